@@ -1,0 +1,43 @@
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The log sink: one of the library's two process globals. -1: $DDL_LOG not yet read. */
+static atomic_int threshold = -1;
+
+static int threshold_from_environment(void)
+{
+    static const char *const names[] = {"off", "warn", "info", "debug"};
+    const char *value = getenv("DDL_LOG");
+    for (int i = 0; value && i < 4; i++)
+        if (!strcmp(value, names[i]))
+            return i;
+    return DDL__WARN;
+}
+
+void ddl__log(ddl__log_level level, const char *format, ...)
+{
+    int limit = atomic_load_explicit(&threshold, memory_order_relaxed);
+    if (limit < 0) {
+        limit = threshold_from_environment();
+        atomic_store_explicit(&threshold, limit, memory_order_relaxed);
+    }
+    if ((int)level > limit)
+        return;
+    char line[640];
+    int n = snprintf(line, sizeof line, "libddl[%d]: ", (int)getpid());
+    va_list args;
+    va_start(args, format);
+    int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
+    va_end(args);
+    n = m < 0 ? n : n + m > (int)sizeof line - 2 ? (int)sizeof line - 2 : n + m;
+    line[n] = '\n';
+    /* One write per line, so that lines of several ranks do not mix. */
+    ssize_t written = write(STDERR_FILENO, line, (size_t)n + 1);
+    (void)written;
+}

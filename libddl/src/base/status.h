@@ -1,0 +1,21 @@
+/* status.h - how every layer reports a failure: a status upwards, the message once at its source.
+ */
+#ifndef DDL_BASE_STATUS_H
+#define DDL_BASE_STATUS_H
+
+#include "ddl/ddl.h"
+
+enum { DDL__MESSAGE_MAX = 512 };
+
+/* Store the calling thread's message and return `status`. The first detector calls it; everyone
+ * above only passes the status on. */
+ddl_status ddl__fail(ddl_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The calling thread's message, never NULL. */
+const char *ddl__message(void);
+
+/* Forget the calling thread's message. */
+void ddl__message_clear(void);
+
+#endif

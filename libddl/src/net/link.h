@@ -1,0 +1,87 @@
+/* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
+ *
+ * A span is a run of bytes with a signature. The sender reserves memory, fills it and publishes it,
+ * or lends memory it already has; the receiver peeks at a span in place and releases it, or takes
+ * it into memory of its own. One published span may have several readers.
+ *
+ * Links know no ranks and no reductions. No call blocks. A link is used by one thread at a time
+ * (the comm's driver), except for close, which any thread may call. Links never call up: the driver
+ * reads `state`.
+ */
+#ifndef DDL_NET_LINK_H
+#define DDL_NET_LINK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Equal on both ends of a right program; opaque to the link, which only compares. */
+typedef struct ddl__signature {
+    uint64_t words[2];
+} ddl__signature;
+
+typedef enum ddl__link_state {
+    DDL__LINK_OPEN,
+    DDL__LINK_MISMATCH, /* the next span has another signature or length: see `found` */
+    DDL__LINK_LEFT,     /* the peer said goodbye */
+    DDL__LINK_ABORTED,  /* the peer killed the comm: see `reason` */
+    DDL__LINK_LOST      /* the connection broke: the peer died, or the wire */
+} ddl__link_state;
+
+typedef struct ddl__link ddl__link;
+
+typedef struct ddl__link_ops {
+    const char *kind; /* "shm", ... */
+    bool lends;       /* lend does not copy: prefer it to reserve + copy */
+    bool shared;      /* readers read the sender's memory: choice of stores matters */
+
+    /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room; not
+     * reserved twice without a publish. */
+    void *(*reserve)(ddl__link *const *to, unsigned n, size_t bytes);
+    /* Publish what was reserved last. Cannot fail. `streamed`: stored past the caches. */
+    void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,
+                    const ddl__signature *signature, bool streamed);
+    /* Publish the caller's own memory, to stay unchanged until flush says so; false while there is
+     * no room. */
+    bool (*lend)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                 const ddl__signature *signature);
+
+    /* The next span if it has come whole, else NULL. It must have this length and signature. */
+    const void *(*peek)(ddl__link *link, size_t bytes, const ddl__signature *signature);
+    /* Done with the span peeked at. */
+    void (*release)(ddl__link *link);
+    /* Receive the next span into dst; false until it is there. Called again with the same
+     * arguments. */
+    bool (*take)(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature);
+
+    /* Push out what was lent; true when no lent memory is in use any more. */
+    bool (*flush)(ddl__link *link);
+    /* Announce that the driver is going to sleep (true) or is awake; a peer publishing to a sleeper
+     * makes link->fd readable. After announcing, look for spans once more before sleeping. */
+    void (*sleeping)(ddl__link *link, bool asleep);
+    /* link->fd has an event: take in doorbells, goodbyes and errors. */
+    void (*attend)(ddl__link *link);
+
+    /* Tell the peer: goodbye (reason NULL), or that the comm is dead and why. Nothing can be sent
+     * after it. Any thread. */
+    void (*close)(ddl__link *link, const char *reason);
+    /* Free. */
+    void (*destroy)(ddl__link *link);
+} ddl__link_ops;
+
+struct ddl__link {
+    const ddl__link_ops *ops;
+    int fd; /* to sleep on, edge-triggered */
+    ddl__link_state state;
+    ddl__signature found; /* MISMATCH: what came instead */
+    size_t found_bytes;
+    char reason[256]; /* ABORTED, LOST: in words */
+    /* How fast spans that the peer stored plainly and streamed were read, bytes per ns; 0: not yet
+     * known. Meaningful where ops->shared. */
+    float plain_rate, streamed_rate;
+};
+
+#endif

@@ -1,0 +1,86 @@
+/* plan.h - an operation as data: what one rank publishes, reduces and takes, in which order.
+ *
+ * PURE: no I/O, no clock, no threads, no getenv. A plan is a function of its request alone, so the
+ * plans of all ranks can be made and checked in one process.
+ *
+ * A plan is a short list of steps, each over one share of the buffers, applied to the share's
+ * segments as a software pipeline: in wave w the steps run in list order, step s on segment
+ * w - s.skew, when the share has that segment. Ranks execute their waves in order and block only
+ * on a missing span or a full link. Links between two ranks keep order, so a span needs no label:
+ * the receiver's plan consumes in the order in which the sender's plan published.
+ */
+#ifndef DDL_PLAN_PLAN_H
+#define DDL_PLAN_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ddl/ddl.h"
+
+typedef enum ddl__kind {
+    DDL__ALLREDUCE = 1,
+    DDL__REDUCE_SCATTER,
+    DDL__ALLGATHER,
+    DDL__BROADCAST,
+    DDL__BARRIER
+} ddl__kind;
+
+typedef enum ddl__step_kind {
+    DDL__PUBLISH, /* send `in` at src to the targets */
+    DDL__REDUCE,  /* reduce the operands in order (own: `in` at src; others: their next span); store
+                     at dst if `keep`; send the result to the targets, if any */
+    DDL__TAKE, /* receive operand 0's next span into dst; then send it on to the targets, if any */
+    DDL__COPY  /* in at src to dst, locally */
+} ddl__step_kind;
+
+typedef enum ddl__space { DDL__IN, DDL__OUT } ddl__space;
+
+typedef struct ddl__step {
+    uint8_t kind;     /* ddl__step_kind */
+    uint8_t space;    /* ddl__space in which src lies: the caller's send or recv buffer */
+    uint8_t keep;     /* REDUCE: store the result at dst of the recv buffer */
+    uint8_t finish;   /* REDUCE: the last reduction of this share; average divides here */
+    uint32_t skew;    /* waves by which this step follows the first */
+    uint32_t operand; /* index of the first in plan->ranks */
+    uint32_t operands;
+    uint32_t target; /* index of the first in plan->ranks */
+    uint32_t targets;
+    int64_t src; /* elements from the start of the buffer in `space` */
+    int64_t dst; /* elements from the start of the recv buffer */
+    int64_t count;
+} ddl__step;
+
+typedef struct ddl__plan {
+    const char *name; /* "one-shot", "direct", "ring", ... static */
+    int64_t segment;  /* elements */
+    int64_t waves;
+    uint32_t n_steps;
+    ddl__step *steps;
+    uint32_t *ranks; /* operands and targets of all steps */
+} ddl__plan;
+
+/* What is asked for. */
+typedef struct ddl__request {
+    ddl__kind kind;
+    int rank, size, root;
+    int64_t count; /* as in the public call: of a block for reduce-scatter and all-gather */
+    size_t element;
+    bool in_place;   /* send and recv are one buffer */
+    bool all_shared; /* all ranks share memory */
+    int64_t segment_bytes;
+    int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
+                       peers together (shared memory) or to one (wires) */
+} ddl__request;
+
+/* Make the plan of one rank. NULL when out of memory. Freed with ddl__plan_destroy. */
+ddl__plan *ddl__plan_create(const ddl__request *request);
+void ddl__plan_destroy(ddl__plan *plan);
+
+/* Length in elements of segment `k` of `step`; 0 outside. */
+static inline int64_t ddl__segment_length(const ddl__plan *plan, const ddl__step *step, int64_t k)
+{
+    int64_t left = step->count - k * plan->segment;
+    return k < 0 || left <= 0 ? 0 : left < plan->segment ? left : plan->segment;
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* reduce.h - element-wise reductions over any number of operands, and copies.
+ *
+ * PURE: no I/O, no clock, no threads, no getenv. All instruction sets give the same bits.
+ */
+#ifndef DDL_REDUCE_REDUCE_H
+#define DDL_REDUCE_REDUCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ddl/ddl.h"
+
+/* dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i < count; n >= 1 operands.
+ * Rounds f16 and bf16 once, at the end. dst may equal any of the operands, but not overlap one
+ * otherwise. DDL_AVERAGE reduces like DDL_SUM, dividing by `divisor` before the last rounding
+ * (floats) or truncating (integers); other ops ignore the divisor, and 1 divides by nothing.
+ * No pointer needs any alignment. */
+typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, size_t count,
+                            int64_t divisor);
+
+/* Plain copy, and a copy whose stores go past the caches (followed by a store fence). */
+typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
+
+/* One instruction set's kernels. */
+typedef struct ddl__kernels {
+    const char *name; /* "portable", "avx2", "avx512", "neon" */
+    /* NULL where dtype or op is unknown; index by the ABI's values. */
+    ddl__reduce_fn *reduce[16][8];
+    ddl__copy_fn *stream;
+} ddl__kernels;
+
+/* The best this CPU runs. Thread-safe, cheap after the first call. */
+const ddl__kernels *ddl__kernels_best(void);
+
+/* By name, NULL when this build or this CPU has none: for tests that compare instruction sets. */
+const ddl__kernels *ddl__kernels_named(const char *name);
+
+/* kernels->reduce, then when `copy` is not NULL also copy[i] = dst[i], streamed on request. Works
+ * block by block, so that the second store finds the result in the nearest cache. */
+void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
+                 bool stream, const void *const *operands, size_t n, size_t count, int64_t divisor);
+
+#endif
