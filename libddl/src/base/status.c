@@ -23,3 +23,26 @@ void ddl__message_clear(void)
 {
     message[0] = 0;
 }
+
+/* No default: the compiler then names a status without a text. */
+const char *ddl__strerror(ddl_status status)
+{
+    switch (status) {
+    case DDL_OK: return "ok";
+    case DDL_INPROGRESS: return "in progress";
+    case DDL_EINVAL: return "invalid argument";
+    case DDL_ESTATE: return "not allowed in this state";
+    case DDL_EUNSUPPORTED: return "not supported";
+    case DDL_ETIMEDOUT: return "timed out";
+    case DDL_ENOMEM: return "out of memory";
+    case DDL_EUNREACHABLE: return "unreachable";
+    case DDL_EREFUSED: return "refused by a peer";
+    case DDL_ESYSTEM: return "the operating system refused a resource";
+    case DDL_EPEER: return "a member died or left";
+    case DDL_EMISMATCH: return "members called different operations";
+    case DDL_EABORTED: return "aborted";
+    case DDL_EEXPIRED: return "an operation ran past its time limit";
+    case DDL_EINTERNAL: return "internal error";
+    }
+    return "unknown status";
+}

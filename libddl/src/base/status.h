@@ -12,6 +12,9 @@ enum { DDL__MESSAGE_MAX = 512 };
 ddl_status ddl__fail(ddl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Static text for a status, never NULL. */
+const char *ddl__strerror(ddl_status status);
+
 /* The calling thread's message, never NULL. */
 const char *ddl__message(void);
 

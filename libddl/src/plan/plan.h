@@ -8,6 +8,11 @@
  * w - s.skew, when the share has that segment. Ranks execute their waves in order and block only
  * on a missing span or a full link. Links between two ranks keep order, so a span needs no label:
  * the receiver's plan consumes in the order in which the sender's plan published.
+ *
+ * Why no plan can deadlock: call (operation, wave, place in the list) the time of a step. Every
+ * span is consumed at a later time than it is published, and what is published before a step and
+ * consumed at its time or after it fits the link together with the step's own span. So whatever
+ * step has the earliest time of all that are left can run.
  */
 #ifndef DDL_PLAN_PLAN_H
 #define DDL_PLAN_PLAN_H
@@ -16,6 +21,10 @@
 #include <stdint.h>
 
 #include "ddl/ddl.h"
+
+/* So many spans must fit a link from one rank to another, whatever their lengths; with more it may
+ * say that it has no room. No plan needs more than half of them. */
+enum { DDL__LINK_SPANS = 32 };
 
 typedef enum ddl__kind {
     DDL__ALLREDUCE = 1,
@@ -33,13 +42,17 @@ typedef enum ddl__step_kind {
     DDL__COPY  /* in at src to dst, locally */
 } ddl__step_kind;
 
+/* The caller's send and recv buffer. In place, and in a broadcast, both are the recv buffer. In a
+ * barrier each is one element of scratch, of any content. */
 typedef enum ddl__space { DDL__IN, DDL__OUT } ddl__space;
 
 typedef struct ddl__step {
     uint8_t kind;     /* ddl__step_kind */
-    uint8_t space;    /* ddl__space in which src lies: the caller's send or recv buffer */
+    uint8_t space;    /* ddl__space in which src lies */
     uint8_t keep;     /* REDUCE: store the result at dst of the recv buffer */
     uint8_t finish;   /* REDUCE: the last reduction of this share; average divides here */
+    uint8_t stable;   /* what is sent lies in a buffer and no step overwrites it before the targets
+                         have received it: a link may lend it. Else it must be copied */
     uint32_t skew;    /* waves by which this step follows the first */
     uint32_t operand; /* index of the first in plan->ranks */
     uint32_t operands;
@@ -52,7 +65,7 @@ typedef struct ddl__step {
 
 typedef struct ddl__plan {
     const char *name; /* "one-shot", "direct", "ring", ... static */
-    int64_t segment;  /* elements */
+    int64_t segment;  /* elements; at most 1 GiB */
     int64_t waves;
     uint32_t n_steps;
     ddl__step *steps;
@@ -63,13 +76,15 @@ typedef struct ddl__plan {
 typedef struct ddl__request {
     ddl__kind kind;
     int rank, size, root;
-    int64_t count; /* as in the public call: of a block for reduce-scatter and all-gather */
+    int64_t count; /* as in the public call: of a block for reduce-scatter and all-gather, whose
+                      blocks together are less than 2^63 bytes; barrier: ignored */
     size_t element;
-    bool in_place;   /* send and recv are one buffer */
-    bool all_shared; /* all ranks share memory */
-    int64_t segment_bytes;
+    bool in_place;         /* send and recv are one buffer */
+    bool all_shared;       /* all ranks share memory */
+    int64_t segment_bytes; /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
-                       peers together (shared memory) or to one (wires) */
+                       peers together (shared memory) or to one (wires); 0: no limit. Must hold
+                       4 * size elements, but at least 12 */
 } ddl__request;
 
 /* Make the plan of one rank. NULL when out of memory. Freed with ddl__plan_destroy. */

@@ -1,0 +1,147 @@
+/* Exported: versions, endpoints and comms. */
+#include <string.h>
+
+#include "api/take_struct.h"
+#include "base/dtype.h"
+#include "comm/comm.h"
+#include "comm/environment.h"
+
+const char *ddl_strerror(ddl_status status)
+{
+    return ddl__strerror(status);
+}
+
+const char *ddl_last_error(void)
+{
+    return ddl__message();
+}
+
+uint32_t ddl_version(void)
+{
+    return DDL_VERSION_MAJOR << 16 | DDL_VERSION_MINOR << 8 | DDL_VERSION_PATCH;
+}
+
+size_t ddl_dtype_size(ddl_dtype dtype)
+{
+    return ddl__dtype_size(dtype);
+}
+
+ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint)
+{
+    ddl_endpoint_config own;
+    if (!endpoint)
+        return ddl__fail(DDL_EINVAL, "endpoint is NULL");
+    ddl_status status = ddl__take_struct(&own, sizeof own, config, "ddl_endpoint_config");
+    if (status != DDL_OK)
+        return status;
+    if (!own.secret)
+        own.secret = ddl__environment_secret();
+    return ddl__endpoint_create(&own, endpoint);
+}
+
+ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address, size_t capacity,
+                                size_t *length)
+{
+    unsigned char bytes[DDL_ADDRESS_MAX];
+    if (!endpoint || !address || !length)
+        return ddl__fail(DDL_EINVAL, "%s is NULL",
+                         !endpoint  ? "endpoint"
+                         : !address ? "address"
+                                    : "length");
+    size_t n = ddl__address_encode(ddl__endpoint_address(endpoint), bytes);
+    *length = n;
+    if (n > capacity)
+        return ddl__fail(DDL_EINVAL, "capacity is %zu, the address has %zu bytes", capacity, n);
+    memcpy(address, bytes, n);
+    return DDL_OK;
+}
+
+void ddl_endpoint_destroy(ddl_endpoint *endpoint)
+{
+    ddl__endpoint_destroy(endpoint);
+}
+
+static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *config)
+{
+    ddl_status status = ddl__take_struct(own, sizeof *own, config, "ddl_comm_config");
+    if (status != DDL_OK)
+        return status;
+    if (own->links & ~(uint32_t)(DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP))
+        return ddl__fail(DDL_EINVAL, "links is 0x%x: unknown kinds", own->links);
+    if (own->timeout_ms < 0 || own->operation_timeout_ms < 0)
+        return ddl__fail(
+            DDL_EINVAL, "%s is %lld", own->timeout_ms < 0 ? "timeout_ms" : "operation_timeout_ms",
+            (long long)(own->timeout_ms < 0 ? own->timeout_ms : own->operation_timeout_ms));
+    if (own->segment_bytes > 1 << 30)
+        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu, at most %d",
+                         (unsigned long long)own->segment_bytes, 1 << 30);
+    return DDL_OK;
+}
+
+ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
+                           const size_t *lengths, int rank, int size, const ddl_comm_config *config,
+                           ddl_comm **comm)
+{
+    ddl_comm_config own;
+    if (!endpoint || !addresses || !lengths || !comm)
+        return ddl__fail(DDL_EINVAL, "%s is NULL",
+                         !endpoint    ? "endpoint"
+                         : !addresses ? "addresses"
+                         : !lengths   ? "lengths"
+                                      : "comm");
+    if (size < 1 || size > 65535)
+        return ddl__fail(DDL_EINVAL, "size is %d", size);
+    if (rank < 0 || rank >= size)
+        return ddl__fail(DDL_EINVAL, "rank is %d, size is %d", rank, size);
+    ddl_status status = take_config(&own, config);
+    return status == DDL_OK ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own, comm)
+                            : status;
+}
+
+ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                          const ddl_comm_config *config, ddl_comm **comm)
+{
+    ddl_comm_config own;
+    if (!endpoint || !comm)
+        return ddl__fail(DDL_EINVAL, "%s is NULL", !endpoint ? "endpoint" : "comm");
+    ddl_status status = take_config(&own, config);
+    return status == DDL_OK ? ddl__rendezvous(endpoint, url, rank, size, &own, comm) : status;
+}
+
+int ddl_comm_rank(const ddl_comm *comm)
+{
+    return comm ? comm->rank : -1;
+}
+
+int ddl_comm_size(const ddl_comm *comm)
+{
+    return comm ? comm->size : -1;
+}
+
+int ddl_comm_local_rank(const ddl_comm *comm)
+{
+    return comm ? comm->local_rank : -1;
+}
+
+int ddl_comm_local_size(const ddl_comm *comm)
+{
+    return comm ? comm->local_size : -1;
+}
+
+ddl_status ddl_comm_status(ddl_comm *comm)
+{
+    return comm ? ddl__engine_status(comm->engine) : ddl__fail(DDL_EINVAL, "comm is NULL");
+}
+
+ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason)
+{
+    if (!comm)
+        return ddl__fail(DDL_EINVAL, "comm is NULL");
+    ddl__engine_abort(comm->engine, reason ? reason : "no reason given");
+    return DDL_OK;
+}
+
+void ddl_comm_destroy(ddl_comm *comm)
+{
+    ddl__comm_destroy(comm);
+}

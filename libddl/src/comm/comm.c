@@ -1,0 +1,231 @@
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/environment.h"
+#include "comm/meet.h"
+#include "topo/locality.h"
+
+enum {
+    ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
+    SLOT_BYTES = 256 * 1024,
+    SLOTS = 64,
+    CREATION_MS = 5 * 60 * 1000,
+    OPERATION_MS = 30 * 60 * 1000
+};
+
+int64_t ddl__creation_ms(const ddl_comm_config *config)
+{
+    return config->timeout_ms ? config->timeout_ms : CREATION_MS;
+}
+
+/* What identifies a comm: job, ordered addresses, tag, epoch. */
+static ddl__digest identify(ddl_endpoint *endpoint, const ddl__address *addresses, int size,
+                            const ddl_comm_config *config)
+{
+    ddl__digest list = ddl__endpoint_job(endpoint);
+    for (int i = 0; i < size; i++)
+        ddl__digest_add(&list, &addresses[i].endpoint, sizeof addresses[i].endpoint);
+    uint64_t counted = config->tag ? 0 : ddl__endpoint_count(endpoint, list);
+    uint64_t rest[] = {config->tag, counted, config->epoch, (uint64_t)size};
+    ddl__digest_add(&list, rest, sizeof rest);
+    return list;
+}
+
+static ddl_status decode_all(const ddl_endpoint *endpoint, const void *const *addresses,
+                             const size_t *lengths, int rank, int size, ddl__address *to)
+{
+    for (int i = 0; i < size; i++) {
+        if (!addresses[i])
+            return ddl__fail(DDL_EINVAL, "addresses[%d] is NULL", i);
+        ddl_status status = ddl__address_decode(&to[i], addresses[i], lengths[i]);
+        if (status != DDL_OK)
+            return status;
+        for (int j = 0; j < i; j++)
+            if (ddl__digest_equal(to[i].endpoint, to[j].endpoint))
+                return ddl__fail(DDL_EINVAL, "addresses[%d] and addresses[%d] are equal", j, i);
+    }
+    if (!ddl__digest_equal(to[rank].endpoint, ddl__endpoint_address(endpoint)->endpoint))
+        return ddl__fail(DDL_EINVAL, "addresses[%d] is not this endpoint's, but rank is %d", rank,
+                         rank);
+    return DDL_OK;
+}
+
+static char **name_ranks(const ddl__address *addresses, int size)
+{
+    enum { NAME = DDL__HOST_MAX + 24 };
+    char **names = calloc(1, (size_t)size * (sizeof *names + NAME));
+    for (int i = 0; names && i < size; i++) {
+        names[i] = (char *)(names + size) + (size_t)i * NAME;
+        snprintf(names[i], NAME, "rank %d on %s", i, addresses[i].host);
+    }
+    return names;
+}
+
+static void need_progress(void *context)
+{
+    ddl_comm *comm = context;
+    ddl__endpoint_need_progress(comm->endpoint, comm->seat);
+}
+
+/* Meet all members and put an engine over the links. */
+static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address *addresses,
+                              uint32_t kinds, int64_t deadline)
+{
+    size_t size = (size_t)comm->size;
+    bool sharing = size > 1 && kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
+    if (sharing && !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES)))
+        return DDL_ESYSTEM;
+    size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
+    comm->slots = ddl__slots_create(slot, SLOTS);
+    ddl__link **links = calloc(size, sizeof *links);
+    if (!comm->slots || !links) {
+        free(links);
+        return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
+    }
+    ddl__meeting meeting = {.endpoint = comm->endpoint,
+                            .seat = comm->seat,
+                            .comm = id,
+                            .addresses = addresses,
+                            .rank = comm->rank,
+                            .size = comm->size,
+                            .kinds = kinds,
+                            .deadline = deadline,
+                            .arena = comm->arena,
+                            .slots = comm->slots,
+                            .links = links};
+    ddl_status status = ddl__meet(&meeting);
+    if (status != DDL_OK) {
+        for (size_t i = 0; i < size; i++)
+            if (links[i])
+                links[i]->ops->destroy(links[i]);
+        free(links);
+        return status;
+    }
+    ddl__engine_config config = {.rank = comm->rank,
+                                 .size = comm->size,
+                                 .links = links,
+                                 .names = comm->names,
+                                 .segment_bytes = (int64_t)comm->segment_bytes,
+                                 .window = ARENA_BYTES,
+                                 .need_progress = need_progress,
+                                 .context = comm};
+    comm->engine = ddl__engine_create(&config);
+    if (!comm->engine)
+        return DDL_ESYSTEM;
+    return ddl__endpoint_serve(comm->endpoint, comm->seat, comm->engine);
+}
+
+/* Tell everybody whose memory we opened and what we were configured with; the first operation of
+ * every comm. When it is complete, all members are here. */
+static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
+{
+    size_t size = (size_t)comm->size, row = size + sizeof comm->segment_bytes;
+    unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
+    if (!rows || !shared) {
+        free(rows);
+        free(shared);
+        return ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
+    }
+    unsigned char *mine = rows + (size_t)comm->rank * row;
+    for (size_t i = 0; i < size; i++)
+        mine[i] = links[i] && links[i]->ops->shared;
+    memcpy(mine + size, &comm->segment_bytes, sizeof comm->segment_bytes);
+    int64_t left = (deadline - ddl__now()) / 1000000;
+    ddl__call call = {.kind = DDL__ALLGATHER,
+                      .dtype = DDL_U8,
+                      .count = (int64_t)row,
+                      .send = rows,
+                      .recv = rows,
+                      .timeout_ms = left > 1 ? left : 1};
+    ddl_status status = ddl__engine_submit(comm->engine, &call, NULL);
+    for (size_t i = 0; status == DDL_OK && i < size; i++) {
+        uint64_t theirs;
+        memcpy(shared + i * size, rows + i * row, size);
+        memcpy(&theirs, rows + i * row + size, sizeof theirs);
+        if (theirs != comm->segment_bytes)
+            status = ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
+                               (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
+                               (unsigned long long)theirs, comm->names[i]);
+    }
+    if (status == DDL_OK) {
+        ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
+        comm->local_rank = locality.local_rank;
+        comm->local_size = locality.local_size;
+        if (locality.all_shared)
+            ddl__engine_all_shared(comm->engine);
+        ddl__log(DDL__INFO, "%s: comm of %d ranks, %d of them share memory; links: %s",
+                 comm->names[comm->rank], comm->size, comm->local_size,
+                 locality.all_shared    ? "shared memory"
+                 : comm->local_size > 1 ? "shared memory and tcp"
+                                        : "tcp");
+    }
+    free(rows);
+    free(shared);
+    return status;
+}
+
+static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
+                         const ddl_comm_config *config, int64_t deadline)
+{
+    uint32_t kinds = config->links;
+    ddl_status status = kinds ? DDL_OK : ddl__environment_links(&kinds);
+    if (status != DDL_OK)
+        return status;
+    if (!(comm->names = name_ranks(addresses, comm->size)))
+        return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
+    ddl__digest id = identify(comm->endpoint, addresses, comm->size, config);
+    status = ddl__endpoint_enter(comm->endpoint, id, &comm->seat);
+    if (status == DDL_OK)
+        status = connect_all(comm, id, addresses, kinds, deadline);
+    if (status == DDL_OK)
+        status = agree(comm, ddl__engine_links(comm->engine), deadline);
+    return status;
+}
+
+ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
+                            const size_t *lengths, int rank, int size,
+                            const ddl_comm_config *config, ddl_comm **out)
+{
+    int64_t deadline = ddl__deadline(ddl__creation_ms(config));
+    ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
+    ddl_comm *comm = calloc(1, sizeof *comm);
+    ddl_status status = decoded && comm
+                            ? decode_all(endpoint, addresses, lengths, rank, size, decoded)
+                            : ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+    if (status != DDL_OK) {
+        free(comm);
+        free(decoded);
+        return status;
+    }
+    comm->endpoint = endpoint;
+    comm->rank = rank;
+    comm->size = size;
+    comm->segment_bytes = config->segment_bytes;
+    comm->operation_timeout_ms =
+        config->operation_timeout_ms ? config->operation_timeout_ms : OPERATION_MS;
+    status = settle(comm, decoded, config, deadline);
+    free(decoded);
+    if (status == DDL_OK)
+        *out = comm;
+    else
+        ddl__comm_destroy(comm);
+    return status;
+}
+
+void ddl__comm_destroy(ddl_comm *comm)
+{
+    if (!comm)
+        return;
+    if (comm->seat)
+        ddl__endpoint_leave(comm->endpoint, comm->seat);
+    ddl__engine_destroy(comm->engine);
+    ddl__slots_destroy(comm->slots);
+    ddl__arena_drop(comm->arena);
+    free(comm->names);
+    free(comm);
+}

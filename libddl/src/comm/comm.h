@@ -1,0 +1,33 @@
+/* comm.h - one group of ranks at one epoch. */
+#ifndef DDL_COMM_COMM_H
+#define DDL_COMM_COMM_H
+
+#include "comm/endpoint.h"
+#include "net/shm.h"
+#include "net/tcp.h"
+
+struct ddl_comm {
+    ddl_endpoint *endpoint;
+    ddl__seat *seat;
+    ddl__engine *engine;
+    int rank, size, local_rank, local_size;
+    int64_t operation_timeout_ms;
+    uint64_t segment_bytes;
+    char **names; /* by rank: "rank 2 on host" */
+    ddl__arena *arena;
+    ddl__slots *slots;
+};
+
+ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
+                            const size_t *lengths, int rank, int size,
+                            const ddl_comm_config *config, ddl_comm **comm);
+void ddl__comm_destroy(ddl_comm *comm);
+
+/* Exchange addresses at url, then create. */
+ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                           const ddl_comm_config *config, ddl_comm **comm);
+
+/* The creation's own limit, with the default in place of 0. */
+int64_t ddl__creation_ms(const ddl_comm_config *config);
+
+#endif

@@ -1,0 +1,536 @@
+/* Design notes.
+ *
+ * One thread per endpoint. It accepts connections, reads their hellos without blocking, answers at
+ * once what it can answer (wrong door, other job, other version), and keeps the others until the
+ * comm they want takes its seat. It also drives the engines of comms for which nobody waits.
+ *
+ * `lock` guards everything here. The thread lets go of it while an engine runs (`busy`), so that
+ * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
+ * numbers, never pointers, since a seat may be gone when its event is looked at.
+ *
+ * An engine's own epoll descriptor is watched one-shot, and only while the engine is asleep in the
+ * background: otherwise the thread would turn for data that a waiting caller is about to take.
+ */
+#include "comm/endpoint.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/shm.h"
+#include "net/socket.h"
+
+enum {
+    WAKE,
+    TCP_LISTENER,
+    UNIX_LISTENER,
+    FIRST_SERIAL, /* visitors and seats count from here */
+
+    EVENTS = 64,
+    VISITORS_MAX = 4096,
+    TICK_MS = 100
+};
+
+/* A hello must be complete, and its comm be created, within these. */
+static const int64_t HELLO_NS = 10 * 1000000000ll, PARKED_NS = 600 * 1000000000ll;
+
+/* A connection whose hello is not complete yet, or that waits for its comm. */
+typedef struct visitor {
+    struct visitor *next;
+    uint64_t serial;
+    ddl__guest guest;
+    size_t have; /* bytes of the hello */
+    bool local;  /* came by the unix socket */
+    int64_t deadline;
+} visitor;
+
+struct ddl__seat {
+    ddl__seat *next;
+    uint64_t serial;
+    ddl__digest comm;
+    ddl__engine *engine; /* NULL while the comm is being created */
+    bool ready;          /* to be driven */
+    bool asleep;         /* driven, nothing to do until its fd says so */
+    bool busy;           /* the thread is in it */
+};
+
+typedef struct counter {
+    struct counter *next;
+    ddl__digest list;
+    uint64_t count;
+} counter;
+
+struct ddl_endpoint {
+    ddl__address address;
+    ddl__digest job;
+    int epoll, wake, tcp, local;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a guest has come, or a seat is not busy any more */
+    bool stop;
+    uint64_t serial;
+    visitor *visitors;
+    unsigned n_visitors;
+    ddl__seat *seats;
+    counter *counters;
+};
+
+/* ------------------------------------------------------------------------------------- visitors */
+
+static void drop_visitor(visitor *v)
+{
+    /* A reference of an arena travels with an in-process hello. */
+    if (v->local && v->have == sizeof v->guest.hello && v->guest.hello.door == DDL__DOOR_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)v->guest.hello.arena);
+    close(v->guest.fd);
+    if (v->guest.passed >= 0)
+        close(v->guest.passed);
+    free(v);
+}
+
+static void unlink_visitor(ddl_endpoint *endpoint, visitor **at)
+{
+    *at = (*at)->next;
+    endpoint->n_visitors--;
+}
+
+static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
+{
+    int fd;
+    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        visitor *v = endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (visitor *)NULL;
+        if (!v) {
+            close(fd);
+            continue;
+        }
+        v->serial = endpoint->serial++;
+        v->guest.fd = fd;
+        v->guest.passed = -1;
+        v->local = local;
+        v->deadline = ddl__now() + HELLO_NS;
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = v->serial};
+        if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) {
+            drop_visitor(v);
+            continue;
+        }
+        v->next = endpoint->visitors;
+        endpoint->visitors = v;
+        endpoint->n_visitors++;
+    }
+    if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        ddl__log(DDL__WARN, "cannot accept a connection: %s", strerror(errno));
+        usleep(10000); /* the listener stays readable: do not turn at full speed */
+    }
+}
+
+/* In-process pointers are believed only from this very process. */
+static bool same_process(int fd)
+{
+    struct ucred who;
+    socklen_t length = sizeof who;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) && who.pid == getpid();
+}
+
+static bool same_user(int fd)
+{
+    struct ucred who;
+    socklen_t length = sizeof who;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) && who.uid == geteuid();
+}
+
+/* Why a complete hello is refused at the door, or NULL. */
+static const char *refusal(const ddl_endpoint *endpoint, const visitor *v)
+{
+    const ddl__hello *hello = &v->guest.hello;
+    if (ddl__hello_check(hello) != DDL_OK)
+        return ddl__message();
+    if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
+        return "another endpoint was meant";
+    if (!ddl__digest_equal(hello->job, endpoint->job))
+        return "another job: the secrets differ";
+    bool tcp = hello->door == DDL__DOOR_TCP;
+    if (tcp == v->local || (hello->door != DDL__DOOR_TCP && hello->door != DDL__DOOR_SHM &&
+                            hello->door != DDL__DOOR_INPROC))
+        return "a wrong kind of connection";
+    if (v->local && !same_user(v->guest.fd))
+        return "another user";
+    if (hello->door == DDL__DOOR_INPROC && !same_process(v->guest.fd))
+        return "another process";
+    return NULL;
+}
+
+/* Read on; false when the visitor is to be dropped. */
+static bool read_hello(ddl_endpoint *endpoint, visitor *v)
+{
+    ddl__hello *hello = &v->guest.hello;
+    ssize_t n = ddl__recv_some(v->guest.fd, (char *)hello + v->have, sizeof *hello - v->have,
+                               &v->guest.passed);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR);
+    v->have += (size_t)n;
+    if (v->have < sizeof *hello)
+        return true;
+    epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->guest.fd, NULL);
+    const char *why = refusal(endpoint, v);
+    ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_INPROGRESS, why);
+    send(v->guest.fd, &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (why) {
+        hello->door = DDL__DOOR_TCP; /* do not believe a refused pointer */
+        ddl__log(DDL__INFO, "refused a connection: %s", why);
+        return false;
+    }
+    v->deadline = ddl__now() + PARKED_NS;
+    pthread_cond_broadcast(&endpoint->changed);
+    return true;
+}
+
+static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
+{
+    for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+        if ((*at)->serial == serial) {
+            visitor *v = *at;
+            if (!read_hello(endpoint, v)) {
+                unlink_visitor(endpoint, at);
+                drop_visitor(v);
+            }
+            return;
+        }
+}
+
+static void expire_visitors(ddl_endpoint *endpoint)
+{
+    int64_t now = ddl__now();
+    for (visitor **at = &endpoint->visitors; *at;) {
+        visitor *v = *at;
+        if (v->deadline > now) {
+            at = &v->next;
+            continue;
+        }
+        unlink_visitor(endpoint, at);
+        drop_visitor(v);
+    }
+}
+
+/* ----------------------------------------------------------------------------------- the thread */
+
+static void notify(ddl_endpoint *endpoint)
+{
+    uint64_t one = 1;
+    ssize_t n = write(endpoint->wake, &one, sizeof one);
+    (void)n; /* a full counter wakes as well */
+}
+
+static void drive(ddl_endpoint *endpoint, ddl__seat *seat)
+{
+    seat->ready = seat->asleep = false;
+    seat->busy = true;
+    pthread_mutex_unlock(&endpoint->lock);
+    ddl__background state = ddl__engine_background(seat->engine);
+    pthread_mutex_lock(&endpoint->lock);
+    seat->busy = false;
+    seat->asleep = state == DDL__BACKGROUND_ASLEEP;
+    if (seat->asleep) {
+        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = seat->serial};
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, ddl__engine_fd(seat->engine), &event);
+    }
+    pthread_cond_broadcast(&endpoint->changed);
+}
+
+static void drive_all(ddl_endpoint *endpoint, bool tick)
+{
+    for (ddl__seat *s = endpoint->seats; s; s = s->next)
+        s->ready = s->ready || (tick && s->asleep);
+    for (ddl__seat *s = endpoint->seats; s;) {
+        if (s->ready && s->engine) {
+            drive(endpoint, s);
+            s = endpoint->seats; /* the list may have changed meanwhile */
+        } else {
+            s = s->next;
+        }
+    }
+}
+
+static int tick_ms(const ddl_endpoint *endpoint)
+{
+    for (const ddl__seat *s = endpoint->seats; s; s = s->next)
+        if (s->asleep)
+            return TICK_MS;
+    return endpoint->visitors ? 1000 : -1;
+}
+
+static void attend_event(ddl_endpoint *endpoint, uint64_t id)
+{
+    uint64_t count;
+    switch (id) {
+    case WAKE:
+        if (read(endpoint->wake, &count, sizeof count) < 0 && errno != EAGAIN)
+            ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
+        return;
+    case TCP_LISTENER: accept_all(endpoint, endpoint->tcp, false); return;
+    case UNIX_LISTENER: accept_all(endpoint, endpoint->local, true); return;
+    default: break;
+    }
+    for (ddl__seat *s = endpoint->seats; s; s = s->next)
+        if (s->serial == id) {
+            s->ready = true;
+            return;
+        }
+    attend_visitor(endpoint, id);
+}
+
+static void *serve(void *argument)
+{
+    ddl_endpoint *endpoint = argument;
+    struct epoll_event events[EVENTS];
+    pthread_mutex_lock(&endpoint->lock);
+    while (!endpoint->stop) {
+        int timeout = tick_ms(endpoint);
+        pthread_mutex_unlock(&endpoint->lock);
+        int n = epoll_wait(endpoint->epoll, events, EVENTS, timeout);
+        pthread_mutex_lock(&endpoint->lock);
+        for (int i = 0; i < n; i++)
+            attend_event(endpoint, events[i].data.u64);
+        expire_visitors(endpoint);
+        drive_all(endpoint, n == 0);
+    }
+    pthread_mutex_unlock(&endpoint->lock);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------------------------------- seats */
+
+uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    counter *c = endpoint->counters;
+    while (c && !ddl__digest_equal(c->list, list))
+        c = c->next;
+    if (!c && (c = calloc(1, sizeof *c))) {
+        c->list = list;
+        c->next = endpoint->counters;
+        endpoint->counters = c;
+    }
+    uint64_t count = c ? ++c->count : 0;
+    pthread_mutex_unlock(&endpoint->lock);
+    return count;
+}
+
+ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **out)
+{
+    ddl__seat *seat = calloc(1, sizeof *seat);
+    if (!seat)
+        return ddl__fail(DDL_ENOMEM, "no memory for a comm");
+    pthread_mutex_lock(&endpoint->lock);
+    for (ddl__seat *s = endpoint->seats; s; s = s->next)
+        if (ddl__digest_equal(s->comm, comm)) {
+            pthread_mutex_unlock(&endpoint->lock);
+            free(seat);
+            return ddl__fail(DDL_ESTATE, "a comm of these members with this tag and epoch is alive "
+                                         "here already: destroy it or choose another tag");
+        }
+    seat->serial = endpoint->serial++;
+    seat->comm = comm;
+    seat->next = endpoint->seats;
+    endpoint->seats = seat;
+    pthread_mutex_unlock(&endpoint->lock);
+    *out = seat;
+    return DDL_OK;
+}
+
+static bool take_guest(ddl_endpoint *endpoint, const ddl__seat *seat, ddl__guest *guest)
+{
+    for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
+        visitor *v = *at;
+        if (v->have < sizeof v->guest.hello || !ddl__digest_equal(v->guest.hello.comm, seat->comm))
+            continue;
+        *guest = v->guest;
+        unlink_visitor(endpoint, at);
+        free(v);
+        return true;
+    }
+    return false;
+}
+
+bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline,
+                         ddl__guest *guest)
+{
+    struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+    pthread_mutex_lock(&endpoint->lock);
+    bool found;
+    while (!(found = take_guest(endpoint, seat, guest)) && ddl__now() < deadline)
+        pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
+    pthread_mutex_unlock(&endpoint->lock);
+    return found;
+}
+
+ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine)
+{
+    struct epoll_event event = {.events = 0, .data.u64 = seat->serial};
+    if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, ddl__engine_fd(engine), &event))
+        return ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
+    pthread_mutex_lock(&endpoint->lock);
+    seat->engine = engine;
+    pthread_mutex_unlock(&endpoint->lock);
+    return DDL_OK;
+}
+
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    seat->ready = true;
+    pthread_mutex_unlock(&endpoint->lock);
+    notify(endpoint);
+}
+
+void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    while (seat->busy)
+        pthread_cond_wait(&endpoint->changed, &endpoint->lock);
+    for (ddl__seat **at = &endpoint->seats; *at; at = &(*at)->next)
+        if (*at == seat) {
+            *at = seat->next;
+            break;
+        }
+    for (visitor **at = &endpoint->visitors; *at;) {
+        visitor *v = *at;
+        if (v->have < sizeof v->guest.hello ||
+            !ddl__digest_equal(v->guest.hello.comm, seat->comm)) {
+            at = &v->next;
+            continue;
+        }
+        unlink_visitor(endpoint, at);
+        drop_visitor(v);
+    }
+    if (seat->engine)
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, ddl__engine_fd(seat->engine), NULL);
+    pthread_mutex_unlock(&endpoint->lock);
+    free(seat);
+}
+
+/* ------------------------------------------------------------------------------------ lifecycle */
+
+const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint)
+{
+    return &endpoint->address;
+}
+
+ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint)
+{
+    return endpoint->job;
+}
+
+static int listen_local(const ddl__digest *endpoint)
+{
+    struct sockaddr_storage address;
+    socklen_t length = ddl__address_unix(endpoint, &address);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&address, length) && !listen(fd, SOMAXCONN))
+        return fd;
+    ddl__fail(DDL_ESYSTEM, "cannot listen on an abstract unix socket: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static bool watch(ddl_endpoint *endpoint, int fd, uint64_t id)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = id};
+    return !epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+static ddl_status open_ports(ddl_endpoint *endpoint, const char *host)
+{
+    ddl_status status = ddl__address_fill(&endpoint->address, host);
+    if (status != DDL_OK)
+        return status;
+    ddl__digest *id = &endpoint->address.endpoint;
+    if (getrandom(id, sizeof *id, 0) != sizeof *id)
+        return ddl__fail(DDL_ESYSTEM, "no random bytes: %s", strerror(errno));
+    endpoint->tcp = ddl__listen(host, &endpoint->address.port);
+    if (endpoint->tcp < 0)
+        return DDL_ESYSTEM;
+    endpoint->local = listen_local(id);
+    if (endpoint->local < 0)
+        return DDL_ESYSTEM;
+    endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
+    endpoint->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (endpoint->epoll < 0 || endpoint->wake < 0 || !watch(endpoint, endpoint->wake, WAKE) ||
+        !watch(endpoint, endpoint->tcp, TCP_LISTENER) ||
+        !watch(endpoint, endpoint->local, UNIX_LISTENER))
+        return ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
+    return DDL_OK;
+}
+
+ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **out)
+{
+    ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
+    if (!endpoint)
+        return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
+    endpoint->epoll = endpoint->wake = endpoint->tcp = endpoint->local = -1;
+    endpoint->serial = FIRST_SERIAL;
+    pthread_mutex_init(&endpoint->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&endpoint->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    ddl__digest_add(&endpoint->job, config->secret, strlen(config->secret));
+
+    ddl_status status = open_ports(endpoint, config->host);
+    if (status == DDL_OK) {
+        /* Signals are for the program's own threads. */
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        int error = pthread_create(&endpoint->thread, NULL, serve, endpoint);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        endpoint->started = !error;
+        if (error)
+            status = ddl__fail(DDL_ESYSTEM, "no thread for an endpoint: %s", strerror(error));
+    }
+    if (status == DDL_OK)
+        *out = endpoint;
+    else
+        ddl__endpoint_destroy(endpoint);
+    return status;
+}
+
+void ddl__endpoint_destroy(ddl_endpoint *endpoint)
+{
+    if (!endpoint)
+        return;
+    if (endpoint->started) {
+        pthread_mutex_lock(&endpoint->lock);
+        endpoint->stop = true;
+        pthread_mutex_unlock(&endpoint->lock);
+        notify(endpoint);
+        pthread_join(endpoint->thread, NULL);
+    }
+    for (visitor *v; (v = endpoint->visitors);) {
+        endpoint->visitors = v->next;
+        drop_visitor(v);
+    }
+    for (counter *c; (c = endpoint->counters);) {
+        endpoint->counters = c->next;
+        free(c);
+    }
+    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->tcp, endpoint->local};
+    for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    pthread_cond_destroy(&endpoint->changed);
+    pthread_mutex_destroy(&endpoint->lock);
+    free(endpoint);
+}

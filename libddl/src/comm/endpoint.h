@@ -1,0 +1,44 @@
+/* endpoint.h - this process's listening ports, the thread that answers them, and the seats at which
+ * comms receive who comes for them. The same thread drives comms in the background. */
+#ifndef DDL_COMM_ENDPOINT_H
+#define DDL_COMM_ENDPOINT_H
+
+#include <stdbool.h>
+
+#include "comm/address.h"
+#include "comm/hello.h"
+#include "engine/engine.h"
+
+/* A comm's place at its endpoint. */
+typedef struct ddl__seat ddl__seat;
+
+/* Somebody who dialed us, its hello checked. */
+typedef struct ddl__guest {
+    int fd;
+    int passed; /* descriptor that came along, or -1 */
+    ddl__hello hello;
+} ddl__guest;
+
+ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
+void ddl__endpoint_destroy(ddl_endpoint *endpoint);
+const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
+ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint);
+
+/* How many comms were created over exactly this list before, counting from 1. */
+uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list);
+
+/* Take a seat for a comm; refused while a comm of the same id is alive here. */
+ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **seat);
+
+/* The next guest of this comm; false at the deadline. The guest's descriptors are the caller's. */
+bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline,
+                         ddl__guest *guest);
+
+/* From now on the endpoint's thread drives this engine when asked to. */
+ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat);
+
+/* Give the seat up. When it returns, the thread does not touch the engine any more. */
+void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat);
+
+#endif

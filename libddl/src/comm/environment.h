@@ -1,0 +1,18 @@
+/* environment.h - the only place that reads environment variables, but for the log's. */
+#ifndef DDL_COMM_ENVIRONMENT_H
+#define DDL_COMM_ENVIRONMENT_H
+
+#include "base/status.h"
+
+/* $DDL_SECRET, else "". */
+const char *ddl__environment_secret(void);
+
+/* $DDL_LINKS, a list of inproc, shm and tcp separated by commas, as ddl_link_kind bits; all of them
+ * when unset. DDL_EINVAL for another word. */
+ddl_status ddl__environment_links(uint32_t *links);
+
+/* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; without the first, NULL, 0 and 1.
+ */
+ddl_status ddl__environment_world(const char **url, int *rank, int *size);
+
+#endif

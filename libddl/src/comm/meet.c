@@ -1,0 +1,243 @@
+/* Every rank dials all lower ranks, in order, and then receives the higher ones. A dialed rank
+ * accepts after its own dialing, so waits point to lower ranks only and end at rank 0.
+ *
+ * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
+ * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
+ * their arenas over it. Where that fails they meet over TCP. */
+#include "comm/meet.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/socket.h"
+
+/* How long an address may take to answer before the next one is tried. */
+static const int64_t DOOR_NS = 5 * 1000000000ll;
+
+static int64_t door_deadline(const ddl__meeting *m)
+{
+    int64_t limit = ddl__now() + DOOR_NS;
+    return limit < m->deadline ? limit : m->deadline;
+}
+
+static ddl__hello introduce(const ddl__meeting *m, int peer, uint8_t door)
+{
+    ddl__hello hello;
+    memset(&hello, 0, sizeof hello);
+    hello.magic = DDL__HELLO_MAGIC;
+    hello.protocol = DDL__PROTOCOL;
+    hello.door = door;
+    hello.from = (uint32_t)m->rank;
+    hello.to = (uint32_t)peer;
+    hello.size = (uint32_t)m->size;
+    hello.job = ddl__endpoint_job(m->endpoint);
+    hello.endpoint = m->addresses[peer].endpoint;
+    hello.comm = m->comm;
+    return hello;
+}
+
+/* A link from what the two sides exchanged. Takes `fd` over only on success; `passed` is closed. */
+static ddl__link *make_link(const ddl__meeting *m, int peer, uint8_t door, int fd, int passed,
+                            uint64_t pointer)
+{
+    ddl__link *link = NULL;
+    if (door == DDL__DOOR_TCP) {
+        link = ddl__tcp_link_create(m->slots, fd);
+    } else {
+        ddl__arena *theirs = door == DDL__DOOR_INPROC ? (ddl__arena *)(uintptr_t)pointer
+                             : passed >= 0            ? ddl__arena_open(passed)
+                                                      : NULL;
+        if (theirs)
+            link = ddl__shm_link_create(m->arena, (unsigned)peer, theirs, (unsigned)m->rank, fd,
+                                        door == DDL__DOOR_INPROC);
+        else if (passed < 0)
+            ddl__fail(DDL_EREFUSED, "no shared memory came with the hello");
+        if (theirs && !link)
+            ddl__arena_drop(theirs);
+    }
+    if (passed >= 0)
+        close(passed);
+    return link;
+}
+
+/* Send the introduction with our memory and wait for the answer at the door. */
+static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello)
+{
+    int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
+    if (hello->door == DDL__DOOR_INPROC)
+        hello->arena = (uintptr_t)ddl__arena_share(m->arena);
+    ddl__hello answer;
+    int64_t deadline = door_deadline(m);
+    if (!ddl__send_with_fd(fd, hello, sizeof *hello, passed, deadline) ||
+        !ddl__recv_all(fd, &answer, sizeof answer, deadline))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    ddl_status status = ddl__hello_check(&answer);
+    if (status != DDL_OK)
+        return status;
+    answer.text[sizeof answer.text - 1] = 0;
+    return answer.status == DDL_INPROGRESS ? DDL_OK : ddl__fail(DDL_EREFUSED, "%s", answer.text);
+}
+
+/* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
+static ddl_status enter(const ddl__meeting *m, int peer, int fd, uint8_t door)
+{
+    ddl__hello answer;
+    int passed = -1;
+    if (!ddl__recv_with_fd(fd, &answer, sizeof answer, &passed, m->deadline)) {
+        int error = errno;
+        close(fd);
+        if (error == ETIMEDOUT)
+            return ddl__fail(DDL_ETIMEDOUT,
+                             "rank %d on %s is there, but did not create this comm in time", peer,
+                             m->addresses[peer].host);
+        return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s hung up while the comm was created: %s",
+                         peer, m->addresses[peer].host, strerror(error));
+    }
+    answer.text[sizeof answer.text - 1] = 0;
+    if (answer.status != DDL_OK) {
+        close(fd);
+        return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, m->addresses[peer].host,
+                         answer.text);
+    }
+    m->links[peer] = make_link(m, peer, door, fd, passed, answer.arena);
+    if (m->links[peer])
+        return DDL_OK;
+    close(fd);
+    return DDL_ESYSTEM;
+}
+
+static bool same_process(int fd)
+{
+    struct ucred who;
+    socklen_t length = sizeof who;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) && who.pid == getpid();
+}
+
+/* Over the peer's unix socket. DDL_EUNREACHABLE when it is not here or does not want us so. */
+static ddl_status dial_local(const ddl__meeting *m, int peer)
+{
+    struct sockaddr_storage address;
+    socklen_t length = ddl__address_unix(&m->addresses[peer].endpoint, &address);
+    int fd = ddl__dial((struct sockaddr *)&address, length, door_deadline(m));
+    if (fd < 0)
+        return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s shares no memory with rank %d", peer,
+                         m->addresses[peer].host, m->rank);
+    uint8_t door = m->kinds & DDL_LINK_INPROC && same_process(fd) ? DDL__DOOR_INPROC
+                   : m->kinds & DDL_LINK_SHM                      ? DDL__DOOR_SHM
+                                                                  : 0;
+    ddl__hello hello = introduce(m, peer, door);
+    if (door && knock(m, fd, &hello) == DDL_OK)
+        return enter(m, peer, fd, door);
+    close(fd);
+    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
+                     m->addresses[peer].host, door ? ddl__message() : "not allowed");
+}
+
+static ddl_status dial_tcp(const ddl__meeting *m, int peer)
+{
+    const ddl__address *to = &m->addresses[peer];
+    char why[DDL__MESSAGE_MAX - 128] = "it has no address";
+    ddl_status status = DDL_EUNREACHABLE;
+    for (unsigned i = 0; i < to->n_ips; i++) {
+        struct sockaddr_storage address;
+        socklen_t length = ddl__address_ip(to, i, &address);
+        int fd = ddl__dial((struct sockaddr *)&address, length, door_deadline(m));
+        if (fd < 0) {
+            snprintf(why, sizeof why, "%s", strerror(errno));
+            continue;
+        }
+        ddl__hello hello = introduce(m, peer, DDL__DOOR_TCP);
+        status = knock(m, fd, &hello);
+        if (status == DDL_OK)
+            return enter(m, peer, fd, DDL__DOOR_TCP);
+        snprintf(why, sizeof why, "%s", ddl__message());
+        close(fd);
+    }
+    return ddl__fail(status, "rank %d on %s, port %u: %s", peer, to->host, to->port, why);
+}
+
+static ddl_status dial(const ddl__meeting *m, int peer)
+{
+    ddl_status status = DDL_EUNREACHABLE;
+    if (m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC))
+        status = dial_local(m, peer);
+    if (status == DDL_EUNREACHABLE && m->kinds & DDL_LINK_TCP)
+        status = dial_tcp(m, peer);
+    return status;
+}
+
+/* Why a guest cannot be a member, or NULL. */
+static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
+{
+    if (hello->to != (uint32_t)m->rank || hello->size != (uint32_t)m->size ||
+        hello->from <= (uint32_t)m->rank || hello->from >= (uint32_t)m->size)
+        return "its rank or size does not fit this comm";
+    if (m->links[hello->from])
+        return "this rank is here already";
+    uint32_t kind = hello->door == DDL__DOOR_TCP   ? DDL_LINK_TCP
+                    : hello->door == DDL__DOOR_SHM ? DDL_LINK_SHM
+                                                   : DDL_LINK_INPROC;
+    return m->kinds & kind ? NULL : "this kind of link is not allowed here";
+}
+
+static ddl_status receive(const ddl__meeting *m, ddl__guest *guest)
+{
+    const ddl__hello *hello = &guest->hello;
+    const char *why = objection(m, hello);
+    int peer = (int)hello->from;
+    if (!why) {
+        m->links[peer] = make_link(m, peer, hello->door, guest->fd, guest->passed, hello->arena);
+        why = m->links[peer] ? NULL : ddl__message();
+    } else {
+        if (hello->door == DDL__DOOR_INPROC)
+            ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
+        if (guest->passed >= 0)
+            close(guest->passed);
+    }
+    ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
+    if (why) {
+        ddl__send_all(guest->fd, &answer, sizeof answer, door_deadline(m));
+        close(guest->fd);
+        return ddl__fail(DDL_EREFUSED, "rank %u was refused: %s", hello->from, answer.text);
+    }
+    if (hello->door == DDL__DOOR_INPROC)
+        answer.arena = (uintptr_t)ddl__arena_share(m->arena);
+    int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
+    if (!ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
+        return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s hung up while the comm was created: %s",
+                         peer, m->addresses[peer].host, strerror(errno));
+    return DDL_OK;
+}
+
+static ddl_status missing(const ddl__meeting *m)
+{
+    char list[200] = "";
+    size_t n = 0;
+    for (int i = m->rank + 1; i < m->size && n + 80 < sizeof list; i++)
+        if (!m->links[i])
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%d on %s", n ? ", " : "", i,
+                                  m->addresses[i].host);
+    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s",
+                     m->rank, list);
+}
+
+ddl_status ddl__meet(const ddl__meeting *m)
+{
+    for (int peer = 0; peer < m->rank; peer++) {
+        ddl_status status = dial(m, peer);
+        if (status != DDL_OK)
+            return status;
+    }
+    for (int left = m->size - 1 - m->rank; left > 0; left--) {
+        ddl__guest guest;
+        if (!ddl__endpoint_guest(m->endpoint, m->seat, m->deadline, &guest))
+            return missing(m);
+        ddl_status status = receive(m, &guest);
+        if (status != DDL_OK)
+            return status;
+    }
+    return DDL_OK;
+}

@@ -1,0 +1,25 @@
+/* meet.h - joining every pair of a new comm's members by a link. */
+#ifndef DDL_COMM_MEET_H
+#define DDL_COMM_MEET_H
+
+#include "comm/endpoint.h"
+#include "net/shm.h"
+#include "net/tcp.h"
+
+typedef struct ddl__meeting {
+    ddl_endpoint *endpoint;
+    ddl__seat *seat;
+    ddl__digest comm;
+    const ddl__address *addresses; /* by rank */
+    int rank, size;
+    uint32_t kinds; /* ddl_link_kind bits */
+    int64_t deadline;
+    ddl__arena *arena; /* our own, where shared memory is allowed */
+    ddl__slots *slots;
+    ddl__link **links; /* by rank: made here */
+} ddl__meeting;
+
+/* Dial the lower ranks, receive the higher ones. On failure the links made so far stay in links. */
+ddl_status ddl__meet(const ddl__meeting *meeting);
+
+#endif

@@ -1,0 +1,280 @@
+/* Rank 0 listens at the url; every other rank brings its address there and gets the whole list.
+ * Who does not fit is told why, and rank 0 goes on waiting for those who do. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "comm/environment.h"
+#include "net/socket.h"
+
+enum { CARD_MAGIC = 0x6c646472, RETRY_US = 20000 };
+
+/* How long a caller may take to say its piece before the next one is heard. */
+static const int64_t CALLER_NS = 5 * 1000000000ll;
+
+/* One rank's entry, and the answer to it: the same layout both ways. */
+typedef struct card {
+    uint32_t magic;
+    uint16_t protocol;
+    uint16_t length; /* of the address */
+    int32_t rank, size, status;
+    uint32_t reserved;
+    ddl__digest job;
+    char text[128]; /* refused: why */
+    unsigned char address[DDL_ADDRESS_MAX];
+} card;
+
+typedef struct place {
+    char host[256], port[8];
+} place;
+
+static ddl_status parse_url(const char *url, place *to)
+{
+    static const char prefix[] = "tcp://";
+    const char *host = url + sizeof prefix - 1;
+    const char *colon = strrchr(url, ':');
+    if (strncmp(url, prefix, sizeof prefix - 1) || !colon || colon < host)
+        return ddl__fail(DDL_EINVAL, "url \"%s\" is not tcp://host:port", url);
+    size_t n = (size_t)(colon - host);
+    char *end;
+    long port = strtol(colon + 1, &end, 10);
+    if (n == 0 || n >= sizeof to->host || end == colon + 1 || *end || port < 1 || port > 65535)
+        return ddl__fail(DDL_EINVAL, "url \"%s\" is not tcp://host:port", url);
+    if (host[0] == '[' && host[n - 1] == ']' && n > 2) {
+        host++;
+        n -= 2;
+    }
+    memcpy(to->host, host, n);
+    to->host[n] = 0;
+    snprintf(to->port, sizeof to->port, "%ld", port);
+    return DDL_OK;
+}
+
+static card write_card(ddl_endpoint *endpoint, int rank, int size)
+{
+    card c;
+    memset(&c, 0, sizeof c);
+    c.magic = CARD_MAGIC;
+    c.protocol = DDL__PROTOCOL;
+    c.rank = rank;
+    c.size = size;
+    c.job = ddl__endpoint_job(endpoint);
+    c.length = (uint16_t)ddl__address_encode(ddl__endpoint_address(endpoint), c.address);
+    return c;
+}
+
+/* --------------------------------------------------------------------------------------- rank 0 */
+
+typedef struct host {
+    ddl_endpoint *endpoint;
+    int size;
+    card *cards; /* by rank */
+    int *fds;    /* by rank, -1: not here yet */
+    int64_t deadline;
+} host;
+
+/* Writes why the card is refused to its text; true when it fits. */
+static bool fits(const host *h, card *c)
+{
+    ddl__digest job = ddl__endpoint_job(h->endpoint);
+    if (c->protocol != DDL__PROTOCOL)
+        snprintf(c->text, sizeof c->text, "rank 0 speaks protocol %d, this one %u", DDL__PROTOCOL,
+                 c->protocol);
+    else if (!ddl__digest_equal(c->job, job))
+        snprintf(c->text, sizeof c->text, "another job: the secrets differ");
+    else if (c->size != h->size)
+        snprintf(c->text, sizeof c->text, "size is %d here and %d at rank 0", c->size, h->size);
+    else if (c->rank < 1 || c->rank >= h->size)
+        snprintf(c->text, sizeof c->text, "rank %d is outside 0 to %d", c->rank, h->size - 1);
+    else if (h->fds[c->rank] >= 0)
+        snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
+    else if (c->length > DDL_ADDRESS_MAX)
+        snprintf(c->text, sizeof c->text, "an address of %u bytes", c->length);
+    else
+        return true;
+    return false;
+}
+
+/* Hear one caller; true when one more rank is here. */
+static bool hear(const host *h, int fd)
+{
+    int64_t patience = ddl__now() + CALLER_NS;
+    if (patience > h->deadline)
+        patience = h->deadline;
+    card c;
+    if (!ddl__recv_all(fd, &c, sizeof c, patience) || c.magic != CARD_MAGIC) {
+        close(fd);
+        return false;
+    }
+    if (!fits(h, &c)) {
+        c.status = DDL_EREFUSED;
+        ddl__send_all(fd, &c, sizeof c, patience);
+        close(fd);
+        return false;
+    }
+    h->cards[c.rank] = c;
+    h->fds[c.rank] = fd;
+    return true;
+}
+
+static ddl_status gather(const host *h, int listener)
+{
+    for (int here = 1; here < h->size;) {
+        if (!ddl__await(listener, POLLIN, h->deadline)) {
+            char list[200] = "";
+            size_t n = 0;
+            for (int i = 1; i < h->size && n + 16 < sizeof list; i++)
+                if (h->fds[i] < 0)
+                    n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", n ? ", " : "", i);
+            return ddl__fail(DDL_ETIMEDOUT, "rank 0 waited in vain for rank%s %s",
+                             strchr(list, ',') ? "s" : "", list);
+        }
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0 && hear(h, fd))
+            here++;
+    }
+    for (int i = 1; i < h->size; i++)
+        for (int j = 0; j < h->size; j++)
+            if (!ddl__send_all(h->fds[i], &h->cards[j], sizeof h->cards[j], h->deadline))
+                return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
+                                 strerror(errno));
+    return DDL_OK;
+}
+
+static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, card *cards,
+                       int64_t deadline)
+{
+    uint16_t port = (uint16_t)atoi(at->port);
+    unsigned char ip[16];
+    bool numeric = inet_pton(AF_INET, at->host, ip) == 1 || inet_pton(AF_INET6, at->host, ip) == 1;
+    int listener = numeric ? ddl__listen(at->host, &port) : -1;
+    if (listener < 0) /* a name, or an address that others reach us by */
+        listener = ddl__listen(NULL, &port);
+    if (listener < 0)
+        return DDL_ESYSTEM;
+    host h = {endpoint, size, cards, malloc((size_t)size * sizeof(int)), deadline};
+    ddl_status status = DDL_ENOMEM;
+    if (h.fds) {
+        for (int i = 0; i < size; i++)
+            h.fds[i] = -1;
+        status = gather(&h, listener);
+        for (int i = 0; i < size; i++)
+            if (h.fds[i] >= 0)
+                close(h.fds[i]);
+        free(h.fds);
+    } else {
+        ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
+    }
+    close(listener);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------- other ranks
+ */
+
+/* A connection to rank 0, which may not listen yet. */
+static int call_host(const place *at, int64_t deadline, char *why, size_t size)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    do {
+        int error = getaddrinfo(at->host, at->port, &hints, &found);
+        snprintf(why, size, "%s", error ? gai_strerror(error) : "no address");
+        for (struct addrinfo *a = error ? NULL : found; a; a = a->ai_next) {
+            int fd = ddl__dial(a->ai_addr, a->ai_addrlen, deadline);
+            if (fd >= 0) {
+                freeaddrinfo(found);
+                return fd;
+            }
+            snprintf(why, size, "%s", strerror(errno));
+        }
+        if (!error)
+            freeaddrinfo(found);
+        usleep(RETRY_US);
+    } while (ddl__now() < deadline);
+    return -1;
+}
+
+static ddl_status visit(ddl_endpoint *endpoint, const place *at, int rank, int size, card *cards,
+                        int64_t deadline)
+{
+    char why[128];
+    int fd = call_host(at, deadline, why, sizeof why);
+    if (fd < 0)
+        return ddl__fail(
+            DDL_EUNREACHABLE,
+            "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?", rank,
+            at->host, at->port, why);
+    card mine = write_card(endpoint, rank, size);
+    ddl_status status = DDL_OK;
+    bool ok = ddl__send_all(fd, &mine, sizeof mine, deadline);
+    for (int i = 0; ok && status == DDL_OK && i < size; i++) {
+        ok = ddl__recv_all(fd, &cards[i], sizeof *cards, deadline);
+        cards[i].text[sizeof cards[i].text - 1] = 0;
+        if (ok && cards[i].magic != CARD_MAGIC)
+            status = ddl__fail(DDL_EREFUSED, "tcp://%s:%s does not speak libddl's protocol",
+                               at->host, at->port);
+        else if (ok && (cards[i].status != DDL_OK || cards[i].length > DDL_ADDRESS_MAX))
+            status =
+                ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, cards[i].text);
+    }
+    if (!ok)
+        status =
+            ddl__fail(errno == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE,
+                      "rank %d waited at the rendezvous tcp://%s:%s: %s", rank, at->host, at->port,
+                      errno == ETIMEDOUT ? "not all ranks came in time" : strerror(errno));
+    close(fd);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------- both */
+
+ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                           const ddl_comm_config *config, ddl_comm **comm)
+{
+    int64_t deadline = ddl__deadline(ddl__creation_ms(config));
+    ddl_status status = DDL_OK;
+    if (!url && rank == -1 && size == 0)
+        status = ddl__environment_world(&url, &rank, &size);
+    if (status != DDL_OK)
+        return status;
+    if (size < 1 || rank < 0 || rank >= size)
+        return ddl__fail(DDL_EINVAL, "rank %d of size %d", rank, size);
+    if (!url && size > 1)
+        return ddl__fail(DDL_EINVAL, "url is NULL, but size is %d", size);
+
+    card *cards = calloc((size_t)size, sizeof *cards);
+    const void **addresses = calloc((size_t)size, sizeof *addresses);
+    size_t *lengths = calloc((size_t)size, sizeof *lengths);
+    place at;
+    if (!cards || !addresses || !lengths)
+        status = ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
+    if (status == DDL_OK && size > 1)
+        status = parse_url(url, &at);
+    if (status == DDL_OK) {
+        cards[rank] = write_card(endpoint, rank, size);
+        if (size > 1)
+            status = rank == 0 ? hold(endpoint, &at, size, cards, deadline)
+                               : visit(endpoint, &at, rank, size, cards, deadline);
+    }
+    if (status == DDL_OK) {
+        for (int i = 0; i < size; i++) {
+            addresses[i] = cards[i].address;
+            lengths[i] = cards[i].length;
+        }
+        ddl_comm_config rest = *config;
+        int64_t left = (deadline - ddl__now()) / 1000000;
+        rest.timeout_ms = left > 1 ? left : 1;
+        status = ddl__comm_create(endpoint, addresses, lengths, rank, size, &rest, comm);
+    }
+    free(cards);
+    free(addresses);
+    free(lengths);
+    return status;
+}

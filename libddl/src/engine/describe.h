@@ -1,0 +1,15 @@
+/* describe.h - operations in words, for messages. */
+#ifndef DDL_ENGINE_DESCRIBE_H
+#define DDL_ENGINE_DESCRIBE_H
+
+#include "engine/work.h"
+
+enum { DDL__CALL_MAX = 128 };
+
+/* What two ranks compare: sequence, kind, dtype, op, root and count. */
+ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
+
+/* "all-reduce(f32, 100, sum) as operation 57" */
+void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
+
+#endif

@@ -1,0 +1,52 @@
+/* engine.h - the works of one comm, and who drives them. Runs plans over links. */
+#ifndef DDL_ENGINE_ENGINE_H
+#define DDL_ENGINE_ENGINE_H
+
+#include "engine/work.h"
+
+typedef struct ddl__engine_config {
+    int rank, size;
+    ddl__link **links; /* by rank, NULL for our own; owned by the engine from here on */
+    char **names;      /* by rank: "rank 2 on host" for messages; borrowed, outlives the engine */
+    int64_t segment_bytes;
+    int64_t window; /* see ddl__request */
+    /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
+     * with no lock held. */
+    void (*need_progress)(void *context);
+    void *context;
+} ddl__engine_config;
+
+/* Takes the links in any case. NULL when a resource is refused (message set). */
+ddl__engine *ddl__engine_create(const ddl__engine_config *config);
+
+/* Close all links with goodbye, complete all works with DDL_EABORTED, free. */
+void ddl__engine_destroy(ddl__engine *engine);
+
+/* The links, by rank. */
+ddl__link *const *ddl__engine_links(const ddl__engine *engine);
+
+/* From now on plan for ranks that all share memory. Before any concurrent use. */
+void ddl__engine_all_shared(ddl__engine *engine);
+
+/* Queue an operation. work NULL: run it to its end. */
+ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);
+
+ddl_status ddl__engine_status(ddl__engine *engine);
+void ddl__engine_abort(ddl__engine *engine, const char *reason);
+ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
+                                 int64_t deadline, int *taken);
+
+/* The work's result with its message in this thread, once complete or at the deadline. */
+ddl_status ddl__work_wait(ddl_work *work, int64_t deadline);
+ddl_status ddl__work_test(const ddl_work *work);
+void ddl__work_destroy(ddl_work *work);
+
+/* The endpoint's thread drives while nobody waits. */
+typedef enum ddl__background {
+    DDL__BACKGROUND_IDLE,   /* nothing pending, or somebody waits and drives */
+    DDL__BACKGROUND_ASLEEP, /* call again when the fd is readable, or after a while */
+} ddl__background;
+ddl__background ddl__engine_background(ddl__engine *engine);
+int ddl__engine_fd(const ddl__engine *engine);
+
+#endif

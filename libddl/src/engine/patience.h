@@ -1,0 +1,55 @@
+/* patience.h - how to wait for a peer: spin while a core is to spare, then give the core away a
+ * bounded number of times, then sleep.
+ *
+ * Whether a core is to spare is observed, not computed: when sched_yield comes back late, somebody
+ * else ran on this core, and the next waits do not spin.
+ */
+#ifndef DDL_ENGINE_PATIENCE_H
+#define DDL_ENGINE_PATIENCE_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/pause.h"
+
+enum {
+    DDL__SPINS = 2000,       /* some tens of microseconds */
+    DDL__YIELDS = 200,       /* at least 100 microseconds, more when others run meanwhile */
+    DDL__CROWDED_NS = 4000,  /* a yield that takes longer let somebody else run */
+    DDL__CROWDED_WAITS = 256 /* waits without spinning after that */
+};
+
+typedef struct ddl__patience {
+    uint32_t crowded; /* waits still to go without spinning */
+    uint32_t turns;   /* of the present wait */
+} ddl__patience;
+
+/* Something happened: the present wait is over. */
+static inline void ddl__patience_renew(ddl__patience *p)
+{
+    if (p->turns && p->crowded)
+        p->crowded--;
+    p->turns = 0;
+}
+
+/* One turn of waiting; false when it is time to sleep. */
+static inline bool ddl__patience_turn(ddl__patience *p)
+{
+    if (p->turns == 0 && p->crowded)
+        p->turns = DDL__SPINS;
+    if (p->turns++ < DDL__SPINS) {
+        ddl__pause();
+        return true;
+    }
+    if (p->turns > DDL__SPINS + DDL__YIELDS)
+        return false;
+    int64_t start = ddl__now();
+    sched_yield();
+    if (ddl__now() - start > DDL__CROWDED_NS)
+        p->crowded = DDL__CROWDED_WAITS;
+    return true;
+}
+
+#endif

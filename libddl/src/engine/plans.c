@@ -1,0 +1,37 @@
+#include "engine/plans.h"
+
+#include <stddef.h>
+
+/* Within one engine only these differ from call to call. */
+static bool same(const ddl__request *a, const ddl__request *b)
+{
+    return a->kind == b->kind && a->count == b->count && a->element == b->element &&
+           a->root == b->root && a->in_place == b->in_place && a->all_shared == b->all_shared;
+}
+
+static unsigned slot(const ddl__request *r)
+{
+    uint64_t h = (uint64_t)r->count * 8 + (uint64_t)r->kind + r->element * 131 +
+                 (uint64_t)r->root * 8191 + r->in_place;
+    return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 58) % DDL__PLANS;
+}
+
+const ddl__plan *ddl__plans_get(ddl__plans *plans, const ddl__request *request)
+{
+    unsigned i = slot(request);
+    if (!plans->entries[i].plan || !same(&plans->entries[i].request, request)) {
+        ddl__plan *plan = ddl__plan_create(request);
+        if (!plan)
+            return NULL;
+        ddl__plan_destroy(plans->entries[i].plan);
+        plans->entries[i].request = *request;
+        plans->entries[i].plan = plan;
+    }
+    return plans->entries[i].plan;
+}
+
+void ddl__plans_clear(ddl__plans *plans)
+{
+    for (unsigned i = 0; i < DDL__PLANS; i++)
+        ddl__plan_destroy(plans->entries[i].plan);
+}

@@ -1,0 +1,248 @@
+#include "engine/run.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+#include "engine/describe.h"
+
+enum {
+    STREAM_MINIMUM = 32 * 1024, /* bytes of a span worth storing past the caches */
+};
+
+/* Reading spans that were stored plainly, from a core that is near, goes at the speed of a shared
+ * cache; from a far one at a fraction of a streamed span's. See docs/performance.md. */
+static const float NEAR_RATE = 5.0f; /* bytes per ns */
+
+static bool lends(const ddl__link *link)
+{
+    return link->ops->lends;
+}
+
+static bool far_away(const ddl__runner *runner)
+{
+    for (int i = 0; i < runner->size; i++) {
+        const ddl__link *link = runner->links[i];
+        if (link && link->ops->shared && link->plain_rate < NEAR_RATE)
+            return true;
+    }
+    return false;
+}
+
+void ddl__run_start(ddl__runner *runner, ddl_work *work, const ddl__plan *plan)
+{
+    const ddl__call *call = &work->call;
+    work->plan = plan;
+    work->in = call->send;
+    work->out = call->recv;
+    work->element = ddl__dtype_size(call->dtype);
+    work->wave = 0;
+    work->step = 0;
+    work->published = 0;
+    work->received = false;
+    work->signature = ddl__signature_of(call, work->sequence);
+    work->streams = plan->segment * (int64_t)work->element >= STREAM_MINIMUM && far_away(runner);
+}
+
+/* --------------------------------------------------------------------------------------- steps */
+
+static const unsigned char *source(const ddl_work *work, const ddl__step *step, int64_t k)
+{
+    const unsigned char *base = step->space == DDL__IN ? work->in : work->out;
+    return base + (size_t)(step->src + k * work->plan->segment) * work->element;
+}
+
+static unsigned char *destination(const ddl_work *work, const ddl__step *step, int64_t k)
+{
+    return work->out + (size_t)(step->dst + k * work->plan->segment) * work->element;
+}
+
+/* The next run of targets that one call can serve: links of one kind. Returns its length. */
+static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const ddl__step *step)
+{
+    const uint32_t *ranks = work->plan->ranks + step->target;
+    unsigned n = 0;
+    for (uint32_t i = work->published; i < step->targets; i++) {
+        ddl__link *link = runner->links[ranks[i]];
+        if (n && link->ops != runner->targets[0]->ops)
+            break;
+        runner->targets[n++] = link;
+    }
+    return n;
+}
+
+/* The first segment of an operation is always stored plainly, so that its reader learns whether
+ * the writer's core is near. */
+static bool stream_span(const ddl_work *work, size_t bytes, int64_t k)
+{
+    return work->streams && k > 0 && bytes >= STREAM_MINIMUM;
+}
+
+/* Send memory to all targets not yet served. */
+static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
+                    size_t bytes, int64_t k)
+{
+    while (work->published < step->targets) {
+        unsigned n = next_targets(runner, work, step);
+        const ddl__link_ops *ops = runner->targets[0]->ops;
+        if (ops->lends) {
+            if (!ops->lend(runner->targets, n, memory, bytes, &work->signature))
+                return false;
+        } else {
+            void *span = ops->reserve(runner->targets, n, bytes);
+            if (!span)
+                return false;
+            bool streamed = stream_span(work, bytes, k);
+            if (streamed)
+                runner->kernels->stream(span, memory, bytes);
+            else
+                memcpy(span, memory, bytes);
+            ops->publish(runner->targets, n, span, bytes, &work->signature, streamed);
+        }
+        work->published += n;
+    }
+    return true;
+}
+
+/* All operands of a reduction, or false while one is missing. Looks at every link, so that all of
+ * them make progress. */
+static bool gather(ddl__runner *runner, ddl_work *work, const ddl__step *step, size_t bytes,
+                   int64_t k)
+{
+    const uint32_t *ranks = work->plan->ranks + step->operand;
+    bool whole = true;
+    for (uint32_t i = 0; i < step->operands; i++) {
+        ddl__link *link = runner->links[ranks[i]];
+        runner->operands[i] =
+            link ? link->ops->peek(link, bytes, &work->signature) : source(work, step, k);
+        whole = whole && runner->operands[i];
+    }
+    return whole;
+}
+
+static void release(ddl__runner *runner, const ddl_work *work, const ddl__step *step)
+{
+    const uint32_t *ranks = work->plan->ranks + step->operand;
+    for (uint32_t i = 0; i < step->operands; i++) {
+        ddl__link *link = runner->links[ranks[i]];
+        if (link)
+            link->ops->release(link);
+    }
+}
+
+/* Where the targets read this rank's memory, the result goes to the caller's buffer and to the span
+ * in one pass; where it is not kept, only to the span; where memory is lent, only to the buffer. */
+static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
+                       int64_t length)
+{
+    size_t bytes = (size_t)length * work->element;
+    unsigned char *kept = step->keep ? destination(work, step, k) : NULL;
+    if (!work->received) {
+        if (!gather(runner, work, step, bytes, k))
+            return false;
+        unsigned n = next_targets(runner, work, step);
+        bool direct = n && (!kept || !lends(runner->targets[0]));
+        const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
+        void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
+        if (direct && !span)
+            return false;
+
+        bool streamed = span && kept && stream_span(work, bytes, k);
+        ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
+                    kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
+                    step->finish ? runner->size : 1);
+        if (direct) {
+            ops->publish(runner->targets, n, span, bytes, &work->signature, streamed);
+            work->published += n;
+        }
+        release(runner, work, step);
+        work->received = true;
+    }
+    return publish(runner, work, step, kept, bytes, k);
+}
+
+static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
+                     int64_t length)
+{
+    size_t bytes = (size_t)length * work->element;
+    unsigned char *dst = destination(work, step, k);
+    if (!work->received) {
+        ddl__link *link = runner->links[work->plan->ranks[step->operand]];
+        if (!link->ops->take(link, dst, bytes, &work->signature))
+            return false;
+        work->received = true;
+    }
+    return publish(runner, work, step, dst, bytes, k);
+}
+
+static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
+                     int64_t length)
+{
+    size_t bytes = (size_t)length * work->element;
+    switch ((ddl__step_kind)step->kind) {
+    case DDL__PUBLISH: return publish(runner, work, step, source(work, step, k), bytes, k);
+    case DDL__REDUCE: return run_reduce(runner, work, step, k, length);
+    case DDL__TAKE: return run_take(runner, work, step, k, length);
+    case DDL__COPY: memcpy(destination(work, step, k), source(work, step, k), bytes); return true;
+    }
+    return true;
+}
+
+static bool flush(ddl__runner *runner)
+{
+    bool empty = true;
+    for (unsigned i = 0; i < runner->n_lending; i++)
+        empty = runner->lending[i]->ops->flush(runner->lending[i]) && empty;
+    return empty;
+}
+
+ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
+{
+    const ddl__plan *plan = work->plan;
+    bool moved = false;
+    for (; work->wave < plan->waves; work->wave++, work->step = 0) {
+        for (; work->step < plan->n_steps; work->step++) {
+            const ddl__step *step = &plan->steps[work->step];
+            int64_t k = work->wave - step->skew, length = ddl__segment_length(plan, step, k);
+            if (length == 0)
+                continue;
+            if (!run_step(runner, work, step, k, length)) {
+                flush(runner);
+                return moved ? DDL__MOVED : DDL__BLOCKED;
+            }
+            work->published = 0;
+            work->received = false;
+            moved = true;
+        }
+    }
+    return flush(runner) ? DDL__FINISHED : moved ? DDL__MOVED : DDL__BLOCKED;
+}
+
+/* ------------------------------------------------------------------------------------- failures */
+
+static ddl__link *failed(ddl__runner *runner, uint32_t candidate, int *rank)
+{
+    ddl__link *link = runner->links[candidate];
+    *rank = (int)candidate;
+    return link && link->state != DDL__LINK_OPEN ? link : NULL;
+}
+
+ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank)
+{
+    ddl__link *link;
+    const ddl__plan *plan = work->plan;
+    if (work->wave >= plan->waves) { /* only lent memory is left to send */
+        for (int i = 0; i < runner->size; i++)
+            if ((link = failed(runner, (uint32_t)i, rank)) && lends(link) &&
+                !link->ops->flush(link))
+                return link;
+        return NULL;
+    }
+    const ddl__step *step = &plan->steps[work->step];
+    for (uint32_t i = 0; !work->received && i < step->operands; i++)
+        if ((link = failed(runner, plan->ranks[step->operand + i], rank)))
+            return link;
+    for (uint32_t i = 0; i < step->targets; i++)
+        if ((link = failed(runner, plan->ranks[step->target + i], rank)))
+            return link;
+    return NULL;
+}

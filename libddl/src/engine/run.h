@@ -1,0 +1,31 @@
+/* run.h - executing a work's plan: resumable, never blocks. */
+#ifndef DDL_ENGINE_RUN_H
+#define DDL_ENGINE_RUN_H
+
+#include "engine/work.h"
+#include "reduce/reduce.h"
+
+/* What running needs of an engine. */
+typedef struct ddl__runner {
+    int rank, size;
+    ddl__link **links; /* by rank */
+    const ddl__kernels *kernels;
+    ddl__link **lending; /* the links that lend, to be flushed */
+    unsigned n_lending;
+    ddl__link **targets; /* room for size links */
+    const void **operands;
+} ddl__runner;
+
+typedef enum ddl__progress {
+    DDL__BLOCKED, /* nothing could be done */
+    DDL__MOVED,   /* something was done, then it blocked */
+    DDL__FINISHED /* complete: the work's buffers are no longer used */
+} ddl__progress;
+
+void ddl__run_start(ddl__runner *runner, ddl_work *work, const ddl__plan *plan);
+ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
+
+/* The link whose state keeps the blocked work from ever going on, or NULL. */
+ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank);
+
+#endif

@@ -1,0 +1,54 @@
+/* work.h - one operation from its submission to its result. */
+#ifndef DDL_ENGINE_WORK_H
+#define DDL_ENGINE_WORK_H
+
+#include <stdatomic.h>
+
+#include "base/status.h"
+#include "net/link.h"
+#include "plan/plan.h"
+
+typedef struct ddl__engine ddl__engine;
+
+/* What the caller asked for; checked. */
+typedef struct ddl__call {
+    ddl__kind kind;
+    ddl_dtype dtype;
+    ddl_op op; /* 0 where the kind has none */
+    int root;
+    int64_t count;
+    const void *send; /* == recv: in place */
+    void *recv;
+    int64_t timeout_ms; /* this operation's limit */
+    bool queued;
+    void *user;
+} ddl__call;
+
+struct ddl_work {
+    ddl__engine *engine;
+    ddl__call call;
+    ddl_work *next; /* in the queue of submitted, or of completed works */
+    uint32_t sequence;
+    int64_t deadline;
+
+    /* Where the plan stands; the driver's. */
+    ddl__signature signature;
+    const ddl__plan *plan;
+    const unsigned char *in;
+    unsigned char *out;
+    size_t element;
+    int64_t wave;
+    uint32_t step;
+    uint32_t published; /* targets of this step served already */
+    bool received;      /* this step's operands were consumed already */
+    bool streams;       /* store into shared memory past the caches */
+
+    /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
+    atomic_int status;
+    bool heap;      /* asynchronous: owned by the caller, else by the blocking call */
+    bool abandoned; /* destroyed while pending: the engine frees it */
+    bool reported;  /* in the list of completed works */
+    char *message;  /* failure only; NULL when memory was short */
+};
+
+#endif

@@ -1,0 +1,190 @@
+#include "net/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+bool ddl__await(int fd, short events, int64_t deadline)
+{
+    for (;;) {
+        int64_t left = deadline == DDL__NEVER ? 3600000 : (deadline - ddl__now()) / 1000000 + 1;
+        struct pollfd p = {.fd = fd, .events = events};
+        int n = left > 0 ? poll(&p, 1, left < 3600000 ? (int)left : 3600000) : 0;
+        if (n > 0)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (ddl__now() >= deadline) {
+            errno = ETIMEDOUT;
+            return false;
+        }
+    }
+}
+
+int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline)
+{
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (connect(fd, address, length)) {
+        error = errno;
+        if (error == EINPROGRESS || error == EINTR) {
+            error = 0;
+            if (!ddl__await(fd, POLLOUT, deadline))
+                error = errno;
+            else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size))
+                error = errno;
+        }
+    }
+    if (error == 0)
+        return fd;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static int listen_at(const struct sockaddr *address, socklen_t length)
+{
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    int on = 1, off = 0;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address->sa_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (!bind(fd, address, length) && !listen(fd, SOMAXCONN))
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int ddl__listen(const char *host, uint16_t *port)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(*port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(*port)};
+    int fd = -1;
+    if (host && inet_pton(AF_INET, host, &v4.sin_addr) != 1 &&
+        inet_pton(AF_INET6, host, &v6.sin6_addr) != 1) {
+        ddl__fail(DDL_EINVAL, "host \"%s\" is not an IP address", host);
+        return -1;
+    }
+    if (!host || strchr(host, ':'))
+        fd = listen_at((struct sockaddr *)&v6, sizeof v6);
+    if (fd < 0 && (!host || !strchr(host, ':'))) /* also where there is no IPv6 */
+        fd = listen_at((struct sockaddr *)&v4, sizeof v4);
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    if (fd < 0 || getsockname(fd, (struct sockaddr *)&bound, &length)) {
+        ddl__fail(DDL_ESYSTEM, "cannot listen on %s port %u: %s", host ? host : "any address",
+                  *port, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    *port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    return fd;
+}
+
+bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline)
+{
+    return ddl__send_with_fd(fd, bytes, n, -1, deadline);
+}
+
+bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline)
+{
+    int none = -1;
+    bool ok = ddl__recv_with_fd(fd, bytes, n, &none, deadline);
+    if (none >= 0)
+        close(none); /* nobody asked for one */
+    return ok;
+}
+
+/* Room for one descriptor, aligned as the kernel wants it. */
+typedef union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+} control;
+
+bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline)
+{
+    const char *at = bytes;
+    while (n) {
+        struct iovec iov = {.iov_base = (void *)at, .iov_len = n};
+        control room = {0};
+        struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+        if (passed >= 0) {
+            message.msg_control = room.bytes;
+            message.msg_controllen = sizeof room.bytes;
+            struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+            c->cmsg_level = SOL_SOCKET;
+            c->cmsg_type = SCM_RIGHTS;
+            c->cmsg_len = CMSG_LEN(sizeof passed);
+            memcpy(CMSG_DATA(c), &passed, sizeof passed);
+        }
+        ssize_t k = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (k > 0) {
+            at += k;
+            n -= (size_t)k;
+            passed = -1;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!ddl__await(fd, POLLOUT, deadline))
+                return false;
+        } else if (errno != EINTR) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
+{
+    struct iovec iov = {.iov_base = bytes, .iov_len = n};
+    control room = {0};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = room.bytes,
+                             .msg_controllen = sizeof room.bytes};
+    ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (k <= 0)
+        return k;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+            c->cmsg_len >= CMSG_LEN(sizeof(int))) {
+            if (*passed >= 0)
+                close(*passed);
+            memcpy(passed, CMSG_DATA(c), sizeof *passed);
+        }
+    return k;
+}
+
+bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
+{
+    char *at = bytes;
+    while (n) {
+        ssize_t k = ddl__recv_some(fd, at, n, passed);
+        if (k > 0) {
+            at += k;
+            n -= (size_t)k;
+        } else if (k == 0) {
+            errno = ECONNRESET;
+            return false;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!ddl__await(fd, POLLIN, deadline))
+                return false;
+        } else if (errno != EINTR) {
+            return false;
+        }
+    }
+    return true;
+}

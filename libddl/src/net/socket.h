@@ -1,0 +1,34 @@
+/* socket.h - sockets with deadlines, for meeting peers; links have their own ways. */
+#ifndef DDL_NET_SOCKET_H
+#define DDL_NET_SOCKET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "base/status.h"
+
+/* A connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. */
+int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline);
+
+/* A listening TCP socket at host (an IP address, or NULL for all of both families) and port (0: any
+ * free), the port stored in *port. -1 with the message set. */
+int ddl__listen(const char *host, uint16_t *port);
+
+/* Wait for `events` of poll; false at the deadline. */
+bool ddl__await(int fd, short events, int64_t deadline);
+
+/* All of the bytes by the deadline, else false with errno; ECONNRESET when the peer closed. */
+bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
+bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
+
+/* The same over a unix socket, with a descriptor beside the bytes; -1 for none. */
+bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline);
+bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
+
+/* What has come of the bytes without blocking: their number, 0 when the peer closed, -1 with errno.
+ * *passed is set when a descriptor came along. */
+ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed);
+
+#endif

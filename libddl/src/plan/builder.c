@@ -1,0 +1,70 @@
+#include "plan/builder.h"
+
+#include <stdlib.h>
+
+/* Make room for `needed` items in a growing array. */
+static bool grow(void **items, uint32_t *room, uint32_t needed, size_t size)
+{
+    if (needed <= *room)
+        return true;
+    uint32_t more = needed > 2 * *room ? needed : 2 * *room;
+    void *moved = realloc(*items, more * size);
+    if (!moved)
+        return false;
+    *items = moved;
+    *room = more;
+    return true;
+}
+
+/* Append to plan->ranks, which has room; the index of its first. */
+static uint32_t append(ddl__builder *builder, ddl__ranks some)
+{
+    const ddl__request *request = builder->request;
+    uint32_t first = builder->n_ranks;
+    for (int i = 0; i < some.n; i++) {
+        int64_t distance = (int64_t)some.first + i - request->rank;
+        builder->plan->ranks[builder->n_ranks++] = (uint32_t)ddl__around(request, distance);
+    }
+    return first;
+}
+
+void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets)
+{
+    ddl__plan *plan = builder->plan;
+    uint32_t ranks = builder->n_ranks + (uint32_t)operands.n + (uint32_t)targets.n;
+    void *steps = plan->steps, *all = plan->ranks;
+    if (step.count == 0 || builder->failed)
+        return;
+    builder->failed = !grow(&steps, &builder->step_room, plan->n_steps + 1, sizeof step) ||
+                      !grow(&all, &builder->rank_room, ranks, sizeof *plan->ranks);
+    plan->steps = steps;
+    plan->ranks = all;
+    if (builder->failed)
+        return;
+
+    step.operand = append(builder, operands);
+    step.operands = (uint32_t)operands.n;
+    step.target = append(builder, targets);
+    step.targets = (uint32_t)targets.n;
+    plan->steps[plan->n_steps++] = step;
+}
+
+/* The longer parts, and the line that `count` does not fill, go to the last ranks: so no two parts
+ * differ by more than a line. */
+static int64_t part_start(const ddl__request *request, int64_t line, int i)
+{
+    int64_t lines = request->count / line + (request->count % line != 0);
+    int64_t each = lines / request->size, longer = lines % request->size;
+    int64_t before = i - (request->size - longer); /* of the longer ones, if positive */
+    int64_t start = (i * each + (before > 0 ? before : 0)) * line;
+    return start < request->count ? start : request->count;
+}
+
+ddl__share ddl__share_of(const ddl__request *request, int i)
+{
+    if (request->kind != DDL__ALLREDUCE)
+        return (ddl__share){i * request->count, request->count};
+    int64_t line = DDL__LINE / (int64_t)request->element;
+    int64_t start = part_start(request, line, i);
+    return (ddl__share){start, part_start(request, line, i + 1) - start};
+}

@@ -1,0 +1,89 @@
+/* builder.h - what the algorithms make their plans with. For the files of this folder and its test.
+ */
+#ifndef DDL_PLAN_BUILDER_H
+#define DDL_PLAN_BUILDER_H
+
+#include "plan/plan.h"
+
+/* What decides between plans and cuts them up. Bytes, but where it says otherwise. */
+enum {
+    /* Below: everybody sends everything to everybody and reduces it all; a single hop. */
+    DDL__ONE_SHOT_SHARED = 8 << 10,
+    DDL__ONE_SHOT_WIRES = 4 << 10,
+    DDL__ONE_SHOT_WIRES_RANKS = 8, /* ranks; beyond, a ring's many hops are the lesser evil */
+
+    DDL__SEGMENT_SHARED = 256 << 10, /* stays in a core's second-level cache with its operands */
+    DDL__SEGMENT_WIRES = 128 << 10,
+    DDL__SEGMENT_MAX = 1 << 30,
+
+    /* Shares begin at multiples of a cache line, so that no two ranks write to one. */
+    DDL__LINE = 64,
+
+    /* Waves whose spans fit the window. Two would do; the others are slack for ranks that run at
+     * different speeds and for what a ring of memory wastes at its end. */
+    DDL__WAVES = 4,
+
+    /* Segments that a ring keeps under way on each link: enough to hide a hop's latency, few enough
+     * for DDL__LINK_SPANS and for a small window. */
+    DDL__RING_DEPTH = 8
+};
+
+typedef struct ddl__builder {
+    const ddl__request *request;
+    ddl__plan *plan;
+    uint32_t step_room, n_ranks, rank_room;
+    bool failed; /* out of memory: later calls do nothing */
+} ddl__builder;
+
+/* Consecutive ranks, going round past the last. `first` may be out of range on either side. */
+typedef struct ddl__ranks {
+    int first, n;
+} ddl__ranks;
+
+static inline ddl__ranks ddl__nobody(void)
+{
+    return (ddl__ranks){0, 0};
+}
+
+static inline ddl__ranks ddl__one(int rank)
+{
+    return (ddl__ranks){rank, 1};
+}
+
+/* In rank order: what a reduction that is the same everywhere needs. */
+static inline ddl__ranks ddl__everyone(const ddl__request *request)
+{
+    return (ddl__ranks){0, request->size};
+}
+
+/* Everybody else, beginning after this rank, so that not all go to the same one at once. */
+static inline ddl__ranks ddl__others(const ddl__request *request)
+{
+    return (ddl__ranks){request->rank + 1, request->size - 1};
+}
+
+/* The rank that lies `distance` further round, in range. */
+static inline int ddl__around(const ddl__request *request, int64_t distance)
+{
+    int64_t rank = (request->rank + distance) % request->size;
+    return (int)(rank < 0 ? rank + request->size : rank);
+}
+
+/* Append a step; none if its count is 0. Its operand and target fields are filled in here. */
+void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets);
+
+/* What rank `i` is responsible for: an equal part of an all-reduce, beginning on a cache line and
+ * at most one line longer than any other; its block of a reduce-scatter or an all-gather. */
+typedef struct ddl__share {
+    int64_t start, count;
+} ddl__share;
+ddl__share ddl__share_of(const ddl__request *request, int i);
+
+/* The algorithms. Each adds its steps and returns how many whole segments must fit the window. */
+int64_t ddl__build_one_shot(ddl__builder *builder);
+int64_t ddl__build_direct(ddl__builder *builder);
+int64_t ddl__build_ring(ddl__builder *builder);
+int64_t ddl__build_chain(ddl__builder *builder);
+int64_t ddl__build_dissemination(ddl__builder *builder);
+
+#endif

@@ -1,0 +1,15 @@
+/* Everybody sends everything to everybody, and everybody reduces all of it. More bytes than needed,
+ * but one hop. */
+#include "plan/builder.h"
+
+int64_t ddl__build_one_shot(ddl__builder *builder)
+{
+    const ddl__request *request = builder->request;
+    /* In place the result overwrites what was sent, and nothing tells that the last peer has it. */
+    ddl__step publish = {
+        .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
+    ddl__step reduce = {.kind = DDL__REDUCE, .keep = 1, .finish = 1, .count = request->count};
+    ddl__add(builder, publish, ddl__nobody(), ddl__others(request));
+    ddl__add(builder, reduce, ddl__everyone(request), ddl__nobody());
+    return DDL__WAVES;
+}

@@ -1,0 +1,124 @@
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+#include "plan/builder.h"
+
+typedef struct algorithm {
+    const char *name;
+    int64_t (*build)(ddl__builder *builder);
+} algorithm;
+
+static int64_t build_alone(ddl__builder *builder)
+{
+    const ddl__request *request = builder->request;
+    bool two_buffers = request->kind != DDL__BROADCAST && request->kind != DDL__BARRIER;
+    if (two_buffers && !request->in_place)
+        ddl__add(builder, (ddl__step){.kind = DDL__COPY, .count = request->count}, ddl__nobody(),
+                 ddl__nobody());
+    return 1;
+}
+
+static bool fits_one_shot(const ddl__request *request)
+{
+    int64_t bytes = request->count * (int64_t)request->element;
+    if (request->all_shared)
+        return bytes <= DDL__ONE_SHOT_SHARED;
+    return bytes <= DDL__ONE_SHOT_WIRES && request->size <= DDL__ONE_SHOT_WIRES_RANKS;
+}
+
+/* Depends on nothing that differs between ranks, and for what is reduced on nothing measured: the
+ * order of additions must be the same everywhere and from run to run. */
+static algorithm choose(const ddl__request *request)
+{
+    if (request->size == 1)
+        return (algorithm){"alone", build_alone};
+    if (request->kind == DDL__BARRIER)
+        return (algorithm){"dissemination", ddl__build_dissemination};
+    if (request->kind == DDL__ALLREDUCE && fits_one_shot(request))
+        return (algorithm){"one-shot", ddl__build_one_shot};
+    if (request->all_shared)
+        return (algorithm){"direct", ddl__build_direct};
+    if (request->kind == DDL__BROADCAST)
+        return (algorithm){"chain", ddl__build_chain};
+    return (algorithm){"ring", ddl__build_ring};
+}
+
+static int64_t pieces_of(int64_t count, int64_t segment)
+{
+    return count / segment + (count % segment != 0);
+}
+
+/* Every rank's plan has a step over the longest share, so all ranks choose the same segment. */
+static int64_t longest_step(const ddl__plan *plan)
+{
+    int64_t longest = 0;
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        if (plan->steps[i].count > longest)
+            longest = plan->steps[i].count;
+    return longest;
+}
+
+/* As large as is asked for and as the window allows; whole cache lines, if it is that large; and
+ * then all pieces of a share about as long as each other, since a short last one costs as many
+ * messages as a long one. */
+static int64_t choose_segment(const ddl__request *request, int64_t longest, int64_t spans)
+{
+    int64_t bytes = request->segment_bytes;
+    if (bytes <= 0)
+        bytes = request->all_shared ? DDL__SEGMENT_SHARED : DDL__SEGMENT_WIRES;
+    if (bytes > DDL__SEGMENT_MAX)
+        bytes = DDL__SEGMENT_MAX;
+    if (request->window > 0 && bytes > request->window / spans)
+        bytes = request->window / spans;
+
+    int64_t segment = bytes / (int64_t)request->element;
+    if (segment < 1)
+        segment = 1;
+    if (longest <= segment)
+        return longest > 0 ? longest : 1;
+    int64_t line = DDL__LINE / (int64_t)request->element;
+    if (segment < line)
+        return segment;
+    segment -= segment % line;
+    int64_t even = pieces_of(longest, pieces_of(longest, segment));
+    return pieces_of(even, line) * line;
+}
+
+static int64_t count_waves(const ddl__plan *plan)
+{
+    int64_t waves = 0;
+    for (uint32_t i = 0; i < plan->n_steps; i++) {
+        const ddl__step *step = &plan->steps[i];
+        int64_t last = step->skew + pieces_of(step->count, plan->segment);
+        waves = last > waves ? last : waves;
+    }
+    return waves;
+}
+
+ddl__plan *ddl__plan_create(const ddl__request *request)
+{
+    ddl__plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return NULL;
+    ddl__builder builder = {.request = request, .plan = plan};
+    algorithm chosen = choose(request);
+    int64_t spans = chosen.build(&builder);
+    if (builder.failed) {
+        ddl__plan_destroy(plan);
+        return NULL;
+    }
+    plan->name = chosen.name;
+    plan->segment = choose_segment(request, longest_step(plan), spans);
+    plan->waves = count_waves(plan);
+    return plan;
+}
+
+void ddl__plan_destroy(ddl__plan *plan)
+{
+    if (!plan)
+        return;
+    free(plan->steps);
+    free(plan->ranks);
+    free(plan);
+}

@@ -1,0 +1,85 @@
+/* Ranks joined by wires, each sending only to the next: every wire carries the least bytes there
+ * are, and all of them at once. */
+#include "plan/builder.h"
+
+/* In stage 0 rank r sends share r - 1 (an all-gather: r); in every later stage it receives the
+ * share before the last one's, adds to it or keeps it, and sends it on. After size - 1 stages of
+ * adding it holds the whole of share r. */
+typedef struct circuit {
+    bool reduces, gathers;
+    int stages;
+} circuit;
+
+static circuit circuit_of(const ddl__request *request)
+{
+    circuit ring = {request->kind != DDL__ALLGATHER, request->kind != DDL__REDUCE_SCATTER, 1};
+    ring.stages += (ring.reduces + ring.gathers) * (request->size - 1);
+    return ring;
+}
+
+/* Partial results lie in the recv buffer where their result will, if it comes there at all. All
+ * that is sent stays: a share comes round again only through those to whom it was sent. */
+static void add_stage(ddl__builder *builder, const circuit *ring, int stage, uint32_t skew)
+{
+    const ddl__request *request = builder->request;
+    ddl__share share = ddl__share_of(request, ddl__around(request, -stage - ring->reduces));
+    ddl__ranks targets = stage + 1 < ring->stages ? ddl__one(request->rank + 1) : ddl__nobody();
+    ddl__step step = {
+        .skew = skew, .stable = 1, .src = share.start, .dst = share.start, .count = share.count};
+
+    if (stage == 0) {
+        step.kind = DDL__PUBLISH;
+        if (!ring->reduces && !request->in_place)
+            step.src = 0;
+        ddl__add(builder, step, ddl__nobody(), targets);
+    } else if (ring->reduces && stage < request->size) {
+        step.kind = DDL__REDUCE;
+        step.finish = stage == request->size - 1;
+        step.keep = step.stable = step.finish || ring->gathers;
+        if (!ring->gathers && !request->in_place)
+            step.dst = 0;
+        ddl__ranks incoming_then_own = {request->rank - 1, 2};
+        ddl__add(builder, step, incoming_then_own, targets);
+    } else {
+        step.kind = DDL__TAKE;
+        ddl__add(builder, step, ddl__one(request->rank - 1), targets);
+    }
+}
+
+/* With few stages each is one wave behind the one before, so that each has a segment under way at
+ * once. With many, only every `hops`-th stage is: a segment makes that many hops in a wave. All
+ * first hops come first in the list, then all second ones, and so on, so that next consumes in the
+ * order in which this rank publishes: hop by hop, and last hops with the next wave's first. */
+int64_t ddl__build_ring(ddl__builder *builder)
+{
+    const ddl__request *request = builder->request;
+    circuit ring = circuit_of(request);
+    int hops = (ring.stages + DDL__RING_DEPTH - 1) / DDL__RING_DEPTH;
+    for (int first = 0; first < hops; first++)
+        for (int stage = first; stage < ring.stages; stage += hops)
+            add_stage(builder, &ring, stage, (uint32_t)(stage / hops));
+
+    if (request->kind == DDL__ALLGATHER && !request->in_place) {
+        ddl__share own = ddl__share_of(request, request->rank);
+        ddl__step copy = {.kind = DDL__COPY, .dst = own.start, .count = own.count};
+        ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
+    }
+    /* At most depth + 1 spans have to be under way for the ring to move; the rest is slack. */
+    return DDL__RING_DEPTH + DDL__WAVES;
+}
+
+/* A broadcast: from the root on, each rank passes on what it takes. */
+int64_t ddl__build_chain(ddl__builder *builder)
+{
+    const ddl__request *request = builder->request;
+    bool is_last = ddl__around(request, 1) == request->root;
+    ddl__ranks next = is_last ? ddl__nobody() : ddl__one(request->rank + 1);
+    ddl__step step = {.kind = DDL__TAKE, .space = DDL__OUT, .stable = 1, .count = request->count};
+    if (request->rank == request->root) {
+        step.kind = DDL__PUBLISH;
+        ddl__add(builder, step, ddl__nobody(), next);
+    } else {
+        ddl__add(builder, step, ddl__one(request->rank - 1), next);
+    }
+    return DDL__WAVES;
+}

@@ -1,0 +1,11 @@
+/* avx512.c - kernels for x86-64 with AVX-512 F, BW, VL and DQ. */
+#include <immintrin.h>
+
+#define ISA           avx512
+#define WIDTH         64
+#define F16_WIDEN(h)  ((f32_lanes)_mm512_cvtph_ps((__m256i)(h)))
+#define F16_NARROW(f) ((half_lanes)_mm512_cvtps_ph((__m512)(f), _MM_FROUND_TO_NEAREST_INT))
+#define STREAM(to, v) _mm512_stream_si512((__m512i *)(to), (__m512i)(v))
+#define FENCE()       _mm_sfence()
+
+#include "reduce/kernels.h"

@@ -1,0 +1,9 @@
+/* neon.c - kernels for arm64. Its streaming copy is a plain one. */
+#include <arm_neon.h>
+
+#define ISA           neon
+#define WIDTH         16
+#define F16_WIDEN(h)  ((f32_lanes)vcvt_f32_f16((float16x4_t)(h)))
+#define F16_NARROW(f) ((half_lanes)vcvt_f16_f32((float32x4_t)(f)))
+
+#include "reduce/kernels.h"

@@ -1,0 +1,28 @@
+#!/bin/sh
+# arm64.sh - the reduce layer and its test, built for arm64 and run under qemu. Exit 77: skipped.
+set -eu
+libddl=$(cd "$(dirname "$0")/.." && pwd)
+cc=${CC_ARM64:-aarch64-linux-gnu-gcc}
+qemu=${QEMU_ARM64:-qemu-aarch64}
+
+for tool in "$cc" "$qemu"; do
+    command -v "$tool" >/dev/null || { echo "arm64.sh: skipped, no $tool" >&2; exit 77; }
+done
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+echo '#include <math.h>' | "$cc" -x c -fsyntax-only - 2>/dev/null ||
+    { echo "arm64.sh: skipped, $cc finds no C library (libc6-dev-arm64-cross)" >&2; exit 77; }
+
+compile() { # file flags...
+    file=$1
+    shift
+    "$cc" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wswitch-enum -Werror \
+        -ffp-contract=off -I"$libddl/include" -I"$libddl/src" -I"$libddl/tests" "$@" \
+        -c "$libddl/$file" -o "$build/$(basename "$file" .c).o"
+}
+compile src/reduce/dispatch.c
+compile src/reduce/portable.c
+compile src/reduce/neon.c -O3
+compile tests/test_reduce.c
+"$cc" -static "$build"/*.o -lm -o "$build/test_reduce"
+"$qemu" "$build/test_reduce"

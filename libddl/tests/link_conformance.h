@@ -1,0 +1,731 @@
+/* link_conformance.h - what every kind of link must do. A test program supplies a factory of stars
+ * (a centre joined to a few leaves) and calls ddl__link_conformance. */
+#ifndef DDL_TESTS_LINK_CONFORMANCE_H
+#define DDL_TESTS_LINK_CONFORMANCE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "check.h"
+#include "net/link.h"
+
+enum { LEAVES = 3, LARGEST = 1 << 20, MS = 1000000 };
+
+typedef struct star {
+    unsigned leaves;
+    ddl__link *centre[LEAVES]; /* the centre's links, one outlet */
+    ddl__link *leaf[LEAVES];   /* leaf[i] is the other end of centre[i] */
+    void *own;                 /* the factory's */
+} star;
+
+/* Links must carry spans of LARGEST bytes. Each node of the star may have a thread of its own. */
+typedef struct star_factory {
+    void (*create)(star *s);  /* the links, given s->leaves */
+    void (*destroy)(star *s); /* what else create made; the links are destroyed already */
+} star_factory;
+
+static star star_create(const star_factory *factory, unsigned leaves)
+{
+    star s = {.leaves = leaves};
+    factory->create(&s);
+    return s;
+}
+
+static void link_destroy(ddl__link **link)
+{
+    if (*link)
+        (*link)->ops->destroy(*link);
+    *link = NULL;
+}
+
+static void star_destroy(const star_factory *factory, star *s)
+{
+    for (unsigned i = 0; i < s->leaves; i++) {
+        link_destroy(&s->centre[i]);
+        link_destroy(&s->leaf[i]);
+    }
+    factory->destroy(s);
+}
+
+/* ------------------------------------------------------------------------- span number k, made */
+
+static uint64_t mixed(uint64_t k)
+{
+    k = (k ^ k >> 30) * 0xbf58476d1ce4e5b9;
+    k = (k ^ k >> 27) * 0x94d049bb133111eb;
+    return k ^ k >> 31;
+}
+
+static ddl__signature signature_of(uint64_t k)
+{
+    return (ddl__signature){{k, mixed(k)}};
+}
+
+/* Mostly short, odd lengths included; now and then up to LARGEST. */
+static size_t size_of(uint64_t k)
+{
+    uint64_t r = mixed(k + 1);
+    if (k % 1000 == 0)
+        return LARGEST - r % 3;
+    return 1 + r % (k % 50 == 0 ? 128 * 1024 : k % 5 == 0 ? 6000 : 100);
+}
+
+/* Content changes from span to span and from place to place. */
+static void fill(void *memory, size_t bytes, uint64_t k)
+{
+    uint64_t word = mixed(k) | 1;
+    unsigned char *to = memory;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8, word += 0x0123456789abcdef)
+        memcpy(to + i, &word, 8);
+    memcpy(to + i, &word, bytes - i);
+}
+
+static void check_filled(const void *memory, size_t bytes, uint64_t k)
+{
+    uint64_t word = mixed(k) | 1;
+    const unsigned char *from = memory;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8, word += 0x0123456789abcdef)
+        CHECK(!memcmp(from + i, &word, 8), "span %ju of %zu bytes near byte %zu", (uintmax_t)k,
+              bytes, i);
+    CHECK(!memcmp(from + i, &word, bytes - i), "span %ju of %zu bytes at its end", (uintmax_t)k,
+          bytes);
+}
+
+/* ----------------------------------------------------------------------- one span, non-blocking */
+
+static bool publish_span(ddl__link *const *to, unsigned n, uint64_t k, size_t bytes)
+{
+    void *span = to[0]->ops->reserve(to, n, bytes);
+    if (!span)
+        return false;
+    ddl__signature signature = signature_of(k);
+    fill(span, bytes, k);
+    to[0]->ops->publish(to, n, span, bytes, &signature, false);
+    return true;
+}
+
+static bool lend_span(ddl__link *const *to, unsigned n, const void *memory, uint64_t k,
+                      size_t bytes)
+{
+    ddl__signature signature = signature_of(k);
+    return to[0]->ops->lend(to, n, memory, bytes, &signature);
+}
+
+/* Peek at span k; leave it. */
+static bool peek_span(ddl__link *from, uint64_t k, size_t bytes)
+{
+    ddl__signature signature = signature_of(k);
+    const void *span = from->ops->peek(from, bytes, &signature);
+    if (!span)
+        return false;
+    check_filled(span, bytes, k);
+    CHECK(from->ops->peek(from, bytes, &signature) == span, "a second peek gives another place");
+    return true;
+}
+
+/* Receive span k by peeking or, every third, by taking it to an address that is mostly odd. */
+static bool read_span(ddl__link *from, uint64_t k, size_t bytes, unsigned char *scratch)
+{
+    if (k % 3) {
+        if (!peek_span(from, k, bytes))
+            return false;
+        from->ops->release(from);
+        return true;
+    }
+    unsigned char *dst = scratch + k % 8;
+    ddl__signature signature = signature_of(k);
+    if (!from->ops->take(from, dst, bytes, &signature))
+        return false;
+    check_filled(dst, bytes, k);
+    return true;
+}
+
+/* --------------------------------------------------------------------------------------- waiting
+ */
+
+static void check_open(const ddl__link *link)
+{
+    CHECK(link->state == DDL__LINK_OPEN, "state %d: %s", link->state, link->reason);
+}
+
+/* In a loop that makes progress: fails when it has run for long. */
+static void check_time(int64_t since, const char *what)
+{
+    CHECK(ddl__now() - since < 10000 * (int64_t)MS, "no %s within 10 s", what);
+}
+
+static void flush_soon(ddl__link *to)
+{
+    for (int64_t since = ddl__now(); !to->ops->flush(to);)
+        check_time(since, "flush");
+}
+
+static void read_soon(ddl__link *to, ddl__link *from, uint64_t k, size_t bytes)
+{
+    static unsigned char scratch[LARGEST + 8];
+    for (int64_t since = ddl__now(); !read_span(from, k, bytes, scratch);) {
+        if (to)
+            to->ops->flush(to);
+        check_time(since, "span");
+    }
+}
+
+/* Wait by the link's fd alone, at most a second, until the link is in `state`. */
+static void check_becomes(ddl__link *link, ddl__link_state state)
+{
+    for (int64_t since = ddl__now(); link->state == DDL__LINK_OPEN;) {
+        CHECK(ddl__now() - since < 1000 * (int64_t)MS, "no state %d within 1 s", state);
+        struct pollfd p = {.fd = link->fd, .events = POLLIN};
+        poll(&p, 1, 1000);
+        link->ops->attend(link);
+    }
+    CHECK(link->state == state, "state %d, not %d: %s", link->state, state, link->reason);
+}
+
+/* As a driver does it: edge-triggered. */
+static int epoll_on(ddl__link *link)
+{
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+    CHECK(epoll >= 0 && !epoll_ctl(epoll, EPOLL_CTL_ADD, link->fd, &event), "no epoll");
+    return epoll;
+}
+
+static void sleep_on(int epoll)
+{
+    struct epoll_event event;
+    int n = epoll_wait(epoll, &event, 1, 5000);
+    CHECK(n > 0 || (n < 0 && errno == EINTR), "a wake-up was lost");
+}
+
+/* --------------------------------------------------------------------------------------- streams
+ */
+
+/* Spans 0 to `total` from one end to the other, each side driven by calls that do not block. */
+typedef struct stream {
+    ddl__link *to, *from;
+    uint64_t total, sent, received;
+    unsigned char *lent, *scratch;
+    size_t used; /* bytes of `lent` that must not change */
+} stream;
+
+enum { LENT = 2 * LARGEST };
+
+static stream stream_create(ddl__link *to, ddl__link *from, uint64_t total)
+{
+    return (stream){to, from, total, 0, 0, malloc(LENT), malloc(LARGEST + 8), 0};
+}
+
+static void stream_destroy(stream *s)
+{
+    free(s->lent);
+    free(s->scratch);
+}
+
+static bool stream_send(stream *s)
+{
+    uint64_t k = s->sent;
+    size_t bytes = size_of(k);
+    bool flushed = s->to->ops->flush(s->to), sent = false;
+    if (k == s->total)
+        return false;
+    if (k % 2) {
+        sent = publish_span(&s->to, 1, k, bytes);
+    } else {
+        if (flushed) {
+            memset(s->lent, 0xee, s->used); /* ours again: spoil it */
+            s->used = 0;
+        }
+        if (s->used + bytes > LENT)
+            return false;
+        fill(s->lent + s->used, bytes, k);
+        sent = lend_span(&s->to, 1, s->lent + s->used, k, bytes);
+        if (sent)
+            s->used += bytes;
+    }
+    s->sent += sent;
+    return sent;
+}
+
+static bool stream_receive(stream *s)
+{
+    if (s->received == s->total ||
+        !read_span(s->from, s->received, size_of(s->received), s->scratch))
+        return false;
+    s->received++;
+    return true;
+}
+
+static void test_both_ways(const star_factory *factory)
+{
+    star s = star_create(factory, 1);
+    stream out = stream_create(s.centre[0], s.leaf[0], 3000);
+    stream in = stream_create(s.leaf[0], s.centre[0], 3000);
+    int64_t since = ddl__now();
+    for (unsigned turn = 0; out.received < out.total || in.received < in.total; turn++) {
+        stream_send(&out);
+        stream_send(&in);
+        /* Readers that pause let the senders run full. */
+        if (turn % 512 < 256)
+            stream_receive(&out);
+        if (turn % 1024 < 512)
+            stream_receive(&in);
+        /* Events that nobody waits for change nothing. */
+        if (turn % 7 == 0)
+            s.leaf[0]->ops->attend(s.leaf[0]);
+        check_open(s.centre[0]);
+        check_open(s.leaf[0]);
+        check_time(since, "end");
+    }
+    stream_destroy(&out);
+    stream_destroy(&in);
+    star_destroy(factory, &s);
+}
+
+/* One end, driven by one thread: it sends one stream and receives the other. */
+typedef struct end {
+    stream *out, *in;
+    bool sleeps;
+} end;
+
+static bool end_step(end *e, bool *done)
+{
+    bool sent = stream_send(e->out), received = stream_receive(e->in);
+    *done = e->out->sent == e->out->total && e->in->received == e->in->total &&
+            e->out->to->ops->flush(e->out->to);
+    check_open(e->out->to);
+    return sent || received || *done;
+}
+
+static void *end_drive(void *argument)
+{
+    end *e = argument;
+    ddl__link *link = e->out->to;
+    int epoll = epoll_on(link);
+    for (bool done = false; !done;) {
+        if (end_step(e, &done))
+            continue;
+        if (!e->sleeps) {
+            sched_yield();
+            continue;
+        }
+        link->ops->sleeping(link, true);
+        bool idle = !end_step(e, &done);
+        if (idle)
+            sleep_on(epoll);
+        link->ops->sleeping(link, false);
+        if (idle)
+            link->ops->attend(link);
+    }
+    close(epoll);
+    return NULL;
+}
+
+static void test_both_ways_threaded(const star_factory *factory, uint64_t total, bool sleeps)
+{
+    star s = star_create(factory, 1);
+    stream out = stream_create(s.centre[0], s.leaf[0], total);
+    stream in = stream_create(s.leaf[0], s.centre[0], total);
+    end centre = {&out, &in, sleeps}, leaf = {&in, &out, sleeps};
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, end_drive, &leaf), "no thread");
+    end_drive(&centre);
+    pthread_join(thread, NULL);
+    stream_destroy(&out);
+    stream_destroy(&in);
+    star_destroy(factory, &s);
+}
+
+/* Closing from another thread stops a stream, and the other end learns of it. */
+static void *close_soon(void *link)
+{
+    usleep(2000);
+    ((ddl__link *)link)->ops->close(link, "enough");
+    return NULL;
+}
+
+static void test_close_from_thread(const star_factory *factory)
+{
+    star s = star_create(factory, 1);
+    stream out = stream_create(s.centre[0], s.leaf[0], UINT64_MAX);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(!pthread_create(&threads[i], NULL, close_soon, s.centre[0]), "no thread");
+    for (int64_t since = ddl__now(); s.leaf[0]->state == DDL__LINK_OPEN;) {
+        stream_send(&out);
+        stream_receive(&out);
+        s.leaf[0]->ops->attend(s.leaf[0]);
+        check_time(since, "abort");
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    /* A span that was under way at the moment may have to be cut off. */
+    CHECK(s.leaf[0]->state == DDL__LINK_LOST || !strcmp(s.leaf[0]->reason, "enough"),
+          "state %d: %s", s.leaf[0]->state, s.leaf[0]->reason);
+    flush_soon(s.centre[0]);
+    stream_destroy(&out);
+    star_destroy(factory, &s);
+}
+
+/* ------------------------------------------------------------------------------ spans and readers
+ */
+
+/* Each size by itself: published or lent from an odd address, peeked at or taken. */
+static void test_sizes(const star_factory *factory)
+{
+    static unsigned char memory[LARGEST + 1];
+    star s = star_create(factory, 1);
+    uint64_t k = 0;
+    for (size_t bytes = 1; bytes <= LARGEST; bytes = bytes < 70 ? bytes + 1 : bytes * 3 / 2)
+        for (int way = 0; way < 6; way++, k++) {
+            fill(memory + 1, bytes, k);
+            CHECK(way % 2 ? lend_span(s.centre, 1, memory + 1, k, bytes)
+                          : publish_span(s.centre, 1, k, bytes),
+                  "an empty link has no room for %zu bytes", bytes);
+            read_soon(s.centre[0], s.leaf[0], k, bytes);
+            flush_soon(s.centre[0]);
+        }
+    star_destroy(factory, &s);
+}
+
+/* A full link refuses, and takes more once the reader has made room; nothing is lost. */
+static void test_full(const star_factory *factory, bool lend)
+{
+    static unsigned char memory[LARGEST], scratch[LARGEST + 8];
+    star s = star_create(factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    uint64_t sent = 0, received = 0;
+    const size_t bytes = 50001;
+    fill(memory, bytes, 0);
+    for (int round = 0; round < 3; round++) {
+        while (lend ? lend_span(&to, 1, memory, sent, bytes) : publish_span(&to, 1, sent, bytes))
+            CHECK(++sent < 100000, "never full");
+        CHECK(sent > received, "full and empty at once");
+        for (uint64_t half = (sent + received + 1) / 2; received < half; received++) {
+            if (!lend) {
+                read_soon(to, from, received, bytes);
+                continue;
+            }
+            ddl__signature signature = signature_of(received);
+            for (int64_t since = ddl__now(); !from->ops->take(from, scratch, bytes, &signature);) {
+                to->ops->flush(to);
+                check_time(since, "span");
+            }
+            check_filled(scratch, bytes, 0);
+        }
+        for (int64_t since = ddl__now(); !(lend ? lend_span(&to, 1, memory, sent, bytes)
+                                                : publish_span(&to, 1, sent, bytes));) {
+            to->ops->flush(to);
+            check_time(since, "room");
+        }
+        sent++;
+    }
+    star_destroy(factory, &s);
+}
+
+/* Span k goes to all leaves, to the second, or to the others. */
+static bool is_target(unsigned leaf, uint64_t k)
+{
+    return k % 4 < 2 || (k % 4 == 2) == (leaf == 1);
+}
+
+static unsigned targets_of(const star *s, uint64_t k, ddl__link **to)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < s->leaves; i++)
+        if (is_target(i, k))
+            to[n++] = s->centre[i];
+    return n;
+}
+
+/* Several readers of one span, each holding it for as long as it likes. */
+static void test_readers(const star_factory *factory)
+{
+    star s = star_create(factory, LEAVES);
+    const uint64_t total = 1500;
+    uint64_t sent = 0, next[LEAVES] = {0};
+    bool held[LEAVES] = {false};
+    int64_t since = ddl__now();
+    for (unsigned turn = 0; next[0] < total || next[1] < total || next[2] < total; turn++) {
+        ddl__link *to[LEAVES];
+        unsigned n = targets_of(&s, sent, to);
+        sent += sent < total && publish_span(to, n, sent, size_of(sent));
+        for (unsigned i = 0; i < LEAVES; i++) {
+            ddl__link *leaf = s.leaf[i];
+            s.centre[i]->ops->flush(s.centre[i]);
+            check_open(leaf);
+            while (next[i] < total && !is_target(i, next[i]))
+                next[i]++;
+            /* The last pauses for so long that the centre must wait for it. */
+            if (next[i] == total || (i == 2 && turn % 4096 < 2048))
+                continue;
+            if (held[i] && mixed(turn) % (2 + i) == 0) {
+                CHECK(peek_span(leaf, next[i], size_of(next[i])), "a span held has gone");
+                leaf->ops->release(leaf);
+                held[i] = false;
+                next[i]++;
+            } else if (!held[i]) {
+                held[i] = peek_span(leaf, next[i], size_of(next[i]));
+            }
+        }
+        check_time(since, "end");
+    }
+    star_destroy(factory, &s);
+}
+
+typedef struct reader {
+    ddl__link *leaf;
+    unsigned number;
+    uint64_t total;
+} reader;
+
+static void *reader_run(void *argument)
+{
+    reader *r = argument;
+    unsigned char *scratch = malloc(LARGEST + 8);
+    for (uint64_t k = 0; k < r->total; k++)
+        while (is_target(r->number, k) && !read_span(r->leaf, k, size_of(k), scratch)) {
+            check_open(r->leaf);
+            sched_yield();
+        }
+    free(scratch);
+    return NULL;
+}
+
+static void test_readers_threaded(const star_factory *factory)
+{
+    star s = star_create(factory, LEAVES);
+    const uint64_t total = 3000;
+    reader readers[LEAVES];
+    pthread_t threads[LEAVES];
+    for (unsigned i = 0; i < LEAVES; i++) {
+        readers[i] = (reader){s.leaf[i], i, total};
+        CHECK(!pthread_create(&threads[i], NULL, reader_run, &readers[i]), "no thread");
+    }
+    for (uint64_t sent = 0; sent < total;) {
+        ddl__link *to[LEAVES];
+        unsigned n = targets_of(&s, sent, to);
+        bool more = publish_span(to, n, sent, size_of(sent));
+        sent += more;
+        for (unsigned i = 0; i < LEAVES; i++)
+            s.centre[i]->ops->flush(s.centre[i]);
+        if (!more)
+            sched_yield();
+    }
+    for (unsigned i = 0; i < LEAVES; i++) {
+        while (!s.centre[i]->ops->flush(s.centre[i]))
+            sched_yield();
+        pthread_join(threads[i], NULL);
+    }
+    star_destroy(factory, &s);
+}
+
+/* --------------------------------------------------------------------------------------- sleeping
+ */
+
+enum { ROUNDS = 2000 };
+
+/* Wait for span k as a driver does that has nothing else to do. */
+static void read_asleep(ddl__link *link, int epoll, uint64_t k, size_t bytes,
+                        unsigned char *scratch)
+{
+    while (!read_span(link, k, bytes, scratch)) {
+        link->ops->sleeping(link, true);
+        bool read = link->ops->flush(link) && read_span(link, k, bytes, scratch);
+        if (!read)
+            sleep_on(epoll);
+        link->ops->sleeping(link, false);
+        if (read)
+            return;
+        link->ops->attend(link);
+    }
+}
+
+static void ping_pong(ddl__link *link, bool first)
+{
+    unsigned char *scratch = malloc(LARGEST + 8);
+    int epoll = epoll_on(link);
+    for (uint64_t k = 0; k < ROUNDS; k++) {
+        if (!first)
+            read_asleep(link, epoll, k, size_of(k), scratch);
+        CHECK(publish_span(&link, 1, k, size_of(k)), "no room for a single span");
+        if (first)
+            read_asleep(link, epoll, k, size_of(k), scratch);
+        check_open(link);
+    }
+    while (!link->ops->flush(link))
+        sched_yield();
+    close(epoll);
+    free(scratch);
+}
+
+static void *pong(void *link)
+{
+    ping_pong(link, false);
+    return NULL;
+}
+
+static void test_sleep(const star_factory *factory)
+{
+    star s = star_create(factory, 1);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, pong, s.leaf[0]), "no thread");
+    ping_pong(s.centre[0], true);
+    pthread_join(thread, NULL);
+    star_destroy(factory, &s);
+}
+
+/* -------------------------------------------------------------------------------------- failures
+ */
+
+/* A span that is not the expected one is reported and the sender can be told. */
+static void test_mismatch(const star_factory *factory)
+{
+    static unsigned char scratch[2000];
+    enum { TAKE = 1, ATTEND = 2, WAYS = 4 };
+    for (int way = 0; way < WAYS; way++)
+        for (int wrong = 0; wrong < 4; wrong++) {
+            star s = star_create(factory, 1);
+            ddl__link *leaf = s.leaf[0];
+            CHECK(publish_span(s.centre, 1, 1, 10) && publish_span(s.centre, 1, 2, 1000), "full");
+            read_soon(s.centre[0], leaf, 1, 10);
+            if (way & ATTEND) {
+                poll(&(struct pollfd){.fd = leaf->fd, .events = POLLIN}, 1, 10);
+                leaf->ops->attend(leaf);
+            }
+            ddl__signature sent = signature_of(2), expected = sent;
+            if (wrong < 2)
+                expected.words[wrong]++;
+            size_t bytes = wrong < 2 ? 1000 : wrong == 2 ? 1 : 2000;
+            for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
+                CHECK(way & TAKE ? !leaf->ops->take(leaf, scratch, bytes, &expected)
+                                 : !leaf->ops->peek(leaf, bytes, &expected),
+                      "a wrong span was accepted");
+                check_time(since, "mismatch");
+            }
+            CHECK(leaf->state == DDL__LINK_MISMATCH && leaf->found_bytes == 1000 &&
+                      !memcmp(&leaf->found, &sent, sizeof sent),
+                  "state %d, %zu bytes", leaf->state, leaf->found_bytes);
+            leaf->ops->close(leaf, "wrong");
+            check_becomes(s.centre[0], DDL__LINK_ABORTED);
+            CHECK(!strcmp(s.centre[0]->reason, "wrong"), "reason %s", s.centre[0]->reason);
+            star_destroy(factory, &s);
+        }
+}
+
+static void test_goodbye(const star_factory *factory)
+{
+    enum { DESTROY = 1, ATTEND = 2, WAYS = 4 };
+    for (int way = 0; way < WAYS; way++) {
+        star s = star_create(factory, 1);
+        ddl__link *leaf = s.leaf[0];
+        for (uint64_t k = 0; k < 4; k++)
+            CHECK(publish_span(s.centre, 1, k, 30000), "full");
+        flush_soon(s.centre[0]);
+        s.centre[0]->ops->close(s.centre[0], NULL);
+        s.centre[0]->ops->close(s.centre[0], "too late");
+        if (way & DESTROY)
+            link_destroy(&s.centre[0]);
+        if (way & ATTEND) {
+            poll(&(struct pollfd){.fd = leaf->fd, .events = POLLIN}, 1, 1000);
+            leaf->ops->attend(leaf);
+        }
+        for (uint64_t k = 0; k < 4; k++)
+            read_soon(NULL, leaf, k, 30000);
+        check_becomes(leaf, DDL__LINK_LEFT);
+        star_destroy(factory, &s);
+    }
+}
+
+static void test_abort(const star_factory *factory)
+{
+    char text[1000];
+    memset(text, 'x', sizeof text);
+    for (size_t length = 20; length < sizeof text; length += sizeof text - 21) {
+        star s = star_create(factory, 1);
+        text[length] = 0;
+        s.centre[0]->ops->close(s.centre[0], text);
+        s.centre[0]->ops->close(s.centre[0], "another");
+        text[length] = 'x';
+        check_becomes(s.leaf[0], DDL__LINK_ABORTED);
+        size_t room = sizeof s.leaf[0]->reason - 1, told = strlen(s.leaf[0]->reason);
+        CHECK(told == (length < room ? length : room) && !memcmp(s.leaf[0]->reason, text, told),
+              "reason %s", s.leaf[0]->reason);
+        star_destroy(factory, &s);
+    }
+}
+
+/* Close this process's copy of a link's descriptor, as the end of its process would. */
+static void pull_plug(ddl__link *link)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK(null >= 0 && dup2(null, link->fd) >= 0, "no /dev/null");
+    close(null);
+}
+
+static void test_lost(const star_factory *factory)
+{
+    star s = star_create(factory, 1);
+    for (uint64_t k = 0; k < 4; k++)
+        CHECK(publish_span(s.leaf, 1, k, 3000), "full");
+    flush_soon(s.leaf[0]);
+    pull_plug(s.leaf[0]);
+    for (uint64_t k = 0; k < 4; k++)
+        read_soon(NULL, s.centre[0], k, 3000);
+    check_becomes(s.centre[0], DDL__LINK_LOST);
+    CHECK(s.centre[0]->reason[0], "no reason");
+    star_destroy(factory, &s);
+}
+
+static void test_killed(const star_factory *factory)
+{
+    star s = star_create(factory, 1);
+    pid_t child = fork();
+    CHECK(child >= 0, "no child");
+    if (!child) {
+        close(s.centre[0]->fd);
+        for (;;)
+            pause();
+    }
+    pull_plug(s.leaf[0]);
+    usleep(20000);
+    s.centre[0]->ops->attend(s.centre[0]);
+    check_open(s.centre[0]);
+    kill(child, SIGKILL);
+    check_becomes(s.centre[0], DDL__LINK_LOST);
+    CHECK(s.centre[0]->reason[0], "no reason");
+    waitpid(child, NULL, 0);
+    star_destroy(factory, &s);
+}
+
+static void ddl__link_conformance(const star_factory *factory)
+{
+    test_killed(factory); /* forks, and so comes before the threads */
+    test_sizes(factory);
+    test_full(factory, false);
+    test_full(factory, true);
+    test_both_ways(factory);
+    test_both_ways_threaded(factory, 10000, false);
+    test_both_ways_threaded(factory, 10000, true);
+    test_readers(factory);
+    test_readers_threaded(factory);
+    test_sleep(factory);
+    test_mismatch(factory);
+    test_goodbye(factory);
+    test_abort(factory);
+    test_close_from_thread(factory);
+    test_lost(factory);
+}
+
+#endif

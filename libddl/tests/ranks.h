@@ -1,0 +1,85 @@
+/* ranks.h - ranks as threads of one process, each with its own endpoint and one common comm. */
+#ifndef DDL_TESTS_RANKS_H
+#define DDL_TESTS_RANKS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "check.h"
+#include "ddl/ddl.h"
+
+enum { RANKS_MAX = 16 };
+
+typedef void rank_fn(ddl_comm *comm, void *argument);
+
+typedef struct ranks {
+    int size;
+    ddl_comm_config config;
+    rank_fn *fn;
+    void *argument;
+    ddl_endpoint *endpoints[RANKS_MAX];
+    unsigned char addresses[RANKS_MAX][DDL_ADDRESS_MAX];
+    size_t lengths[RANKS_MAX];
+} ranks;
+
+typedef struct rank_thread {
+    ranks *all;
+    int rank;
+    pthread_t thread;
+} rank_thread;
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
+    } while (0)
+
+static void *rank_main(void *argument)
+{
+    rank_thread *self = argument;
+    ranks *all = self->all;
+    const void *addresses[RANKS_MAX];
+    for (int i = 0; i < all->size; i++)
+        addresses[i] = all->addresses[i];
+    ddl_comm *comm;
+    OK(ddl_comm_create(all->endpoints[self->rank], addresses, all->lengths, self->rank, all->size,
+                       &all->config, &comm));
+    all->fn(comm, all->argument);
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
+/* Run fn on `size` ranks joined by `links` (ddl_link_kind bits). */
+static inline void run_ranks_with(int size, ddl_comm_config config, rank_fn *fn, void *argument)
+{
+    static ranks all; /* too large for some stacks; runs are not concurrent */
+    memset(&all, 0, sizeof all);
+    all.size = size;
+    all.config = config;
+    all.config.struct_size = sizeof all.config;
+    all.config.timeout_ms = 60000;
+    all.fn = fn;
+    all.argument = argument;
+    for (int i = 0; i < size; i++) {
+        OK(ddl_endpoint_create(NULL, &all.endpoints[i]));
+        OK(ddl_endpoint_address(all.endpoints[i], all.addresses[i], DDL_ADDRESS_MAX,
+                                &all.lengths[i]));
+    }
+    rank_thread threads[RANKS_MAX];
+    for (int i = 0; i < size; i++) {
+        threads[i] = (rank_thread){.all = &all, .rank = i};
+        CHECK(!pthread_create(&threads[i].thread, NULL, rank_main, &threads[i]), "rank %d", i);
+    }
+    for (int i = 0; i < size; i++)
+        pthread_join(threads[i].thread, NULL);
+    for (int i = 0; i < size; i++)
+        ddl_endpoint_destroy(all.endpoints[i]);
+}
+
+static inline void run_ranks(int size, uint32_t links, rank_fn *fn, void *argument)
+{
+    run_ranks_with(size, (ddl_comm_config){.links = links}, fn, argument);
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* Every operation x dtype x op x ranks x counts x in place or not x blocking or not, on the link
+ * kind named by the argument (inproc, shm, tcp); values small enough that every dtype is exact. */
+#include <stdbool.h>
+
+#include "ranks.h"
+
+static const ddl_dtype dtypes[] = {DDL_I8,  DDL_U8,   DDL_I32, DDL_I64,
+                                   DDL_F16, DDL_BF16, DDL_F32, DDL_F64};
+static const ddl_op ops[] = {DDL_SUM, DDL_AVERAGE, DDL_MIN, DDL_MAX, DDL_PRODUCT};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes, OPS = sizeof ops / sizeof *ops };
+
+/* Rank r's element i: 1 to 3. */
+static int value(int r, int64_t i)
+{
+    return 1 + (int)((i * 7 + r * 5 + i / 64) % 3);
+}
+
+static uint16_t half_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if (f == 0)
+        return 0;
+    int e = (int)(u >> 23 & 255) - 127 + 15;
+    uint32_t m = (u & 0x7fffff) >> 13, rest = u & 0x1fff;
+    uint32_t h = (u >> 16 & 0x8000) | (uint32_t)e << 10 | m;
+    return (uint16_t)(h + (rest > 0x1000 || (rest == 0x1000 && (h & 1))));
+}
+
+static uint16_t bf16_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static void store(void *at, ddl_dtype dtype, int64_t i, double v)
+{
+    switch (dtype) {
+    case DDL_I8: ((int8_t *)at)[i] = (int8_t)(int64_t)v; break;
+    case DDL_U8: ((uint8_t *)at)[i] = (uint8_t)(int64_t)v; break;
+    case DDL_I32: ((int32_t *)at)[i] = (int32_t)v; break;
+    case DDL_I64: ((int64_t *)at)[i] = (int64_t)v; break;
+    case DDL_F16: ((uint16_t *)at)[i] = half_bits((float)v); break;
+    case DDL_BF16: ((uint16_t *)at)[i] = bf16_bits((float)v); break;
+    case DDL_F32: ((float *)at)[i] = (float)v; break;
+    case DDL_F64: ((double *)at)[i] = v; break;
+    }
+}
+
+/* What all ranks' element i comes to; wrapped as i8 and u8 wrap. */
+static double reduced(int size, int64_t i, ddl_dtype dtype, ddl_op op)
+{
+    int64_t sum = 0, product = 1, low = 9, high = 0;
+    for (int r = 0; r < size; r++) {
+        int v = value(r, i);
+        sum += v;
+        product *= v;
+        low = v < low ? v : low;
+        high = v > high ? v : high;
+    }
+    switch (op) {
+    case DDL_SUM: return (double)sum;
+    case DDL_MIN: return (double)low;
+    case DDL_MAX: return (double)high;
+    case DDL_PRODUCT:
+        return dtype == DDL_I8   ? (int8_t)product
+               : dtype == DDL_U8 ? (uint8_t)product
+                                 : (double)product;
+    case DDL_AVERAGE: break;
+    }
+    return dtype >= DDL_F16
+               ? (dtype == DDL_F64 ? (double)sum / size : (double)((float)sum / (float)size))
+               : (double)(sum / size);
+}
+
+typedef struct job {
+    int64_t count;
+    ddl_dtype dtype;
+    ddl_op op;
+    int variant; /* bit 0: in place, bit 1: asynchronous */
+} job;
+
+static unsigned char *buffer(int64_t n, ddl_dtype dtype)
+{
+    unsigned char *at = malloc((size_t)n * ddl_dtype_size(dtype) + 64);
+    CHECK(at, "no memory");
+    return at + 1; /* unaligned on purpose */
+}
+
+static void done(ddl_status status, ddl_work **at)
+{
+    ddl_work *work = *at; /* read after the call that is the other argument */
+    *at = NULL;
+    OK(status);
+    if (!work)
+        return;
+    OK(ddl_work_wait(work, -1));
+    OK(ddl_work_wait(work, -1)); /* waiting again gives the same */
+    ddl_work_destroy(work);
+}
+
+static void expect(const void *got, const void *want, int64_t n, const job *j, const char *what,
+                   int rank)
+{
+    size_t element = ddl_dtype_size(j->dtype);
+    for (size_t i = 0; i < (size_t)n * element; i++)
+        CHECK(((const unsigned char *)got)[i] == ((const unsigned char *)want)[i],
+              "%s: rank %d, dtype %d, op %d, count %lld, variant %d, element %zu", what, rank,
+              j->dtype, j->op, (long long)j->count, j->variant, i / element);
+}
+
+static void fill(unsigned char *at, const job *j, int rank, int64_t first, int64_t n)
+{
+    unsigned char element[8];
+    size_t size = ddl_dtype_size(j->dtype);
+    for (int64_t i = 0; i < n; i++) {
+        store(element, j->dtype, 0, value(rank, first + i));
+        memcpy(at + (size_t)i * size, element, size);
+    }
+}
+
+static void fill_reduced(unsigned char *at, const job *j, int ranks_, int64_t first, int64_t n)
+{
+    unsigned char element[8];
+    size_t size = ddl_dtype_size(j->dtype);
+    for (int64_t i = 0; i < n; i++) {
+        store(element, j->dtype, 0, reduced(ranks_, first + i, j->dtype, j->op));
+        memcpy(at + (size_t)i * size, element, size);
+    }
+}
+
+static void reductions(ddl_comm *comm, const job *j)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t n = j->count, all = n * size;
+    size_t element = ddl_dtype_size(j->dtype), block = (size_t)n * element;
+    bool in_place = j->variant & 1;
+    ddl_work *work = NULL, **w = j->variant & 2 ? &work : NULL;
+    unsigned char *send = buffer(all, j->dtype), *recv = buffer(all, j->dtype);
+    unsigned char *want = buffer(all, j->dtype), *kept = buffer(all, j->dtype);
+
+    fill(send, j, rank, 0, n);
+    memcpy(kept, send, block);
+    memcpy(recv, send, in_place ? block : 0);
+    fill_reduced(want, j, size, 0, n);
+    done(ddl_allreduce(comm, in_place ? NULL : send, recv, n, j->dtype, j->op, NULL, w), &work);
+    expect(recv, want, n, j, "all-reduce", rank);
+    expect(send, kept, n, j, "all-reduce's send", rank);
+
+    fill(send, j, rank, 0, all);
+    memcpy(kept, send, block * (size_t)size);
+    memcpy(recv, send, in_place ? block * (size_t)size : 0);
+    fill_reduced(want, j, size, n * rank, n);
+    done(ddl_reduce_scatter(comm, in_place ? recv : send, recv, n, j->dtype, j->op, NULL, w),
+         &work);
+    unsigned char *own = in_place ? recv + block * (size_t)rank : recv;
+    expect(own, want, n, j, "reduce-scatter", rank);
+    if (in_place) {
+        memcpy(own, send + block * (size_t)rank, block);
+        expect(recv, send, all, j, "reduce-scatter's other blocks", rank);
+    } else {
+        expect(send, kept, all, j, "reduce-scatter's send", rank);
+    }
+    free(send - 1);
+    free(recv - 1);
+    free(want - 1);
+    free(kept - 1);
+}
+
+static void movements(ddl_comm *comm, const job *j)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t n = j->count;
+    size_t block = (size_t)n * ddl_dtype_size(j->dtype);
+    bool in_place = j->variant & 1;
+    ddl_work *work = NULL, **w = j->variant & 2 ? &work : NULL;
+    unsigned char *send = buffer(n, j->dtype), *recv = buffer(n * size, j->dtype);
+    unsigned char *want = buffer(n * size, j->dtype);
+
+    for (int r = 0; r < size; r++)
+        fill(want + (size_t)r * block, j, r, 0, n);
+    memset(recv, 0, block * (size_t)size);
+    fill(in_place ? recv + (size_t)rank * block : send, j, rank, 0, n);
+    done(ddl_allgather(comm, in_place ? recv : send, recv, n, j->dtype, NULL, w), &work);
+    expect(recv, want, n * size, j, "all-gather", rank);
+
+    for (int root = 0; root < size; root++) {
+        fill(recv, j, rank, root, n);
+        fill(want, j, root, root, n);
+        done(ddl_broadcast(comm, recv, n, j->dtype, root, NULL, w), &work);
+        expect(recv, want, n, j, "broadcast", rank);
+    }
+    done(ddl_barrier(comm, NULL, w), &work);
+    free(send - 1);
+    free(recv - 1);
+    free(want - 1);
+}
+
+typedef struct sweep {
+    const int64_t *counts;
+    int n_counts;
+} sweep;
+
+static void matrix(ddl_comm *comm, void *argument)
+{
+    const sweep *s = argument;
+    for (int c = 0; c < s->n_counts; c++)
+        for (int d = 0; d < DTYPES; d++)
+            for (int variant = 0; variant < 4; variant++) {
+                job j = {.count = s->counts[c], .dtype = dtypes[d], .variant = variant};
+                /* The large count takes each op with one variant, rotating, to keep the time. */
+                for (int o = 0; o < OPS; o++) {
+                    j.op = ops[o];
+                    if (s->counts[c] < 100000 || (o + d) % 4 == variant)
+                        reductions(comm, &j);
+                }
+                if (s->counts[c] < 100000 || d % 4 == variant)
+                    movements(comm, &j);
+            }
+}
+
+int main(int argc, char **argv)
+{
+    static const int sizes[] = {1, 2, 3, 4, 7};
+    static const int64_t few[] = {0, 1, 7, 1000}, many[] = {1024 * 1024 + 3};
+    const char *kind = argc > 1 ? argv[1] : "inproc";
+    bool large = argc > 2 && !strcmp(argv[2], "large");
+    uint32_t links = !strcmp(kind, "inproc") ? DDL_LINK_INPROC
+                     : !strcmp(kind, "shm")  ? DDL_LINK_SHM
+                                             : DDL_LINK_TCP;
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        sweep s = {few, 4};
+        run_ranks(sizes[i], links, matrix, &s);
+        /* Small segments: many waves in little data. */
+        run_ranks_with(sizes[i], (ddl_comm_config){.links = links, .segment_bytes = 128}, matrix,
+                       &s);
+        sweep l = {many, 1};
+        if (large)
+            run_ranks(sizes[i], links, matrix, &l);
+        printf("%s: %d ranks right\n", kind, sizes[i]);
+    }
+    return 0;
+}
