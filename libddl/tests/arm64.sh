@@ -20,6 +20,7 @@ compile() { # file flags...
         -ffp-contract=off -I"$libddl/include" -I"$libddl/src" -I"$libddl/tests" "$@" \
         -c "$libddl/$file" -o "$build/$(basename "$file" .c).o"
 }
+compile src/base/dtype.c
 compile src/reduce/dispatch.c
 compile src/reduce/portable.c
 compile src/reduce/neon.c -O3

@@ -4,7 +4,7 @@
 #include "link_conformance.h"
 #include "net/shm.h"
 
-enum { ARENA = 8 << 20 };
+enum { ARENA = 2 * LARGEST };
 
 /* Arena 0 is the centre's, with a reader for each leaf. */
 static void create(star *s)

@@ -225,38 +225,135 @@ static void test_farewell_before_reset(void)
     }
 }
 
-/* A goodbye waits behind what is queued; an abort overtakes what has not begun. */
+/* An abort may come where a span was expected, its words longer or shorter than the span, and
+ * anything behind it. */
+static void test_abort_for_span(void)
+{
+    static const size_t expectations[] = {50, 100, 8000};
+    static unsigned char bytes[8000], dst[8000];
+    for (int i = 0; i < 3; i++) {
+        wire w = wire_create();
+        size_t n = frame_make(bytes, 3, 0, 100), expected = expectations[i];
+        memset(bytes + 24, 'y', 100);
+        n += frame_make(bytes + n, 1, 7, 7000);
+        wire_send(&w, bytes, n);
+        ddl__signature signature = signature_of(7);
+        for (int64_t since = ddl__now(); w.link->state == DDL__LINK_OPEN;) {
+            CHECK(!w.link->ops->take(w.link, dst, expected, &signature), "not a span");
+            check_time(since, "abort");
+        }
+        CHECK(w.link->state == DDL__LINK_ABORTED && strspn(w.link->reason, "y") == 100 &&
+                  strlen(w.link->reason) == 100,
+              "state %d: %s", w.link->state, w.link->reason);
+        wire_destroy(&w);
+    }
+}
+
+/* Who only sends learns of the peer's end as well. */
+static void test_lost_sending(void)
+{
+    static unsigned char memory[1000];
+    wire w = wire_create();
+    close(w.fd);
+    w.fd = -1;
+    int64_t since = ddl__now();
+    for (uint64_t k = 0; w.link->state == DDL__LINK_OPEN; k++) {
+        CHECK(lend_span(&w.link, 1, memory, k, sizeof memory), "full");
+        check_time(since, "loss");
+    }
+    CHECK(w.link->state == DDL__LINK_LOST && w.link->reason[0], "state %d", w.link->state);
+    wire_destroy(&w);
+}
+
+/* Data on its way still arrives when the link is destroyed with the peer's goodbye unread. */
+static void test_destroy_unread(void)
+{
+    static unsigned char memory[800000], dst[sizeof memory + 48];
+    wire w = wire_create();
+    unsigned char goodbye[24];
+    frame_make(goodbye, 2, 0, 0);
+    wire_send(&w, goodbye, sizeof goodbye);
+    CHECK(lend_span(&w.link, 1, memory, 0, sizeof memory), "full");
+    flush_soon(w.link);
+    link_destroy(&w.link);
+    ssize_t n = recv(w.fd, dst, sizeof dst, MSG_WAITALL);
+    CHECK(n == (ssize_t)sizeof dst, "%zd of %zu bytes", n, sizeof dst);
+    wire_destroy(&w);
+}
+
+/* What finds the queue empty goes out without a flush. */
+static void test_at_once(void)
+{
+    static unsigned char memory[1000];
+    star s = {.leaves = 1};
+    create_tcp(&s);
+    for (uint64_t k = 0; k < 10; k += 2) {
+        fill(memory, sizeof memory, k);
+        CHECK(lend_span(s.centre, 1, memory, k, sizeof memory), "full");
+        read_soon(NULL, s.leaf[0], k, sizeof memory);
+        CHECK(publish_span(s.centre, 1, k + 1, 3000), "full");
+        read_soon(NULL, s.leaf[0], k + 1, 3000);
+    }
+    star_destroy(&(star_factory){create_tcp, destroy}, &s);
+}
+
+/* A goodbye waits behind what is queued. An abort overtakes what has not begun; a span that has
+ * begun is finished if there is room for it, else the stream is cut. */
 static void test_close_when_full(void)
 {
-    static unsigned char memory[LARGEST];
-    for (int abort = 0; abort < 2; abort++) {
+    static unsigned char memory[LARGEST], dst[LARGEST];
+    enum { LEAVE, CUT, FINISH, WAYS };
+    static const ddl__link_state state[WAYS] = {DDL__LINK_LEFT, DDL__LINK_LOST, DDL__LINK_ABORTED};
+    for (int way = 0; way < WAYS; way++) {
         star s = {.leaves = 1};
         create_unix(&s);
+        ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
         uint64_t sent = 0, received = 0;
-        fill(memory, LARGEST, 0);
-        while (lend_span(s.centre, 1, memory, sent, LARGEST))
+        while (lend_span(&centre, 1, memory, sent, LARGEST))
             sent++;
-        CHECK(!s.centre[0]->ops->flush(s.centre[0]), "full and flushed at once");
-        s.centre[0]->ops->close(s.centre[0], abort ? "stop" : NULL);
-        ddl__link_state state = abort ? DDL__LINK_LOST : DDL__LINK_LEFT;
-        if (abort) {
-            CHECK(s.centre[0]->ops->flush(s.centre[0]), "memory in use after an abort");
-            memset(memory, 0, LARGEST);
-        }
-        static unsigned char dst[LARGEST];
-        for (int64_t since = ddl__now(); s.leaf[0]->state == DDL__LINK_OPEN;) {
+        CHECK(!centre->ops->flush(centre), "full and flushed at once");
+        for (int64_t since = ddl__now(); way == FINISH && received < 2;) {
             ddl__signature signature = signature_of(received);
-            s.centre[0]->ops->flush(s.centre[0]);
-            received += s.leaf[0]->ops->take(s.leaf[0], dst, LARGEST, &signature);
+            received += leaf->ops->take(leaf, dst, LARGEST, &signature);
+            centre->ops->flush(centre);
+            check_time(since, "span");
+        }
+        /* Room for the rest of the span that has begun, then. */
+        for (ssize_t k = 1; way == FINISH && received < 4 && k;) {
+            ddl__signature signature = signature_of(received);
+            k = leaf->ops->take(leaf, dst, LARGEST, &signature);
+            received += (uint64_t)k;
+        }
+        centre->ops->close(centre, way == LEAVE ? NULL : "stop");
+        CHECK(way == LEAVE || centre->ops->flush(centre), "memory in use after an abort");
+        for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
+            ddl__signature signature = signature_of(received);
+            centre->ops->flush(centre);
+            received += leaf->ops->take(leaf, dst, LARGEST, &signature);
             check_time(since, "end");
         }
-        CHECK(s.leaf[0]->state == state, "state %d: %s", s.leaf[0]->state, s.leaf[0]->reason);
-        CHECK(abort ? received < sent : received == sent, "%ju of %ju", (uintmax_t)received,
+        CHECK(leaf->state == state[way], "way %d: state %d: %s", way, leaf->state, leaf->reason);
+        CHECK(way == LEAVE ? received == sent : received < sent, "%ju of %ju", (uintmax_t)received,
               (uintmax_t)sent);
-        link_destroy(&s.centre[0]);
-        link_destroy(&s.leaf[0]);
-        destroy(&s);
+        star_destroy(&(star_factory){create_unix, destroy}, &s);
     }
+}
+
+/* What a link that is closed has not sent leaves the slots to the others. */
+static void test_slots_come_back(void)
+{
+    star s = {.leaves = 2};
+    create_unix(&s);
+    uint64_t k = 0;
+    while (publish_span(s.centre, 2, k, LARGEST))
+        k++;
+    for (int i = 0; i < 2; i++) {
+        CHECK(!publish_span(&s.centre[1], 1, k, LARGEST), "a slot still to be sent was taken");
+        s.centre[i]->ops->close(s.centre[i], "stop");
+    }
+    for (unsigned i = 0; i < 2 * SLOTS; i++)
+        CHECK(publish_span(&s.centre[1], 1, k, LARGEST), "slot %u has gone", i);
+    star_destroy(&(star_factory){create_unix, destroy}, &s);
 }
 
 int main(void)
@@ -268,6 +365,11 @@ int main(void)
     test_garbage();
     test_end_behind_data();
     test_farewell_before_reset();
+    test_abort_for_span();
+    test_lost_sending();
+    test_destroy_unread();
+    test_at_once();
     test_close_when_full();
+    test_slots_come_back();
     return 0;
 }

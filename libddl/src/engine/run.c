@@ -13,9 +13,10 @@ enum {
  * cache; from a far one at a fraction of a streamed span's. See docs/performance.md. */
 static const float NEAR_RATE = 5.0f; /* bytes per ns */
 
-static bool lends(const ddl__link *link)
+/* Memory that a later step overwrites before it is received must be copied. */
+static bool lends(const ddl__link *link, const ddl__step *step)
 {
-    return link->ops->lends;
+    return link->ops->lends && step->stable;
 }
 
 static bool far_away(const ddl__runner *runner)
@@ -84,7 +85,7 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
     while (work->published < step->targets) {
         unsigned n = next_targets(runner, work, step);
         const ddl__link_ops *ops = runner->targets[0]->ops;
-        if (ops->lends) {
+        if (lends(runner->targets[0], step)) {
             if (!ops->lend(runner->targets, n, memory, bytes, &work->signature))
                 return false;
         } else {
@@ -140,7 +141,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (!gather(runner, work, step, bytes, k))
             return false;
         unsigned n = next_targets(runner, work, step);
-        bool direct = n && (!kept || !lends(runner->targets[0]));
+        bool direct = n && (!kept || !lends(runner->targets[0], step));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
@@ -232,8 +233,7 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
     const ddl__plan *plan = work->plan;
     if (work->wave >= plan->waves) { /* only lent memory is left to send */
         for (int i = 0; i < runner->size; i++)
-            if ((link = failed(runner, (uint32_t)i, rank)) && lends(link) &&
-                !link->ops->flush(link))
+            if ((link = failed(runner, (uint32_t)i, rank)) && !link->ops->flush(link))
                 return link;
         return NULL;
     }

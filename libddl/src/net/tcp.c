@@ -266,7 +266,7 @@ static bool all_have_room(ddl__link *const *to, unsigned n)
     for (unsigned i = 0; i < n && room; i++) {
         tcp_link *l = of(to[i]);
         pthread_mutex_lock(&l->lock);
-        room = l->closed || l->queued < QUEUE - 1;
+        room = l->queued < QUEUE - 1;
         pthread_mutex_unlock(&l->lock);
     }
     return room;
@@ -533,6 +533,23 @@ static const ddl__link_ops tcp_ops = {
     .destroy = tcp_destroy,
 };
 
+/* Give the socket a large buffer from the start. Where the system caps what may be asked for
+ * (net.core.rmem_max), its own tuning goes further: then ask for nothing, which a bare socket
+ * tells. */
+static void buffer_enlarge(int fd, int option)
+{
+    int bytes = SOCKET_BUFFER, granted = 0;
+    socklen_t length = sizeof granted;
+    int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (probe < 0)
+        return;
+    setsockopt(probe, SOL_SOCKET, option, &bytes, sizeof bytes);
+    getsockopt(probe, SOL_SOCKET, option, &granted, &length);
+    close(probe);
+    if (granted >= bytes)
+        setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
+}
+
 ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
 {
     tcp_link *l = calloc(1, sizeof *l);
@@ -546,10 +563,10 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
     pthread_mutex_init(&l->lock, NULL);
 
     /* All but the first are for speed, and may be refused (TCP_NODELAY by a unix socket). */
+    const int yes = 1;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    const int yes = 1, bytes = SOCKET_BUFFER;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    buffer_enlarge(fd, SO_SNDBUF);
+    buffer_enlarge(fd, SO_RCVBUF);
     return &l->base;
 }

@@ -2,9 +2,9 @@
  * are, and all of them at once. */
 #include "plan/builder.h"
 
-/* In stage 0 rank r sends share r - 1 (an all-gather: r); in every later stage it receives the
- * share before the last one's, adds to it or keeps it, and sends it on. After size - 1 stages of
- * adding it holds the whole of share r. */
+/* Shares go round. In stage 0 rank r sends share r - 1 (of an all-gather: r); in each later stage
+ * the share that comes in is the one before: first to be added to and sent on, until after size - 1
+ * stages the rank holds the whole of share r; then, being whole, to be kept and sent on. */
 typedef struct circuit {
     bool reduces, gathers;
     int stages;

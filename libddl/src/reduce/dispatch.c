@@ -1,6 +1,8 @@
+/* dispatch.c - which kernels this CPU runs, and the one way to run them. */
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "reduce/reduce.h"
 
 #if defined(__x86_64__)
@@ -76,24 +78,20 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
     }
     /* Blocks end where a cache line of the copy ends, so that streaming writes whole lines. */
     enum { BLOCK = 8192, LINE = 64 };
-    static const unsigned char sizes[] = {
-        [DDL_I8] = 1,  [DDL_U8] = 1,   [DDL_I32] = 4, [DDL_I64] = 8,
-        [DDL_F16] = 2, [DDL_BF16] = 2, [DDL_F32] = 4, [DDL_F64] = 8,
-    };
-    const size_t size = sizes[dtype];
-    const char *block[n];
+    const size_t size = ddl__dtype_size(dtype);
+    const void *block[n];
     memcpy(block, operands, n * sizeof *block);
     char *to = dst, *also = copy;
     while (count) {
         size_t length = (BLOCK - (uintptr_t)also % LINE) / size;
         length = length < count ? length : count;
-        reduce(to, (const void *const *)block, n, length, divisor);
+        reduce(to, block, n, length, divisor);
         if (stream)
             kernels->stream(also, to, length * size);
         else
             memcpy(also, to, length * size);
         for (size_t k = 0; k < n; k++)
-            block[k] += length * size;
+            block[k] = (const char *)block[k] + length * size;
         to += length * size;
         also += length * size;
         count -= length;

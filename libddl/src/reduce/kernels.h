@@ -18,14 +18,15 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Of each dtype: the type that is computed in, its unsigned twin where sums and products wrap, one
- * in which quotients are exact enough, and the size in memory. */
+/* Of each dtype: the type that is computed in; that of sums and products, where integers wrap; that
+ * of quotients; the size in memory. An integer's quotient in a type twice as exact never rounds up
+ * to the next integer, so that it truncates right, and divides many lanes at once. */
 #define TYPE(t, element, wrapping, quotient, size)                                                 \
     typedef element t##_element;                                                                   \
     typedef quotient t##_quotient;                                                                 \
     typedef element t##_lanes __attribute__((vector_size(WIDTH)));                                 \
     typedef wrapping t##_wrapping __attribute__((vector_size(WIDTH)));                             \
-    enum { t##_size = size, t##_n = WIDTH / sizeof(element), t##_step = t##_n * t##_size };
+    enum { t##_size = size };
 TYPE(i8, int8_t, uint8_t, float, 1)
 TYPE(u8, uint8_t, uint8_t, float, 1)
 TYPE(i32, int32_t, uint32_t, double, 4)
@@ -43,79 +44,88 @@ typedef uint16_t half_lanes __attribute__((vector_size(WIDTH / 2)));
 
 /* ------------------------------------------------------------------------------- conversions */
 
-#ifndef F16_WIDEN
-#define F16_WIDEN  f16_widen
-#define F16_NARROW f16_narrow
-
-/* Both below 2^31; signed comparisons are the cheaper ones. */
+/* For magnitudes below 2^31: signed comparisons are the cheaper ones. */
 INLINE i32_lanes below(u32_lanes magnitude, int32_t bound)
 {
     return (i32_lanes)magnitude < bound;
 }
 
 /* Exact also where the calling thread flushes subnormals to zero: none occurs as an f32. */
-INLINE f32_lanes f16_widen(half_lanes half)
+INLINE f32_lanes f16_widen(u32_lanes half)
 {
-    u32_lanes bits = __builtin_convertvector(half, u32_lanes);
-    u32_lanes magnitude = (bits & 0x7fff) << 13;
+    u32_lanes magnitude = (half & 0x7fff) << 13;
     u32_lanes normal = magnitude + (112 << 23);
     u32_lanes special = magnitude + (224 << 23);
     u32_lanes tiny = (u32_lanes)((f32_lanes)(magnitude + (113 << 23)) - 0x1p-14f);
     u32_lanes wide = SELECT(below(magnitude, 1 << 23), tiny, normal);
     wide = SELECT(below(magnitude, 31 << 23), wide, special);
-    return (f32_lanes)(wide | (bits & 0x8000) << 16);
+    return (f32_lanes)(wide | (half & 0x8000) << 16);
 }
 
-INLINE half_lanes f16_narrow(f32_lanes f)
+INLINE u32_lanes f16_narrow(f32_lanes f)
 {
-    u32_lanes bits = (u32_lanes)f;
-    u32_lanes magnitude = bits & 0x7fffffff;
+    u32_lanes magnitude = (u32_lanes)f & 0x7fffffff;
     u32_lanes normal = (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
     u32_lanes special = 0x7c00 | ((u32_lanes)(f != f) & (0x200 | (magnitude >> 13 & 0x3ff)));
     /* 0.5's neighbours are as far from it as subnormal halves from each other: adding rounds. */
     u32_lanes tiny = (u32_lanes)((f32_lanes)magnitude + 0.5f) - (126 << 23);
     u32_lanes half = SELECT(below(magnitude, 113 << 23), tiny, normal);
     half = SELECT(below(magnitude, 143 << 23), half, special);
-    return __builtin_convertvector(half | (bits >> 16 & 0x8000), half_lanes);
-}
-#endif
-
-INLINE f32_lanes bf16_widen(half_lanes half)
-{
-    return (f32_lanes)(__builtin_convertvector(half, u32_lanes) << 16);
+    return half | ((u32_lanes)f >> 16 & 0x8000);
 }
 
-INLINE half_lanes bf16_narrow(f32_lanes f)
+/* The bfloat16 is the result's upper half. */
+INLINE u32_lanes bf16_round(f32_lanes f)
 {
     u32_lanes bits = (u32_lanes)f;
     u32_lanes rounded = bits + 0x7fff + (bits >> 16 & 1);
     u32_lanes quiet = bits | 1 << 22;
-    return __builtin_convertvector(SELECT(f != f, quiet, rounded) >> 16, half_lanes);
+    return SELECT(f != f, quiet, rounded);
 }
 
 /* -------------------------------------------------------------------------- loads and stores */
 
-/* The lanes beyond `bytes` are zero when loaded, and not stored. */
-#define MEMORY(t, format, WIDEN, NARROW)                                                           \
-    INLINE t##_lanes t##_load(const char *from, size_t bytes)                                      \
+/* A kernel's unit of work is t_block, which takes t_step bytes of memory. The elements beyond
+ * `bytes` are zero when loaded, and not stored. */
+#define MEMORY(t, format, block, WIDEN, NARROW)                                                    \
+    typedef block t##_block;                                                                       \
+    enum { t##_step = sizeof(format) };                                                            \
+    INLINE block t##_load(const char *from, size_t bytes)                                          \
     {                                                                                              \
-        format v = {0};                                                                            \
-        memcpy(&v, from, bytes);                                                                   \
-        return WIDEN(v);                                                                           \
+        format memory = {0};                                                                       \
+        memcpy(&memory, from, bytes);                                                              \
+        return WIDEN(memory);                                                                      \
     }                                                                                              \
-    INLINE void t##_store(char *to, t##_lanes lanes, size_t bytes)                                 \
+    INLINE void t##_store(char *to, block v, size_t bytes)                                         \
     {                                                                                              \
-        format v = NARROW(lanes);                                                                  \
-        memcpy(to, &v, bytes);                                                                     \
+        format memory = NARROW(v);                                                                 \
+        memcpy(to, &memory, bytes);                                                                \
     }
-MEMORY(i8, i8_lanes, , )
-MEMORY(u8, u8_lanes, , )
-MEMORY(i32, i32_lanes, , )
-MEMORY(i64, i64_lanes, , )
-MEMORY(f16, half_lanes, F16_WIDEN, F16_NARROW)
-MEMORY(bf16, half_lanes, bf16_widen, bf16_narrow)
-MEMORY(f32, f32_lanes, , )
-MEMORY(f64, f64_lanes, , )
+
+/* Halves that no instruction converts: the even and the odd ones apart, so that none has to move to
+ * another lane. */
+typedef struct pair {
+    f32_lanes even, odd;
+} pair;
+#define BF16_WIDEN(m)      ((pair){(f32_lanes)((m) << 16), (f32_lanes)(0xffff0000 & (m))})
+#define BF16_NARROW(v)     (bf16_round((v).even) >> 16 | (bf16_round((v).odd) & 0xffff0000))
+#define F16_PAIR_WIDEN(m)  ((pair){f16_widen(0xffff & (m)), f16_widen((m) >> 16)})
+#define F16_PAIR_NARROW(v) (f16_narrow((v).even) | f16_narrow((v).odd) << 16)
+
+MEMORY(i8, i8_lanes, i8_lanes, , )
+MEMORY(u8, u8_lanes, u8_lanes, , )
+MEMORY(i32, i32_lanes, i32_lanes, , )
+MEMORY(i64, i64_lanes, i64_lanes, , )
+#ifdef F16_WIDEN
+MEMORY(f16, half_lanes, f32_lanes, F16_WIDEN, F16_NARROW)
+#define F16_SHAPE ONE
+#else
+MEMORY(f16, u32_lanes, pair, F16_PAIR_WIDEN, F16_PAIR_NARROW)
+#define F16_SHAPE TWO
+#endif
+MEMORY(bf16, u32_lanes, pair, BF16_WIDEN, BF16_NARROW)
+MEMORY(f32, f32_lanes, f32_lanes, , )
+MEMORY(f64, f64_lanes, f64_lanes, , )
 
 /* ----------------------------------------------------------------------------------- kernels */
 
@@ -128,73 +138,83 @@ MEMORY(f64, f64_lanes, , )
 #define SCALE(t, v, divisor)  ((v) * (1 / (t##_quotient)(divisor)))
 #define DIVIDE(t, v, divisor) t##_divide(v, divisor)
 
-#define KERNEL(t, name, COMBINE, FINISH)                                                           \
+/* The same on blocks of either shape. */
+#define COMBINE_ONE(t, OP, a, b) OP(t, a, b)
+#define COMBINE_TWO(t, OP, a, b) ((pair){OP(t, (a).even, (b).even), OP(t, (a).odd, (b).odd)})
+#define FINISH_ONE(t, OP, v, d)  OP(t, v, d)
+#define FINISH_TWO(t, OP, v, d)  ((pair){OP(t, (v).even, d), OP(t, (v).odd, d)})
+
+#define KERNEL(t, shape, name, OP, LAST)                                                           \
     INLINE void t##_##name##_at(size_t at, size_t bytes, char *dst, const void *const *operands,   \
                                 size_t n, int64_t divisor)                                         \
     {                                                                                              \
-        t##_lanes v = t##_load((const char *)operands[0] + at, bytes);                             \
+        t##_block v = t##_load((const char *)operands[0] + at, bytes);                             \
         for (size_t k = 1; k < n; k++) {                                                           \
-            t##_lanes next = t##_load((const char *)operands[k] + at, bytes);                      \
-            v = COMBINE(t, v, next);                                                               \
+            t##_block next = t##_load((const char *)operands[k] + at, bytes);                      \
+            v = COMBINE_##shape(t, OP, v, next);                                                   \
         }                                                                                          \
         (void)divisor;                                                                             \
-        t##_store(dst + at, FINISH(t, v, divisor), bytes);                                         \
+        t##_store(dst + at, FINISH_##shape(t, LAST, v, divisor), bytes);                           \
     }                                                                                              \
     static void t##_##name(void *dst, const void *const *operands, size_t n, size_t count,         \
                            int64_t divisor)                                                        \
     {                                                                                              \
-        size_t at = 0, bytes = count * t##_size;                                                   \
+        const size_t bytes = count * t##_size, step = t##_step;                                    \
+        size_t at = 0;                                                                             \
         if (n == 2) {                                                                              \
             const void *const two[] = {operands[0], operands[1]};                                  \
-            for (; at + t##_step <= bytes; at += t##_step)                                         \
-                t##_##name##_at(at, t##_step, dst, two, 2, divisor);                               \
+            for (; at + step <= bytes; at += step)                                                 \
+                t##_##name##_at(at, step, dst, two, 2, divisor);                                   \
         }                                                                                          \
-        for (; at + t##_step <= bytes; at += t##_step)                                             \
-            t##_##name##_at(at, t##_step, dst, operands, n, divisor);                              \
+        for (; at + step <= bytes; at += step)                                                     \
+            t##_##name##_at(at, step, dst, operands, n, divisor);                                  \
         if (at < bytes)                                                                            \
             t##_##name##_at(at, bytes - at, dst, operands, n, divisor);                            \
     }
 
-/* Dividing by a power of two is multiplying by its inverse, to the bit, and much faster. */
-#define FLOATS(t)                                                                                  \
-    INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
-    {                                                                                              \
-        return v / (t##_element)divisor;                                                           \
-    }                                                                                              \
-    KERNELS(t)                                                                                     \
-    KERNEL(t, scaled, SUM, SCALE)                                                                  \
-    static void t##_average(void *dst, const void *const *operands, size_t n, size_t count,        \
-                            int64_t divisor)                                                       \
-    {                                                                                              \
-        (divisor & (divisor - 1) ? t##_divided : t##_scaled)(dst, operands, n, count, divisor);    \
-    }
+#define KERNELS(t, shape)                                                                          \
+    KERNEL(t, shape, sum, SUM, KEEP)                                                               \
+    KERNEL(t, shape, divided, SUM, DIVIDE)                                                         \
+    KERNEL(t, shape, min, MIN, KEEP)                                                               \
+    KERNEL(t, shape, max, MAX, KEEP)                                                               \
+    KERNEL(t, shape, product, PRODUCT, KEEP)
+
 #define INTEGERS(t)                                                                                \
     INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
     {                                                                                              \
-        for (int lane = 0; lane < t##_n; lane++)                                                   \
+        for (size_t lane = 0; lane < sizeof v / sizeof v[0]; lane++)                               \
             v[lane] = (t##_element)((t##_quotient)v[lane] / (t##_quotient)divisor);                \
         return v;                                                                                  \
     }                                                                                              \
-    KERNELS(t)                                                                                     \
+    KERNELS(t, ONE)                                                                                \
     static void t##_average(void *dst, const void *const *operands, size_t n, size_t count,        \
                             int64_t divisor)                                                       \
     {                                                                                              \
         (divisor == 1 ? t##_sum : t##_divided)(dst, operands, n, count, divisor);                  \
     }
-#define KERNELS(t)                                                                                 \
-    KERNEL(t, sum, SUM, KEEP)                                                                      \
-    KERNEL(t, divided, SUM, DIVIDE)                                                                \
-    KERNEL(t, min, MIN, KEEP)                                                                      \
-    KERNEL(t, max, MAX, KEEP)                                                                      \
-    KERNEL(t, product, PRODUCT, KEEP)
+
+/* Dividing by a power of two is multiplying by its inverse, to the bit, and much faster. */
+#define FLOATS(t, shape)                                                                           \
+    INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
+    {                                                                                              \
+        return v / (t##_element)divisor;                                                           \
+    }                                                                                              \
+    KERNELS(t, shape)                                                                              \
+    KERNEL(t, shape, scaled, SUM, SCALE)                                                           \
+    static void t##_average(void *dst, const void *const *operands, size_t n, size_t count,        \
+                            int64_t divisor)                                                       \
+    {                                                                                              \
+        (divisor & (divisor - 1) ? t##_divided : t##_scaled)(dst, operands, n, count, divisor);    \
+    }
+
 INTEGERS(i8)
 INTEGERS(u8)
 INTEGERS(i32)
 INTEGERS(i64)
-FLOATS(f16)
-FLOATS(bf16)
-FLOATS(f32)
-FLOATS(f64)
+FLOATS(f16, F16_SHAPE)
+FLOATS(bf16, TWO)
+FLOATS(f32, ONE)
+FLOATS(f64, ONE)
 
 /* ------------------------------------------------------------------------------------ stream */
 
