@@ -238,10 +238,14 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
         return NULL;
     }
     const ddl__step *step = &plan->steps[work->step];
+    int64_t k = work->wave - step->skew;
+    size_t bytes = (size_t)ddl__segment_length(plan, step, k) * work->element;
+    /* A peer that left or died after publishing what we wait for keeps nobody waiting. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
-        if ((link = failed(runner, plan->ranks[step->operand + i], rank)))
+        if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
+            (step->kind == DDL__TAKE || !link->ops->peek(link, bytes, &work->signature)))
             return link;
-    for (uint32_t i = 0; i < step->targets; i++)
+    for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))
             return link;
     return NULL;

@@ -1,0 +1,201 @@
+/* What the others get when one rank dies, leaves, aborts, calls something else or does not come:
+ * an error that names it, soon, on every link kind. Ranks are processes. */
+#include "processes.h"
+
+enum { SIZE = 3, VICTIM = 1, LARGE = 1 << 20 };
+
+static float data[LARGE];
+
+/* Go on with operations until one fails; its status. */
+static ddl_status until_failure(ddl_comm *comm, int64_t count)
+{
+    ddl_status status = DDL_OK;
+    for (int i = 0; i < 100000 && status == DDL_OK; i++)
+        status = ddl_allreduce(comm, NULL, data, count, DDL_F32, DDL_MAX, NULL, NULL);
+    return status;
+}
+
+#define EXPECT(status, want, words)                                                                \
+    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
+          ddl_comm_rank(comm), (status), ddl_last_error())
+
+static int killed(ddl_comm *comm, int64_t count)
+{
+    if (ddl_comm_rank(comm) == VICTIM) {
+        for (int i = 0; i < 20; i++)
+            OK(ddl_allreduce(comm, NULL, data, count, DDL_F32, DDL_MAX, NULL, NULL));
+        kill(getpid(), SIGKILL);
+    }
+    ddl_status status = until_failure(comm, count);
+    EXPECT(status, DDL_EPEER, "rank 1 on ");
+    EXPECT(ddl_comm_status(comm), DDL_EPEER, "rank 1 on ");
+    EXPECT(ddl_barrier(comm, NULL, NULL), DDL_EPEER, "rank 1 on "); /* sticky */
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int killed_small(ddl_comm *comm)
+{
+    return killed(comm, 1);
+}
+
+static int killed_large(ddl_comm *comm)
+{
+    return killed(comm, LARGE);
+}
+
+/* Killed while the others sleep in a long wait. */
+static int killed_in_wait(ddl_comm *comm)
+{
+    if (ddl_comm_rank(comm) == VICTIM) {
+        usleep(200000);
+        kill(getpid(), SIGKILL);
+    }
+    ddl_work *work;
+    OK(ddl_allreduce(comm, NULL, data, 1, DDL_F32, DDL_SUM, NULL, &work));
+    EXPECT(ddl_work_wait(work, -1), DDL_EPEER, "rank 1 on ");
+    ddl_work_destroy(work);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int left_early(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == VICTIM) {
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    EXPECT(until_failure(comm, 10), DDL_EPEER, "rank 1 on ");
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Ends right after its last operation, some politely, some not; that disturbs nobody. */
+static int leaves_after_last(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    for (int i = 0; i < 50; i++) {
+        for (int k = 0; k < 5000; k++)
+            data[k] = 1;
+        OK(ddl_allreduce(comm, NULL, data, 5000, DDL_F32, DDL_SUM, NULL, NULL));
+        CHECK(data[4999] == SIZE, "%g", (double)data[4999]);
+    }
+    if (rank != VICTIM)
+        ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int aborted(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == VICTIM) {
+        usleep(50000);
+        OK(ddl_comm_abort(comm, "loss is NaN"));
+        OK(ddl_comm_abort(comm, "a second reason"));
+        EXPECT(ddl_comm_status(comm), DDL_EABORTED, "loss is NaN");
+    }
+    EXPECT(ddl_allreduce(comm, NULL, data, 5, DDL_F32, DDL_SUM, NULL, NULL), DDL_EABORTED,
+           "rank 1 on ");
+    CHECK(strstr(ddl_last_error(), "loss is NaN"), "%s", ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* The message, on every rank, says who called what. */
+static int mismatch(ddl_comm *comm, int64_t count, ddl_dtype dtype, ddl_op op, const char *words)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_status status = ddl_allreduce(comm, NULL, data, count, dtype, op, NULL, NULL);
+    EXPECT(status, DDL_EMISMATCH, words);
+    EXPECT(status, DDL_EMISMATCH, "all-reduce(f32, 1000, sum)");
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int mismatched_count(ddl_comm *comm)
+{
+    bool victim = ddl_comm_rank(comm) == VICTIM;
+    return mismatch(comm, victim ? 999 : 1000, DDL_F32, DDL_SUM, "all-reduce(f32, 999, sum)");
+}
+
+static int mismatched_dtype(ddl_comm *comm)
+{
+    bool victim = ddl_comm_rank(comm) == VICTIM;
+    return mismatch(comm, 1000, victim ? DDL_I32 : DDL_F32, DDL_SUM, "all-reduce(i32, 1000, sum)");
+}
+
+static int mismatched_op(ddl_comm *comm)
+{
+    bool victim = ddl_comm_rank(comm) == VICTIM;
+    return mismatch(comm, 1000, DDL_F32, victim ? DDL_MAX : DDL_SUM, "all-reduce(f32, 1000, max)");
+}
+
+static int mismatched_large(ddl_comm *comm)
+{
+    bool victim = ddl_comm_rank(comm) == VICTIM;
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_status status = victim
+                            ? ddl_allreduce(comm, NULL, data, LARGE, DDL_F32, DDL_SUM, NULL, NULL)
+                            : ddl_broadcast(comm, data, LARGE / 2, DDL_F32, VICTIM, NULL, NULL);
+    EXPECT(status, DDL_EMISMATCH, "broadcast(f32, 524288, root 1)");
+    EXPECT(status, DDL_EMISMATCH, "all-reduce(f32, 1048576, sum)");
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int expired(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == VICTIM) {
+        usleep(1500000);
+    } else {
+        ddl_options options = {.struct_size = sizeof options, .timeout_ms = 300};
+        double start = seconds();
+        ddl_status status = ddl_allreduce(comm, NULL, data, 7, DDL_F32, DDL_SUM, &options, NULL);
+        EXPECT(status, DDL_EEXPIRED, "all-reduce(f32, 7, sum)");
+        CHECK(seconds() - start < 1.4, "%g s", seconds() - start);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    process_fn *fn;
+    bool victim_dies;
+} tests[] = {
+    {"killed_small", killed_small, true},
+    {"killed_large", killed_large, true},
+    {"killed_in_wait", killed_in_wait, true},
+    {"left_early", left_early, false},
+    {"leaves_after_last", leaves_after_last, false},
+    {"aborted", aborted, false},
+    {"mismatched_count", mismatched_count, false},
+    {"mismatched_dtype", mismatched_dtype, false},
+    {"mismatched_op", mismatched_op, false},
+    {"mismatched_large", mismatched_large, false},
+    {"expired", expired, false},
+};
+
+int main(int argc, char **argv)
+{
+    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            if (argc > 1 && strcmp(argv[1], tests[t].name))
+                continue;
+            int status[PROCESSES_MAX];
+            double start = seconds();
+            run_processes(SIZE, links, tests[t].fn, 60, status);
+            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
+                   seconds() - start);
+            fflush(stdout);
+            for (int r = 0; r < SIZE; r++) {
+                bool killed_ = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
+                bool fine = r == VICTIM && tests[t].victim_dies ? killed_ : status[r] == 0;
+                CHECK(fine, "%s: rank %d ended with %x", tests[t].name, r, (unsigned)status[r]);
+            }
+        }
+    return 0;
+}

@@ -1,0 +1,165 @@
+/* Asynchronous operations: order, the completion queue, waiting by several threads, abandoning. */
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "ranks.h"
+
+enum { WORKS = 200, COUNT = 3000 };
+
+static void many_pending(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    ddl_work *works[WORKS];
+    int32_t(*data)[COUNT] = malloc(sizeof(int32_t[WORKS][COUNT]));
+    (void)argument;
+    for (int w = 0; w < WORKS; w++) {
+        for (int i = 0; i < COUNT; i++)
+            data[w][i] = rank + w + i;
+        OK(ddl_allreduce(comm, NULL, data[w], w % 7 ? COUNT : 1, DDL_I32, DDL_SUM, NULL,
+                         &works[w]));
+    }
+    /* Waited for in another order than submitted. */
+    for (int w = WORKS - 1; w >= 0; w--) {
+        OK(ddl_work_wait(works[w], -1));
+        OK(ddl_work_test(works[w]));
+        int n = w % 7 ? COUNT : 1;
+        for (int i = 0; i < n; i++)
+            CHECK(data[w][i] == size * (w + i) + size * (size - 1) / 2, "work %d, %d", w, i);
+        ddl_work_destroy(works[w]);
+    }
+    free(data);
+}
+
+static void completion_queue(ddl_comm *comm, void *argument)
+{
+    int32_t data[WORKS];
+    ddl_work *works[WORKS], *got[16];
+    void *users[16];
+    (void)argument;
+    ddl_options options = {.struct_size = sizeof options, .queued = 1};
+    for (intptr_t w = 0; w < WORKS; w++) {
+        data[w] = 1;
+        options.user = (void *)w;
+        OK(ddl_allreduce(comm, NULL, &data[w], 1, DDL_I32, DDL_SUM, &options, &works[w]));
+    }
+    for (intptr_t next = 0; next < WORKS;) {
+        int taken = 0;
+        OK(ddl_comm_completed(comm, got, users, 16, -1, &taken));
+        for (int i = 0; i < taken; i++, next++) {
+            CHECK(users[i] == (void *)next && got[i] == works[next], "out of order at %d",
+                  (int)next);
+            CHECK(data[next] == ddl_comm_size(comm), "data");
+            OK(ddl_work_test(got[i]));
+            ddl_work_destroy(got[i]);
+        }
+    }
+    int taken;
+    CHECK(ddl_comm_completed(comm, got, users, 16, -1, &taken) == DDL_ESTATE,
+          "more than asked for");
+}
+
+/* Nobody waits: the endpoint's thread does the work. */
+static void in_background(ddl_comm *comm, void *argument)
+{
+    enum { N = 1 << 20 };
+    float *a = malloc(N * sizeof *a);
+    ddl_work *work;
+    (void)argument;
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < N; i++)
+            a[i] = 1;
+        OK(ddl_allreduce(comm, NULL, a, N, DDL_F32, DDL_SUM, NULL, &work));
+        int tries = 0;
+        while (ddl_work_test(work) == DDL_INPROGRESS) {
+            usleep(1000);
+            CHECK(++tries < 30000, "no progress in the background");
+        }
+        OK(ddl_work_test(work));
+        CHECK(a[0] == (float)ddl_comm_size(comm) && a[N - 1] == a[0], "%g", (double)a[0]);
+        ddl_work_destroy(work);
+    }
+    free(a);
+}
+
+/* Given up while pending: the buffers are still used, the works free themselves. */
+static void abandoned(ddl_comm *comm, void *argument)
+{
+    static _Thread_local float data[50][100];
+    (void)argument;
+    for (int w = 0; w < 50; w++) {
+        ddl_work *work;
+        OK(ddl_allreduce(comm, NULL, data[w], 100, DDL_F32, DDL_SUM, NULL, &work));
+        ddl_work_destroy(work);
+    }
+    OK(ddl_barrier(comm, NULL, NULL)); /* runs behind them */
+}
+
+typedef struct waiter {
+    ddl_work *work;
+    ddl_status status;
+    pthread_t thread;
+} waiter;
+
+static void *wait_for(void *argument)
+{
+    waiter *w = argument;
+    w->status = ddl_work_wait(w->work, -1);
+    return NULL;
+}
+
+/* Several threads wait for several works of one comm, and two for the same. */
+static void many_waiters(ddl_comm *comm, void *argument)
+{
+    enum { N = 4 };
+    waiter waiters[2 * N];
+    static _Thread_local int64_t data[N][5000];
+    (void)argument;
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < N; i++) {
+            data[i][4999] = i;
+            OK(ddl_allreduce(comm, NULL, data[i], 5000, DDL_I64, DDL_MAX, NULL, &waiters[i].work));
+            waiters[N + i].work = waiters[i].work;
+        }
+        for (int i = 2 * N - 1; i >= 0; i--)
+            CHECK(!pthread_create(&waiters[i].thread, NULL, wait_for, &waiters[i]), "thread");
+        for (int i = 0; i < 2 * N; i++) {
+            pthread_join(waiters[i].thread, NULL);
+            CHECK(waiters[i].status == DDL_OK, "waiter %d: %d", i, waiters[i].status);
+        }
+        for (int i = 0; i < N; i++) {
+            CHECK(data[i][4999] == i, "data");
+            ddl_work_destroy(waiters[i].work);
+        }
+    }
+}
+
+/* Rank 1 comes late: a wait times out and can be repeated. */
+static void late(ddl_comm *comm, void *argument)
+{
+    int32_t one = 1;
+    ddl_work *work;
+    (void)argument;
+    if (ddl_comm_rank(comm) == 1)
+        usleep(300000);
+    OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, &work));
+    if (ddl_comm_rank(comm) == 0 && ddl_comm_size(comm) > 1) {
+        CHECK(ddl_work_wait(work, 0) == DDL_ETIMEDOUT, "looked only");
+        CHECK(ddl_work_wait(work, 50) == DDL_ETIMEDOUT, "waited 50 ms");
+        CHECK(strstr(ddl_last_error(), "after 50 ms"), "%s", ddl_last_error());
+    }
+    OK(ddl_work_wait(work, -1));
+    CHECK(one == ddl_comm_size(comm), "%d", one);
+    ddl_work_destroy(work);
+}
+
+int main(void)
+{
+    static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP};
+    static rank_fn *const tests[] = {many_pending, completion_queue, in_background,
+                                     abandoned,    many_waiters,     late};
+    for (unsigned l = 0; l < 3; l++)
+        for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+            for (int size = 1; size <= 3; size++)
+                run_ranks(size, links[l], tests[t], NULL);
+    return 0;
+}
