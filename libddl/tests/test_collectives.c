@@ -9,10 +9,15 @@ static const ddl_dtype dtypes[] = {DDL_I8,  DDL_U8,   DDL_I32, DDL_I64,
 static const ddl_op ops[] = {DDL_SUM, DDL_AVERAGE, DDL_MIN, DDL_MAX, DDL_PRODUCT};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes, OPS = sizeof ops / sizeof *ops };
 
-/* Rank r's element i: 1 to 3. */
-static int value(int r, int64_t i)
+/* Elements come in three classes, and rank r's element is 1 to 3, by its class. */
+static int class_of(int64_t i)
 {
-    return 1 + (int)((i * 7 + r * 5 + i / 64) % 3);
+    return (int)((i * 7 + i / 64) % 3);
+}
+
+static int value(int r, int class)
+{
+    return 1 + (class + r * 5) % 3;
 }
 
 static uint16_t half_bits(float f)
@@ -48,12 +53,12 @@ static void store(void *at, ddl_dtype dtype, int64_t i, double v)
     }
 }
 
-/* What all ranks' element i comes to; wrapped as i8 and u8 wrap. */
-static double reduced(int size, int64_t i, ddl_dtype dtype, ddl_op op)
+/* What all ranks' elements of a class come to; wrapped as i8 and u8 wrap. */
+static double reduced(int size, int class, ddl_dtype dtype, ddl_op op)
 {
     int64_t sum = 0, product = 1, low = 9, high = 0;
     for (int r = 0; r < size; r++) {
-        int v = value(r, i);
+        int v = value(r, class);
         sum += v;
         product *= v;
         low = v < low ? v : low;
@@ -104,30 +109,34 @@ static void expect(const void *got, const void *want, int64_t n, const job *j, c
                    int rank)
 {
     size_t element = ddl_dtype_size(j->dtype);
+    if (!memcmp(got, want, (size_t)n * element))
+        return;
     for (size_t i = 0; i < (size_t)n * element; i++)
         CHECK(((const unsigned char *)got)[i] == ((const unsigned char *)want)[i],
               "%s: rank %d, dtype %d, op %d, count %lld, variant %d, element %zu", what, rank,
               j->dtype, j->op, (long long)j->count, j->variant, i / element);
 }
 
-static void fill(unsigned char *at, const job *j, int rank, int64_t first, int64_t n)
+/* Elements first, first + 1, ... of rank `rank`, or (-1) of the reduction over `size` ranks. */
+static void fill_from(unsigned char *at, const job *j, int rank, int size, int64_t first, int64_t n)
 {
-    unsigned char element[8];
-    size_t size = ddl_dtype_size(j->dtype);
-    for (int64_t i = 0; i < n; i++) {
-        store(element, j->dtype, 0, value(rank, first + i));
-        memcpy(at + (size_t)i * size, element, size);
-    }
+    unsigned char classes[3][8];
+    size_t element = ddl_dtype_size(j->dtype);
+    for (int c = 0; c < 3; c++)
+        store(classes[c], j->dtype, 0,
+              rank < 0 ? reduced(size, c, j->dtype, j->op) : value(rank, c));
+    for (int64_t i = 0; i < n; i++)
+        memcpy(at + (size_t)i * element, classes[class_of(first + i)], element);
 }
 
-static void fill_reduced(unsigned char *at, const job *j, int ranks_, int64_t first, int64_t n)
+static void fill(unsigned char *at, const job *j, int rank, int64_t first, int64_t n)
 {
-    unsigned char element[8];
-    size_t size = ddl_dtype_size(j->dtype);
-    for (int64_t i = 0; i < n; i++) {
-        store(element, j->dtype, 0, reduced(ranks_, first + i, j->dtype, j->op));
-        memcpy(at + (size_t)i * size, element, size);
-    }
+    fill_from(at, j, rank, 0, first, n);
+}
+
+static void fill_reduced(unsigned char *at, const job *j, int size, int64_t first, int64_t n)
+{
+    fill_from(at, j, -1, size, first, n);
 }
 
 static void reductions(ddl_comm *comm, const job *j)

@@ -248,5 +248,9 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))
             return link;
+    /* Nobody will read what fills the memory that this step wants to publish in. */
+    for (int i = 0; work->published < step->targets && i < runner->size; i++)
+        if ((link = failed(runner, (uint32_t)i, rank)) && link->ops->owes(link))
+            return link;
     return NULL;
 }

@@ -59,6 +59,8 @@ typedef struct ddl__link_ops {
 
     /* Push out what was lent; true when no lent memory is in use any more. */
     bool (*flush)(ddl__link *link);
+    /* Whether spans were published that the peer has not released, or the wire not taken. */
+    bool (*owes)(const ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake; a peer publishing to a sleeper
      * makes link->fd readable. After announcing, look for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);

@@ -78,6 +78,7 @@ struct ddl__arena {
     size_t mapped;
     header *shared;
     unsigned char *bytes;
+    uint64_t size; /* of bytes; never read again from memory that a peer can write */
 
     /* The owner's driver only. Offsets count all bytes ever used; modulo the size they are places.
      */
@@ -145,6 +146,7 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes)
     shared->queue = QUEUE;
     shared->bytes = bytes;
     arena->bytes = (unsigned char *)shared + lanes;
+    arena->size = bytes;
     return arena;
 }
 
@@ -171,7 +173,8 @@ ddl__arena *ddl__arena_open(int fd)
         ddl__arena_drop(arena);
         return NULL;
     }
-    arena->bytes = (unsigned char *)shared + lanes_bytes(shared->readers);
+    arena->size = arena->mapped - lanes_bytes(shared->readers);
+    arena->bytes = (unsigned char *)shared + (arena->mapped - arena->size);
     return arena;
 }
 
@@ -223,8 +226,9 @@ typedef struct shm_link {
     ddl__arena *own, *peer;
     unsigned to, from;
     uint64_t position; /* spans released by us */
-    bool closed;
+    atomic_bool closed;
     size_t reason_length;
+    bool reason_whole;
 } shm_link;
 
 static shm_link *shm(ddl__link *link)
@@ -250,7 +254,7 @@ static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
     if (bytes <= SHORT_SPAN)
         return arena->short_span;
 
-    uint64_t size = arena->shared->bytes;
+    uint64_t size = arena->size;
     uint64_t need = (bytes + LINE - 1) & ~(uint64_t)(LINE - 1);
     uint64_t start = arena->head, place = start % size;
     if (place + need > size)
@@ -281,7 +285,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
         r->starts[r->published % QUEUE] = start;
         r->published++;
         e->signature = *signature;
-        e->offset = (uint32_t)(start % arena->shared->bytes);
+        e->offset = (uint32_t)(start % arena->size);
         e->bytes = (uint32_t)bytes;
         if (is_short)
             memcpy(e->inline_span, span, bytes);
@@ -322,12 +326,13 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
     if (bytes <= SHORT_SPAN)
         return e->inline_span;
     /* Never follow a peer's number out of its memory. */
-    if (e->offset > s->peer->shared->bytes || bytes > s->peer->shared->bytes - e->offset) {
+    uint64_t offset = e->offset;
+    if (offset > s->peer->size || bytes > s->peer->size - offset) {
         strcpy(link->reason, "its shared memory is corrupt");
         link->state = DDL__LINK_LOST;
         return NULL;
     }
-    return s->peer->bytes + e->offset;
+    return s->peer->bytes + offset;
 }
 
 static void shm_release(ddl__link *link)
@@ -369,12 +374,20 @@ static bool shm_flush(ddl__link *link)
     return true;
 }
 
+static bool shm_owes(const ddl__link *link)
+{
+    const shm_link *s = (const shm_link *)link;
+    const reader *r = &s->own->readers[s->to];
+    return atomic_load_explicit(&s->own->shared->lanes[s->to].released, memory_order_seq_cst) !=
+           r->published;
+}
+
 static void shm_sleeping(ddl__link *link, bool asleep)
 {
     atomic_store_explicit(&shm(link)->own->shared->sleeping, asleep, memory_order_seq_cst);
 }
 
-/* The socket's bytes: D doorbell, G goodbye, A abort followed by the reason. */
+/* The socket's bytes: D doorbell, G goodbye, A abort followed by the reason and NUL. */
 static void shm_attend(ddl__link *link)
 {
     shm_link *s = shm(link);
@@ -394,9 +407,9 @@ static void shm_attend(ddl__link *link)
         }
         for (ssize_t i = 0; i < n; i++) {
             if (link->state == DDL__LINK_ABORTED) {
-                if (s->reason_length + 1 < sizeof link->reason)
+                s->reason_whole = s->reason_whole || !bytes[i];
+                if (!s->reason_whole && s->reason_length + 1 < sizeof link->reason)
                     link->reason[s->reason_length++] = bytes[i];
-                link->reason[s->reason_length] = 0;
             } else if (bytes[i] == 'A') {
                 link->state = DDL__LINK_ABORTED;
             } else if (bytes[i] == 'G' && link->state == DDL__LINK_OPEN) {
@@ -408,16 +421,15 @@ static void shm_attend(ddl__link *link)
 
 static void shm_close(ddl__link *link, const char *reason)
 {
-    shm_link *s = shm(link);
-    if (s->closed)
+    if (atomic_exchange_explicit(&shm(link)->closed, true, memory_order_relaxed))
         return;
-    s->closed = true;
-    char text[1 + sizeof link->reason] = "G";
+    char text[2 + sizeof link->reason] = "G";
     size_t n = 1;
     if (reason) {
         text[0] = 'A';
         n += strnlen(reason, sizeof link->reason - 1);
         memcpy(text + 1, reason, n - 1);
+        text[n++] = 0;
     }
     send(link->fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
     shutdown(link->fd, SHUT_WR);
@@ -435,8 +447,8 @@ static void shm_destroy(ddl__link *link)
     {                                                                                              \
         .kind = name, .lends = false, .shared = true, .reserve = shm_reserve,                      \
         .publish = shm_publish, .lend = shm_lend, .peek = shm_peek, .release = shm_release,        \
-        .take = shm_take, .flush = shm_flush, .sleeping = shm_sleeping, .attend = shm_attend,      \
-        .close = shm_close, .destroy = shm_destroy                                                 \
+        .take = shm_take, .flush = shm_flush, .owes = shm_owes, .sleeping = shm_sleeping,          \
+        .attend = shm_attend, .close = shm_close, .destroy = shm_destroy                           \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm");

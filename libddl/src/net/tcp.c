@@ -310,6 +310,15 @@ static bool tcp_flush(ddl__link *link)
     return empty;
 }
 
+static bool tcp_owes(const ddl__link *link)
+{
+    tcp_link *l = of((ddl__link *)(uintptr_t)link);
+    pthread_mutex_lock(&l->lock);
+    bool waiting = l->queued;
+    pthread_mutex_unlock(&l->lock);
+    return waiting;
+}
+
 /* ------------------------------------------------------------------------------------ receiving */
 
 static void lose(tcp_link *l, const char *reason)
@@ -527,6 +536,7 @@ static const ddl__link_ops tcp_ops = {
     .release = tcp_release,
     .take = tcp_take,
     .flush = tcp_flush,
+    .owes = tcp_owes,
     .sleeping = tcp_sleeping,
     .attend = tcp_attend,
     .close = tcp_close,

@@ -1,0 +1,481 @@
+/* plan_simulator.h - the plans of all ranks, executed in one process without sockets or threads.
+ *
+ * The operator is a hash that neither commutes nor associates, and finishing a reduction scrambles
+ * it, so a result is right only if every contribution came once, in its order, and was finished
+ * once. Links are as narrow as plan.h allows; what is lent is compared when it arrives. */
+#ifndef DDL_TESTS_PLAN_SIMULATOR_H
+#define DDL_TESTS_PLAN_SIMULATOR_H
+
+#include "plan/plan.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "check.h"
+#include "plan/builder.h"
+
+enum { RANKS_MAX = 31 };
+
+typedef struct span {
+    const uint64_t *lent; /* where the values still must be on arrival, or NULL */
+    int64_t count;
+    uint64_t heard; /* the ranks of whom the sender had heard */
+    unsigned readers;
+    struct span *next; /* in its outlet */
+    uint64_t values[];
+} span;
+
+/* Memory that is reused in order: up to the oldest span that a reader has not released. */
+typedef struct outlet {
+    span *oldest, **end;
+    int64_t bytes;
+} outlet;
+
+typedef struct queue {
+    span *spans[DDL__LINK_SPANS];
+    unsigned first, n;
+} queue;
+
+typedef struct simulated_rank {
+    ddl__plan *plan;
+    uint64_t *in, *out; /* the same in place */
+    int64_t wave, sent; /* bytes */
+    uint32_t step;
+    uint64_t heard;
+} simulated_rank;
+
+typedef struct world {
+    ddl__request request; /* rank: unused */
+    int64_t in_count, out_count, window;
+    unsigned queue_room, queue_most;
+    simulated_rank ranks[RANKS_MAX];
+    queue *queues;     /* size x size: from, to */
+    outlet *outlets;   /* size x size: from, to; where memory is shared: from, 0 */
+    const char *error; /* the first */
+} world;
+
+/* -------------------------------------------------------------------------------------- values */
+
+static uint64_t random_state = 1;
+
+static uint64_t random_below(uint64_t limit)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (random_state >> 11) % limit;
+}
+
+static uint64_t scramble(uint64_t x)
+{
+    x = (x ^ (x >> 31)) * 0x7fb5d329728ea185u;
+    return (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
+}
+
+static uint64_t input(int rank, int64_t i)
+{
+    return scramble(((uint64_t)rank << 40) + (uint64_t)i + 1);
+}
+
+static uint64_t combine(uint64_t a, uint64_t b)
+{
+    return (a << 13 | a >> 51) * 0x9e3779b97f4a7c15u + b;
+}
+
+/* Element i reduced over all ranks, beginning with `first` and going round. */
+static uint64_t reduced(const world *w, int first, int64_t i)
+{
+    int size = w->request.size;
+    uint64_t value = input(first % size, i);
+    for (int r = 1; r < size; r++)
+        value = combine(value, input((first + r) % size, i));
+    return size == 1 ? value : scramble(value);
+}
+
+/* --------------------------------------------------------------------------------------- world */
+
+static queue *queue_of(const world *w, uint32_t from, uint32_t to)
+{
+    return &w->queues[from * (uint32_t)w->request.size + to];
+}
+
+static outlet *outlet_of(const world *w, uint32_t from, uint32_t to)
+{
+    return &w->outlets[from * (uint32_t)w->request.size + (w->request.all_shared ? 0 : to)];
+}
+
+static int64_t whole(const ddl__request *request)
+{
+    return request->size * request->count;
+}
+
+static void size_buffers(world *w)
+{
+    const ddl__request *request = &w->request;
+    bool barrier = request->kind == DDL__BARRIER;
+    w->in_count = w->out_count = barrier ? 1 : request->count;
+    if (request->kind == DDL__REDUCE_SCATTER)
+        w->in_count = whole(request);
+    if (request->kind == DDL__ALLGATHER)
+        w->out_count = whole(request);
+    if (request->in_place && w->in_count < w->out_count)
+        w->in_count = w->out_count;
+    if (request->in_place)
+        w->out_count = w->in_count;
+}
+
+static uint64_t *new_values(int64_t count)
+{
+    uint64_t *values = malloc((size_t)(count + 1) * sizeof *values);
+    CHECK(values, "out of memory");
+    return values;
+}
+
+/* What a rank's buffer of `count` elements held before. */
+static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
+{
+    if (!is_in && !w->request.in_place)
+        return ~input(rank, i);
+    if (w->request.kind != DDL__ALLGATHER || !w->request.in_place)
+        return input(rank, i);
+    int64_t own = i - rank * w->request.count;
+    return own >= 0 && own < w->request.count ? input(rank, own) : ~input(rank, i);
+}
+
+static world *world_create(const ddl__request *request)
+{
+    world *w = calloc(1, sizeof *w);
+    CHECK(w, "out of memory");
+    w->request = *request;
+    w->window = request->window ? request->window : INT64_MAX;
+    w->queue_room = DDL__LINK_SPANS;
+    size_t pairs = (size_t)(request->size * request->size);
+    w->queues = calloc(pairs, sizeof *w->queues);
+    w->outlets = calloc(pairs, sizeof *w->outlets);
+    CHECK(w->queues && w->outlets, "out of memory");
+    for (size_t i = 0; i < pairs; i++)
+        w->outlets[i].end = &w->outlets[i].oldest;
+    size_buffers(w);
+    for (int r = 0; r < request->size; r++) {
+        simulated_rank *me = &w->ranks[r];
+        w->request.rank = r;
+        me->plan = ddl__plan_create(&w->request);
+        CHECK(me->plan, "no plan");
+        me->in = new_values(w->in_count);
+        me->out = request->in_place ? me->in : new_values(w->out_count);
+        me->heard = (uint64_t)1 << r;
+        for (int64_t i = 0; i < w->in_count; i++)
+            me->in[i] = original(w, r, true, i);
+        for (int64_t i = 0; i < w->out_count; i++)
+            me->out[i] = original(w, r, false, i);
+    }
+    return w;
+}
+
+static void drop_released(outlet *from, size_t element, bool all)
+{
+    span *oldest;
+    while ((oldest = from->oldest) && (oldest->readers == 0 || all)) {
+        from->oldest = oldest->next;
+        from->bytes -= oldest->count * (int64_t)element;
+        free(oldest);
+    }
+    if (!from->oldest)
+        from->end = &from->oldest;
+}
+
+static void world_destroy(world *w)
+{
+    for (int i = 0; i < w->request.size * w->request.size; i++)
+        drop_released(&w->outlets[i], w->request.element, true);
+    for (int r = 0; r < w->request.size; r++) {
+        simulated_rank *me = &w->ranks[r];
+        ddl__plan_destroy(me->plan);
+        if (me->out != me->in)
+            free(me->out);
+        free(me->in);
+    }
+    free(w->queues);
+    free(w->outlets);
+    free(w);
+}
+
+/* --------------------------------------------------------------------------------------- steps */
+
+static bool fail(world *w, const char *error)
+{
+    if (!w->error)
+        w->error = error;
+    return false;
+}
+
+static bool has_room(world *w, int r, const ddl__step *step, int64_t count)
+{
+    const uint32_t *targets = w->ranks[r].plan->ranks + step->target;
+    for (uint32_t i = 0; i < step->targets; i++) {
+        if (targets[i] == (uint32_t)r)
+            return fail(w, "sends to itself");
+        outlet *out = outlet_of(w, (uint32_t)r, targets[i]);
+        drop_released(out, w->request.element, false);
+        if (queue_of(w, (uint32_t)r, targets[i])->n == w->queue_room ||
+            out->bytes + count * (int64_t)w->request.element > w->window)
+            return false;
+    }
+    return true;
+}
+
+static bool has_operands(world *w, int r, const ddl__step *step)
+{
+    const uint32_t *operands = w->ranks[r].plan->ranks + step->operand;
+    for (uint32_t i = 0; i < step->operands; i++)
+        if (operands[i] != (uint32_t)r && queue_of(w, operands[i], (uint32_t)r)->n == 0)
+            return false;
+    return true;
+}
+
+static span *new_span(outlet *in, const uint64_t *values, int64_t count, uint64_t heard)
+{
+    span *s = malloc(sizeof *s + (size_t)count * sizeof *values);
+    CHECK(s, "out of memory");
+    *s = (span){.count = count, .heard = heard};
+    memcpy(s->values, values, (size_t)count * sizeof *values);
+    *in->end = s;
+    in->end = &s->next;
+    return s;
+}
+
+static void publish(world *w, int r, const ddl__step *step, const uint64_t *values,
+                    const uint64_t *lent, int64_t count)
+{
+    simulated_rank *me = &w->ranks[r];
+    const uint32_t *targets = me->plan->ranks + step->target;
+    int64_t bytes = count * (int64_t)w->request.element;
+    span *s = NULL;
+    for (uint32_t i = 0; i < step->targets; i++) {
+        outlet *out = outlet_of(w, (uint32_t)r, targets[i]);
+        if (!s || !w->request.all_shared) {
+            s = new_span(out, values, count, me->heard);
+            s->lent = step->stable ? lent : NULL;
+            out->bytes += bytes;
+        }
+        s->readers++;
+        queue *to = queue_of(w, (uint32_t)r, targets[i]);
+        to->spans[(to->first + to->n++) % DDL__LINK_SPANS] = s;
+        w->queue_most = to->n > w->queue_most ? to->n : w->queue_most;
+        me->sent += bytes;
+    }
+}
+
+/* The next span from a peer; it stays in its outlet's memory until its last reader comes here. */
+static const uint64_t *consume(world *w, uint32_t from, int r, int64_t count)
+{
+    queue *q = queue_of(w, from, (uint32_t)r);
+    if (q->n == 0) { /* an operand twice */
+        fail(w, "a span is missing");
+        return NULL;
+    }
+    span *s = q->spans[q->first];
+    q->first = (q->first + 1) % DDL__LINK_SPANS;
+    q->n--;
+    s->readers--;
+    w->ranks[r].heard |= s->heard;
+    if (s->count != count)
+        fail(w, "a span has another length");
+    else if (s->lent && memcmp(s->lent, s->values, (size_t)count * sizeof *s->lent))
+        fail(w, "lent memory was overwritten");
+    return w->error ? NULL : s->values;
+}
+
+static void reduce(world *w, int r, const ddl__step *step, const uint64_t *own, uint64_t *result,
+                   int64_t count)
+{
+    const uint32_t *operands = w->ranks[r].plan->ranks + step->operand;
+    for (uint32_t o = 0; o < step->operands; o++) {
+        const uint64_t *values =
+            operands[o] == (uint32_t)r ? own : consume(w, operands[o], r, count);
+        if (!values)
+            return;
+        for (int64_t i = 0; i < count; i++)
+            result[i] = o == 0 ? values[i] : combine(result[i], values[i]);
+    }
+    for (int64_t i = 0; step->finish && i < count; i++)
+        result[i] = scramble(result[i]);
+}
+
+static bool inside(int64_t start, int64_t count, int64_t all)
+{
+    return start >= 0 && start + count <= all;
+}
+
+/* One segment of one step, all or nothing; false if it is blocked or wrong. */
+static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t count)
+{
+    simulated_rank *me = &w->ranks[r];
+    int64_t src = step->src + k * me->plan->segment, dst = step->dst + k * me->plan->segment;
+    bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
+    if (step->kind == DDL__REDUCE)
+        writes = step->keep;
+    if (reads && !inside(src, count, step->space == DDL__IN ? w->in_count : w->out_count))
+        return fail(w, "reads outside");
+    if (writes && !inside(dst, count, w->out_count))
+        return fail(w, "writes outside");
+    if (!has_operands(w, r, step) || !has_room(w, r, step, count))
+        return false;
+
+    const uint64_t *from = reads ? (step->space == DDL__IN ? me->in : me->out) + src : NULL;
+    uint64_t *kept = writes ? me->out + dst : NULL, *result = NULL;
+    const uint64_t *taken;
+    switch ((ddl__step_kind)step->kind) {
+    case DDL__PUBLISH: publish(w, r, step, from, from, count); break;
+    case DDL__COPY: memmove(kept, from, (size_t)count * sizeof *from); break;
+    case DDL__REDUCE:
+        if (step->stable && !step->keep)
+            fail(w, "lends what it does not keep");
+        result = new_values(count); /* kept may be an operand too */
+        reduce(w, r, step, from, result, count);
+        if (kept)
+            memcpy(kept, result, (size_t)count * sizeof *kept);
+        publish(w, r, step, result, kept, count);
+        free(result);
+        break;
+    case DDL__TAKE:
+        taken = consume(w, me->plan->ranks[step->operand], r, count);
+        if (taken)
+            memcpy(kept, taken, (size_t)count * sizeof *taken);
+        publish(w, r, step, kept, kept, count);
+        break;
+    }
+    return !w->error;
+}
+
+/* ----------------------------------------------------------------------------------- schedules */
+
+typedef enum outcome { RAN, BLOCKED, DONE } outcome;
+
+static outcome advance(world *w, int r)
+{
+    simulated_rank *me = &w->ranks[r];
+    for (; me->wave < me->plan->waves; me->wave++, me->step = 0) {
+        for (; me->step < me->plan->n_steps; me->step++) {
+            const ddl__step *step = &me->plan->steps[me->step];
+            int64_t k = me->wave - step->skew, count = ddl__segment_length(me->plan, step, k);
+            if (count == 0)
+                continue;
+            if (!run_step(w, r, step, k, count))
+                return BLOCKED;
+            me->step++;
+            return RAN;
+        }
+    }
+    return DONE;
+}
+
+typedef enum schedule {
+    IN_TURN, /* a step each */
+    RANDOM,
+    PRIORITY, /* always the first that can, in a random order of the ranks */
+    SCHEDULES
+} schedule;
+
+static void shuffle(int *order, int n)
+{
+    for (int i = n - 1; i > 0; i--) {
+        int j = (int)random_below((uint64_t)i + 1), other = order[j];
+        order[j] = order[i];
+        order[i] = other;
+    }
+}
+
+/* NULL if all ranks came to their end, else what went wrong. */
+static const char *execute(world *w, schedule how)
+{
+    int size = w->request.size, order[RANKS_MAX], start = 0;
+    for (int i = 0; i < size; i++)
+        order[i] = i;
+    if (how == PRIORITY)
+        shuffle(order, size);
+    for (;;) {
+        int done = 0, i = 0;
+        outcome last = BLOCKED;
+        if (how == RANDOM)
+            start = (int)random_below((uint64_t)size);
+        for (; i < size && last != RAN && !w->error; i++) {
+            last = advance(w, order[(start + i) % size]);
+            done += last == DONE;
+        }
+        if (w->error)
+            return w->error;
+        if (done == size)
+            break;
+        if (last != RAN)
+            return "deadlock";
+        if (how == IN_TURN)
+            start = (start + i) % size;
+    }
+    for (int i = 0; i < size * size; i++)
+        if (w->queues[i].n)
+            return "a span was never taken";
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------- results */
+
+static bool is_ring(const world *w)
+{
+    return strcmp(w->ranks[0].plan->name, "ring") == 0;
+}
+
+/* Of an all-reduce; `share` is the one in which i lies. In a ring it starts behind its owner. */
+static uint64_t expected(const world *w, int rank, int share, int64_t i)
+{
+    int64_t count = w->request.count, block = rank * count;
+    switch (w->request.kind) {
+    case DDL__ALLREDUCE: return reduced(w, is_ring(w) ? share + 1 : 0, i);
+    case DDL__REDUCE_SCATTER:
+        if (!w->request.in_place)
+            return reduced(w, is_ring(w) ? rank + 1 : 0, block + i);
+        return i >= block && i < block + count ? reduced(w, is_ring(w) ? rank + 1 : 0, i)
+                                               : original(w, rank, false, i);
+    case DDL__ALLGATHER: return input((int)(i / count), i % count);
+    case DDL__BROADCAST: return input(w->request.root, i);
+    case DDL__BARRIER: break;
+    }
+    return 0;
+}
+
+static const char *verify(const world *w)
+{
+    const ddl__request *request = &w->request;
+    uint64_t everybody = ((uint64_t)1 << request->size) - 1;
+    for (int r = 0; r < request->size; r++) {
+        const simulated_rank *me = &w->ranks[r];
+        if (request->kind == DDL__BARRIER && me->heard != everybody)
+            return "left the barrier too early";
+        for (int64_t i = 0; !request->in_place && i < w->in_count; i++)
+            if (me->in[i] != original(w, r, true, i))
+                return "wrote to the input";
+        if (request->kind == DDL__BARRIER)
+            continue;
+        for (int64_t i = 0, share = -1, end = 0; i < w->out_count; i++) {
+            while (request->kind == DDL__ALLREDUCE && i == end) {
+                ddl__share next = ddl__share_of(request, (int)++share);
+                end = next.start + next.count;
+            }
+            if (request->kind == DDL__ALLREDUCE && r > 0) {
+                if (me->out[i] != w->ranks[0].out[i]) /* which is right */
+                    return "ranks differ";
+            } else if (me->out[i] != expected(w, r, (int)share, i)) {
+                return "a wrong result";
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *simulate(world *w, schedule how)
+{
+    const char *error = execute(w, how);
+    return error ? error : verify(w);
+}
+
+#endif
