@@ -1,7 +1,7 @@
 /* allreduce.c - time of one in-place f32 all-reduce between processes of this host, from C.
  *
  *   cc -O2 bench/allreduce.c -Ilibddl/include -Lbuild -lddl -o allreduce
- *   ./allreduce RANKS BYTES [SECONDS]         DDL_LINKS=tcp for TCP over loopback
+ *   ./allreduce RANKS BYTES [SECONDS [SEGMENT]]   DDL_LINKS=tcp for TCP over loopback
  *
  * Forks the ranks, pins rank r to core r, checks every result, rewrites the buffers between
  * iterations, prints the fastest and the median time. */
@@ -89,7 +89,7 @@ static void measure(ddl_comm *comm, size_t bytes, double seconds)
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: %s RANKS BYTES [SECONDS]\n", argv[0]);
+        fprintf(stderr, "usage: %s RANKS BYTES [SECONDS [SEGMENT]]\n", argv[0]);
         return 2;
     }
     int size = atoi(argv[1]), rank = 0, failed = 0;
@@ -103,7 +103,9 @@ int main(int argc, char **argv)
     ddl_endpoint *endpoint;
     ddl_comm *comm;
     must(ddl_endpoint_create(NULL, &endpoint));
-    must(ddl_rendezvous(endpoint, url, rank, size, NULL, &comm));
+    ddl_comm_config config = {.struct_size = sizeof config,
+                              .segment_bytes = argc > 4 ? (uint64_t)atoll(argv[4]) : 0};
+    must(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
     measure(comm, (size_t)atoll(argv[2]), seconds);
     ddl_comm_destroy(comm);
     ddl_endpoint_destroy(endpoint);
