@@ -111,7 +111,7 @@ static bool publish_span(ddl__link *const *to, unsigned n, uint64_t k, size_t by
         return false;
     ddl__signature signature = signature_of(k);
     fill(span, bytes, k);
-    to[0]->ops->publish(to, n, span, bytes, &signature, false);
+    to[0]->ops->publish(to, n, span, bytes, &signature);
     return true;
 }
 

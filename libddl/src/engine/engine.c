@@ -215,7 +215,7 @@ static bool start(ddl__engine *engine, ddl_work *work)
                  engine->config.names[engine->config.rank], (long long)call->count);
         return false;
     }
-    ddl__run_start(&engine->runner, work, plan);
+    ddl__run_start(work, plan);
     return true;
 }
 

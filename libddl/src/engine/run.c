@@ -2,16 +2,9 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "engine/describe.h"
-
-enum {
-    STREAM_MINIMUM = 32 * 1024, /* bytes of a span worth storing past the caches */
-};
-
-/* Reading spans that were stored plainly, from a core that is near, goes at the speed of a shared
- * cache; from a far one at a fraction of a streamed span's. See docs/performance.md. */
-static const float NEAR_RATE = 5.0f; /* bytes per ns */
 
 /* Memory that a later step overwrites before it is received must be copied. */
 static bool lends(const ddl__link *link, const ddl__step *step)
@@ -19,17 +12,7 @@ static bool lends(const ddl__link *link, const ddl__step *step)
     return link->ops->lends && step->stable;
 }
 
-static bool far_away(const ddl__runner *runner)
-{
-    for (int i = 0; i < runner->size; i++) {
-        const ddl__link *link = runner->links[i];
-        if (link && link->ops->shared && link->plain_rate < NEAR_RATE)
-            return true;
-    }
-    return false;
-}
-
-void ddl__run_start(ddl__runner *runner, ddl_work *work, const ddl__plan *plan)
+void ddl__run_start(ddl_work *work, const ddl__plan *plan)
 {
     const ddl__call *call = &work->call;
     work->plan = plan;
@@ -41,7 +24,6 @@ void ddl__run_start(ddl__runner *runner, ddl_work *work, const ddl__plan *plan)
     work->published = 0;
     work->received = false;
     work->signature = ddl__signature_of(call, work->sequence);
-    work->streams = plan->segment * (int64_t)work->element >= STREAM_MINIMUM && far_away(runner);
 }
 
 /* --------------------------------------------------------------------------------------- steps */
@@ -71,16 +53,25 @@ static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const dd
     return n;
 }
 
-/* The first segment of an operation is always stored plainly, so that its reader learns whether
- * the writer's core is near. */
-static bool stream_span(const ddl_work *work, size_t bytes, int64_t k)
+/* Copy into shared memory by the better kind of stores. */
+static void store(ddl__runner *runner, void *span, const void *memory, size_t bytes)
 {
-    return work->streams && k > 0 && bytes >= STREAM_MINIMUM;
+    if (bytes < DDL__STREAM_MINIMUM) {
+        memcpy(span, memory, bytes);
+        return;
+    }
+    bool streamed = ddl__stores_choose(&runner->stores);
+    int64_t start = ddl__now();
+    if (streamed)
+        runner->kernels->stream(span, memory, bytes);
+    else
+        memcpy(span, memory, bytes);
+    ddl__stores_learn(&runner->stores, streamed, bytes, ddl__now() - start);
 }
 
 /* Send memory to all targets not yet served. */
 static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
-                    size_t bytes, int64_t k)
+                    size_t bytes)
 {
     while (work->published < step->targets) {
         unsigned n = next_targets(runner, work, step);
@@ -92,12 +83,8 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
             void *span = ops->reserve(runner->targets, n, bytes);
             if (!span)
                 return false;
-            bool streamed = stream_span(work, bytes, k);
-            if (streamed)
-                runner->kernels->stream(span, memory, bytes);
-            else
-                memcpy(span, memory, bytes);
-            ops->publish(runner->targets, n, span, bytes, &work->signature, streamed);
+            store(runner, span, memory, bytes);
+            ops->publish(runner->targets, n, span, bytes, &work->signature);
         }
         work->published += n;
     }
@@ -147,18 +134,18 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (direct && !span)
             return false;
 
-        bool streamed = span && kept && stream_span(work, bytes, k);
+        bool streamed = span && kept && runner->stores.rate[1] > runner->stores.rate[0];
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
                     kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
                     step->finish ? runner->size : 1);
         if (direct) {
-            ops->publish(runner->targets, n, span, bytes, &work->signature, streamed);
+            ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;
         }
         release(runner, work, step);
         work->received = true;
     }
-    return publish(runner, work, step, kept, bytes, k);
+    return publish(runner, work, step, kept, bytes);
 }
 
 static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
@@ -172,7 +159,7 @@ static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step,
             return false;
         work->received = true;
     }
-    return publish(runner, work, step, dst, bytes, k);
+    return publish(runner, work, step, dst, bytes);
 }
 
 static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
@@ -180,7 +167,7 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
 {
     size_t bytes = (size_t)length * work->element;
     switch ((ddl__step_kind)step->kind) {
-    case DDL__PUBLISH: return publish(runner, work, step, source(work, step, k), bytes, k);
+    case DDL__PUBLISH: return publish(runner, work, step, source(work, step, k), bytes);
     case DDL__REDUCE: return run_reduce(runner, work, step, k, length);
     case DDL__TAKE: return run_take(runner, work, step, k, length);
     case DDL__COPY: memcpy(destination(work, step, k), source(work, step, k), bytes); return true;

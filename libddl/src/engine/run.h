@@ -2,6 +2,7 @@
 #ifndef DDL_ENGINE_RUN_H
 #define DDL_ENGINE_RUN_H
 
+#include "engine/stores.h"
 #include "engine/work.h"
 #include "reduce/reduce.h"
 
@@ -14,6 +15,7 @@ typedef struct ddl__runner {
     unsigned n_lending;
     ddl__link **targets; /* room for size links */
     const void **operands;
+    ddl__stores stores;
 } ddl__runner;
 
 typedef enum ddl__progress {
@@ -22,7 +24,7 @@ typedef enum ddl__progress {
     DDL__FINISHED /* complete: the work's buffers are no longer used */
 } ddl__progress;
 
-void ddl__run_start(ddl__runner *runner, ddl_work *work, const ddl__plan *plan);
+void ddl__run_start(ddl_work *work, const ddl__plan *plan);
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 
 /* The link whose state keeps the blocked work from ever going on, or NULL. */

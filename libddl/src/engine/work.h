@@ -41,7 +41,6 @@ struct ddl_work {
     uint32_t step;
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
-    bool streams;       /* store into shared memory past the caches */
 
     /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
     atomic_int status;

@@ -41,9 +41,9 @@ typedef struct ddl__link_ops {
     /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room; not
      * reserved twice without a publish. */
     void *(*reserve)(ddl__link *const *to, unsigned n, size_t bytes);
-    /* Publish what was reserved last. Cannot fail. `streamed`: stored past the caches. */
+    /* Publish what was reserved last. Cannot fail. */
     void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,
-                    const ddl__signature *signature, bool streamed);
+                    const ddl__signature *signature);
     /* Publish the caller's own memory, to stay unchanged until flush says so; false while there is
      * no room. */
     bool (*lend)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
@@ -81,9 +81,6 @@ struct ddl__link {
     ddl__signature found; /* MISMATCH: what came instead */
     size_t found_bytes;
     char reason[256]; /* ABORTED, LOST: in words */
-    /* How fast spans that the peer stored plainly and streamed were read, bytes per ns; 0: not yet
-     * known. Meaningful where ops->shared. */
-    float plain_rate, streamed_rate;
 };
 
 #endif

@@ -30,21 +30,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-
 enum {
     MAGIC = 0x64646c61,
     LAYOUT = 1,
     LINE = 64,
     QUEUE = 64,      /* entries per lane */
     SHORT_SPAN = 32, /* bytes that fit into an entry */
-    TIMED_SPAN = 32 * 1024
 };
 
 /* ------------------------------------------------------------------------- shared memory layout */
 
 typedef struct entry {
-    alignas(LINE) atomic_ullong stamp; /* (position + 1) * 2 + streamed; 0: never written */
+    alignas(LINE) atomic_ullong stamp; /* position + 1; 0: never written */
     ddl__signature signature;
     uint32_t offset, bytes;
     unsigned char inline_span[SHORT_SPAN];
@@ -271,7 +268,7 @@ static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 }
 
 static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
-                        const ddl__signature *signature, bool streamed)
+                        const ddl__signature *signature)
 {
     ddl__arena *arena = shm(to[0])->own;
     bool is_short = bytes <= SHORT_SPAN;
@@ -289,7 +286,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
         e->bytes = (uint32_t)bytes;
         if (is_short)
             memcpy(e->inline_span, span, bytes);
-        atomic_store_explicit(&e->stamp, r->published * 2 + streamed, memory_order_seq_cst);
+        atomic_store_explicit(&e->stamp, r->published, memory_order_seq_cst);
         ring(s);
     }
 }
@@ -301,7 +298,7 @@ static bool shm_lend(ddl__link *const *to, unsigned n, const void *memory, size_
     if (!span)
         return false;
     memcpy(span, memory, bytes);
-    shm_publish(to, n, span, bytes, signature, false);
+    shm_publish(to, n, span, bytes, signature);
     return true;
 }
 
@@ -314,7 +311,7 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
 {
     shm_link *s = shm(link);
     entry *e = next_entry(s);
-    if (atomic_load_explicit(&e->stamp, memory_order_seq_cst) >> 1 != s->position + 1)
+    if (atomic_load_explicit(&e->stamp, memory_order_seq_cst) != s->position + 1)
         return NULL;
     if (e->bytes != bytes || e->signature.words[0] != signature->words[0] ||
         e->signature.words[1] != signature->words[1]) {
@@ -344,26 +341,12 @@ static void shm_release(ddl__link *link)
     ring(s);
 }
 
-/* Copy out, and learn how fast the peer's stores come across. */
-static void timed_copy(shm_link *s, void *dst, const void *span, size_t bytes)
-{
-    bool streamed = atomic_load_explicit(&next_entry(s)->stamp, memory_order_relaxed) & 1;
-    float *rate = streamed ? &s->link.streamed_rate : &s->link.plain_rate;
-    int64_t start = ddl__now();
-    memcpy(dst, span, bytes);
-    float sample = (float)bytes / (float)(ddl__now() - start + 1);
-    *rate = *rate > 0 ? 0.75f * *rate + 0.25f * sample : sample;
-}
-
 static bool shm_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
 {
     const void *span = shm_peek(link, bytes, signature);
     if (!span)
         return false;
-    if (bytes >= TIMED_SPAN)
-        timed_copy(shm(link), dst, span, bytes);
-    else
-        memcpy(dst, span, bytes);
+    memcpy(dst, span, bytes);
     shm_release(link);
     return true;
 }

@@ -281,9 +281,8 @@ static void *tcp_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 }
 
 static void tcp_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
-                        const ddl__signature *signature, bool streamed)
+                        const ddl__signature *signature)
 {
-    (void)streamed;
     atomic_uint *users = slot_users(of(to[0])->slots, span);
     atomic_store_explicit(users, n, memory_order_relaxed);
     for (unsigned i = 0; i < n; i++)

@@ -1,0 +1,49 @@
+/* stores.h - plain or streaming stores into shared memory, by what they are measured to give.
+ *
+ * A plain store first takes the cache line from the core that read it last. Next door that is
+ * quicker than memory, from a far core many times slower; virtual cores move between the two within
+ * seconds, so nothing that is asked once will do. The writer sees it in its own rate: both kinds
+ * are timed as they are used, the better one is used, and every 31st span tries the other. A span's
+ * kind changes no result.
+ */
+#ifndef DDL_ENGINE_STORES_H
+#define DDL_ENGINE_STORES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DDL__STREAM_MINIMUM = 32 * 1024, /* bytes of a span for which the kind of stores matters */
+    DDL__STORES_TRY = 31             /* no divisor of the number of spans of usual operations */
+};
+
+typedef struct ddl__stores {
+    float rate[2]; /* bytes per ns: plain, streamed; 0: not yet known */
+    uint32_t spans;
+} ddl__stores;
+
+/* Whether streaming is better. For spans of at least DDL__STREAM_MINIMUM, as the rest. */
+static inline bool ddl__stores_better(const ddl__stores *stores)
+{
+    return stores->rate[1] > stores->rate[0];
+}
+
+/* Whether to stream the next span, which will be learnt from. */
+static inline bool ddl__stores_choose(ddl__stores *stores)
+{
+    bool better = ddl__stores_better(stores);
+    bool unknown = stores->rate[better] > 0 && !(stores->rate[!better] > 0);
+    return unknown || ++stores->spans % DDL__STORES_TRY == 0 ? !better : better;
+}
+
+/* A span of so many bytes was stored in so much time. One slow sample, which a preemption gives,
+ * decides nothing. */
+static inline void ddl__stores_learn(ddl__stores *stores, bool streamed, size_t bytes, int64_t ns)
+{
+    float sample = (float)bytes / (float)(ns + 1), *rate = &stores->rate[streamed];
+    float weight = sample < *rate / 2 ? 0.125f : 0.25f;
+    *rate = *rate > 0 ? *rate + weight * (sample - *rate) : sample;
+}
+
+#endif

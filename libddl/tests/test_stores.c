@@ -1,0 +1,35 @@
+/* The choice between plain and streaming stores follows the machine, and one slow sample does not
+ * turn it. */
+#include "engine/stores.h"
+
+#include "check.h"
+
+enum { SPAN = 256 * 1024 };
+
+/* Store spans on a machine with these rates in bytes per ns; the number that was streamed. */
+static int run(ddl__stores *stores, int spans, double plain, double streamed)
+{
+    int n = 0;
+    for (int i = 0; i < spans; i++) {
+        bool stream = ddl__stores_choose(stores);
+        ddl__stores_learn(stores, stream, SPAN, (int64_t)(SPAN / (stream ? streamed : plain)));
+        n += stream;
+    }
+    return n;
+}
+
+int main(void)
+{
+    ddl__stores stores = {0};
+    int n = run(&stores, 310, 12, 8); /* near */
+    CHECK(n >= 10 && n <= 12, "%d of 310 streamed while near", n);
+    n = run(&stores, 310, 1.8, 16); /* the core moved away */
+    CHECK(n >= 290, "%d of 310 streamed while far", n);
+    n = run(&stores, 620, 12, 8); /* and back */
+    CHECK(n < 250, "%d of 620 streamed when near again", n);
+
+    CHECK(!ddl__stores_better(&stores), "plain is better by now");
+    ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
+    CHECK(!ddl__stores_better(&stores), "one slow sample turned the choice");
+    return 0;
+}
