@@ -11,6 +11,9 @@
 
 enum { RANKS_MAX = 16 };
 
+/* As `links`: ranks 0 and 1 share memory, the others are joined to all by TCP. */
+#define LINKS_MIXED UINT32_MAX
+
 typedef void rank_fn(ddl_comm *comm, void *argument);
 
 typedef struct ranks {
@@ -42,9 +45,12 @@ static void *rank_main(void *argument)
     const void *addresses[RANKS_MAX];
     for (int i = 0; i < all->size; i++)
         addresses[i] = all->addresses[i];
+    ddl_comm_config config = all->config;
+    if (config.links == LINKS_MIXED)
+        config.links = self->rank < 2 ? 0 : DDL_LINK_TCP;
     ddl_comm *comm;
     OK(ddl_comm_create(all->endpoints[self->rank], addresses, all->lengths, self->rank, all->size,
-                       &all->config, &comm));
+                       &config, &comm));
     all->fn(comm, all->argument);
     ddl_comm_destroy(comm);
     return NULL;
