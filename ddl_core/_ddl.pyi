@@ -1,0 +1,5 @@
+# The cffi module that _build.py generates.
+from typing import Any
+
+ffi: Any
+lib: Any

@@ -1,0 +1,79 @@
+"""What may be chosen about a comm, in Python's units."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import SupportsFloat, SupportsIndex
+
+from ddl_core.errors import InvalidArgument
+
+LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to make a comm. Every default means: the library's own.
+
+    links               the kinds of links allowed, of "inproc", "shm" and "tcp"; None: the
+                        environment variable DDL_LINKS, else all
+    tag                 tells comms over one list of addresses apart; 0: the count of creations
+    epoch               equal on all members
+    timeout             seconds for the creation; None: 5 minutes
+    operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer
+                        kills the comm
+    segment_bytes       the granularity of pipelining; 0: chosen
+    """
+
+    links: Iterable[str] | None = None
+    tag: int = 0
+    epoch: int = 0
+    timeout: float | None = None
+    operation_timeout: float | None = None
+    segment_bytes: int = 0
+
+    def fields(self) -> dict[str, int]:
+        """The fields of ddl_comm_config, but struct_size. InvalidArgument names a wrong value."""
+        return {
+            "links": _link_bits(self.links),
+            "tag": integer(self.tag, "tag", 0, 2**64 - 1),
+            "epoch": integer(self.epoch, "epoch", 0, 2**64 - 1),
+            "timeout_ms": milliseconds(self.timeout, "timeout"),
+            "operation_timeout_ms": milliseconds(self.operation_timeout, "operation_timeout"),
+            "segment_bytes": integer(self.segment_bytes, "segment_bytes", 0, 2**64 - 1),
+        }
+
+
+def _link_bits(links: Iterable[str] | None) -> int:
+    if links is None:
+        return 0
+    names = {links} if isinstance(links, str) else set(links)
+    if not names or names - LINKS.keys():
+        raise InvalidArgument(f"links: {links!r} is not a choice of {', '.join(LINKS)}")
+    return sum(LINKS[name] for name in names)
+
+
+def integer(value: SupportsIndex, argument: str, low: int, high: int) -> int:
+    """`value` as an int from `low` to `high`, else InvalidArgument naming `argument`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{argument}: {value!r} is not an integer") from None
+    if not low <= number <= high:
+        raise InvalidArgument(f"{argument}: {number} is not from {low} to {high}")
+    return number
+
+
+def milliseconds(seconds: SupportsFloat | None, argument: str) -> int:
+    """Seconds as whole milliseconds of at least 1; 0, which means the default, for None."""
+    if seconds is None:
+        return 0
+    try:
+        value = float(seconds)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{argument}: {seconds!r} is not a number of seconds") from None
+    if not 0 < value < 1e12:
+        raise InvalidArgument(f"{argument}: {seconds} is not a positive number of seconds")
+    return math.ceil(value * 1000)

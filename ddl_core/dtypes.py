@@ -1,0 +1,57 @@
+"""The element types of libddl: their values in ddl.h, in NumPy and in DLPack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddl_core.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type.
+
+    `value` is the ddl_dtype, `name` NumPy's name of the type (bfloat16: the one of ml_dtypes),
+    `dlpack` DLPack's (type code, bits).
+    """
+
+    name: str
+    value: int
+    itemsize: int
+    dlpack: tuple[int, int]
+
+
+_INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4  # DLDataTypeCode
+
+TABLE = (
+    DType("int8", 2, 1, (_INT, 8)),
+    DType("uint8", 3, 1, (_UINT, 8)),
+    DType("int32", 6, 4, (_INT, 32)),
+    DType("int64", 8, 8, (_INT, 64)),
+    DType("float16", 10, 2, (_FLOAT, 16)),
+    DType("bfloat16", 11, 2, (_BFLOAT, 16)),
+    DType("float32", 12, 4, (_FLOAT, 32)),
+    DType("float64", 13, 8, (_FLOAT, 64)),
+)
+
+_BY_NAME = {dtype.name: dtype for dtype in TABLE}
+_BY_DLPACK = {dtype.dlpack: dtype for dtype in TABLE}
+_NAMES = ", ".join(_BY_NAME)
+
+
+def from_name(name: str, argument: str) -> DType:
+    """The type with NumPy's `name`. InvalidArgument, naming `argument`, when there is none."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise InvalidArgument(f"{argument}: dtype {name} is none of {_NAMES}") from None
+
+
+def from_dlpack(code: int, bits: int, argument: str) -> DType:
+    """The type with DLPack's `code` and `bits`. InvalidArgument when there is none."""
+    try:
+        return _BY_DLPACK[code, bits]
+    except KeyError:
+        raise InvalidArgument(
+            f"{argument}: DLPack type code {code} with {bits} bits is none of {_NAMES}"
+        ) from None

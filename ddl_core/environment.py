@@ -1,0 +1,145 @@
+"""Find out from the environment which world this process was started in.
+
+    ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS
+    mpirun     OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI, ...), PMIX_RANK
+    torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+    srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
+    alone      none of these: size 1
+
+in this order, except that a launcher started by another one counts before it. Everywhere but under
+mpirun the ranks meet at a TCP address of rank 0, at a port derived from what all know; where that
+does not suit, DDL_RENDEZVOUS=tcp://host:port says another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddl_core.errors import InvalidArgument
+
+# torchrun's store listens at MASTER_PORT itself. Where the sum is no port, it is subtracted.
+TORCHRUN_PORT_OFFSET = 17
+# srun gives no port: one of these, below the range from which Linux takes ports by itself.
+SRUN_PORTS = range(20000, 32000)
+
+
+@dataclass(frozen=True)
+class World:
+    """Where this process is.
+
+    launcher   "ddlrun", "mpirun", "torchrun", "srun" or "alone"
+    rank       from 0 to size - 1; -1 where only MPI knows it
+    size       0 where only MPI knows it
+    url        where the ranks meet; None under mpirun, and where there is one rank
+    secret     what tells this job from others; None: DDL_SECRET, where that is set
+    warning    what looks wrong about this environment; "" for nothing
+    """
+
+    launcher: str
+    rank: int = 0
+    size: int = 1
+    url: str | None = None
+    secret: str | None = None
+    warning: str = ""
+
+
+def detect(env: Mapping[str, str]) -> World:
+    """The world that the environment `env` describes. InvalidArgument names a variable that is
+    missing, no number, or out of range."""
+    world = _ddlrun(env) or _mpirun(env) or _torchrun(env) or _srun(env) or _alone(env)
+    if world.size and not 0 <= world.rank < world.size:
+        raise InvalidArgument(f"{world.launcher} set rank {world.rank} of {world.size}")
+    return world
+
+
+def _ddlrun(env: Mapping[str, str]) -> World | None:
+    if "DDL_RANK" not in env and "DDL_SIZE" not in env:
+        return None
+    rank, size = _number(env, "DDL_RANK"), _number(env, "DDL_SIZE")
+    if "DDL_RENDEZVOUS" not in env and size != 1:
+        raise InvalidArgument("DDL_RANK and DDL_SIZE are set, but DDL_RENDEZVOUS is not")
+    return World("ddlrun", rank, size, env.get("DDL_RENDEZVOUS"))
+
+
+def _mpirun(env: Mapping[str, str]) -> World | None:
+    if "TORCHELASTIC_RUN_ID" in env:  # of a torchrun that mpirun started
+        return None
+    if "OMPI_COMM_WORLD_RANK" in env:
+        size = _number(env, "OMPI_COMM_WORLD_SIZE")
+        return World("mpirun", _number(env, "OMPI_COMM_WORLD_RANK"), size)
+    # srun may set PMI's variables for any program; it counts as mpirun when an mpirun below it,
+    # which has one more variable, set them.
+    if _in_srun_step(env) and "MPI_LOCALNRANKS" not in env:
+        return None
+    if "PMI_RANK" in env:
+        return World("mpirun", _number(env, "PMI_RANK"), _number(env, "PMI_SIZE"))
+    if "PMIX_RANK" in env:
+        return World("mpirun", -1, 0)
+    return None
+
+
+def _torchrun(env: Mapping[str, str]) -> World | None:
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
+        return None
+    rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+    port = _number(env, "MASTER_PORT") + TORCHRUN_PORT_OFFSET
+    if port > 65535:
+        port -= 2 * TORCHRUN_PORT_OFFSET
+    job = [env.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
+    return _meet("torchrun", rank, size, env["MASTER_ADDR"], port, ".".join(job), env)
+
+
+def _srun(env: Mapping[str, str]) -> World | None:
+    if not _in_srun_step(env):
+        return None
+    tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
+    rank, size = _number(env, "SLURM_PROCID"), _number(env, tasks)
+    job, step = _number(env, "SLURM_JOB_ID"), _number(env, "SLURM_STEP_ID")
+    nodes = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
+    host = first_host(env.get(nodes, "127.0.0.1"))
+    port = SRUN_PORTS[(31 * job + step) % len(SRUN_PORTS)]
+    return _meet("srun", rank, size, host, port, f"{job}.{step}", env)
+
+
+def _alone(env: Mapping[str, str]) -> World:
+    tasks = env.get("SLURM_NTASKS", "1")
+    if tasks == "1":
+        return World("alone")
+    return World(
+        "alone",
+        warning=f"Slurm's SLURM_NTASKS is {tasks}, but srun did not start this process: it runs"
+        " alone; start it by srun, mpirun or ddlrun",
+    )
+
+
+def _in_srun_step(env: Mapping[str, str]) -> bool:
+    """Whether srun started this process, or a parent of it. The shells of sbatch and salloc have
+    Slurm's variables as well, but belong to no numbered step."""
+    return "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "").isdecimal()
+
+
+def _meet(
+    launcher: str, rank: int, size: int, host: str, port: int, job: str, env: Mapping[str, str]
+) -> World:
+    if ":" in host:  # IPv6
+        host = f"[{host}]"
+    url = env.get("DDL_RENDEZVOUS", f"tcp://{host}:{port}")
+    secret = None if "DDL_SECRET" in env else job
+    return World(launcher, rank, size, url if size != 1 else None, secret)
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list as Slurm writes it: "n07" of "n[07-09,12],gpu1"."""
+    first = re.match(r"(?:\[[^\]]*\]|[^,\[])*", nodes)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0] if first else nodes)
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name)
+    if text is None:
+        raise InvalidArgument(f"the environment has no {name}, which belongs to the others")
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise InvalidArgument(f'{name} is "{text}", not a number')
+    return int(text)

@@ -1,0 +1,1 @@
+"""ddlrun: start the ranks of a job, look after them, and end together."""

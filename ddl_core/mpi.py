@@ -1,0 +1,110 @@
+"""The MPI door: ranks that mpirun started exchange their endpoints' addresses by MPI.
+
+MPI carries nothing else, so any MPI will do that mpi4py was made for.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+from ddl_core.comm import Comm
+from ddl_core.config import Config
+from ddl_core.endpoint import Endpoint
+from ddl_core.environment import World
+from ddl_core.errors import DdlError, InvalidState, Refused, TimedOut, Unreachable, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SECRET_BYTES = 32
+# Of one rank: whether it has an address, the length of what follows, the address or why not.
+_RECORD = struct.Struct("?H2045s")
+_TEXT_BYTES = 2045
+_DEFAULT_TIMEOUT = 300.0  # seconds, that of ddl_comm_create
+
+
+def connect(world: World, config: Config, host: str | None, secret: str | None) -> Comm:
+    """Join all ranks of MPI_COMM_WORLD. All of them call it.
+
+    secret: None for one that rank 0 draws. Raises Unsupported without a usable mpi4py, Refused when
+    mpi4py and mpirun belong to different MPIs, TimedOut when not all ranks come, Unreachable when
+    another rank failed; else what Endpoint and Endpoint.connect raise.
+    """
+    mpi = _import()
+    comm = mpi.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if world.size not in (0, size):
+        raise Refused(
+            f"mpirun started this process as rank {world.rank} of {world.size}, but mpi4py with"
+            f" {mpi.Get_library_version().split(',')[0].strip()!r} sees {size}: it uses another"
+            " MPI than mpirun's; set MPI4PY_LIBMPI to the library of the latter"
+        )
+    seconds = _DEFAULT_TIMEOUT if config.timeout is None else config.timeout
+    deadline = time.monotonic() + seconds
+
+    def finish(request: Any) -> None:
+        pause = 1e-5
+        while not request.Test():
+            if time.monotonic() > deadline:
+                raise TimedOut(f"not all of the {size} MPI ranks called init within {seconds} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-2)
+
+    if secret is None:
+        secret = _agree_on_secret(comm, finish)
+    endpoint, failure = None, None
+    try:
+        endpoint = Endpoint(secret=secret, host=host)
+        good, text = True, endpoint.address
+    except DdlError as error:
+        failure = error
+        good, text = False, str(error).encode()[:_TEXT_BYTES]
+    try:
+        own = bytearray(_RECORD.pack(good, len(text), text))
+        everybody = bytearray(size * _RECORD.size)
+        finish(comm.Iallgather(own, everybody))
+        if failure:
+            raise failure
+        assert endpoint is not None
+        return endpoint.connect(_addresses(everybody), rank, config, owned=True)
+    except BaseException:
+        if endpoint:
+            endpoint.close()
+        raise
+
+
+def _import() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise Unsupported(
+            f"mpirun started this process, but mpi4py cannot be imported ({error});"
+            " pip install 'libddl[mpi]'"
+        ) from error
+    except RuntimeError as error:  # it finds no MPI library
+        raise Unsupported(
+            f"mpirun started this process, but mpi4py does not work: {error}"
+        ) from error
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        raise InvalidState("MPI is not initialised, or finalised already")
+    return MPI
+
+
+def _agree_on_secret(comm: Any, finish: Callable[[Any], None]) -> str:
+    secret = bytearray(secrets.token_bytes(_SECRET_BYTES))
+    finish(comm.Ibcast(secret, root=0))
+    return secret.hex()
+
+
+def _addresses(records: bytearray) -> list[bytes]:
+    """The ranks' addresses. Unreachable names the first rank that has none, and why."""
+    addresses = []
+    for rank, (good, length, text) in enumerate(_RECORD.iter_unpack(records)):
+        if not good:
+            reason = text[:length].decode(errors="replace")
+            raise Unreachable(f"rank {rank} has no endpoint: {reason}")
+        addresses.append(text[:length])
+    return addresses

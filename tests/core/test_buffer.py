@@ -1,0 +1,180 @@
+"""Arrays of any kind come in without a copy, or are refused with the argument's name."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ddl_core import _lib
+from ddl_core.buffer import as_buffer
+from ddl_core.dtypes import TABLE
+from ddl_core.errors import InvalidArgument
+
+NUMPY_TYPES = [
+    np.dtype(ml_dtypes.bfloat16 if dtype.name == "bfloat16" else dtype.name) for dtype in TABLE
+]
+
+
+class DLPack:
+    """A tensor that has nothing but DLPack."""
+
+    def __init__(self, data: np.ndarray[Any, Any], device: tuple[int, int] = (1, 0)) -> None:
+        self.data, self.device = data, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.data.__dlpack__(**arguments)
+
+
+class OldDLPack(DLPack):
+    """The same as before DLPack 1.0."""
+
+    def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
+        return self.data.__dlpack__(stream=stream)
+
+
+class ArrayInterface:
+    """A tensor that has nothing but NumPy's array interface."""
+
+    def __init__(self, data: np.ndarray[Any, Any]) -> None:
+        self.data = data
+        self.__array_interface__ = data.__array_interface__
+
+
+def address(data: np.ndarray[Any, Any]) -> int:
+    return data.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", NUMPY_TYPES, ids=str)
+def test_numpy(dtype: np.dtype[Any]) -> None:
+    data = np.zeros((3, 5), dtype)
+    buffer = as_buffer(data, "send", write=True)
+    assert (buffer.address, buffer.count, buffer.writable) == (address(data), 15, True)
+    assert buffer.dtype.name == dtype.name
+    assert buffer.dtype.itemsize == dtype.itemsize
+    assert buffer.dtype.itemsize == _lib.lib.ddl_dtype_size(buffer.dtype.value)
+
+
+def test_table_is_that_of_the_library() -> None:
+    known = set(_lib.ffi.typeof("ddl_dtype").elements)
+    assert {dtype.value for dtype in TABLE} == known
+
+
+@pytest.mark.parametrize("wrap", [DLPack, OldDLPack, ArrayInterface])
+@pytest.mark.parametrize("dtype", [d for d in NUMPY_TYPES if d.name != "bfloat16"], ids=str)
+def test_protocols_give_the_same_memory(wrap: type, dtype: np.dtype[Any]) -> None:
+    data = np.zeros((2, 4), dtype)[1]
+    buffer = as_buffer(wrap(data), "recv", write=True)
+    assert (buffer.address, buffer.count, buffer.dtype.name) == (address(data), 4, dtype.name)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "count"),
+    [
+        (bytearray(8), "uint8", 8),
+        (array.array("i", [1, 2, 3]), "int32", 3),
+        (array.array("l", [1, 2, 3]), "int64", 3),
+        (array.array("d", [1.0]), "float64", 1),
+        (memoryview(bytearray(16)).cast("f"), "float32", 4),
+        ((ctypes.c_int8 * 6)(), "int8", 6),
+    ],
+    ids=str,
+)
+def test_buffer_protocol(source: Any, name: str, count: int) -> None:
+    buffer = as_buffer(source, "array", write=True)
+    assert (buffer.dtype.name, buffer.count) == (name, count)
+
+
+def test_bfloat16_by_dlpack() -> None:
+    class Bfloat16(DLPack):
+        def __dlpack__(self, **arguments: Any) -> Any:
+            self.capsule = capsule = super().__dlpack__(**arguments)
+            get = ctypes.pythonapi.PyCapsule_GetPointer
+            get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+            at = get(capsule, b"dltensor_versioned")
+            # DLManagedTensorVersioned: 32 bytes, then data, device, ndim, and the type code.
+            ctypes.c_uint8.from_address(at + 32 + 8 + 8 + 4).value = 4
+            return capsule
+
+    data = np.zeros(7, np.uint16)
+    buffer = as_buffer(Bfloat16(data), "send", write=True)
+    assert (buffer.address, buffer.count, buffer.dtype.name) == (address(data), 7, "bfloat16")
+
+
+def test_memory_stays_alive() -> None:
+    data = bytearray(8)
+    buffer = as_buffer(data, "send")
+    with pytest.raises(BufferError):
+        data.extend(b"more")
+    del buffer
+    data.extend(b"more")
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, DLPack, ArrayInterface])
+@pytest.mark.parametrize(
+    "data", [np.zeros((4, 4), np.float32).T[:, :3], np.zeros(8, np.float32)[::2]], ids=["2d", "1d"]
+)
+def test_not_contiguous(wrap: Any, data: np.ndarray[Any, Any]) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"send: shape \(.*\) with strides .* not C-contiguous"
+    ):
+        as_buffer(wrap(data), "send")
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, DLPack])
+def test_strides_of_single_elements_do_not_matter(wrap: Any) -> None:
+    data = np.zeros((3, 1, 4), np.int32)[:, ::-1]
+    assert as_buffer(wrap(data), "send").count == 12
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, DLPack, ArrayInterface])
+def test_read_only(wrap: Any) -> None:
+    data = np.zeros(4, np.float32)
+    data.flags.writeable = False
+    assert as_buffer(wrap(data), "send").writable is False
+    with pytest.raises(InvalidArgument, match="recv: .* is read-only"):
+        as_buffer(wrap(data), "recv", write=True)
+
+
+def test_read_only_bytes() -> None:
+    with pytest.raises(InvalidArgument, match="array: bytes is read-only"):
+        as_buffer(b"1234", "array", write=True)
+
+
+@pytest.mark.parametrize("name", ["bool", "complex64", "uint16", "int16", "uint32", "str_"])
+def test_unknown_dtype(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="send: dtype .* is none of int8, .*float64"):
+        as_buffer(np.zeros(4, name), "send")
+
+
+def test_unknown_dtype_by_dlpack() -> None:
+    with pytest.raises(InvalidArgument, match="send: DLPack type code 5 with 64 bits"):
+        as_buffer(DLPack(np.zeros(4, np.complex64)), "send")
+
+
+def test_foreign_byte_order() -> None:
+    with pytest.raises(InvalidArgument, match="send: dtype >f4 has foreign byte order"):
+        as_buffer(np.zeros(4, ">f4"), "send")
+
+
+def test_other_device() -> None:
+    with pytest.raises(InvalidArgument, match="send: .*DLPack device type 2:1, not in host memory"):
+        as_buffer(DLPack(np.zeros(4), device=(2, 1)), "send")
+
+
+@pytest.mark.parametrize("value", [None, 3.0, [1.0, 2.0], "text"], ids=str)
+def test_no_array(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match="recv: cannot use .*DLPack or __array_interface__"):
+        as_buffer(value, "recv")
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, DLPack])
+def test_empty(wrap: Any) -> None:
+    assert as_buffer(wrap(np.zeros((0, 3), np.float32)), "send").count == 0

@@ -1,0 +1,430 @@
+"""Comms, endpoints and works inside one process: alone, or with ranks as threads."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ddl_core
+from ddl_core import Comm, Config, Endpoint
+from ddl_core.errors import (
+    Aborted,
+    Expired,
+    InvalidArgument,
+    InvalidState,
+    PeerLost,
+    TimedOut,
+)
+
+LIMIT = 30  # seconds for anything that should end by itself
+
+
+@pytest.fixture
+def alone() -> Iterator[Comm]:
+    with Endpoint(secret="test") as endpoint:
+        yield endpoint.connect([endpoint.address], 0)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Comm, Comm]]:
+    """Two ranks in this process."""
+    with Endpoint(secret="test") as a, Endpoint(secret="test") as b:
+        yield join([a, b])
+
+
+def join(endpoints: list[Endpoint], config: Config | None = None) -> Any:
+    addresses = [endpoint.address for endpoint in endpoints]
+    return together(lambda rank: endpoints[rank].connect(addresses, rank, config), len(endpoints))
+
+
+def together(call: Callable[[int], Any], size: int) -> Any:
+    """`call(rank)` of all ranks at once; their results. Fails when one does not come back."""
+    pool = ThreadPoolExecutor(size)
+    try:
+        return tuple(future.result(LIMIT) for future in [pool.submit(call, r) for r in range(size)])
+    finally:
+        pool.shutdown(wait=False)
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c, a: c.allreduce(a, op="mean"), "op: 'mean' is none of sum, average"),
+        (lambda c, a: c.allreduce(a, op=["sum"]), "op: .'sum'. is none of"),
+        (lambda c, a: c.allreduce(a, a[:3].copy()), "recv: 3 elements, expected 4: like send"),
+        (lambda c, a: c.allreduce(a, np.zeros(4)), "recv: dtype float64, but send has float32"),
+        (lambda c, a: c.allreduce(a.astype(complex)), "send: dtype complex128 is none of"),
+        (lambda c, a: c.allreduce(a[::2]), "send: .*not C-contiguous"),
+        (lambda c, a: c.allreduce(a, timeout=0), "timeout: 0 is not a positive number"),
+        (lambda c, a: c.allreduce(a, timeout="1m"), "timeout: '1m' is not a number"),
+        (lambda c, a: c.reduce_scatter(a, np.zeros(3, "f4")), "send: 4 elements, expected 6: 2"),
+        (lambda c, a: c.reduce_scatter(a[:3]), "send: 3 elements are no 2 blocks"),
+        (lambda c, a: c.allgather(a, np.zeros(4, "f4")), "recv: 4 elements, expected 8: 2 blocks"),
+        (lambda c, a: c.allgather(a[:1]), "send: 1 elements are no 2 blocks"),
+        (lambda c, a: c.broadcast(a, 2), "root: 2 is not from 0 to 1"),
+        (lambda c, a: c.broadcast(a, -1), "root: -1 is not from 0 to 1"),
+        (lambda c, a: c.broadcast(a, 2**40), "root: 1099511627776 is not from 0 to 1"),
+        (lambda c, a: c.broadcast(a, "0"), "root: '0' is not an integer"),
+        (lambda c, a: c.broadcast(bytes(4)), "array: bytes is read-only"),
+        (lambda c, a: c.allreduce(a[:3], a[1:]), "send and recv overlap"),
+        (lambda c, a: c.allreduce_async(a[:3], a[1:]), "send and recv overlap"),
+    ],
+)
+def test_refused_calls_change_nothing(
+    pair: tuple[Comm, Comm], call: Callable[[Comm, Any], Any], message: str
+) -> None:
+    array = np.arange(4, dtype=np.float32)
+    with pytest.raises(InvalidArgument, match=message):
+        call(pair[0], array)
+    assert array.tolist() == [0, 1, 2, 3]
+    # The other rank has not noticed, and all goes on.
+    both = [np.ones(1), np.ones(1)]
+    together(lambda rank: pair[rank].allreduce(both[rank]), 2)
+    assert [a[0] for a in both] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Config(links=["udp"]), "links: .'udp'. is not a choice of inproc, shm, tcp"),
+        (Config(links=[]), "links: .. is not a choice"),
+        (Config(timeout=-1), "timeout: -1 is not a positive"),
+        (Config(timeout=float("nan")), "timeout: nan is not a positive"),
+        (Config(operation_timeout=0), "operation_timeout: 0 is not"),
+        (Config(tag=-1), "tag: -1 is not from 0"),
+        (Config(epoch=2**64), "epoch: 18446744073709551616 is not from"),
+        (Config(segment_bytes=2**40), "segment_bytes is 1099511627776"),
+    ],
+)
+def test_bad_config_is_refused(config: Config, message: str) -> None:
+    with Endpoint() as endpoint, pytest.raises(InvalidArgument, match=message):
+        endpoint.connect([endpoint.address], 0, config)
+    with pytest.raises(InvalidArgument, match=message):
+        ddl_core.init(config)
+    assert not ddl_core.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "rank", "message"),
+    [
+        (lambda own: [own], 1, "rank: 1 is not from 0 to 0"),
+        (lambda own: [own], -1, "rank: -1 is not from 0 to 0"),
+        (lambda own: [], 0, "size is 0"),
+        (lambda own: [b"nonsense"], 0, "no libddl address"),
+        (lambda own: [own[:-1]], 0, "address"),
+    ],
+)
+def test_bad_address_list_is_refused(addresses: Any, rank: int, message: str) -> None:
+    with Endpoint() as endpoint, pytest.raises(InvalidArgument, match=message):
+        endpoint.connect(addresses(endpoint.address), rank, Config(timeout=2))
+
+
+@pytest.mark.parametrize(
+    ("url", "rank", "size", "message"),
+    [
+        ("udp://127.0.0.1:1", 0, 2, "udp://127.0.0.1:1"),
+        ("tcp://127.0.0.1", 0, 2, "tcp://127.0.0.1"),
+        ("tcp://127.0.0.1:70000", 0, 2, "70000"),
+        ("tcp://127.0.0.1:29999", 2, 2, "rank 2 of size 2"),
+        ("tcp://127.0.0.1:29999", -2, 2, "rank: -2"),
+        ("tcp://127.0.0.1:29999", 0, -1, "size: -1"),
+    ],
+)
+def test_bad_rendezvous_is_refused(url: str, rank: int, size: int, message: str) -> None:
+    with Endpoint() as endpoint, pytest.raises(InvalidArgument, match=message):
+        endpoint.rendezvous(url, rank, size, Config(timeout=2))
+
+
+def test_host_that_is_none_of_ours_is_refused() -> None:
+    with pytest.raises(ddl_core.DdlError, match="203.0.113.1"):
+        Endpoint(host="203.0.113.1")
+
+
+# ---- meeting ----
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(("rank", "message"), [(0, "waited in vain for rank 1"), (1, "{url}")])
+def test_rendezvous_with_nobody_ends_in_time(rank: int, message: str) -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    with Endpoint() as endpoint:
+        with pytest.raises(ddl_core.errors.RetryError, match=message.format(url=url)) as caught:
+            endpoint.rendezvous(url, rank, 2, Config(timeout=1))
+        assert isinstance(caught.value, (TimeoutError, ConnectionError))
+        # The endpoint lives on.
+        assert endpoint.connect([endpoint.address], 0).size == 1
+    assert 0.5 < time.monotonic() - started < 10
+
+
+def test_rendezvous_of_strangers_is_refused() -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    with Endpoint(secret="ours") as ours, Endpoint(secret="theirs") as theirs:
+        endpoints = [ours, theirs]
+
+        def meet(rank: int) -> ddl_core.DdlError:
+            with pytest.raises(ddl_core.errors.RetryError) as caught:
+                endpoints[rank].rendezvous(url, rank, 2, Config(timeout=2))
+            return caught.value
+
+        _, refused = together(meet, 2)
+    assert isinstance(refused, ddl_core.errors.Refused)
+
+
+def test_rendezvous_of_threads() -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    with Endpoint() as a, Endpoint() as b, Endpoint() as c:
+        endpoints = [a, b, c]
+        comms = together(lambda rank: endpoints[rank].rendezvous(url, rank, 3), 3)
+        arrays = [np.full(5, rank, np.int32) for rank in range(3)]
+        together(lambda rank: comms[rank].allreduce(arrays[rank]), 3)
+        assert [array.tolist() for array in arrays] == [[3] * 5] * 3
+
+
+@pytest.mark.parametrize("links", ["inproc", "tcp"])
+def test_one_endpoint_has_many_comms(links: str) -> None:
+    with Endpoint() as a, Endpoint() as b:
+        comms = [join([a, b], Config(links=[links], tag=tag)) for tag in (1, 2)]
+        for tag, pair in enumerate(comms):
+            arrays = [np.full(3, tag + rank) for rank in range(2)]
+            together(lambda r, pair=pair, arrays=arrays: pair[r].allreduce(arrays[r], op="max"), 2)
+            assert arrays[0].tolist() == [tag + 1] * 3
+
+
+# ---- works ----
+
+
+def test_work_waits_no_longer_than_asked(pair: tuple[Comm, Comm]) -> None:
+    array = np.ones(4, np.float32)
+    work = pair[0].allreduce_async(array)
+    started = time.monotonic()
+    with pytest.raises(TimedOut, match="still pending after 0.3 s"):
+        work.wait(0.3)
+    assert 0.25 < time.monotonic() - started < 5
+    with pytest.raises(TimedOut):
+        work.wait(0)
+    assert not work.done()
+    pair[1].allreduce(np.ones(4, np.float32))
+    assert work.wait(LIMIT) is array
+    assert array.tolist() == [2] * 4
+    assert work.wait(0) is array
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_work_refuses_bad_timeouts(pair: tuple[Comm, Comm], seconds: float) -> None:
+    work = pair[0].barrier_async()
+    with pytest.raises(InvalidArgument, match="timeout"):
+        work.wait(seconds)
+
+
+def test_arrays_of_a_dropped_work_stay_alive(pair: tuple[Comm, Comm]) -> None:
+    data = bytearray(8)
+    pair[0].allreduce_async(data)
+    gc.collect()
+    with pytest.raises(BufferError):  # still in use
+        data.extend(b"more")
+    pair[1].allreduce(bytearray(b"\1" * 8))
+    deadline = time.monotonic() + LIMIT
+    while data[0] != 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert bytes(data) == b"\1" * 8
+    together(lambda rank: pair[rank].barrier_async().wait(), 2)
+    data.extend(b"more")
+
+
+def test_waiting_leaves_the_interpreter_to_others(pair: tuple[Comm, Comm]) -> None:
+    counted = 0
+    waiting = threading.Thread(target=pair[0].barrier)
+    waiting.start()
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        counted += 1
+    assert waiting.is_alive()
+    pair[1].barrier()
+    waiting.join(LIMIT)
+    assert counted > 1000
+
+
+def test_operations_time_limit_kills_the_comm(pair: tuple[Comm, Comm]) -> None:
+    started = time.monotonic()
+    with pytest.raises(Expired, match="limit of 300 ms"):
+        pair[0].allreduce(np.ones(4), timeout=0.3)
+    assert time.monotonic() - started < 10
+    assert isinstance(pair[0].error, Expired)
+    with pytest.raises(ddl_core.errors.CommDead):
+        pair[0].barrier()
+
+
+# ---- ends ----
+
+
+def test_abort_reaches_everybody(pair: tuple[Comm, Comm]) -> None:
+    assert pair[0].error is None
+    work = pair[1].barrier_async()
+    pair[0].abort("out of patience")
+    with pytest.raises(Aborted, match="out of patience"):
+        work.wait(LIMIT)
+    with pytest.raises(Aborted, match="out of patience"):
+        pair[0].barrier()
+    assert isinstance(pair[1].error, Aborted)
+
+
+def test_leaving_fails_the_others_operation(pair: tuple[Comm, Comm]) -> None:
+    pair[1].close()
+    with pytest.raises(PeerLost, match="rank 1.*left"):
+        pair[0].allreduce(np.ones(4))
+
+
+def test_close_ends_a_wait_in_another_thread(pair: tuple[Comm, Comm]) -> None:
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            pair[0].barrier()
+        except ddl_core.DdlError as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.2)
+    pair[0].close()
+    waiting.join(LIMIT)
+    assert [type(error) for error in caught] == [Aborted]
+
+
+def test_works_outlive_their_comm(pair: tuple[Comm, Comm]) -> None:
+    work = pair[0].allreduce_async(np.ones(4))
+    pair[0].close()
+    assert work.done()
+    with pytest.raises(Aborted):
+        work.wait()
+
+
+def test_closed_comm(alone: Comm) -> None:
+    assert not alone.closed
+    alone.close()
+    alone.close()
+    assert alone.closed
+    for call in (alone.barrier, lambda: alone.error, alone.abort):
+        with pytest.raises(InvalidState, match="the comm is closed"):
+            call()
+    assert repr(alone) == "<ddl_core.Comm, rank 0 of 1, closed>"
+
+
+def test_closed_endpoint() -> None:
+    endpoint = Endpoint()
+    comm = endpoint.connect([endpoint.address], 0)
+    endpoint.close()
+    endpoint.close()
+    assert comm.closed
+    with pytest.raises(InvalidState, match="the endpoint is closed"):
+        endpoint.connect([b""], 0)
+    with pytest.raises(InvalidState, match="the endpoint is closed"):
+        _ = endpoint.address
+
+
+def _in_child(comm: Comm, answers: Any) -> None:
+    try:
+        comm.barrier()
+    except ddl_core.DdlError as error:
+        answers.put((type(error).__name__, str(error)))
+    comm.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_child_keeps_its_hands_off(alone: Comm) -> None:
+    fork = multiprocessing.get_context("fork")
+    answers = fork.SimpleQueue()
+    child = fork.Process(target=_in_child, args=(alone, answers))
+    child.start()
+    child.join(LIMIT)
+    assert child.exitcode == 0
+    name, message = answers.get()
+    assert name == "InvalidState"
+    assert "forked" in message
+    array = np.ones(3)
+    assert alone.allreduce(array) is array
+
+
+# ---- the world ----
+
+
+@pytest.fixture
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("DDL_RANK", "DDL_SIZE", "DDL_RENDEZVOUS", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    ddl_core.finalize()
+
+
+@pytest.mark.usefixtures("no_launcher")
+def test_second_init_says_what_there_is() -> None:
+    with pytest.raises(InvalidState, match="call ddl_core.init"):
+        ddl_core.world()
+    comm = ddl_core.init()
+    assert ddl_core.world() is comm
+    with pytest.raises(InvalidState, match=r"initialised already, as rank 0 of 1 \(alone\)"):
+        ddl_core.init()
+    ddl_core.finalize()
+    ddl_core.finalize()
+    assert comm.closed
+    assert not ddl_core.is_initialized()
+
+
+@pytest.mark.usefixtures("no_launcher")
+def test_init_works_again_after_close() -> None:
+    for _ in range(3):
+        with ddl_core.init() as comm:
+            assert comm.allreduce(np.ones(1))[0] == 1
+
+
+@pytest.mark.usefixtures("no_launcher")
+def test_failed_init_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDL_RANK", "0")
+    monkeypatch.setenv("DDL_SIZE", "2")
+    monkeypatch.setenv("DDL_RENDEZVOUS", f"tcp://127.0.0.1:{free_port()}")
+    with pytest.raises(TimedOut):
+        ddl_core.init(Config(timeout=0.5))
+    assert not ddl_core.is_initialized()
+    monkeypatch.setenv("DDL_SIZE", "1")
+    assert ddl_core.init().size == 1
+
+
+@pytest.mark.usefixtures("no_launcher")
+def test_init_warns_in_a_batch_shell(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    caplog.set_level("INFO", logger="ddl_core")
+    assert ddl_core.init().size == 1
+    warning, info = caplog.records
+    assert (warning.levelname, info.levelname) == ("WARNING", "INFO")
+    assert "srun did not start this process" in warning.message
+    assert "rank 0 of 1, launcher: alone" in info.message
+
+
+@pytest.mark.usefixtures("no_launcher")
+def test_mpirun_without_mpi4py_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setitem(__import__("sys").modules, "mpi4py", None)
+    with pytest.raises(ddl_core.errors.Unsupported, match=r"pip install 'libddl\[mpi\]'"):
+        ddl_core.init()

@@ -1,0 +1,501 @@
+"""ddlrun: what the ranks get, what becomes of their output, of signals and of failures."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ddl_core.launch.job import Failure, cause
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+LAUNCH = [sys.executable, "-m", "ddl_core.launch"]
+
+# For a rank that is to fail only when another one has come as far as it should.
+MEET = """
+import os, signal, sys, time
+def arrive():
+    open("arrived", "w").close()
+def wait_for_the_other():
+    while not os.path.exists("arrived"):
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def cli(run_program: Run, tmp_path: Path) -> Run:
+    """ddlrun with any arguments."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        return run_program([*LAUNCH, *arguments], cwd=tmp_path, **options)
+
+    return run
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ddlrun with a program that prints "ready" and goes on; it is ended with the test."""
+    processes = []
+
+    def start(size: int, text: str, *options: str) -> subprocess.Popen[str]:
+        program = tmp_path / "program.py"
+        program.write_text(text)
+        command = [*LAUNCH, "-n", str(size), *options, str(program)]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        processes.append(process)
+        assert process.stdout
+        for _ in range(size):
+            line = process.stdout.readline()
+            assert line.endswith("ready\n"), (line, process.stderr)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()  # its ranks die with it
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[str], limit: float = 30) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=limit)
+    return process.returncode, out, err
+
+
+def wait_until(true: Callable[[], bool], limit: float = 10) -> bool:
+    deadline = time.monotonic() + limit
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# ---- what ranks get ----
+
+
+def test_environment_of_the_ranks(ddlrun: Run) -> None:
+    text = """
+import json, os
+print(json.dumps({n: v for n, v in os.environ.items() if n.split("_")[0] in
+    ("DDL", "RANK", "WORLD", "LOCAL", "MASTER", "OMP", "PYTHONUNBUFFERED")}))
+"""
+    import json
+
+    ended = ddlrun(3, text).expect_success()
+    ranks = [json.loads(ended.lines(rank)[0]) for rank in range(3)]
+    for rank, env in enumerate(ranks):
+        own = {"DDL_RANK", "DDL_LOCAL_RANK", "RANK", "LOCAL_RANK"}
+        assert {env[name] for name in own} == {str(rank)}
+        sizes = {"DDL_SIZE", "DDL_LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+        assert {env[name] for name in sizes} == {"3"}
+        assert re.fullmatch(r"tcp://127.0.0.1:\d+", env["DDL_RENDEZVOUS"])
+        assert env["MASTER_ADDR"] == "127.0.0.1"
+        assert env["MASTER_PORT"] != env["DDL_RENDEZVOUS"].rpartition(":")[2]
+        assert len(env["DDL_SECRET"]) == 64
+        assert env["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
+        assert env["PYTHONUNBUFFERED"] == "1"
+    shared = [{n: v for n, v in env.items() if n not in own} for env in ranks]
+    assert shared[0] == shared[1] == shared[2]
+    assert "OMP_NUM_THREADS=" in ended.err
+    again = json.loads(ddlrun(1, text).lines(0)[0])
+    assert again["DDL_SECRET"] != ranks[0]["DDL_SECRET"]
+
+
+def test_own_choice_of_threads_is_kept(ddlrun: Run) -> None:
+    text = "import os; print(os.environ['OMP_NUM_THREADS'])"
+    ended = ddlrun(2, text, env={"OMP_NUM_THREADS": "7"}).expect_success()
+    assert (ended.lines(0), ended.err) == (["7"], "")
+
+
+def test_arguments_and_folder_are_passed_on(ddlrun: Run, tmp_path: Path) -> None:
+    text = "import os, sys; print(sys.argv[1:], os.getcwd())"
+    ended = ddlrun(1, text, "-n", "5", "--help", "a b", "").expect_success()
+    assert ended.lines(0) == [f"['-n', '5', '--help', 'a b', ''] {tmp_path}"]
+
+
+def test_other_programs_are_run_as_they_are(cli: Run, tmp_path: Path) -> None:
+    assert cli("-n", "1", "sh", "-c", "echo $0 $DDL_SIZE", "x").out == "[0] x 1\n"
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\necho it is $DDL_RANK\n")
+    script.chmod(0o755)
+    assert cli("-n", "1", "./script").out == "[0] it is 0\n"
+    assert cli("-n", "1", "--", "./script").out == "[0] it is 0\n"
+
+
+def test_only_rank_0_reads_the_input(ddlrun: Run) -> None:
+    text = "import sys; print(sys.stdin.read())"
+    ended = ddlrun(2, text, stdin=b"hello").expect_success()
+    assert (ended.lines(0), ended.lines(1)) == (["hello"], [""])
+
+
+def test_ignored_signals_are_as_in_a_shell(cli: Run) -> None:
+    ended = cli("-n", "1", "grep", "SigIgn", "/proc/self/status").expect_success()
+    ignored = int(ended.out.split()[-1], 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1)
+
+
+# ---- output ----
+
+
+def test_lines_are_whole(ddlrun: Run) -> None:
+    text = """
+import os, sys
+rank = os.environ["RANK"]
+for i in range(300):
+    for part in ("begin ", rank * 50, f" {i} ", rank * 50, " end\\n"):
+        (sys.stderr if i % 2 else sys.stdout).write(part)
+"""
+    ended = ddlrun(4, text).expect_success()
+    for rank in range(4):
+        wanted = [f"begin {str(rank) * 50} {i} {str(rank) * 50} end" for i in range(0, 300, 2)]
+        assert ended.lines(rank) == wanted
+    assert len(re.findall(r"(?m)^\[(\d)\] begin \1{50} \d+ \1{50} end$", ended.err)) == 600
+
+
+def test_output_without_a_last_newline(ddlrun: Run) -> None:
+    ended = ddlrun(2, "import sys; sys.stdout.write('no end')").expect_success()
+    assert sorted(ended.out.splitlines()) == ["[0] no end", "[1] no end"]
+
+
+def test_no_prefix(ddlrun: Run) -> None:
+    ended = ddlrun(2, "print('same')", options=["--no-prefix"]).expect_success()
+    assert ended.out == "same\nsame\n"
+
+
+def test_output_dir(ddlrun: Run, tmp_path: Path) -> None:
+    text = f"""{MEET}
+print("out", os.environ["RANK"]); print("err", os.environ["RANK"], file=sys.stderr)
+if os.environ["RANK"] == "0":
+    sys.exit(arrive())
+wait_for_the_other()
+sys.exit(1)
+"""
+    ended = ddlrun(2, text, options=["--output-dir", "logs/run"])
+    assert (ended.code, ended.out) == (1, "")
+    assert "its output is in logs/run/rank.1.err" in ended.err
+    files = {path.name: path.read_text() for path in (tmp_path / "logs/run").iterdir()}
+    assert files == {
+        f"rank.{rank}.{kind}": f"{kind} {rank}\n" for rank in range(2) for kind in ("out", "err")
+    }
+
+
+def test_of_a_progress_bar_the_last_state_is_kept(ddlrun: Run) -> None:
+    text = """
+import sys
+for i in range(0, 101, 10):
+    sys.stderr.write(f"\\r{i:3}%")
+sys.stderr.write("\\n")
+"""
+    ended = ddlrun(1, text).expect_success()
+    assert ended.err == "[0] 100%\n"
+
+
+def test_on_a_terminal_the_progress_bar_stays_at_the_bottom(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import os, sys, time
+if os.environ["RANK"] == "0":
+    for i in range(5):
+        sys.stderr.write(f"\\r{i} of 5")
+        time.sleep(0.2)
+    sys.stderr.write("\\r5 of 5\\n")
+    print(os.environ["COLUMNS"])
+else:
+    time.sleep(0.5)
+    print("from rank 1")
+""")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*LAUNCH, "-n", "2", program],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "60"},
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # how a terminal ends
+        pass
+    finally:
+        os.close(ours)
+        assert process.wait(30) == 0
+    text = shown.decode().replace("\r\n", "\n")
+    bar = r"\r\x1b\[K\[0\] (\d) of 5"
+    assert re.findall(bar, text)[0] == "0"
+    # The bar is cleared, the line is written, the bar is drawn again below it.
+    assert re.search(bar + r"\r\x1b\[K\[1\] from rank 1\n" + bar, text), repr(text)
+    assert "\r\x1b[K[0] 5 of 5\n" in text
+    assert "[0] 56\n" in text  # the columns, without the prefix
+
+
+def test_reader_that_goes_away_ends_the_job(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("while True: print('again')")
+    launch = " ".join([*LAUNCH, "-n", "2", str(program)])
+    command = f"{launch} | head -3; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=30, cwd=tmp_path
+    )
+    *lines, code = ended.stdout.splitlines()
+    assert [line[3:] for line in lines] == [" again"] * 3
+    assert code != "0"
+
+
+# ---- failures ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "the following arguments are required: -n"),
+        (["-n", "2"], 2, "no PROGRAM is given"),
+        (["-n", "0", "true"], 2, "argument -n: '0' is not a number of ranks from 1 on"),
+        (["-n", "-1", "true"], 2, "argument -n: '-1' is not a number of ranks"),
+        (["-n", "two", "true"], 2, "argument -n: 'two' is not a number of ranks"),
+        (["-n", "1.5", "true"], 2, "argument -n: '1.5' is not a number of ranks"),
+        (["-n"], 2, "argument -n: expected one argument"),
+        (["-n", "1", "--grace", "long", "true"], 2, "argument --grace: 'long' is not"),
+        (["-n", "1", "--grace", "-1", "true"], 2, "argument --grace: '-1' is not"),
+        (["-n", "1", "--output-dir", "/dev/null/x", "true"], 2, "--output-dir /dev/null/x: "),
+        (["-n", "1", "--typo", "true"], 2, "--typo"),
+        (["-n", "1", "no-such-program"], 127, "there is no program no-such-program in PATH"),
+        (["-n", "1", "./no-such-file"], 127, "there is no file ./no-such-file"),
+        (["-n", "1", "missing.py"], 127, "there is no file missing.py"),
+        (["-n", "1", "/dev"], 126, "/dev is a folder"),
+        (["-n", "1", "/proc/version"], 126, "/proc/version is not executable"),
+    ],
+)
+def test_bad_usage_is_one_clear_line(
+    cli: Run, arguments: list[str], code: int, message: str
+) -> None:
+    ended = cli(*arguments)
+    assert (ended.code, ended.out) == (code, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("ddlrun: ")
+    assert message in line
+
+
+def test_program_in_this_folder_is_hinted_at(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    assert "did you mean ./mine?" in cli("-n", "1", "mine").err
+
+
+def test_help_teaches(cli: Run) -> None:
+    ended = cli("--help").expect_success()
+    for word in ("examples:", "ddlrun -n 2 train.py", "--grace", "exit code", "DDL_RENDEZVOUS"):
+        assert word in ended.out
+
+
+def test_program_that_crashes_at_once(ddlrun: Run) -> None:
+    ended = ddlrun(3, "import os; os.abort()", options=["--no-prefix"])
+    assert ended.code == 128 + signal.SIGABRT
+    (line,) = [line for line in ended.err.splitlines() if "SIGABRT" in line]
+    assert re.match(r"ddlrun: rank \d \(pid \d+\) was killed by SIGABRT", line)
+
+
+def test_file_that_cannot_be_executed(cli: Run, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    ended = cli("-n", "1", "./broken")
+    assert ended.code == 127
+    assert "cannot run ./broken" in ended.err
+
+
+def test_first_failure_is_reported_and_ends_the_others(ddlrun: Run) -> None:
+    text = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    time.sleep(0.3)
+    sys.exit(42)
+time.sleep(60)
+"""
+    begun = time.monotonic()
+    ended = ddlrun(3, text)
+    assert time.monotonic() - begun < 15
+    assert ended.code == 42
+    assert re.search(
+        r"ddlrun: rank 1 \(pid \d+\) ended with exit code 42; ending the other 2\n", ended.err
+    )
+
+
+def test_of_several_failures_a_killed_rank_is_the_cause() -> None:
+    noticed = [Failure(rank, 100 + rank, 1, by_signal=False) for rank in (0, 1, 3)]
+    killed = Failure(2, 102, signal.SIGSEGV, by_signal=True)
+    assert cause([*noticed, killed]) is killed
+    assert cause(noticed) is noticed[0]
+    assert killed.exit_code == 128 + signal.SIGSEGV
+    assert str(killed) == "rank 2 (pid 102) was killed by SIGSEGV"
+    assert str(Failure(2, 102, 64, by_signal=True)) == "rank 2 (pid 102) was killed by SIGRTMAX"
+    assert str(Failure(2, 102, 40, by_signal=True)) == "rank 2 (pid 102) was killed by signal 40"
+
+
+def test_who_does_not_end_is_killed_after_the_grace(ddlrun: Run) -> None:
+    text = f"""{MEET}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "0":
+    wait_for_the_other()
+    sys.exit(3)
+arrive()
+time.sleep(60)
+"""
+    begun = time.monotonic()
+    ended = ddlrun(2, text, options=["--grace", "0.7"])
+    assert 0.7 < time.monotonic() - begun < 15
+    assert ended.code == 3
+    assert re.search(r"rank 1 \(pid \d+\) has not ended within 0.7 s of SIGTERM", ended.err)
+
+
+def test_others_may_use_the_grace(ddlrun: Run) -> None:
+    text = f"""{MEET}
+if os.environ["RANK"] == "0":
+    wait_for_the_other()
+    sys.exit(3)
+def save(*_):
+    time.sleep(0.5)
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+arrive()
+time.sleep(60)
+"""
+    ended = ddlrun(2, text)
+    assert ended.code == 3
+    assert ended.lines(1) == ["saved"]
+
+
+def test_children_of_a_failed_job_end_too(ddlrun: Run) -> None:
+    text = """
+import os, subprocess, sys, time
+if os.environ["RANK"] == "0":
+    child = subprocess.Popen(["sleep", "60"])
+    print(child.pid)
+    sys.exit(5)
+time.sleep(60)
+"""
+    begun = time.monotonic()
+    ended = ddlrun(2, text)
+    assert time.monotonic() - begun < 15
+    assert ended.code == 5
+    pid = int(ended.lines(0)[0])
+    assert wait_until(lambda: not runs(pid))
+
+
+def test_output_that_a_child_holds_open_is_not_waited_for(ddlrun: Run) -> None:
+    text = """
+import subprocess
+child = subprocess.Popen(["sleep", "20"])
+print(child.pid)
+"""
+    begun = time.monotonic()
+    ended = ddlrun(1, text).expect_success()
+    assert time.monotonic() - begun < 10
+    pid = int(ended.lines(0)[0])
+    assert runs(pid)  # the job was fine, so what it left is its own business
+    os.kill(pid, signal.SIGKILL)
+
+
+# ---- signals ----
+
+REPORT = """
+import os, signal, sys, time
+def report(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        sys.exit(0)
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+    signal.signal(getattr(signal, name), report)
+print("ready", flush=True)
+for _ in range(600):
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_ending_signals_are_forwarded(started: Any, name: str) -> None:
+    process = started(2, REPORT)
+    process.send_signal(getattr(signal, name))
+    code, out, _ = finish(process)
+    assert code == 0  # the ranks' own, who chose to end well
+    assert sorted(out.splitlines()) == [f"[0] {name}", f"[1] {name}"]
+
+
+def test_other_signals_are_forwarded(started: Any) -> None:
+    process = started(2, REPORT)
+    seen = []
+    for name in ("SIGUSR1", "SIGUSR2"):
+        process.send_signal(getattr(signal, name))
+        seen += sorted(process.stdout.readline() for _ in range(2))
+    assert seen == [f"[{r}] {name}\n" for name in ("SIGUSR1", "SIGUSR2") for r in range(2)]
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_exit_code_after_a_deadly_signal(started: Any, name: str) -> None:
+    text = "import time; print('ready', flush=True); time.sleep(60)"
+    process = started(2, text)
+    number = getattr(signal, name)
+    process.send_signal(number)
+    code, _, err = finish(process)
+    assert code == 128 + number
+    assert f"was killed by {name}" in err
+
+
+def test_second_interrupt_ends_the_stubborn(started: Any) -> None:
+    text = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = started(2, text, "--grace", "0.5")
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 128 + signal.SIGKILL
+    assert "SIGINT again: ending all ranks" in err
+
+
+def test_ranks_die_with_ddlrun(started: Any) -> None:
+    text = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(1, f"{os.getpid()} ready\\n".encode())
+time.sleep(60)
+"""
+    process = started(1, text)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (pid,) = map(int, children)
+    assert runs(pid)
+    process.kill()
+    process.wait(10)
+    assert wait_until(lambda: not runs(pid))

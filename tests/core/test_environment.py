@@ -1,0 +1,167 @@
+"""Which world an environment describes. Pure: environments are given as mappings."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddl_core.environment import SRUN_PORTS, World, detect, first_host
+from ddl_core.errors import InvalidArgument
+
+DDLRUN = {"DDL_RANK": "1", "DDL_SIZE": "4", "DDL_RENDEZVOUS": "tcp://127.0.0.1:20001"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "2"}
+MPICH = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALNRANKS": "3", "MPI_LOCALRANKID": "2"}
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "abc",
+    "TORCHELASTIC_RESTART_COUNT": "1",
+}
+SALLOC = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_NTASKS": "4",
+    "SLURM_JOB_NODELIST": "n[07-09,12],gpu1",
+    "SLURM_NNODES": "5",
+}
+SBATCH = {**SALLOC, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+SRUN = {
+    **SBATCH,
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "n[08-09]",
+}
+
+
+def summary(world: World) -> tuple[str, int, int, str | None]:
+    return world.launcher, world.rank, world.size, world.url
+
+
+def test_alone() -> None:
+    assert detect({"PATH": "/bin", "HOME": "/"}) == World("alone", 0, 1, None, None, "")
+
+
+def test_ddlrun() -> None:
+    assert summary(detect(DDLRUN)) == ("ddlrun", 1, 4, "tcp://127.0.0.1:20001")
+    assert detect(DDLRUN).secret is None  # the library reads DDL_SECRET
+
+
+@pytest.mark.parametrize("env", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
+def test_mpirun(env: dict[str, str]) -> None:
+    assert summary(detect(env)) == ("mpirun", 2, 3, None)
+
+
+def test_mpirun_with_pmix_alone_leaves_the_size_to_mpi() -> None:
+    assert summary(detect({"PMIX_RANK": "2"})) == ("mpirun", -1, 0, None)
+
+
+def test_torchrun() -> None:
+    world = detect(TORCHRUN)
+    assert summary(world) == ("torchrun", 5, 8, "tcp://node1:29517")
+    assert world.secret == "abc.1"
+
+
+def test_torchrun_port_stays_in_range() -> None:
+    assert detect({**TORCHRUN, "MASTER_PORT": "65530"}).url == "tcp://node1:65513"
+
+
+def test_torchrun_ipv6() -> None:
+    assert detect({**TORCHRUN, "MASTER_ADDR": "fe80::1"}).url == "tcp://[fe80::1]:29517"
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_part_of_torchruns_variables_means_nothing(missing: str) -> None:
+    env = {name: value for name, value in TORCHRUN.items() if name != missing}
+    assert detect(env).launcher == "alone"
+
+
+def test_srun() -> None:
+    world = detect(SRUN)
+    assert (world.launcher, world.rank, world.size, world.secret) == ("srun", 3, 4, "77.2")
+    assert world.url is not None
+    host, port = world.url.removeprefix("tcp://").split(":")
+    assert host == "n08"
+    assert int(port) in SRUN_PORTS
+
+
+def test_srun_steps_meet_at_different_ports() -> None:
+    urls = {detect({**SRUN, "SLURM_STEP_ID": str(step)}).url for step in range(20)}
+    assert len(urls) == 20
+
+
+def test_srun_of_one_task_meets_nobody() -> None:
+    env = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    assert summary(detect(env)) == ("srun", 0, 1, None)
+
+
+@pytest.mark.parametrize("env", [SBATCH, SALLOC], ids=["sbatch", "salloc"])
+def test_a_plain_shell_of_slurm_waits_for_nobody(env: dict[str, str]) -> None:
+    world = detect(env)
+    assert summary(world) == ("alone", 0, 1, None)
+    assert "SLURM_NTASKS is 4, but srun did not start this process" in world.warning
+
+
+def test_order_of_precedence() -> None:
+    plain = {name: value for name, value in TORCHRUN.items() if "ELASTIC" not in name}
+    launchers = [("ddlrun", DDLRUN), ("mpirun", OPEN_MPI), ("torchrun", plain), ("srun", SRUN)]
+    everything: dict[str, str] = {}
+    for launcher, env in reversed(launchers):
+        everything |= env
+        assert detect(everything).launcher == launcher
+
+
+def test_srun_that_sets_pmi_is_srun() -> None:
+    assert detect({**SRUN, "PMI_RANK": "3", "PMI_SIZE": "4"}).launcher == "srun"
+    assert detect({**SRUN, "PMIX_RANK": "3"}).launcher == "srun"
+
+
+def test_mpirun_below_srun_is_mpirun() -> None:
+    assert summary(detect({**SRUN, **MPICH}))[:3] == ("mpirun", 2, 3)
+
+
+def test_torchrun_below_mpirun_is_torchrun() -> None:
+    assert detect({**OPEN_MPI, **TORCHRUN}).launcher == "torchrun"
+
+
+@pytest.mark.parametrize("env", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_another_place_and_secret_to_meet(env: dict[str, str]) -> None:
+    world = detect({**env, "DDL_RENDEZVOUS": "tcp://other:1234", "DDL_SECRET": "x"})
+    assert (world.url, world.secret) == ("tcp://other:1234", None)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"DDL_RANK": "0"}, "no DDL_SIZE"),
+        ({"DDL_SIZE": "2"}, "no DDL_RANK"),
+        ({"DDL_RANK": "0", "DDL_SIZE": "2"}, "DDL_RENDEZVOUS is not"),
+        ({**DDLRUN, "DDL_RANK": "one"}, 'DDL_RANK is "one", not a number'),
+        ({**DDLRUN, "DDL_SIZE": "-4"}, 'DDL_SIZE is "-4", not a number'),
+        ({**DDLRUN, "DDL_SIZE": ""}, 'DDL_SIZE is "", not a number'),
+        ({**DDLRUN, "DDL_RANK": "4"}, "ddlrun set rank 4 of 4"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "no OMPI_COMM_WORLD_SIZE"),
+        ({**TORCHRUN, "MASTER_PORT": "http"}, 'MASTER_PORT is "http"'),
+        ({**TORCHRUN, "RANK": "8"}, "torchrun set rank 8 of 8"),
+        ({**SRUN, "SLURM_JOB_ID": "x"}, 'SLURM_JOB_ID is "x"'),
+    ],
+)
+def test_bad_variable_is_named(env: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        detect(env)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("nl[0-1]", "nl0"),
+        ("n[07-09,12],gpu1", "n07"),
+        ("n[12,15],a", "n12"),
+        ("rack[1-2]n[03-04]", "rack1n03"),
+        ("gpu-a[1-3]-x,b", "gpu-a1-x"),
+    ],
+)
+def test_first_host_of_slurms_lists(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first

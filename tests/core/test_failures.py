@@ -1,0 +1,212 @@
+"""What the other processes see when one of them is wrong, leaves or dies: a typed error that names
+it, on every rank and soon."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Finished, Run
+
+# Each rank prints what it caught, and waits, lest its own end be what others see.
+PROGRAM = """
+import os, signal, sys, time
+import numpy as np
+import ddl_core
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ddlrun would end the others first
+comm = ddl_core.init(ddl_core.Config(timeout=20, operation_timeout=20))
+ones = np.ones(1000, np.float32)
+comm.allreduce(ones)
+started = time.monotonic()
+try:
+{body}
+    print("nothing was raised")
+except ddl_core.DdlError as error:
+    print(f"{{type(error).__name__}} after {{time.monotonic() - started:.1f}} s: {{error}}")
+    again = comm.error
+    print(type(again).__name__, str(again) == str(error))
+    time.sleep({linger})
+"""
+
+
+def program(body: str, linger: float = 0.5) -> str:
+    return PROGRAM.format(
+        body=textwrap.indent(textwrap.dedent(body).strip(), "    "), linger=linger
+    )
+
+
+def caught(ended: Finished, rank: int) -> tuple[str, float, str]:
+    """The class, the seconds and the message of what `rank` caught; the comm remembers the same."""
+    lines = ended.lines(rank)
+    assert lines, f"rank {rank} printed nothing\n{ended.out}\n{ended.err}"
+    found = re.fullmatch(r"(\w+) after ([\d.]+) s: (.*)", lines[0])
+    assert found, lines
+    assert lines[1] == f"{found[1]} True"
+    return found[1], float(found[2]), found[3]
+
+
+@pytest.mark.parametrize(("size", "links"), [(2, "shm"), (3, "shm"), (3, "tcp")])
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("comm.allreduce(ones[: 1000 - (comm.rank == 1)])", ["999", "1000"]),
+        (
+            "comm.allreduce(ones.astype(np.float64 if comm.rank == 1 else np.float32))",
+            ["f64", "f32"],
+        ),
+        ("comm.allreduce(ones, op='max' if comm.rank == 1 else 'sum')", ["max", "sum"]),
+        # Each root has done its part when it has sent: the next call finds it.
+        ("comm.broadcast(ones, root=int(comm.rank == 1)); comm.barrier()", ["broadcast", "root"]),
+        ("comm.barrier() if comm.rank == 1 else comm.allreduce(ones)", ["barrier", "all-reduce"]),
+    ],
+    ids=["count", "dtype", "op", "root", "kind"],
+)
+def test_mismatch_is_seen_by_all(
+    ddlrun: Run, body: str, words: list[str], size: int, links: str
+) -> None:
+    ended = ddlrun(size, program(body), env={"DDL_LINKS": links}, limit=40)
+    for rank in range(size):
+        name, seconds, message = caught(ended, rank)
+        assert name == "Mismatch", message
+        assert seconds < 10
+        assert "rank 1" in message
+        assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(("size", "links"), [(2, "tcp"), (4, "shm"), (4, "tcp")])
+@pytest.mark.parametrize("operation", ["allreduce", "barrier", "asynchronous"])
+def test_killed_rank_is_named_to_the_others(
+    ddlrun: Run, size: int, links: str, operation: str
+) -> None:
+    call = {
+        "allreduce": "comm.allreduce(ones)",
+        "barrier": "comm.barrier()",
+        "asynchronous": "comm.allreduce_async(ones).wait()",
+    }[operation]
+    body = f"""
+    if comm.rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    {call}
+    """
+    ended = ddlrun(size, program(body), env={"DDL_LINKS": links}, limit=40)
+    assert ended.code == 128 + 9
+    killed = re.search(r"ddlrun: rank 1 \(pid \d+\) was killed by SIGKILL", ended.err)
+    assert killed, ended.err
+    for rank in set(range(size)) - {1}:
+        name, seconds, message = caught(ended, rank)
+        assert name == "PeerLost", message
+        assert seconds < 5
+        assert "rank 1" in message
+
+
+@pytest.mark.parametrize("links", ["shm", "tcp"])
+def test_rank_that_raises_is_named_to_the_others(ddlrun: Run, links: str) -> None:
+    body = """
+    if comm.rank == 2:
+        raise SystemExit(7)
+    comm.allreduce(ones)
+    """
+    ended = ddlrun(3, program(body), env={"DDL_LINKS": links}, limit=40)
+    assert ended.code == 7
+    assert re.search(r"ddlrun: rank 2 \(pid \d+\) ended with exit code 7", ended.err)
+    for rank in range(2):
+        name, _, message = caught(ended, rank)
+        assert name == "PeerLost", message
+        assert "rank 2" in message
+
+
+def test_abort_reaches_other_processes(ddlrun: Run) -> None:
+    body = """
+    if comm.rank == 0:
+        time.sleep(0.3)
+        comm.abort("loss is not a number")
+    comm.allreduce(ones)
+    """
+    ended = ddlrun(3, program(body), limit=40)
+    for rank in range(3):
+        name, seconds, message = caught(ended, rank)
+        assert name == "Aborted"
+        assert seconds < 5
+        assert "loss is not a number" in message
+
+
+def test_leaving_after_the_last_operation_disturbs_nobody(ddlrun: Run) -> None:
+    text = """
+import time
+import numpy as np
+import ddl_core
+comm = ddl_core.init()
+ones = np.ones(100_000, np.float32)
+for _ in range(20):
+    comm.allreduce(ones, op="max")
+if comm.rank != 1:
+    time.sleep(0.3)
+    print("error", comm.error)
+"""
+    ended = ddlrun(3, text).expect_success()
+    assert ended.lines(0) == ended.lines(2) == ["error None"]
+
+
+def test_ranks_that_do_not_come_are_waited_for_only_so_long(ddlrun: Run) -> None:
+    text = """
+import os, time
+import ddl_core
+if os.environ["DDL_RANK"] == "1":
+    time.sleep(4)
+    raise SystemExit
+started = time.monotonic()
+try:
+    ddl_core.init(ddl_core.Config(timeout=1.5))
+except ddl_core.DdlError as error:
+    print(type(error).__name__, time.monotonic() - started < 3.5, error)
+"""
+    ended = ddlrun(3, text).expect_success()
+    assert re.match("(TimedOut|Unreachable) True .*rank 1", ended.lines(0)[0])
+    assert re.match("(TimedOut|Unreachable|Refused) True ", ended.lines(2)[0])
+
+
+def test_interrupted_wait_ends_at_once(ddlrun: Run) -> None:
+    text = """
+import os, signal, threading, time
+import numpy as np
+import ddl_core
+comm = ddl_core.init()
+comm.barrier()
+if comm.rank == 1:
+    time.sleep(5)
+    raise SystemExit
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+started = time.monotonic()
+try:
+    comm.allreduce_async(np.ones(3)).wait()
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - started < 3)
+"""
+    ended = ddlrun(2, text).expect_success()
+    assert ended.lines(0) == ["interrupted True"]
+
+
+def test_interrupted_init_ends_at_once(ddlrun: Run) -> None:
+    text = """
+import os, signal, threading, time
+import ddl_core
+if os.environ["DDL_RANK"] == "1":
+    time.sleep(5)
+    raise SystemExit
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+started = time.monotonic()
+try:
+    ddl_core.init()
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - started < 3)
+"""
+    started = time.monotonic()
+    ended = ddlrun(2, text).expect_success()
+    assert ended.lines(0) == ["interrupted True"]
+    assert time.monotonic() - started < 30
