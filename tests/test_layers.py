@@ -1,0 +1,91 @@
+"""The layer checker accepts this tree and finds each kind of violation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from check_layers import check
+
+HEADER = "DDL_API ddl_status ddl_barrier(ddl_comm *comm);\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small tree without violations."""
+    write(tmp_path, "libddl/include/ddl/ddl.h", HEADER)
+    write(
+        tmp_path,
+        "libddl/src/api/operations.c",
+        '#include "comm/comm.h"\nddl_status ddl_barrier(ddl_comm *comm)\n{\n}\n',
+    )
+    write(tmp_path, "libddl/src/engine/run.c", '#include "plan/plan.h"\n#include "net/link.h"\n')
+    write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
+    write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')
+    write(tmp_path, "ddl_core/_lib.py", "from ddl_core._bind import ffi, lib\n")
+    write(tmp_path, "adapters/ddl_x/__init__.py", "import ddl_core\n")
+    write(tmp_path, "tests/tsan.supp", "")
+    return tmp_path
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_this_tree() -> None:
+    assert check(Path(__file__).parent.parent) == []
+
+
+def test_clean_tree(tree: Path) -> None:
+    assert check(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("libddl/src/net/tcp.c", '#include "comm/comm.h"\n', 'net may not include "comm/comm.h"'),
+        ("libddl/src/net/tcp.c", '#include "reduce/reduce.h"\n', "below net there is base"),
+        ("libddl/src/comm/comm.c", '#include "plan/plan.h"\n', "comm may not include"),
+        ("libddl/src/plan/ring.c", '#include "net/link.h"\n', "plan may not include"),
+        ("libddl/src/base/log.c", '\n#include "net/link.h"\n', "log.c:2: base may not include"),
+        ("libddl/src/net/tcp.c", '#include "../comm/comm.h"\n', "write the path from src"),
+        ("libddl/src/net/tcp.c", '#include "link.h"\n', "write the path from src"),
+        ("libddl/src/misc/tcp.c", "", "not in a layer"),
+        ("libddl/src/plan/ring.c", "#include <unistd.h>\n", "pure and may not include <unistd.h>"),
+        ("libddl/src/plan/ring.c", "#include <sys/socket.h>\n", "may not include <sys/socket.h>"),
+        ("libddl/src/topo/hosts.c", "#include <pthread.h>\n", "may not include <pthread.h>"),
+        ("libddl/src/topo/hosts.c", '#include "base/clock.h"\n', 'may not include "base/clock.h"'),
+        ("libddl/src/reduce/avx2.c", 'int x(void)\n{ getenv("X"); }\n', "may not call getenv"),
+        ("libddl/src/comm/comm.c", 'char *x = getenv("X");\n', "read the environment"),
+        (
+            "libddl/src/comm/comm.c",
+            "ddl_status ddl_barrier(ddl_comm *comm)\n{\n}\n",
+            "ddl_barrier is public",
+        ),
+        ("ddl_core/comm.py", "from ddl_core._bind import lib\n", "only ddl_core/_lib.py imports"),
+        ("ddl_core/comm.py", "from . import _bind\n", "only ddl_core/_lib.py imports"),
+        ("adapters/ddl_x/work.py", "import ddl_core._bind\n", "only ddl_core/_lib.py imports"),
+        ("ddl_core/array.py", "def f():\n    import torch.nn\n", "array.py:2: ddl_core imports no"),
+        ("adapters/ddl_x/work.py", "import os\nos.environ['X']\n", "work.py:2: an adapter reads"),
+        ("adapters/ddl_x/work.py", "from os import getenv\n", "an adapter reads no environment"),
+        ("adapters/ddl_x/work.cpp", 'auto x = getenv("X");\n', "an adapter reads no environment"),
+        ("tests/core/test_x.py", "\n" * 801, "801 lines"),
+        ("tests/tsan.supp", "race:everything\n", "must stay empty"),
+    ],
+)
+def test_violation_is_found(tree: Path, name: str, text: str, message: str) -> None:
+    write(tree, name, text)
+    found = check(tree)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_calls_and_comments_are_no_violations(tree: Path) -> None:
+    write(
+        tree,
+        "libddl/src/comm/comm.c",
+        '/* see\n#include "plan/plan.h"\n*/\nint f(void)\n{\n    return ddl_barrier(0);\n}\n',
+    )
+    assert check(tree) == []
