@@ -1,0 +1,44 @@
+"""python -m ddl_torch build | info"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m ddl_torch", description="The PyTorch adapter of libddl."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="compile the native part now, and print its file")
+    commands.add_parser("info", help="print versions, and where the native part lies")
+    arguments = parser.parse_args()
+
+    import ddl_core
+    import torch
+
+    from ddl_torch import _build, _compile
+
+    if arguments.command == "build":
+        try:
+            print(_build.build())
+        except _compile.BuildError as error:
+            print(f"ddl_torch: {error}", file=sys.stderr)
+            return 1
+        return 0
+    try:
+        compiler = " ".join(_compile.compiler())
+    except _compile.BuildError as error:
+        compiler = str(error)
+    native = _build.path()
+    print(f"PyTorch       {torch.__version__}")
+    print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
+    print(f"compiler      {compiler}")
+    print(f"cache         {_compile.cache_folder()}")
+    print(f"native part   {native}  {'built' if native.exists() else 'not built yet'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Compile a native module once per user, however many processes ask for it at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LIMIT = 900  # seconds that a compiler may take
+_SHOWN = 40  # lines of a compiler's output in an error
+
+
+class BuildError(RuntimeError):
+    """There is no usable compiler, or it failed. The message says what to install."""
+
+
+def cache_folder() -> Path:
+    """Where built modules are kept: $DDL_CACHE, else libddl in the user's cache folder."""
+    own = os.environ.get("DDL_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "libddl"
+
+
+def compiler() -> list[str]:
+    """The C++ compiler to run: $CXX, else c++, g++ or clang++. BuildError when there is none."""
+    own = os.environ.get("CXX", "").split()
+    for command in [own] if own else [["c++"], ["g++"], ["clang++"]]:
+        if shutil.which(command[0]):
+            return command
+    tried = f"CXX is {' '.join(own)!r}, which is not there" if own else "tried c++, g++, clang++"
+    raise BuildError(f"there is no C++ compiler ({tried}); install one (Debian: apt install g++)")
+
+
+def run(command: list[str]) -> None:
+    """Run a compiler. BuildError with the command and the end of its output when it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"the compiler took more than {_LIMIT} s: {' '.join(command)}") from None
+    except OSError as error:
+        raise BuildError(f"the compiler {command[0]} does not run: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = done.stdout.rstrip().splitlines()
+        if len(lines) > _SHOWN:
+            lines = [f"... {len(lines) - _SHOWN} lines more", *lines[-_SHOWN:]]
+        output = "\n  ".join(lines) or "it printed nothing"
+        raise BuildError(
+            f"the compiler ended with exit code {done.returncode}:\n  {output}\n"
+            f"  the command was: {' '.join(command)}"
+        )
+
+
+def once(target: Path, what: str, build: Callable[[Path], None]) -> None:
+    """Make the file `target` by `build(path)` unless it is there. One process builds, those that
+    come meanwhile wait for it; what is done and how long it takes goes to stderr, with `what`.
+
+    Raises BuildError when building fails, also in those who waited.
+    """
+    if target.exists():
+        return
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_suffix(".lock"), what) as waited:
+            _build(target, what, build, waited)
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {error.filename or target.parent}: {error.strerror};"
+            " set DDL_CACHE to a folder that can be written"
+        ) from error
+
+
+def _build(target: Path, what: str, build: Callable[[Path], None], waited: bool) -> None:
+    """`once`, with the lock held."""
+    if target.exists():
+        return
+    failure = target.with_suffix(".failed")
+    if waited and failure.exists():  # that of the process waited for; trying again gives the same
+        raise BuildError(failure.read_text())
+    failure.unlink(missing_ok=True)
+    start = time.monotonic()
+    _say(f"building {what} (about 30 s), into {target.parent}")
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        result = Path(scratch, target.name)
+        try:
+            build(result)
+        except BuildError as error:
+            failure.write_text(str(error))
+            raise
+        result.replace(target)
+    _say(f"built {what} in {time.monotonic() - start:.1f} s")
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[bool]:
+    """Hold the file's lock; whether another process had it before."""
+    with path.open("a") as file:
+        waited = False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = True
+            _say(f"waiting for another process to build {what}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield waited
+
+
+def _say(text: str) -> None:
+    print(f"libddl: {text}", file=sys.stderr, flush=True)

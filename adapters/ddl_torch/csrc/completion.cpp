@@ -1,0 +1,85 @@
+#include "completion.hpp"
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+
+#include "executor.hpp"
+#include "work.hpp"
+
+namespace ddl_torch
+{
+
+// Take some finished works and tell them, after waiting for the first. DDL_ETIMEDOUT when works are
+// pending but none has finished, DDL_ESTATE when none is pending.
+ddl_status Completion::take(int64_t timeout_ms)
+{
+    constexpr int kMax = 32;
+    void *users[kMax];
+    int taken = 0;
+    ddl_status status = ddl_comm_completed(comm_, nullptr, users, kMax, timeout_ms, &taken);
+    for (int i = 0; status == DDL_OK && i < taken; i++)
+        c10::intrusive_ptr<Work>::reclaim(static_cast<Work *>(users[i]))->part_ended();
+    return status;
+}
+
+void Completion::poll()
+{
+    while (take(0) == DDL_OK) {
+    }
+}
+
+void Completion::watch()
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!thread_.joinable() && !stopping_)
+        thread_ = quiet_thread([this] { run(); });
+    if (++watched_ == 1)
+        changed_.notify_one();
+}
+
+void Completion::unwatch()
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    --watched_;
+}
+
+bool Completion::drain(double seconds)
+{
+    constexpr int64_t kSliceMs = 20;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    ddl_status status;
+    while ((status = take(kSliceMs)) != DDL_ESTATE) {
+        if (std::chrono::steady_clock::now() > deadline)
+            return false;
+    }
+    return true;
+}
+
+void Completion::stop()
+{
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stopping_ = true;
+        changed_.notify_one();
+    }
+    if (thread_.joinable())
+        thread_.join();
+}
+
+void Completion::run()
+{
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return watched_ > 0 || stopping_; });
+        if (stopping_)
+            return;
+        lock.unlock();
+        // Others may have taken the watched work and be about to tell it.
+        if (take(-1) != DDL_OK)
+            std::this_thread::yield();
+        lock.lock();
+    }
+}
+
+} // namespace ddl_torch

@@ -1,0 +1,106 @@
+#include "executor.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <system_error>
+
+namespace ddl_torch
+{
+
+namespace
+{
+constexpr auto kIdleTime = std::chrono::seconds(5);
+}
+
+std::thread quiet_thread(std::function<void()> body)
+{
+    struct BlockSignals {
+        sigset_t before;
+        BlockSignals()
+        {
+            sigset_t all;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before);
+        }
+        ~BlockSignals()
+        {
+            pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        }
+    } blocked; // a thread inherits the mask
+    return std::thread(std::move(body));
+}
+
+Executor &Executor::instance()
+{
+    // A forked child has the object but not its threads, so it gets one of its own.
+    static std::mutex mutex;
+    static Executor *executor = nullptr;
+    static pid_t owner = 0;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!executor || owner != getpid()) {
+        executor = new Executor();
+        owner = getpid();
+    }
+    return *executor;
+}
+
+void Executor::run(std::function<void()> task)
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (tasks_.size() <= idle_) {
+        changed_.notify_all();
+        return;
+    }
+    start_thread();
+}
+
+// Called with the lock held. Without another thread the task waits for one of the present ones; when
+// there is none at all, nobody would ever run it, so the caller hears of it.
+void Executor::start_thread()
+{
+    try {
+        quiet_thread([this] { work(); }).detach();
+    } catch (const std::system_error &) {
+        if (idle_ + running_ == 0) {
+            tasks_.pop_back();
+            throw;
+        }
+    }
+}
+
+void Executor::work()
+{
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+        if (tasks_.empty()) {
+            ++idle_;
+            bool called =
+                changed_.wait_for(lock, kIdleTime, [this] { return !tasks_.empty(); });
+            --idle_;
+            if (!called)
+                return;
+        }
+        std::function<void()> task = std::move(tasks_.front());
+        tasks_.pop_front();
+        ++running_;
+        lock.unlock();
+        task();
+        task = nullptr; // what it held may need the GIL to be freed: not under the lock
+        lock.lock();
+        --running_;
+        changed_.notify_all();
+    }
+}
+
+bool Executor::quiesce(double seconds)
+{
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                             [this] { return tasks_.empty() && running_ == 0; });
+}
+
+} // namespace ddl_torch

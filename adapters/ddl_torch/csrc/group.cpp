@@ -1,0 +1,240 @@
+#include "group.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "errors.hpp"
+#include "executor.hpp"
+
+namespace ddl_torch
+{
+
+namespace
+{
+
+constexpr double kPatience = 1.0;         // seconds for pending operations to end before an abort
+constexpr double kCallbackPatience = 5.0; // seconds for callbacks to end, at exit
+
+std::mutex registry_mutex;
+std::vector<std::weak_ptr<Group>> registry;
+
+using Bytes = std::vector<uint8_t>;
+
+// What every rank knows of the others after they have met.
+struct Meeting {
+    std::vector<Bytes> addresses;
+    uint64_t tag; // rank 0's choice: tells this group from all others with the same members
+};
+
+std::string list_missing(c10d::Store &store, const std::vector<std::string> &keys)
+{
+    constexpr int kMax = 16;
+    std::string text;
+    int missing = 0;
+    for (size_t rank = 0; rank < keys.size(); rank++)
+        if (!store.check({keys[rank]}) && ++missing <= kMax)
+            text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    return text + (missing > kMax ? ", ..." : "");
+}
+
+// Exchange addresses. Under one store several groups may meet one after the other (a group is
+// destroyed and made anew): each rank counts its own meetings, and so all agree on the number.
+Meeting meet(c10d::Store &store, const std::string &address, int rank, int size,
+             std::chrono::milliseconds timeout)
+{
+    const std::string counter = "meetings/" + std::to_string(rank);
+    const int64_t meeting = store.add(counter, 1);
+    std::vector<std::string> keys;
+    for (int i = 0; i < size; i++)
+        keys.push_back("meeting" + std::to_string(meeting) + "/" + std::to_string(i));
+
+    std::random_device random;
+    uint64_t tag = (uint64_t(random()) << 32 | random()) | 1; // 0 has a meaning of its own
+    Bytes entry(sizeof tag + address.size());
+    std::memcpy(entry.data(), &tag, sizeof tag);
+    std::memcpy(entry.data() + sizeof tag, address.data(), address.size());
+
+    std::vector<Bytes> entries;
+    try {
+        store.set(keys[rank], entry);
+        store.wait(keys, timeout);
+        for (const auto &key : keys)
+            entries.push_back(store.get(key));
+    } catch (const std::exception &failure) {
+        std::string missing, reason = failure.what();
+        try {
+            missing = list_missing(store, keys);
+            store.add(counter, -1); // it did not take place
+        } catch (const std::exception &) { // the store is gone, then
+        }
+        reason = reason.substr(0, reason.find('\n')); // without a trace of the stack
+        TORCH_CHECK_WITH(DistBackendError, false, "ddl: rank ", rank, " of ", size,
+                         " could not meet the others within ", timeout.count() / 1000.0, " s",
+                         missing.empty() ? "" : "; missing: rank ", missing, " (", reason, ")");
+    }
+
+    Meeting result;
+    for (const auto &each : entries) {
+        TORCH_CHECK_WITH(DistBackendError, each.size() > sizeof tag, "ddl: rank ", rank,
+                         " found no address of rank ", &each - entries.data(), " in the store");
+        result.addresses.emplace_back(each.begin() + sizeof tag, each.end());
+    }
+    std::memcpy(&result.tag, entries[0].data(), sizeof result.tag);
+    return result;
+}
+
+} // namespace
+
+// ---- Endpoint ----
+
+static ddl_endpoint *create_endpoint()
+{
+    ddl_endpoint *handle = nullptr;
+    check(ddl_endpoint_create(nullptr, &handle), "endpoint");
+    return handle;
+}
+
+Endpoint::Endpoint() : handle(create_endpoint()), owner_(getpid())
+{
+}
+
+Endpoint::~Endpoint()
+{
+    if (owner_ == getpid())
+        ddl_endpoint_destroy(handle);
+}
+
+std::shared_ptr<Endpoint> Endpoint::of_this_process()
+{
+    static std::mutex mutex;
+    static std::weak_ptr<Endpoint> current;
+    std::lock_guard<std::mutex> lock(mutex);
+    auto endpoint = current.lock();
+    if (!endpoint || endpoint->owner_ != getpid()) {
+        endpoint = std::make_shared<Endpoint>();
+        current = endpoint;
+    }
+    return endpoint;
+}
+
+std::string Endpoint::address() const
+{
+    char bytes[DDL_ADDRESS_MAX];
+    size_t length = 0;
+    check(ddl_endpoint_address(handle, bytes, sizeof bytes, &length), "endpoint");
+    return std::string(bytes, length);
+}
+
+// ---- Group ----
+
+std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
+                                   std::chrono::milliseconds timeout)
+{
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    auto endpoint = Endpoint::of_this_process();
+    Meeting meeting = meet(store, endpoint->address(), rank, size, timeout);
+
+    std::vector<const void *> addresses;
+    std::vector<size_t> lengths;
+    for (const auto &address : meeting.addresses) {
+        addresses.push_back(address.data());
+        lengths.push_back(address.size());
+    }
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline -
+                                                             std::chrono::steady_clock::now());
+    ddl_comm_config config{};
+    config.struct_size = sizeof config;
+    config.tag = meeting.tag;
+    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // they are all there
+    config.operation_timeout_ms = timeout.count();
+    ddl_comm *comm = nullptr;
+    check(ddl_comm_create(endpoint->handle, addresses.data(), lengths.data(), rank, size, &config,
+                          &comm),
+          "group creation");
+
+    std::shared_ptr<Group> group(new Group(std::move(endpoint), comm));
+    std::lock_guard<std::mutex> lock(registry_mutex);
+    registry.erase(std::remove_if(registry.begin(), registry.end(),
+                                  [](const auto &each) { return each.expired(); }),
+                   registry.end());
+    registry.push_back(group);
+    return group;
+}
+
+Group::Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm)
+    : endpoint_(std::move(endpoint)), comm_(comm), completion_(new Completion(comm)),
+      owner_(getpid())
+{
+}
+
+Group::~Group()
+{
+    close();
+}
+
+Group::Use::Use(Group &group) : group_(&group)
+{
+    group.inside_.fetch_add(1);
+    if (group.closed_.load()) {
+        group.inside_.fetch_sub(1);
+        group_ = nullptr;
+    }
+}
+
+Group::Use::~Use()
+{
+    if (group_)
+        group_->inside_.fetch_sub(1);
+}
+
+void Group::abort(const std::string &reason)
+{
+    if (auto held = use())
+        ddl_comm_abort(comm_, reason.c_str());
+}
+
+void Group::close()
+{
+    if (owner_ != getpid()) {
+        completion_.release();
+        return;
+    }
+    if (closed_.exchange(true))
+        return;
+    const auto wait_for_leavers = [this](double seconds) {
+        for (double ms = 0; inside_.load() && ms < seconds * 1000; ms++)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return !inside_.load();
+    };
+    if (!wait_for_leavers(kPatience) || !completion_->drain(kPatience)) {
+        ddl_comm_abort(comm_, "the process group was shut down with operations pending");
+        wait_for_leavers(1e6); // an abort ends all operations
+        completion_->drain(1e6);
+    }
+    completion_->stop();
+    ddl_comm_destroy(comm_);
+    endpoint_.reset();
+}
+
+void Group::close_all()
+{
+    std::vector<std::shared_ptr<Group>> groups;
+    {
+        std::lock_guard<std::mutex> lock(registry_mutex);
+        for (auto &each : registry)
+            if (auto group = each.lock())
+                groups.push_back(std::move(group));
+        registry.clear();
+    }
+    for (auto &group : groups)
+        group->close();
+    Executor::instance().quiesce(kCallbackPatience);
+}
+
+} // namespace ddl_torch

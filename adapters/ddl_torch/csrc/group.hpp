@@ -1,0 +1,109 @@
+// A libddl comm with what a process group needs around it.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "completion.hpp"
+#include "ddl/ddl.h"
+
+namespace ddl_torch
+{
+
+// This process's endpoint: made for the first group, shared by all, gone with the last.
+class Endpoint
+{
+  public:
+    static std::shared_ptr<Endpoint> of_this_process();
+
+    Endpoint();
+    ~Endpoint();
+    Endpoint(const Endpoint &) = delete;
+
+    // Its address, as ddl_comm_create takes it.
+    std::string address() const;
+
+    ddl_endpoint *const handle;
+
+  private:
+    const pid_t owner_;
+};
+
+// Design notes.
+//
+// The comm is destroyed by close(), which c10d calls from destroy_process_group, the destructor or
+// the exit of the interpreter, in any order and more than once, perhaps with other threads inside an
+// operation. So every call into the library holds a Use; close() refuses new ones, lets what is under
+// way end, aborts the comm if it does not end soon, and destroys it when nobody is inside.
+//
+// In a forked child neither the threads nor the connections exist; there close() forgets everything.
+class Group
+{
+  public:
+    // Meet the other ranks through the store and join them. Blocks at most `timeout`; all ranks must
+    // call it. Throws DistBackendError that names the ranks that did not come.
+    static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
+                                       std::chrono::milliseconds timeout);
+
+    ~Group();
+    Group(const Group &) = delete;
+
+    // The right to use the comm while it is held; false when the group is closed.
+    class Use
+    {
+      public:
+        explicit Use(Group &group);
+        ~Use();
+        Use(const Use &) = delete;
+
+        explicit operator bool() const
+        {
+            return group_;
+        }
+
+      private:
+        Group *group_;
+    };
+    Use use()
+    {
+        return Use(*this);
+    }
+
+    // For holders of a Use.
+    ddl_comm *comm() const
+    {
+        return comm_;
+    }
+    Completion &completion()
+    {
+        return *completion_;
+    }
+
+    // Kill the comm on all ranks. Nothing when closed.
+    void abort(const std::string &reason);
+
+    // Leave the group. The caller must not hold the GIL. Once for all; blocks about a second if
+    // operations are pending that do not end.
+    void close();
+
+    // Close all groups of this process, and wait for the callbacks of futures.
+    static void close_all();
+
+  private:
+    Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm);
+
+    std::shared_ptr<Endpoint> endpoint_;
+    ddl_comm *comm_;
+    std::unique_ptr<Completion> completion_;
+    std::atomic<bool> closed_{false};
+    std::atomic<int> inside_{0};
+    const pid_t owner_;
+};
+
+} // namespace ddl_torch

@@ -1,0 +1,202 @@
+#include "work.hpp"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Logging.h>
+#include <pybind11/pybind11.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "errors.hpp"
+#include "executor.hpp"
+#include "group.hpp"
+
+namespace ddl_torch
+{
+
+namespace
+{
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kSlice(200); // how long Ctrl-C may go unnoticed
+
+// Raise KeyboardInterrupt and the like. Only Python's main thread handles signals, which is the
+// process's.
+void check_signals()
+{
+    if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized())
+        return;
+    pybind11::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0)
+        throw pybind11::error_already_set();
+}
+
+} // namespace
+
+Work::Work(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char *name,
+           const char *profiling_title, const std::vector<at::Tensor> &inputs, Buffers buffers,
+           uint64_t sequence)
+    : c10d::Work(rank, type, profiling_title, inputs), group_(std::move(group)), name_(name),
+      sequence_(sequence), buffers_(std::move(buffers))
+{
+}
+
+Work::~Work()
+{
+    for (ddl_work *part : parts_)
+        ddl_work_destroy(part);
+}
+
+void Work::seal()
+{
+    part_ended();
+}
+
+void Work::part_ended()
+{
+    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+        deliver();
+}
+
+bool Work::ended() const
+{
+    return std::none_of(parts_.begin(), parts_.end(),
+                        [](ddl_work *part) { return ddl_work_test(part) == DDL_INPROGRESS; });
+}
+
+// Wait until all parts have ended, with whatever result.
+void Work::await(std::chrono::milliseconds timeout)
+{
+    const bool limited = timeout > kNoTimeout;
+    const auto deadline = Clock::now() + (limited ? timeout : kNoTimeout);
+    while (!ended()) {
+        auto slice = kSlice;
+        if (limited) {
+            auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+            TORCH_CHECK_WITH(DistBackendError, left.count() > 0, "ddl ", name_,
+                             ": not complete after ", timeout.count(), " ms, and still pending");
+            slice = std::min(slice, left);
+        }
+        if (auto use = group_->use()) {
+            // Parts end in the order of submission.
+            if (ddl_work_wait(parts_.back(), slice.count()) != DDL_ETIMEDOUT)
+                continue;
+        } else { // closing, which ends all works
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        check_signals();
+    }
+}
+
+// All parts have ended.
+void Work::settle()
+{
+    std::call_once(settled_, [this] {
+        std::exception_ptr failure;
+        for (ddl_work *part : parts_) {
+            ddl_status status = ddl_work_test(part);
+            if (status != DDL_OK) {
+                failure = error(status, name_);
+                break;
+            }
+        }
+        if (!failure && !buffers_.copies.empty()) {
+            try {
+                // The caller's tensor may be a leaf that requires grad, or an inference tensor.
+                at::AutoDispatchBelowADInplaceOrView guard;
+                for (auto &[to, from] : buffers_.copies)
+                    to.copy_(from);
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        }
+        buffers_.copies.clear();
+        buffers_.keep.clear();
+        finish(failure);
+    });
+}
+
+bool Work::isCompleted()
+{
+    if (c10d::Work::isCompleted())
+        return true;
+    if (!ended())
+        return false;
+    settle();
+    return true;
+}
+
+bool Work::wait(std::chrono::milliseconds timeout)
+{
+    await(timeout);
+    settle();
+    if (!parts_.empty())
+        if (auto use = group_->use())
+            group_->completion().poll(); // gives back the queue's reference to the tensors
+    if (auto failure = exception())
+        std::rethrow_exception(failure);
+    return true;
+}
+
+std::vector<at::Tensor> Work::result()
+{
+    return buffers_.outputs;
+}
+
+uint64_t Work::getSequencenumber() const
+{
+    return sequence_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
+{
+    std::lock_guard<std::mutex> lock(future_mutex_);
+    if (!future_) {
+        future_ = c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()));
+        if (c10d::Work::isCompleted()) {
+            future_completed_ = true;
+            complete_future(future_); // nobody can have added a callback yet
+        } else {
+            future_state_.emplace();
+            group_->completion().watch();
+        }
+    }
+    return future_;
+}
+
+// The last part was taken from the queue.
+void Work::deliver()
+{
+    settle();
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    {
+        std::lock_guard<std::mutex> lock(future_mutex_);
+        if (!future_ || future_completed_)
+            return;
+        future_completed_ = true;
+        future = future_;
+    }
+    group_->completion().unwatch();
+    auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
+    Executor::instance().run([self, future] {
+        try {
+            at::ThreadLocalStateGuard guard(*self->future_state_);
+            self->complete_future(future);
+        } catch (const std::exception &failure) {
+            LOG(ERROR) << "ddl " << self->name_ << ": a future's callback: " << failure.what();
+        }
+    });
+}
+
+void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future)
+{
+    if (auto failure = exception())
+        future->setError(failure);
+    else
+        future->markCompleted(c10::IValue(buffers_.outputs));
+}
+
+} // namespace ddl_torch

@@ -1,0 +1,28 @@
+"""What the adapters' tests share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+
+
+@pytest.fixture(scope="session")
+def torch_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The native part of ddl_torch, built in the user's cache before the first test that needs it, so
+    that no rank's time limit has to cover that."""
+    command = [sys.executable, "-m", "ddl_torch", "build"]
+    folder = tmp_path_factory.mktemp("build")
+    return Path(run_program(command, cwd=folder, limit=600).expect_success().out.strip())
+
+
+@pytest.fixture(scope="session")
+def train_digits() -> Path:
+    return EXAMPLES / "train_digits.py"

@@ -1,0 +1,142 @@
+"""Run by test_torch_async on two or more ranks: works, futures and their callbacks."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("ddl", timeout=timedelta(seconds=30))
+rank, size = dist.get_rank(), dist.get_world_size()
+total = size * (size + 1) / 2
+
+
+def start(count: int = 10) -> tuple[dist.Work, torch.Tensor]:
+    tensor = torch.full((count,), rank + 1.0)
+    return dist.all_reduce(tensor, async_op=True), tensor
+
+
+# Many at once, waited for in any order.
+works = [start(100 * number) for number in range(60)]
+for work, tensor in works[::-1] + works:
+    assert work.wait()
+    assert work.is_completed()
+    assert torch.equal(tensor, torch.full_like(tensor, total))
+for work, tensor in works:
+    assert work.get_future().done()  # asked for afterwards
+    assert work.get_future().value()[0].data_ptr() == tensor.data_ptr()
+
+# Futures before, and without wait().
+for work, tensor in [start(100 * number) for number in range(60)]:
+    (result,) = work.get_future().wait()
+    assert torch.equal(result, torch.full_like(tensor, total))
+
+# Polling, and nothing else.
+work, tensor = start()
+while not work.is_completed():
+    pass
+assert tensor[0] == total
+
+# A callback's thread has no GIL of its own; several callbacks, in order.
+work, tensor = start()
+order: list[str] = []
+future = work.get_future().then(lambda f: order.append("first") or f.value()[0] * 2)
+future = future.then(lambda f: order.append("second") or f.value() + 1)
+work.get_future().add_done_callback(lambda f: order.append("done"))
+assert future.wait()[0] == 2 * total + 1
+work.wait()
+
+
+# A callback that waits for further operations, nested.
+def deeper(level: int) -> torch.Tensor:
+    work, tensor = start()
+    if level == 0:
+        work.wait()
+        return tensor
+    return work.get_future().then(lambda f: f.value()[0] + deeper(level - 1)).wait()
+
+
+assert deeper(5)[0] == 6 * total
+
+# An exception in a callback comes out of its future, and breaks nothing.
+work, _ = start()
+future = work.get_future().then(lambda f: 1 / 0)
+try:
+    future.wait()
+    raise AssertionError("nothing was raised")
+except Exception as error:
+    assert "division by zero" in str(error), error
+
+# Dropped works keep their tensors until the end of the operation, and not longer.
+for _ in range(20):
+    dist.all_reduce(torch.ones(100_000), async_op=True)
+    gc.collect()
+work, tensor = start(50_000)
+alive = weakref.ref(tensor.untyped_storage())
+del work, tensor
+dist.barrier()
+dist.barrier()
+gc.collect()
+assert alive() is None
+
+# Not contiguous, asynchronous.
+base = torch.full((4, 6), rank + 1.0)
+future = dist.all_reduce(base.t(), async_op=True).get_future()
+future.wait()
+assert torch.equal(base, torch.full((4, 6), total))
+for _ in range(5):
+    outs = [torch.zeros(5) for _ in range(size)]
+    dist.all_gather(outs, torch.full((5,), float(rank)), async_op=True).get_future().wait()
+    assert all(torch.equal(out, torch.full((5,), float(of))) for of, out in enumerate(outs))
+
+# Groups are independent: each thread has one.
+groups = [dist.new_group(list(range(size)), backend="ddl") for _ in range(3)]
+failures: list[BaseException] = []
+
+
+def use(group: dist.ProcessGroup) -> None:
+    try:
+        for number in range(100):
+            tensor = torch.full((number,), rank + 1.0)
+            if number % 2:
+                dist.all_reduce(tensor, group=group)
+            else:
+                tensor = dist.all_reduce(tensor, group=group, async_op=True).get_future().wait()[0]
+            assert torch.equal(tensor, torch.full_like(tensor, total))
+    except BaseException as error:
+        failures.append(error)
+
+
+threads = [threading.Thread(target=use, args=(group,)) for group in groups]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failures, failures
+
+# A wait that is limited leaves the work pending.
+if rank == 0 and size > 1:
+    work, tensor = start()
+    try:
+        work.wait(timedelta(milliseconds=200))
+        raise AssertionError("nothing was raised")
+    except dist.DistBackendError as error:
+        assert "not complete after 200 ms" in str(error), error
+    assert not work.is_completed()
+    Path("waited").touch()
+else:
+    while size > 1 and not Path("waited").exists():
+        time.sleep(0.01)
+    work, tensor = start()
+work.wait()
+assert tensor[0] == total
+
+dist.destroy_process_group()
+assert work.wait()  # the same again, also now
+print("done")

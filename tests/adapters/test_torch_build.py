@@ -1,0 +1,133 @@
+"""Building the native part at first use, and being found by PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+ALONE = """
+import torch.distributed as dist
+dist.init_process_group("ddl", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    program = folder / "program.py"
+    program.write_text(text)
+    return program
+
+
+def test_ranks_that_start_together_build_once(ddlrun: Run, tmp_path: Path) -> None:
+    text = """
+import torch, torch.distributed as dist
+dist.init_process_group("ddl")
+tensor = torch.ones(1)
+dist.all_reduce(tensor)
+assert tensor.item() == 3
+"""
+    cache = tmp_path / "cache"
+    ended = ddlrun(3, text, env={"DDL_CACHE": str(cache)}, limit=600).expect_success()
+    assert ended.err.count("libddl: building ddl_torch for PyTorch") == 1
+    assert ended.err.count("libddl: built ddl_torch for PyTorch") == 1
+    assert ended.err.count("libddl: waiting for another process to build") <= 2
+    assert [path.name for path in cache.rglob("*.so")] == ["_ddl_torch.so"]
+    assert not list(cache.rglob("tmp*"))
+
+
+def test_info(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
+    ended = run_program([sys.executable, "-m", "ddl_torch", "info"], cwd=tmp_path)
+    assert f"{torch_native}  built" in ended.expect_success().out
+
+
+def test_second_build_does_nothing(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
+    ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path)
+    assert (ended.expect_success().out, ended.err) == (f"{torch_native}\n", "")
+
+
+def test_no_compiler(run_program: Run, tmp_path: Path) -> None:
+    env = {"DDL_CACHE": str(tmp_path / "cache"), "PATH": str(tmp_path), "CXX": ""}
+    program = write(tmp_path, ALONE)
+    ended = run_program([sys.executable, program], cwd=tmp_path, env=env)
+    assert ended.code == 1
+    said = "there is no C++ compiler (tried c++, g++, clang++); install one (Debian: apt install g++)"
+    assert said in ended.err
+    command = [sys.executable, "-m", "ddl_torch", "build"]
+    ended = run_program(command, cwd=tmp_path, env=env)
+    assert ended.code == 1
+    assert ended.err.endswith(f"ddl_torch: {said}\n") and "Traceback" not in ended.err
+    ended = run_program(command, cwd=tmp_path, env={**env, "CXX": "nothing++"})
+    assert "CXX is 'nothing++', which is not there" in ended.err
+
+
+def test_broken_compiler(ddlrun: Run, tmp_path: Path) -> None:
+    """All ranks say so, and leave nothing behind that a later attempt would trip over."""
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'the disk is on fire'\nsleep 1\nexit 3\n")
+    compiler.chmod(0o755)
+    cache = tmp_path / "cache"
+    env = {"DDL_CACHE": str(cache), "CXX": str(compiler)}
+    text = """
+import torch.distributed as dist
+try:
+    dist.init_process_group("ddl")
+except RuntimeError as error:
+    print(type(error).__name__, *str(error).splitlines()[:2], flush=True)
+"""
+    ended = ddlrun(2, text, env=env).expect_success()
+    said = "BuildError the compiler ended with exit code 3:   the disk is on fire"
+    assert ended.lines(0) == ended.lines(1) == [said]
+    assert not list(cache.rglob("*.so"))
+
+
+def test_cache_that_cannot_be_written(run_program: Run, tmp_path: Path) -> None:
+    env = {"DDL_CACHE": "/proc/nowhere"}
+    ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path, env=env)
+    assert ended.code == 1
+    assert "set DDL_CACHE to a folder that can be written" in ended.err
+
+
+def test_import_torch_is_not_burdened(run_program: Run, tmp_path: Path) -> None:
+    """It finds the backend, but neither loads nor builds anything."""
+    text = """
+import sys
+import torch
+assert "ddl" in torch.distributed.Backend.backend_list
+assert not {"ddl_core", "ddl_torch._build", "_ddl_torch"} & sys.modules.keys()
+"""
+    env = {"DDL_CACHE": str(tmp_path / "cache")}
+    run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path, env=env).expect_success()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_import_torch_survives_an_adapter_that_fails(run_program: Run, tmp_path: Path) -> None:
+    text = """
+import torch
+import torch.distributed as dist
+from ddl_torch import _autoload
+def fail(*arguments, **options):
+    raise OSError("no backend today")
+dist.Backend.register_backend = fail
+del dist.Backend.DDL
+_autoload.register()
+"""
+    ended = run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path).expect_success()
+    assert "no backend today" in ended.err
+
+
+def test_without_autoload(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
+    text = """
+import torch
+assert "ddl" not in torch.distributed.Backend.backend_list
+import ddl_torch as ddl
+ddl.init()
+assert ddl.allreduce(torch.ones(2)).tolist() == [1, 1]
+ddl.shutdown()
+"""
+    env = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path, env=env).expect_success()

@@ -1,0 +1,65 @@
+"""The backend "ddl": operations, works and futures, training, and ddl_torch's own names, each on real
+processes. What is checked is in programs/."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Mpi, Run
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = pytest.mark.usefixtures("torch_native")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_collectives(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_collectives.py", limit=180).expect_success()
+    numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
+    assert len(numbers) == size and min(numbers) > 500
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_async(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_async.py", limit=180).expect_success()
+    assert ended.out.count("done") == size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_training(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_training.py", limit=180).expect_success()
+    assert ended.out.count("trained") == size
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_own_names(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_api.py", limit=180).expect_success()
+    assert ended.out.count("done") == size
+
+
+def test_own_names_under_mpirun(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
+    command = mpi.command(2, PROGRAMS / "torch_api.py")
+    ended = run_program(command, cwd=tmp_path, env=mpi.environment, limit=180).expect_success()
+    assert ended.out.count("done") == 2
+
+
+@pytest.mark.parametrize("debug", ["DETAIL"])
+def test_debug_wrapper(ddlrun: Run, debug: str) -> None:
+    """PyTorch's own checks wrap the backend."""
+    text = """
+import torch, torch.distributed as dist
+import ddl_torch as ddl
+ddl.init()
+assert ddl.allreduce(torch.ones(3)).tolist() == [2.0] * 3
+assert ddl.local_size() == 2
+dist.barrier()
+ddl.shutdown()
+print("done")
+"""
+    ended = ddlrun(2, text, env={"TORCH_DISTRIBUTED_DEBUG": debug}, limit=120).expect_success()
+    assert ended.out.count("done") == 2

@@ -1,0 +1,266 @@
+"""What the backend "ddl" says when something is wrong, and how processes end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Finished, Run
+
+pytestmark = pytest.mark.usefixtures("torch_native")
+
+START = """
+import os, signal, sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+def refused(error, text, function, *arguments):
+    started = time.monotonic()
+    try:
+        function(*arguments)
+    except error as raised:
+        assert text in str(raised), raised
+        return time.monotonic() - started
+    raise AssertionError(f"{text!r} was not raised")
+
+dist.init_process_group("ddl", timeout=timedelta(seconds=20))
+rank, size = dist.get_rank(), dist.get_world_size()
+Dead = dist.DistBackendError
+"""
+
+
+@pytest.fixture
+def ranks(run_program: Run, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """`ranks(size, text, limit=60)`: START and a program on `size` processes that nobody watches, so
+    that each ends as it likes."""
+
+    def run_ranks(size: int, text: str, limit: float = 60) -> list[Finished]:
+        program = tmp_path / "program.py"
+        program.write_text(START + text)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+
+        def start(rank: int) -> Finished:
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+            env = {**place, "RANK": str(rank), "WORLD_SIZE": str(size)}
+            command = [sys.executable, program]
+            ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
+            return ended
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(start, range(size)))
+
+    return run_ranks
+
+
+def test_arguments(ranks: Run) -> None:
+    text = """
+ones, ops = torch.ones(2), dist.ReduceOp
+gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+integers = torch.ones(2, dtype=torch.int32)
+refused(ValueError, "ddl allreduce: ReduceOp.BAND is not supported yet", dist.all_reduce, integers,
+        ops.BAND)
+refused(TypeError, "ddl allreduce: cannot reduce tensors of type Short", dist.all_reduce,
+        torch.ones(2, dtype=torch.int16))
+refused(TypeError, "type Bool", dist.all_reduce, torch.tensor([True]))
+refused(ValueError, "ddl allreduce: tensors has layout Sparse", dist.all_reduce, ones.to_sparse())
+refused(ValueError, "outputs[1] has 3 elements, the other side 2", dist.all_gather,
+        [ones, torch.ones(3)], ones)
+refused(ValueError, "output has 3 elements, which is not 2 times the 2 of input", gather,
+        torch.ones(3), ones)
+refused(TypeError, "input is of type Int, output of type Float", scatter, torch.ones(1), integers)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+options = dist.BroadcastOptions()
+options.rootRank = 7
+refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.broadcast, [ones],
+        options)
+for name, call in {
+    "send": lambda: dist.send(ones, 1 - rank),
+    "recv": lambda: dist.recv(ones, 1 - rank),
+    "gather": lambda: dist.gather(ones, [ones, ones] if rank == 0 else None, 0),
+    "scatter": lambda: dist.scatter(ones, [ones, ones] if rank == 0 else None, 0),
+    "reduce": lambda: dist.reduce(ones, 0),
+    "alltoall": lambda: dist.all_to_all([ones, ones], [ones, ones]),
+}.items():
+    refused(RuntimeError, f"Backend ddl does not support {name}", call)
+dist.all_reduce(ones)  # nothing of this has hurt the group
+assert ones.tolist() == [2, 2]
+dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_mismatch(ranks: Run) -> None:
+    text = """
+tensor = torch.ones(2 + rank)
+said = "called all-reduce(f32, 3, sum)"
+if rank == 0:
+    refused(Dead, said, dist.all_reduce, tensor)
+else:
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    refused(Dead, "rank 0", future.wait)
+    refused(Dead, said, work.wait)
+    assert work.is_completed()
+    refused(Dead, said, work.get_future().then(lambda f: f.value()).wait)
+refused(Dead, said, dist.barrier)
+dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_killed_peer(ranks: Run, kind: str) -> None:
+    text = f"""
+dist.barrier()
+if rank == 1:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+tensor = torch.ones(1000)
+if {kind == "sync"}:
+    seconds = refused(Dead, "rank 1", dist.all_reduce, tensor)
+else:
+    work = dist.all_reduce(tensor, async_op=True)
+    seconds = refused(Dead, "rank 1", work.get_future().wait)
+    refused(Dead, "rank 1", work.wait)
+assert seconds < 5, seconds
+print("told")
+"""
+    survivor, victim, other = ranks(3, text)
+    assert victim.code == -signal.SIGKILL
+    assert survivor.expect_success().out == other.expect_success().out == "told\n"
+
+
+def test_operation_that_expires(ranks: Run) -> None:
+    text = """
+store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
+dist.destroy_process_group()
+dist.init_process_group("ddl", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=2))
+if rank == 0:
+    assert refused(Dead, "", dist.all_reduce, torch.ones(1)) < 10
+else:
+    time.sleep(4)
+    refused(Dead, "", dist.all_reduce, torch.ones(1))
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_abort(ranks: Run) -> None:
+    text = """
+if rank == 1:
+    time.sleep(0.3)
+    dist.distributed_c10d._abort_process_group()
+else:
+    refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
+    dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_rank_that_does_not_come(run_program: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+from datetime import timedelta
+import torch.distributed as dist
+store = dist.FileStore("store", 3)
+dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timedelta(seconds=1))
+""")
+    ended = run_program([sys.executable, program], cwd=tmp_path)
+    assert ended.code == 1
+    said = "DistBackendError: ddl: rank 1 of 3 could not meet the others within 1 s; missing: rank 0, 2"
+    assert said in ended.err
+
+
+def test_ctrl_c(ranks: Run) -> None:
+    """A wait that may be long ends with KeyboardInterrupt."""
+    text = """
+import threading
+if rank == 0:
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert refused(KeyboardInterrupt, "", work.wait) < 5
+    assert not work.is_completed()
+    dist.barrier()
+else:
+    time.sleep(3)
+    dist.all_reduce(torch.ones(1))
+    dist.barrier()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "pass",
+        "dist.destroy_process_group()",
+        "dist.destroy_process_group(); sys.exit(0)",
+        "group.shutdown(); group.shutdown(); dist.destroy_process_group()",
+        "work = dist.all_reduce(torch.ones(9), async_op=True); work.get_future()",
+        "dist.all_reduce(torch.ones(9), async_op=True).get_future().then(lambda f: time.sleep(0.5))",
+        "del dist.distributed_c10d._world.pg_map[group]; dist.destroy_process_group = None",
+        "pid = os.fork(); pid and os.waitpid(pid, 0)",
+    ],
+)
+def test_end_of_the_process(ranks: Run, ending: str) -> None:
+    """Without a word, in any order, with operations under way, in a forked child."""
+    text = f"""
+group = dist.group.WORLD
+for _ in range(5):
+    dist.all_reduce(torch.ones(9), async_op=True).get_future().wait()
+dist.new_group([0, 1], backend="ddl")
+{ending}
+print("ending")
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+        assert "ending" in ended.out
+        assert "terminate" not in ended.err and "libddl[" not in ended.err
+
+
+def test_shutdown_with_operations_that_never_end(ranks: Run) -> None:
+    text = """
+tensor = torch.ones(1)
+if rank == 0:
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    started = time.monotonic()
+    dist.destroy_process_group()
+    assert time.monotonic() - started < 5
+    refused(Dead, "shut down with operations pending", work.wait)
+    refused(Dead, "shut down with operations pending", future.wait)
+    refused(Dead, "the process group has been shut down", group.allreduce, [tensor])
+else:
+    time.sleep(3)
+    refused(Dead, "", dist.barrier)
+""".replace("tensor = torch.ones(1)", "tensor, group = torch.ones(1), dist.group.WORLD")
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_data_loader_workers(ranks: Run) -> None:
+    """Forked children do not disturb the group."""
+    text = """
+from torch.utils.data import DataLoader
+for _ in range(2):
+    for batch in DataLoader(torch.arange(40.0), batch_size=4, num_workers=2):
+        dist.all_reduce(batch)
+dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
