@@ -59,6 +59,30 @@ static int killed_in_wait(ddl_comm *comm)
     return 0;
 }
 
+/* A forked child, like a data loader's worker, outlives its parent; it must not keep the parent's
+ * connections alive, and cannot use its comm. */
+static int killed_with_child(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == VICTIM) {
+        pid_t child = fork();
+        if (child == 0) {
+            EXPECT(ddl_barrier(comm, NULL, NULL), DDL_ESTATE, "forked");
+            ddl_comm_destroy(comm); /* harms nobody */
+            sleep(8);
+            _exit(0);
+        }
+        usleep(100000);
+        CHECK(waitpid(child, NULL, WNOHANG) == 0, "the child ended early");
+        kill(getpid(), SIGKILL);
+    }
+    double start = seconds();
+    EXPECT(until_failure(comm, 10), DDL_EPEER, "rank 1 on ");
+    CHECK(seconds() - start < 4, "%g s", seconds() - start);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 static int left_early(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
@@ -168,6 +192,7 @@ static const struct {
     {"killed_small", killed_small, true},
     {"killed_large", killed_large, true},
     {"killed_in_wait", killed_in_wait, true},
+    {"killed_with_child", killed_with_child, true},
     {"left_early", left_early, false},
     {"leaves_after_last", leaves_after_last, false},
     {"aborted", aborted, false},

@@ -1,6 +1,7 @@
 /* Exported: versions, endpoints and comms. */
 #include <string.h>
 
+#include "api/check_object.h"
 #include "api/take_struct.h"
 #include "base/dtype.h"
 #include "comm/comm.h"
@@ -58,7 +59,8 @@ ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address, siz
 
 void ddl_endpoint_destroy(ddl_endpoint *endpoint)
 {
-    ddl__endpoint_destroy(endpoint);
+    if (endpoint && !ddl__endpoint_inherited(endpoint))
+        ddl__endpoint_destroy(endpoint);
 }
 
 static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *config)
@@ -93,7 +95,9 @@ ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
         return ddl__fail(DDL_EINVAL, "size is %d", size);
     if (rank < 0 || rank >= size)
         return ddl__fail(DDL_EINVAL, "rank is %d, size is %d", rank, size);
-    ddl_status status = take_config(&own, config);
+    ddl_status status = ddl__check_endpoint(endpoint);
+    if (status == DDL_OK)
+        status = take_config(&own, config);
     return status == DDL_OK ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own, comm)
                             : status;
 }
@@ -104,7 +108,9 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
     ddl_comm_config own;
     if (!endpoint || !comm)
         return ddl__fail(DDL_EINVAL, "%s is NULL", !endpoint ? "endpoint" : "comm");
-    ddl_status status = take_config(&own, config);
+    ddl_status status = ddl__check_endpoint(endpoint);
+    if (status == DDL_OK)
+        status = take_config(&own, config);
     return status == DDL_OK ? ddl__rendezvous(endpoint, url, rank, size, &own, comm) : status;
 }
 
@@ -130,18 +136,20 @@ int ddl_comm_local_size(const ddl_comm *comm)
 
 ddl_status ddl_comm_status(ddl_comm *comm)
 {
-    return comm ? ddl__engine_status(comm->engine) : ddl__fail(DDL_EINVAL, "comm is NULL");
+    ddl_status status = ddl__check_comm(comm);
+    return status == DDL_OK ? ddl__engine_status(comm->engine) : status;
 }
 
 ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason)
 {
-    if (!comm)
-        return ddl__fail(DDL_EINVAL, "comm is NULL");
-    ddl__engine_abort(comm->engine, reason ? reason : "no reason given");
-    return DDL_OK;
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK)
+        ddl__engine_abort(comm->engine, reason ? reason : "no reason given");
+    return status;
 }
 
 void ddl_comm_destroy(ddl_comm *comm)
 {
-    ddl__comm_destroy(comm);
+    if (comm && !ddl__endpoint_inherited(comm->endpoint))
+        ddl__comm_destroy(comm);
 }

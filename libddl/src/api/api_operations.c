@@ -1,7 +1,9 @@
 /* Exported: operations and works. */
+#include "api/check_object.h"
 #include "api/take_struct.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/forks.h"
 #include "comm/comm.h"
 
 /* Bytes that one buffer may have; keeps all later sums of offsets within 64 bits. */
@@ -54,9 +56,9 @@ static ddl_status submit(ddl_comm *comm, ddl__call call, buffers b, const ddl_op
                          ddl_work **work)
 {
     ddl_options own = {0};
-    if (!comm)
-        return ddl__fail(DDL_EINVAL, "comm is NULL");
-    ddl_status status = check_call(comm, &call);
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK)
+        status = check_call(comm, &call);
     if (status == DDL_OK)
         status = check_buffers(&b, call.count, ddl__dtype_size(call.dtype));
     if (status == DDL_OK && options)
@@ -117,9 +119,10 @@ ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **wo
 
 ddl_status ddl_work_wait(ddl_work *work, int64_t timeout_ms)
 {
-    if (!work)
-        return ddl__fail(DDL_EINVAL, "work is NULL");
-    ddl_status status =
+    ddl_status status = ddl__check_work(work);
+    if (status != DDL_OK)
+        return status;
+    status =
         timeout_ms == 0 ? ddl__work_test(work) : ddl__work_wait(work, ddl__deadline(timeout_ms));
     if (status != DDL_INPROGRESS)
         return status;
@@ -129,20 +132,24 @@ ddl_status ddl_work_wait(ddl_work *work, int64_t timeout_ms)
 
 ddl_status ddl_work_test(ddl_work *work)
 {
-    return work ? ddl__work_test(work) : ddl__fail(DDL_EINVAL, "work is NULL");
+    ddl_status status = ddl__check_work(work);
+    return status == DDL_OK ? ddl__work_test(work) : status;
 }
 
 void ddl_work_destroy(ddl_work *work)
 {
-    if (work)
+    if (work && work->generation == ddl__generation())
         ddl__work_destroy(work);
 }
 
 ddl_status ddl_comm_completed(ddl_comm *comm, ddl_work **works, void **users, int max,
                               int64_t timeout_ms, int *taken)
 {
-    if (!comm || !taken)
-        return ddl__fail(DDL_EINVAL, "%s is NULL", comm ? "taken" : "comm");
+    ddl_status status = ddl__check_comm(comm);
+    if (status != DDL_OK)
+        return status;
+    if (!taken)
+        return ddl__fail(DDL_EINVAL, "taken is NULL");
     if (max < 1)
         return ddl__fail(DDL_EINVAL, "max is %d", max);
     return ddl__engine_completed(comm->engine, works, users, max, ddl__deadline(timeout_ms), taken);

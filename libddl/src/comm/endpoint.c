@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/forks.h"
 #include "base/log.h"
 #include "net/shm.h"
 #include "net/socket.h"
@@ -70,6 +71,7 @@ typedef struct counter {
 } counter;
 
 struct ddl_endpoint {
+    unsigned generation; /* of the process that made it */
     ddl__address address;
     ddl__digest job;
     int epoll, wake, tcp, local;
@@ -426,6 +428,11 @@ const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint)
     return &endpoint->address;
 }
 
+bool ddl__endpoint_inherited(const ddl_endpoint *endpoint)
+{
+    return endpoint->generation != ddl__generation();
+}
+
 ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint)
 {
     return endpoint->job;
@@ -458,14 +465,14 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const char *host)
     ddl__digest *id = &endpoint->address.endpoint;
     if (getrandom(id, sizeof *id, 0) != sizeof *id)
         return ddl__fail(DDL_ESYSTEM, "no random bytes: %s", strerror(errno));
-    endpoint->tcp = ddl__listen(host, &endpoint->address.port);
+    endpoint->tcp = ddl__guard(ddl__listen(host, &endpoint->address.port));
     if (endpoint->tcp < 0)
         return DDL_ESYSTEM;
-    endpoint->local = listen_local(id);
+    endpoint->local = ddl__guard(listen_local(id));
     if (endpoint->local < 0)
         return DDL_ESYSTEM;
-    endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
-    endpoint->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    endpoint->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    endpoint->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (endpoint->epoll < 0 || endpoint->wake < 0 || !watch(endpoint, endpoint->wake, WAKE) ||
         !watch(endpoint, endpoint->tcp, TCP_LISTENER) ||
         !watch(endpoint, endpoint->local, UNIX_LISTENER))
@@ -480,6 +487,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
     endpoint->epoll = endpoint->wake = endpoint->tcp = endpoint->local = -1;
     endpoint->serial = FIRST_SERIAL;
+    endpoint->generation = ddl__generation();
     pthread_mutex_init(&endpoint->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -528,8 +536,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     }
     int fds[] = {endpoint->epoll, endpoint->wake, endpoint->tcp, endpoint->local};
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+        ddl__close_guarded(fds[i]);
     pthread_cond_destroy(&endpoint->changed);
     pthread_mutex_destroy(&endpoint->lock);
     free(endpoint);

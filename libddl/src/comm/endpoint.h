@@ -22,6 +22,10 @@ typedef struct ddl__guest {
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
 const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
+
+/* Whether it was made before this process was forked: then it cannot be used here. */
+bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
+
 ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint);
 
 /* How many comms were created over exactly this list before, counting from 1. */

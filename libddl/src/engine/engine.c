@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/forks.h"
 #include "base/log.h"
 #include "engine/describe.h"
 #include "engine/patience.h"
@@ -425,6 +426,7 @@ ddl_status ddl__work_test(const ddl_work *work)
 static void enqueue(ddl__engine *engine, ddl_work *work)
 {
     work->engine = engine;
+    work->generation = ddl__generation();
     work->sequence = engine->sequence++;
     work->deadline = ddl__deadline(work->call.timeout_ms);
     atomic_init(&work->status, DDL_INPROGRESS);
@@ -579,8 +581,8 @@ static bool watch(ddl__engine *engine, int fd, ddl__link *link)
 
 static bool open_descriptors(ddl__engine *engine)
 {
-    engine->epoll = epoll_create1(EPOLL_CLOEXEC);
-    engine->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    engine->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    engine->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (engine->epoll < 0 || engine->wake < 0 || !watch(engine, engine->wake, NULL))
         return false;
     for (int i = 0; i < engine->config.size; i++)
@@ -667,10 +669,8 @@ void ddl__engine_destroy(ddl__engine *engine)
     free(engine->runner.lending);
     free(engine->runner.targets);
     free(engine->runner.operands);
-    if (engine->epoll >= 0)
-        close(engine->epoll);
-    if (engine->wake >= 0)
-        close(engine->wake);
+    ddl__close_guarded(engine->epoll);
+    ddl__close_guarded(engine->wake);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->lock);
     free(engine);

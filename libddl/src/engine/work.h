@@ -26,6 +26,7 @@ typedef struct ddl__call {
 
 struct ddl_work {
     ddl__engine *engine;
+    unsigned generation; /* of the process that submitted it */
     ddl__call call;
     ddl_work *next; /* in the queue of submitted, or of completed works */
     uint32_t sequence;

@@ -30,6 +30,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/forks.h"
+
 enum {
     MAGIC = 0x64646c61,
     LAYOUT = 1,
@@ -129,7 +131,7 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes)
         close(fd);
         return NULL;
     }
-    arena->fd = fd;
+    arena->fd = ddl__guard(fd);
     arena->readers = calloc(readers, sizeof *arena->readers);
     if (!arena->readers) {
         ddl__arena_drop(arena);
@@ -186,8 +188,7 @@ void ddl__arena_drop(ddl__arena *arena)
     if (!arena || atomic_fetch_sub_explicit(&arena->references, 1, memory_order_acq_rel) > 1)
         return;
     munmap(arena->shared, arena->mapped);
-    if (arena->fd >= 0)
-        close(arena->fd);
+    ddl__close_guarded(arena->fd);
     free(arena->readers);
     free(arena);
 }
@@ -421,7 +422,7 @@ static void shm_close(ddl__link *link, const char *reason)
 static void shm_destroy(ddl__link *link)
 {
     shm_close(link, NULL);
-    close(link->fd);
+    ddl__close_guarded(link->fd);
     ddl__arena_drop(shm(link)->peer);
     free(link);
 }
@@ -451,7 +452,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
         return NULL;
     }
     s->link.ops = inproc ? &inproc_ops : &shm_ops;
-    s->link.fd = fd;
+    s->link.fd = ddl__guard(fd);
     s->own = own;
     s->to = to;
     s->peer = peer;

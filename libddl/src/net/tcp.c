@@ -41,6 +41,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/forks.h"
+
 enum {
     QUEUE = 64, /* frames waiting on one link, the farewell included */
     BATCH = 16, /* frames to one sendmsg */
@@ -518,7 +520,7 @@ static void tcp_destroy(ddl__link *link)
     for (int i = 0; i < SOCKET_BUFFER / PAGE; i++)
         if (recv(link->fd, rest, sizeof rest, MSG_DONTWAIT) <= 0)
             break;
-    close(link->fd);
+    ddl__close_guarded(link->fd);
     pthread_mutex_destroy(&l->lock);
     free(l->buffer);
     free(l);
@@ -567,7 +569,7 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
         return NULL;
     }
     l->base.ops = &tcp_ops;
-    l->base.fd = fd;
+    l->base.fd = ddl__guard(fd);
     l->slots = slots;
     pthread_mutex_init(&l->lock, NULL);
 
