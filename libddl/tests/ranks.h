@@ -14,6 +14,9 @@ enum { RANKS_MAX = 16 };
 /* As `links`: ranks 0 and 1 share memory, the others are joined to all by TCP. */
 #define LINKS_MIXED UINT32_MAX
 
+/* Rank 0 is joined to all by TCP, the others share memory. */
+#define LINKS_REVERSED (UINT32_MAX - 1)
+
 typedef void rank_fn(ddl_comm *comm, void *argument);
 
 typedef struct ranks {
@@ -48,6 +51,8 @@ static void *rank_main(void *argument)
     ddl_comm_config config = all->config;
     if (config.links == LINKS_MIXED)
         config.links = self->rank < 2 ? 0 : DDL_LINK_TCP;
+    if (config.links == LINKS_REVERSED)
+        config.links = self->rank > 0 ? 0 : DDL_LINK_TCP;
     ddl_comm *comm;
     OK(ddl_comm_create(all->endpoints[self->rank], addresses, all->lengths, self->rank, all->size,
                        &config, &comm));

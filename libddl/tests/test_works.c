@@ -2,6 +2,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "ranks.h"
 
 enum { WORKS = 200, COUNT = 3000 };
@@ -152,11 +153,59 @@ static void late(ddl_comm *comm, void *argument)
     ddl_work_destroy(work);
 }
 
+/* From another thread, at any moment: the comm ends everywhere and at once. */
+static void *abort_soon(void *comm)
+{
+    usleep(20000);
+    OK(ddl_comm_abort(comm, "enough"));
+    return NULL;
+}
+
+static void aborted(ddl_comm *comm, void *argument)
+{
+    float data[64] = {0};
+    pthread_t thread;
+    (void)argument;
+    if (ddl_comm_rank(comm) == 0)
+        CHECK(!pthread_create(&thread, NULL, abort_soon, comm), "thread");
+    ddl_status status = DDL_OK;
+    int64_t start = ddl__now();
+    while (status == DDL_OK && ddl__now() - start < 2000000000)
+        status = ddl_allreduce(comm, NULL, data, 64, DDL_F32, DDL_SUM, NULL, NULL);
+    CHECK(status == DDL_EABORTED, "%d after %lld ms", status,
+          (long long)(ddl__now() - start) / 1000000);
+    if (ddl_comm_rank(comm) == 0)
+        pthread_join(thread, NULL);
+}
+
+/* A wait ends in time although operations before its own get on. */
+static void waits_end_in_time(ddl_comm *comm, void *argument)
+{
+    enum { N = 4 << 20, BACKLOG = 40 };
+    static _Thread_local float *data;
+    ddl_work *works[BACKLOG];
+    (void)argument;
+    data = calloc(N, sizeof *data);
+    for (int i = 0; i < BACKLOG; i++)
+        OK(ddl_allreduce(comm, NULL, data, N, DDL_F32, DDL_MAX, NULL, &works[i]));
+    int64_t start = ddl__now();
+    ddl_status status = ddl_work_wait(works[BACKLOG - 1], 5);
+    int64_t took = (ddl__now() - start) / 1000000;
+    CHECK(status == DDL_ETIMEDOUT ? took < 1500 : took < 8, "%d after %lld ms", status,
+          (long long)took);
+    for (int i = 0; i < BACKLOG; i++) {
+        OK(ddl_work_wait(works[i], -1));
+        ddl_work_destroy(works[i]);
+    }
+    free(data);
+}
+
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP};
     static rank_fn *const tests[] = {many_pending, completion_queue, in_background,
-                                     abandoned,    many_waiters,     late};
+                                     abandoned,    many_waiters,     late,
+                                     aborted,      waits_end_in_time};
     for (unsigned l = 0; l < 3; l++)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 3; size++)

@@ -23,15 +23,18 @@ int64_t ddl__creation_ms(const ddl_comm_config *config)
     return config->timeout_ms ? config->timeout_ms : CREATION_MS;
 }
 
-/* What identifies a comm: job, ordered addresses, tag, epoch. */
-static ddl__digest identify(ddl_endpoint *endpoint, const ddl__address *addresses, int size,
-                            const ddl_comm_config *config)
+static ddl__digest digest_list(ddl_endpoint *endpoint, const ddl__address *addresses, int size)
 {
     ddl__digest list = ddl__endpoint_job(endpoint);
     for (int i = 0; i < size; i++)
         ddl__digest_add(&list, &addresses[i].endpoint, sizeof addresses[i].endpoint);
-    uint64_t counted = config->tag ? 0 : ddl__endpoint_count(endpoint, list);
-    uint64_t rest[] = {config->tag, counted, config->epoch, (uint64_t)size};
+    return list;
+}
+
+/* What identifies a comm: job, ordered addresses, tag, epoch. */
+static ddl__digest identify(ddl__digest list, uint64_t counted, const ddl_comm_config *config)
+{
+    uint64_t rest[] = {config->tag, counted, config->epoch};
     ddl__digest_add(&list, rest, sizeof rest);
     return list;
 }
@@ -178,12 +181,16 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         return status;
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
-    ddl__digest id = identify(comm->endpoint, addresses, comm->size, config);
+    ddl__digest list = digest_list(comm->endpoint, addresses, comm->size);
+    uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
+    ddl__digest id = identify(list, counted, config);
     status = ddl__endpoint_enter(comm->endpoint, id, &comm->seat);
     if (status == DDL_OK)
         status = connect_all(comm, id, addresses, kinds, deadline);
     if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
+    if (status != DDL_OK && counted)
+        ddl__endpoint_uncount(comm->endpoint, list);
     return status;
 }
 

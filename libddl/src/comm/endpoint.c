@@ -38,6 +38,7 @@ enum {
 
     EVENTS = 64,
     VISITORS_MAX = 4096,
+    STRANGERS_MAX = 64, /* connections without a whole hello */
     TICK_MS = 100
 };
 
@@ -90,10 +91,16 @@ struct ddl_endpoint {
 
 /* ------------------------------------------------------------------------------------- visitors */
 
+/* Its hello is whole and fits: it waits for its comm. */
+static bool is_parked(const visitor *v)
+{
+    return v->have == sizeof v->guest.hello;
+}
+
 static void drop_visitor(visitor *v)
 {
     /* A reference of an arena travels with an in-process hello. */
-    if (v->local && v->have == sizeof v->guest.hello && v->guest.hello.door == DDL__DOOR_INPROC)
+    if (v->local && is_parked(v) && v->guest.hello.door == DDL__DOOR_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)v->guest.hello.arena);
     close(v->guest.fd);
     if (v->guest.passed >= 0)
@@ -105,6 +112,23 @@ static void unlink_visitor(ddl_endpoint *endpoint, visitor **at)
 {
     *at = (*at)->next;
     endpoint->n_visitors--;
+}
+
+/* The oldest one, at the end of the list, gives way. */
+static void limit_strangers(ddl_endpoint *endpoint)
+{
+    unsigned n = 0;
+    visitor **oldest = NULL;
+    for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+        if (!is_parked(*at)) {
+            n++;
+            oldest = at;
+        }
+    if (n > STRANGERS_MAX) {
+        visitor *v = *oldest;
+        unlink_visitor(endpoint, oldest);
+        drop_visitor(v);
+    }
 }
 
 static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
@@ -129,10 +153,11 @@ static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
         v->next = endpoint->visitors;
         endpoint->visitors = v;
         endpoint->n_visitors++;
+        limit_strangers(endpoint);
     }
     if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
         ddl__log(DDL__WARN, "cannot accept a connection: %s", strerror(errno));
-        usleep(10000); /* the listener stays readable: do not turn at full speed */
+        usleep(1000); /* the listener stays readable: do not turn at full speed */
     }
 }
 
@@ -183,7 +208,6 @@ static bool read_hello(ddl_endpoint *endpoint, visitor *v)
     v->have += (size_t)n;
     if (v->have < sizeof *hello)
         return true;
-    epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->guest.fd, NULL);
     const char *why = refusal(endpoint, v);
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_INPROGRESS, why);
     send(v->guest.fd, &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -192,6 +216,9 @@ static bool read_hello(ddl_endpoint *endpoint, visitor *v)
         ddl__log(DDL__INFO, "refused a connection: %s", why);
         return false;
     }
+    /* From here on only its going away is of interest. */
+    struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
+    epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, v->guest.fd, &event);
     v->deadline = ddl__now() + PARKED_NS;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
@@ -202,7 +229,7 @@ static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
         if ((*at)->serial == serial) {
             visitor *v = *at;
-            if (!read_hello(endpoint, v)) {
+            if (is_parked(v) || !read_hello(endpoint, v)) {
                 unlink_visitor(endpoint, at);
                 drop_visitor(v);
             }
@@ -295,6 +322,7 @@ static void *serve(void *argument)
 {
     ddl_endpoint *endpoint = argument;
     struct epoll_event events[EVENTS];
+    int64_t next_tick = 0;
     pthread_mutex_lock(&endpoint->lock);
     while (!endpoint->stop) {
         int timeout = tick_ms(endpoint);
@@ -304,7 +332,10 @@ static void *serve(void *argument)
         for (int i = 0; i < n; i++)
             attend_event(endpoint, events[i].data.u64);
         expire_visitors(endpoint);
-        drive_all(endpoint, n == 0);
+        bool tick = ddl__now() >= next_tick;
+        if (tick)
+            next_tick = ddl__now() + TICK_MS * 1000000ll;
+        drive_all(endpoint, tick);
     }
     pthread_mutex_unlock(&endpoint->lock);
     return NULL;
@@ -326,6 +357,15 @@ uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list)
     uint64_t count = c ? ++c->count : 0;
     pthread_mutex_unlock(&endpoint->lock);
     return count;
+}
+
+void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    for (counter *c = endpoint->counters; c; c = c->next)
+        if (ddl__digest_equal(c->list, list))
+            c->count--;
+    pthread_mutex_unlock(&endpoint->lock);
 }
 
 ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **out)
@@ -354,8 +394,9 @@ static bool take_guest(ddl_endpoint *endpoint, const ddl__seat *seat, ddl__guest
 {
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
         visitor *v = *at;
-        if (v->have < sizeof v->guest.hello || !ddl__digest_equal(v->guest.hello.comm, seat->comm))
+        if (!is_parked(v) || !ddl__digest_equal(v->guest.hello.comm, seat->comm))
             continue;
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->guest.fd, NULL);
         *guest = v->guest;
         unlink_visitor(endpoint, at);
         free(v);
@@ -405,10 +446,10 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
             *at = seat->next;
             break;
         }
-    for (visitor **at = &endpoint->visitors; *at;) {
+    /* Who still waits here came for a later comm of the same name, unless this one never was. */
+    for (visitor **at = &endpoint->visitors; !seat->engine && *at;) {
         visitor *v = *at;
-        if (v->have < sizeof v->guest.hello ||
-            !ddl__digest_equal(v->guest.hello.comm, seat->comm)) {
+        if (!is_parked(v) || !ddl__digest_equal(v->guest.hello.comm, seat->comm)) {
             at = &v->next;
             continue;
         }

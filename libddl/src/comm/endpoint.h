@@ -31,6 +31,9 @@ ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint);
 /* How many comms were created over exactly this list before, counting from 1. */
 uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list);
 
+/* The last one came to nothing: its members will count it again. */
+void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
+
 /* Take a seat for a comm; refused while a comm of the same id is alive here. */
 ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **seat);
 

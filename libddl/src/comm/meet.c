@@ -12,10 +12,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "net/socket.h"
 
 /* How long an address may take to answer before the next one is tried. */
 static const int64_t DOOR_NS = 5 * 1000000000ll;
+
+/* How often a waiting rank looks whether those who came are still there. */
+static const int64_t PRESENT_NS = 100 * 1000000ll;
 
 static int64_t door_deadline(const ddl__meeting *m)
 {
@@ -71,14 +75,22 @@ static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello)
         hello->arena = (uintptr_t)ddl__arena_share(m->arena);
     ddl__hello answer;
     int64_t deadline = door_deadline(m);
-    if (!ddl__send_with_fd(fd, hello, sizeof *hello, passed, deadline) ||
-        !ddl__recv_all(fd, &answer, sizeof answer, deadline))
+    if (!ddl__send_with_fd(fd, hello, sizeof *hello, passed, deadline)) {
+        if (hello->door == DDL__DOOR_INPROC)
+            ddl__arena_drop(m->arena); /* the reference stayed here */
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    }
+    if (!ddl__recv_all(fd, &answer, sizeof answer, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     ddl_status status = ddl__hello_check(&answer);
     if (status != DDL_OK)
         return status;
+    if (answer.status == DDL_INPROGRESS)
+        return DDL_OK;
+    if (hello->door == DDL__DOOR_INPROC)
+        ddl__arena_drop(m->arena); /* who refuses believes no pointer */
     answer.text[sizeof answer.text - 1] = 0;
-    return answer.status == DDL_INPROGRESS ? DDL_OK : ddl__fail(DDL_EREFUSED, "%s", answer.text);
+    return ddl__fail(DDL_EREFUSED, "%s", answer.text);
 }
 
 /* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
@@ -93,8 +105,8 @@ static ddl_status enter(const ddl__meeting *m, int peer, int fd, uint8_t door)
             return ddl__fail(DDL_ETIMEDOUT,
                              "rank %d on %s is there, but did not create this comm in time", peer,
                              m->addresses[peer].host);
-        return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s hung up while the comm was created: %s",
-                         peer, m->addresses[peer].host, strerror(error));
+        return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", peer,
+                         m->addresses[peer].host, strerror(error));
     }
     answer.text[sizeof answer.text - 1] = 0;
     if (answer.status != DDL_OK) {
@@ -132,8 +144,10 @@ static ddl_status dial_local(const ddl__meeting *m, int peer)
     if (door && knock(m, fd, &hello) == DDL_OK)
         return enter(m, peer, fd, door);
     close(fd);
+    char why[DDL__MESSAGE_MAX - 128];
+    snprintf(why, sizeof why, "%s", door ? ddl__message() : "not allowed");
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
-                     m->addresses[peer].host, door ? ddl__message() : "not allowed");
+                     m->addresses[peer].host, why);
 }
 
 static ddl_status dial_tcp(const ddl__meeting *m, int peer)
@@ -164,7 +178,7 @@ static ddl_status dial(const ddl__meeting *m, int peer)
     ddl_status status = DDL_EUNREACHABLE;
     if (m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC))
         status = dial_local(m, peer);
-    if (status == DDL_EUNREACHABLE && m->kinds & DDL_LINK_TCP)
+    if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && m->kinds & DDL_LINK_TCP)
         status = dial_tcp(m, peer);
     return status;
 }
@@ -183,7 +197,8 @@ static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
     return m->kinds & kind ? NULL : "this kind of link is not allowed here";
 }
 
-static ddl_status receive(const ddl__meeting *m, ddl__guest *guest)
+/* Whether a member came: who does not fit is refused and changes nothing. */
+static bool receive(const ddl__meeting *m, ddl__guest *guest)
 {
     const ddl__hello *hello = &guest->hello;
     const char *why = objection(m, hello);
@@ -201,14 +216,34 @@ static ddl_status receive(const ddl__meeting *m, ddl__guest *guest)
     if (why) {
         ddl__send_all(guest->fd, &answer, sizeof answer, door_deadline(m));
         close(guest->fd);
-        return ddl__fail(DDL_EREFUSED, "rank %u was refused: %s", hello->from, answer.text);
+        ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
+        return false;
     }
     if (hello->door == DDL__DOOR_INPROC)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
-    if (!ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
-        return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s hung up while the comm was created: %s",
-                         peer, m->addresses[peer].host, strerror(errno));
+    if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
+        return true;
+    if (hello->door == DDL__DOOR_INPROC)
+        ddl__arena_drop(m->arena);
+    m->links[peer]->ops->destroy(m->links[peer]);
+    m->links[peer] = NULL;
+    return false;
+}
+
+/* A member that is here already and goes away again ends the creation for all. */
+static ddl_status check_present(const ddl__meeting *m)
+{
+    for (int i = 0; i < m->size; i++) {
+        ddl__link *link = m->links[i];
+        if (!link)
+            continue;
+        link->ops->attend(link);
+        if (link->state != DDL__LINK_OPEN)
+            return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", i,
+                             m->addresses[i].host,
+                             link->reason[0] ? link->reason : "it failed itself");
+    }
     return DDL_OK;
 }
 
@@ -231,13 +266,19 @@ ddl_status ddl__meet(const ddl__meeting *m)
         if (status != DDL_OK)
             return status;
     }
-    for (int left = m->size - 1 - m->rank; left > 0; left--) {
+    for (int left = m->size - 1 - m->rank; left > 0;) {
         ddl__guest guest;
-        if (!ddl__endpoint_guest(m->endpoint, m->seat, m->deadline, &guest))
-            return missing(m);
-        ddl_status status = receive(m, &guest);
+        int64_t tick = ddl__now() + PRESENT_NS;
+        if (ddl__endpoint_guest(m->endpoint, m->seat, tick < m->deadline ? tick : m->deadline,
+                                &guest)) {
+            left -= receive(m, &guest);
+            continue;
+        }
+        ddl_status status = check_present(m);
         if (status != DDL_OK)
             return status;
+        if (ddl__now() >= m->deadline)
+            return missing(m);
     }
     return DDL_OK;
 }

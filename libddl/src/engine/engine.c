@@ -38,7 +38,11 @@
 #include "engine/plans.h"
 #include "engine/run.h"
 
-enum { EVENTS = 32, SLEEP_MAX_MS = 1000 };
+enum {
+    EVENTS = 32,
+    SLEEP_MAX_MS = 1000,
+    LIMIT_PASSES = 4 /* how often an operation that gets on looks at its limit */
+};
 
 struct ddl__engine {
     ddl__engine_config config;
@@ -72,6 +76,18 @@ static bool is_complete(const ddl_work *work)
     return atomic_load_explicit(&work->status, memory_order_acquire) != DDL_INPROGRESS;
 }
 
+/* Whether the work is in the list of completed ones. Leaving it is the last that the engine does to
+ * a work: from then on the caller may free it without the lock. */
+static bool in_list(const ddl_work *work)
+{
+    return atomic_load_explicit(&work->reported, memory_order_acquire);
+}
+
+static void leave_list(ddl_work *work)
+{
+    atomic_store_explicit(&work->reported, false, memory_order_release);
+}
+
 /* Under the lock. */
 static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
@@ -85,7 +101,7 @@ static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         work->message = strdup(engine->message);
     if (work->call.queued) {
         work->next = NULL;
-        work->reported = true;
+        atomic_store_explicit(&work->reported, true, memory_order_relaxed);
         *engine->last = work;
         engine->last = &work->next;
     }
@@ -163,15 +179,35 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank)
     }
 }
 
-/* Fail when a peer or the caller killed the comm, or when what blocks cannot come any more. Only
+/* Asked for, and not yet carried out. */
+static bool abort_is_due(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
+           atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
+}
+
+static void carry_out_abort(ddl__engine *engine)
+{
+    fail_all(engine, DDL_EABORTED, "%s aborted: %s", engine->config.names[engine->config.rank],
+             engine->abort_reason);
+}
+
+/* Fail when the current operation has run past its own limit. */
+static void check_limit(ddl__engine *engine)
+{
+    if (!engine->current || ddl__now() <= engine->current->deadline)
+        return;
+    char text[DDL__CALL_MAX];
+    ddl__describe_signature(text, sizeof text, &engine->current->signature);
+    fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
+             engine->config.names[engine->config.rank], text,
+             (long long)engine->current->call.timeout_ms);
+}
+
+/* Fail when a peer killed the comm, or when what blocks cannot come any more. Only
  * after a run that found nothing to do, since a peer's last spans count more than its end. */
 static void check_blocked(ddl__engine *engine)
 {
-    if (atomic_load_explicit(&engine->abort_asked, memory_order_acquire)) {
-        fail_all(engine, DDL_EABORTED, "%s aborted: %s", engine->config.names[engine->config.rank],
-                 engine->abort_reason);
-        return;
-    }
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i] && engine->config.links[i]->state == DDL__LINK_ABORTED) {
             fail_by_link(engine, engine->config.links[i], i);
@@ -181,15 +217,10 @@ static void check_blocked(ddl__engine *engine)
         return;
     int rank;
     ddl__link *culprit = ddl__run_culprit(&engine->runner, engine->current, &rank);
-    if (culprit) {
+    if (culprit)
         fail_by_link(engine, culprit, rank);
-    } else if (ddl__now() > engine->current->deadline) {
-        char text[DDL__CALL_MAX];
-        ddl__describe_signature(text, sizeof text, &engine->current->signature);
-        fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
-                 engine->config.names[engine->config.rank], text,
-                 (long long)engine->current->call.timeout_ms);
-    }
+    else
+        check_limit(engine);
 }
 
 static bool start(ddl__engine *engine, ddl_work *work)
@@ -305,20 +336,22 @@ static bool has_come(ddl__engine *engine, const ddl_work *work)
 static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
     ddl__patience *patience = &engine->patience;
-    for (;;) {
+    for (unsigned passes = 1;; passes++) {
         bool moved = advance(engine);
-        if (has_come(engine, work))
+        if (abort_is_due(engine))
+            carry_out_abort(engine);
+        if (has_come(engine, work) || (deadline != DDL__NEVER && ddl__now() > deadline))
             break;
         if (moved) {
             ddl__patience_renew(patience);
+            if (passes % LIMIT_PASSES == 0)
+                check_limit(engine);
             continue;
         }
         if (ddl__patience_turn(patience))
             continue;
         check_blocked(engine);
         if (has_come(engine, work))
-            break;
-        if (ddl__now() > deadline)
             break;
         if (!fall_asleep(engine))
             continue;
@@ -356,9 +389,10 @@ static void wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadl
         pthread_cond_broadcast(&engine->changed);
 }
 
+/* Under the lock: somebody must drive. */
 static bool pending(const ddl__engine *engine)
 {
-    return engine->current || engine->head;
+    return engine->current || engine->head || abort_is_due(engine);
 }
 
 /* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread. */
@@ -374,9 +408,8 @@ static void unlock_and_hand_over(ddl__engine *engine)
 ddl__background ddl__engine_background(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    bool asked = atomic_load_explicit(&engine->abort_asked, memory_order_relaxed);
     if (engine->driven || atomic_load_explicit(&engine->waiters, memory_order_relaxed) ||
-        (!pending(engine) && !asked)) {
+        !pending(engine)) {
         pthread_mutex_unlock(&engine->lock);
         return DDL__BACKGROUND_IDLE;
     }
@@ -384,18 +417,32 @@ ddl__background ddl__engine_background(ddl__engine *engine)
     pthread_mutex_unlock(&engine->lock);
 
     attend(engine, 0);
-    bool asleep = false;
-    while (!asleep && !atomic_load_explicit(&engine->waiters, memory_order_relaxed)) {
-        if (advance(engine))
-            continue;
-        check_blocked(engine);
-        asleep = fall_asleep(engine);
-    }
+    bool asleep = false, wanted = false;
+    do {
+        for (unsigned passes = 1; !asleep; passes++) {
+            if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
+                break;
+            bool moved = advance(engine);
+            if (abort_is_due(engine))
+                carry_out_abort(engine);
+            if (moved && passes % LIMIT_PASSES == 0)
+                check_limit(engine);
+            if (moved)
+                continue;
+            check_blocked(engine);
+            asleep = fall_asleep(engine);
+        }
+        pthread_mutex_lock(&engine->lock);
+        wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+        /* Gave way to a waiter that has gone since: go on. */
+        if (asleep || wanted || !pending(engine))
+            break;
+        pthread_mutex_unlock(&engine->lock);
+    } while (true);
 
-    pthread_mutex_lock(&engine->lock);
     engine->driven = false;
-    bool idle = !pending(engine) || atomic_load_explicit(&engine->waiters, memory_order_relaxed);
-    if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
+    bool idle = !pending(engine) || wanted;
+    if (wanted)
         pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
     return idle ? DDL__BACKGROUND_IDLE : DDL__BACKGROUND_ASLEEP;
@@ -441,7 +488,8 @@ static ddl_status submit_blocking(ddl__engine *engine, const ddl__call *call)
     ddl_work work;
     work.call = *call;
     work.call.queued = false;
-    work.abandoned = work.reported = false;
+    work.abandoned = false;
+    atomic_init(&work.reported, false);
     work.message = NULL;
     pthread_mutex_lock(&engine->lock);
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK) {
@@ -495,7 +543,7 @@ ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
 
 void ddl__work_destroy(ddl_work *work)
 {
-    if (is_complete(work) && !work->reported) {
+    if (is_complete(work) && !in_list(work)) {
         free(work->message);
         free(work);
         return;
@@ -507,7 +555,7 @@ void ddl__work_destroy(ddl_work *work)
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    for (ddl_work **at = &engine->completed; work->reported && *at; at = &(*at)->next)
+    for (ddl_work **at = &engine->completed; in_list(work) && *at; at = &(*at)->next)
         if (*at == work) {
             *at = work->next;
             if (!*at)
@@ -532,11 +580,11 @@ ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **u
         if (!engine->completed)
             engine->last = &engine->completed;
         engine->queued--;
-        work->reported = false;
         if (works)
             works[n] = work;
         if (users)
             users[n] = work->call.user;
+        leave_list(work);
     }
     bool none = !engine->queued;
     unlock_and_hand_over(engine);
@@ -561,7 +609,8 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason)
     }
     engine->driven = true;
     pthread_mutex_unlock(&engine->lock);
-    check_blocked(engine);
+    if (abort_is_due(engine))
+        carry_out_abort(engine);
     pthread_mutex_lock(&engine->lock);
     engine->driven = false;
     pthread_cond_broadcast(&engine->changed);
@@ -659,8 +708,10 @@ void ddl__engine_destroy(ddl__engine *engine)
         return;
     if (pending(engine))
         ddl__engine_abort(engine, "ddl_comm_destroy while operations were pending");
-    for (ddl_work *work = engine->completed; work; work = work->next)
-        work->reported = false; /* from here on the caller's alone */
+    for (ddl_work *work = engine->completed, *next; work; work = next) {
+        next = work->next;
+        leave_list(work);
+    }
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i])
             engine->config.links[i]->ops->destroy(engine->config.links[i]);

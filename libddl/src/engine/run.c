@@ -6,6 +6,8 @@
 #include "base/dtype.h"
 #include "engine/describe.h"
 
+enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
+
 /* Memory that a later step overwrites before it is received must be copied. */
 static bool lends(const ddl__link *link, const ddl__step *step)
 {
@@ -186,23 +188,23 @@ static bool flush(ddl__runner *runner)
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
-    bool moved = false;
+    unsigned done = 0;
     for (; work->wave < plan->waves; work->wave++, work->step = 0) {
         for (; work->step < plan->n_steps; work->step++) {
             const ddl__step *step = &plan->steps[work->step];
             int64_t k = work->wave - step->skew, length = ddl__segment_length(plan, step, k);
             if (length == 0)
                 continue;
-            if (!run_step(runner, work, step, k, length)) {
+            if (done == SLICE || !run_step(runner, work, step, k, length)) {
                 flush(runner);
-                return moved ? DDL__MOVED : DDL__BLOCKED;
+                return done ? DDL__MOVED : DDL__BLOCKED;
             }
             work->published = 0;
             work->received = false;
-            moved = true;
+            done++;
         }
     }
-    return flush(runner) ? DDL__FINISHED : moved ? DDL__MOVED : DDL__BLOCKED;
+    return flush(runner) ? DDL__FINISHED : done ? DDL__MOVED : DDL__BLOCKED;
 }
 
 /* ------------------------------------------------------------------------------------- failures */

@@ -45,10 +45,10 @@ struct ddl_work {
 
     /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
     atomic_int status;
-    bool heap;      /* asynchronous: owned by the caller, else by the blocking call */
-    bool abandoned; /* destroyed while pending: the engine frees it */
-    bool reported;  /* in the list of completed works */
-    char *message;  /* failure only; NULL when memory was short */
+    bool heap;            /* asynchronous: owned by the caller, else by the blocking call */
+    bool abandoned;       /* destroyed while pending: the engine frees it */
+    atomic_bool reported; /* in the list of completed works */
+    char *message;        /* failure only; NULL when memory was short */
 };
 
 #endif

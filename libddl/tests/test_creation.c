@@ -1,0 +1,190 @@
+/* Comms that are created again, differently on each side, with strangers at the door, or while a
+ * member dies. */
+#include <dirent.h>
+
+#include "processes.h"
+#undef OK
+#include "ranks.h"
+
+enum { CYCLES = 60 };
+
+typedef struct side {
+    ddl_endpoint *endpoint;
+    const void *addresses[2];
+    size_t lengths[2];
+    int rank, cycles;
+    ddl_comm_config config;
+    ddl_status last;
+    pthread_t thread;
+} side;
+
+/* Create, use and destroy one comm again and again, with the same explicit tag. */
+static void *cycle(void *argument)
+{
+    side *s = argument;
+    for (int i = 0; i < s->cycles; i++) {
+        ddl_comm *comm;
+        int32_t one = 1;
+        s->last =
+            ddl_comm_create(s->endpoint, s->addresses, s->lengths, s->rank, 2, &s->config, &comm);
+        if (s->last != DDL_OK)
+            return NULL;
+        OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+        CHECK(one == 2, "%d", one);
+        CHECK(ddl_comm_local_size(comm) == (s->config.links == DDL_LINK_TCP ? 1 : 2),
+              "cycle %d: %d ranks share memory", i, ddl_comm_local_size(comm));
+        ddl_comm_destroy(comm);
+    }
+    return NULL;
+}
+
+static void open_sides(side sides[2])
+{
+    static unsigned char addresses[2][DDL_ADDRESS_MAX];
+    memset(sides, 0, 2 * sizeof *sides);
+    for (int r = 0; r < 2; r++) {
+        OK(ddl_endpoint_create(NULL, &sides[r].endpoint));
+        OK(ddl_endpoint_address(sides[r].endpoint, addresses[r], DDL_ADDRESS_MAX,
+                                &sides[r].lengths[r]));
+        sides[!r].lengths[r] = sides[r].lengths[r];
+        sides[0].addresses[r] = sides[1].addresses[r] = addresses[r];
+        sides[r].rank = r;
+        sides[r].cycles = 1;
+        sides[r].config =
+            (ddl_comm_config){.struct_size = sizeof(ddl_comm_config), .timeout_ms = 20000};
+    }
+}
+
+static void run_sides(side sides[2])
+{
+    for (int r = 0; r < 2; r++)
+        CHECK(!pthread_create(&sides[r].thread, NULL, cycle, &sides[r]), "thread");
+    for (int r = 0; r < 2; r++)
+        pthread_join(sides[r].thread, NULL);
+}
+
+static void close_sides(side sides[2])
+{
+    for (int r = 0; r < 2; r++)
+        ddl_endpoint_destroy(sides[r].endpoint);
+}
+
+static void again(void)
+{
+    static const uint32_t kinds[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, 0};
+    for (int k = 0; k < 4; k++) {
+        side sides[2];
+        open_sides(sides);
+        for (int r = 0; r < 2; r++) {
+            sides[r].config.links = kinds[k];
+            sides[r].config.tag = 7;
+            sides[r].cycles = CYCLES;
+        }
+        run_sides(sides);
+        CHECK(sides[0].last == DDL_OK && sides[1].last == DDL_OK, "kind %d: %d, %d", k,
+              sides[0].last, sides[1].last);
+        close_sides(sides);
+    }
+}
+
+/* One side allows TCP only, the other everything: they meet over TCP. */
+static void different_kinds(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
+static int open_files(void)
+{
+    int n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    CHECK(folder, "/proc/self/fd");
+    while (readdir(folder))
+        n++;
+    closedir(folder);
+    return n;
+}
+
+/* A creation in which the other side gives up leaves nothing behind, and the next one succeeds. */
+static void failures_leave_nothing(void)
+{
+    side sides[2];
+    open_sides(sides);
+    int before = open_files();
+    for (int i = 0; i < 10; i++) {
+        sides[1].config.timeout_ms = 30;
+        cycle(&sides[1]);
+        CHECK(sides[1].last == DDL_ETIMEDOUT, "%d", sides[1].last);
+    }
+    for (int i = 0; i < 100 && open_files() > before; i++)
+        usleep(10000);
+    CHECK(open_files() <= before, "%d descriptors, %d before", open_files(), before);
+    sides[1].config.timeout_ms = 20000;
+    run_sides(sides);
+    CHECK(sides[0].last == DDL_OK && sides[1].last == DDL_OK, "%d, %d", sides[0].last,
+          sides[1].last);
+    close_sides(sides);
+}
+
+/* Rank 0 dies, rank 2 never comes: rank 1 learns it at once, and whom to blame. */
+static void member_dies(void)
+{
+    unsigned char addresses[3][DDL_ADDRESS_MAX];
+    size_t lengths[3];
+    const void *list[3] = {addresses[0], addresses[1], addresses[2]};
+    int pipes[3][2], status;
+    pid_t pids[3];
+    for (int r = 0; r < 3; r++)
+        CHECK(!pipe(pipes[r]), "pipe");
+    fflush(NULL);
+    int to_all[3][2];
+    for (int r = 0; r < 3; r++)
+        CHECK(!pipe(to_all[r]), "pipe");
+    for (int r = 0; r < 3; r++) {
+        if ((pids[r] = fork()))
+            continue;
+        ddl_endpoint *endpoint;
+        ddl_comm *comm;
+        size_t n;
+        OK(ddl_endpoint_create(NULL, &endpoint));
+        OK(ddl_endpoint_address(endpoint, addresses[r], DDL_ADDRESS_MAX, &n));
+        CHECK(write(pipes[r][1], &n, sizeof n) == sizeof n &&
+                  write(pipes[r][1], addresses[r], DDL_ADDRESS_MAX) == DDL_ADDRESS_MAX,
+              "write");
+        CHECK(read(to_all[r][0], lengths, sizeof lengths) == sizeof lengths &&
+                  read(to_all[r][0], addresses, sizeof addresses) == sizeof addresses,
+              "read");
+        if (r == 2)
+            pause();
+        ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+        double start = seconds();
+        ddl_status got = ddl_comm_create(endpoint, list, lengths, r, 3, &config, &comm);
+        CHECK(got == DDL_EPEER && strstr(ddl_last_error(), "rank 0 on ") && seconds() - start < 5,
+              "%d \"%s\" after %g s", got, ddl_last_error(), seconds() - start);
+        _exit(0);
+    }
+    for (int r = 0; r < 3; r++)
+        CHECK(read(pipes[r][0], &lengths[r], sizeof *lengths) == sizeof *lengths &&
+                  read(pipes[r][0], addresses[r], DDL_ADDRESS_MAX) == DDL_ADDRESS_MAX,
+              "read");
+    for (int r = 0; r < 3; r++)
+        CHECK(write(to_all[r][1], lengths, sizeof lengths) == sizeof lengths &&
+                  write(to_all[r][1], addresses, sizeof addresses) == sizeof addresses,
+              "write");
+    usleep(500000);
+    kill(pids[0], SIGKILL);
+    CHECK(waitpid(pids[1], &status, 0) == pids[1] && status == 0, "rank 1 ended with %x", status);
+    kill(pids[2], SIGKILL);
+    waitpid(pids[0], NULL, 0);
+    waitpid(pids[2], NULL, 0);
+}
+
+int main(void)
+{
+    member_dies(); /* forks, so before there are threads */
+    again();
+    run_ranks(3, LINKS_MIXED, different_kinds, NULL);
+    run_ranks(3, LINKS_REVERSED, different_kinds, NULL);
+    failures_leave_nothing();
+    return 0;
+}
