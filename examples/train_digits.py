@@ -111,12 +111,15 @@ def positive_integer(text: str) -> int:
 
 
 def load(seed: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-    """The images, scaled to values from 0 to 1, and their labels: for training, and for the test."""
+    """Images, scaled to values from 0 to 1, and their labels: for training, and for the test."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(seed))
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)[order] / 16
     labels = torch.tensor(digits.target)[order]
-    return (images[TEST_IMAGES:], labels[TEST_IMAGES:]), (images[:TEST_IMAGES], labels[:TEST_IMAGES])
+    return (images[TEST_IMAGES:], labels[TEST_IMAGES:]), (
+        images[:TEST_IMAGES],
+        labels[:TEST_IMAGES],
+    )
 
 
 def network() -> nn.Module:
@@ -135,8 +138,8 @@ def network() -> nn.Module:
 
 
 def learning_rate(step: int, steps: int, batch: int) -> float:
-    """In proportion to the batch, thus to the number of processes; rising over the first tenth of the
-    steps, as large rates need it, and falling to zero at the end."""
+    """In proportion to the batch, thus to the number of processes; rising over the first tenth of
+    the steps, as large rates need it, and falling to zero at the end."""
     warm_up = max(1, steps // 10)
     peak = RATE * batch / RATE_BATCH
     if step < warm_up:

@@ -7,8 +7,8 @@
     ...                              # each rank trains on its part of the data
     ddl.shutdown()
 
-`init` makes torch.distributed's default process group with the backend "ddl", so everything built on
-torch.distributed works as usual. Who starts torch.distributed himself calls
+`init` makes torch.distributed's default process group with the backend "ddl", so everything built
+on torch.distributed works as usual. Who starts torch.distributed himself calls
 torch.distributed.init_process_group("ddl"), for which nothing need be imported from here.
 """
 

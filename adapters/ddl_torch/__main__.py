@@ -15,27 +15,28 @@ def main() -> int:
     commands.add_parser("info", help="print versions, and where the native part lies")
     arguments = parser.parse_args()
 
-    import ddl_core
     import torch
 
-    from ddl_torch import _build, _compile
+    import ddl_core
+    from ddl_core import native
+    from ddl_torch import _build
 
     if arguments.command == "build":
         try:
             print(_build.build())
-        except _compile.BuildError as error:
+        except native.BuildError as error:
             print(f"ddl_torch: {error}", file=sys.stderr)
             return 1
         return 0
     try:
-        compiler = " ".join(_compile.compiler())
-    except _compile.BuildError as error:
+        compiler = " ".join(native.compiler())
+    except native.BuildError as error:
         compiler = str(error)
     native = _build.path()
     print(f"PyTorch       {torch.__version__}")
     print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
     print(f"compiler      {compiler}")
-    print(f"cache         {_compile.cache_folder()}")
+    print(f"cache         {native.cache_folder()}")
     print(f"native part   {native}  {'built' if native.exists() else 'not built yet'}")
     return 0
 

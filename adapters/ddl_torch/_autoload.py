@@ -1,5 +1,5 @@
-"""Makes PyTorch know the backend "ddl". PyTorch calls `register` at the end of `import torch`, by the
-entry point of the group torch.backends; so it must be quick, and must never fail."""
+"""Makes PyTorch know the backend "ddl". PyTorch calls `register` at the end of `import torch`, by
+the entry point of the group torch.backends; so it must be quick, and must never fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Register the backend "ddl" for CPU tensors, unless that was done. Builds and loads nothing."""
+    """Register the backend "ddl" for CPU tensors, unless that was done. Builds, loads nothing."""
     try:
         import torch.distributed as dist
 

@@ -1,7 +1,8 @@
 """The native part of the adapter: where it lies, how it is compiled, and loading it.
 
-It is compiled at first use, because the C++ interface of PyTorch's process groups changes with every
-version of PyTorch; once for each version of PyTorch, Python and libddl, and each change of source.
+It is compiled at first use, because the C++ interface of PyTorch's process groups changes with
+every version of PyTorch; once for each version of PyTorch, Python and libddl, and each change of
+source.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
-import ddl_core
 import torch
 
-from ddl_torch import _compile
-from ddl_torch._compile import BuildError
+import ddl_core
+from ddl_core import native
+from ddl_core.native import BuildError
 
 NAME = "_ddl_torch"  # as in csrc/module.cpp
 _SOURCES = Path(__file__).parent / "csrc"
@@ -41,7 +42,7 @@ def module() -> ModuleType:
 def build() -> Path:
     """Compile the native module unless that was done before, and return its file."""
     target = path()
-    _compile.once(target, f"ddl_torch for PyTorch {torch.__version__}", _build)
+    native.once(target, f"ddl_torch for PyTorch {torch.__version__}", _build)
     return target
 
 
@@ -52,7 +53,7 @@ def path() -> Path:
         recipe.update(source.read_bytes())
     abi = sysconfig.get_config_var("SOABI") or "unknown"
     versions = f"torch-{torch.__version__}-{abi}-libddl-{ddl_core.version()}"
-    folder = _compile.cache_folder() / "ddl_torch" / f"{versions}-{recipe.hexdigest()[:12]}"
+    folder = native.cache_folder() / "ddl_torch" / f"{versions}-{recipe.hexdigest()[:12]}"
     return folder / f"{NAME}.so"
 
 
@@ -63,7 +64,7 @@ def _build(result: Path) -> None:
     # One translation unit: the headers of PyTorch take much longer than these files.
     unit = result.with_suffix(".cpp")
     unit.write_text("".join(f'#include "{source}"\n' for source in _sources()))
-    _compile.run([*_compile.compiler(), str(unit), "-o", str(result), *_flags()])
+    native.run([*native.compiler(), str(unit), "-o", str(result), *_flags()])
 
 
 def _flags() -> list[str]:
@@ -104,6 +105,8 @@ def _load(file: Path) -> ModuleType:
     try:
         native = importlib.util.module_from_spec(spec)
     except ImportError as error:
-        raise BuildError(f"cannot load {file} ({error}); remove it, to have it built anew") from error
+        raise BuildError(
+            f"cannot load {file} ({error}); remove it, to have it built anew"
+        ) from error
     loader.exec_module(native)
     return native

@@ -101,8 +101,8 @@ def allgather(tensor: Tensor) -> Tensor:
 
     tensor   of the same shape and type on all ranks, in CPU memory; any element type
 
-    Returns a tensor of shape (size * tensor.shape[0], ...); of shape (size,) for a scalar. All ranks
-    call it. Raises like `allreduce`.
+    Returns a tensor of shape (size * tensor.shape[0], ...); of shape (size,) for a scalar. All
+    ranks call it. Raises like `allreduce`.
     """
     target, rows = _gathered(tensor)
     dist.all_gather(rows, _row(tensor), group=group())
@@ -125,9 +125,7 @@ def barrier_async() -> Work[None]:
     return Work(dist.barrier(group(), async_op=True), None)
 
 
-def broadcast_parameters(
-    parameters: torch.nn.Module | Mapping[str, Any], root: int = 0
-) -> None:
+def broadcast_parameters(parameters: torch.nn.Module | Mapping[str, Any], root: int = 0) -> None:
     """Give all ranks the root's values of a module's parameters and buffers, or of the tensors in a
     state_dict, in place.
 

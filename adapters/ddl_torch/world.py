@@ -11,6 +11,9 @@ import torch
 import torch.distributed as dist
 
 _LOOPBACK = "127.0.0.1"
+_STORE_TIMEOUT = 300.0  # seconds, PyTorch's default
+
+_stores: Any = dist  # whose type stubs lack them
 
 _group: Any = None  # the default group, once init has returned
 _ours = False  # whether init made it
@@ -19,8 +22,8 @@ _ours = False  # whether init made it
 def init(*, timeout: float | None = None) -> None:
     """Join the world that this process was started in.
 
-    The world is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or alone
-    (size 1). Makes torch.distributed's default process group with the backend "ddl". Where
+    The world is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
+    alone (size 1). Makes torch.distributed's default process group with the backend "ddl". Where
     torch.distributed is initialised already, with "ddl" for the CPU, its default group is used.
 
     timeout: seconds that joining, and later each operation, may take; None: PyTorch's default (30
@@ -67,8 +70,8 @@ def is_initialized() -> bool:
 
 
 def shutdown() -> None:
-    """Leave the world: destroys the process group that `init` made, if there is one. `init` may then
-    be called again. Blocks about a second where operations are pending."""
+    """Leave the world: destroys the process group that `init` made, if there is one. `init` may
+    then be called again. Blocks about a second where operations are pending."""
     global _group, _ours
     if is_initialized() and _ours:
         dist.destroy_process_group()
@@ -131,22 +134,24 @@ def _meet(timeout: float | None) -> tuple[Any, int, int]:
     comm = ddl_core.world() if was_there else ddl_core.init(ddl_core.Config(timeout=timeout))
     try:
         if comm.size == 1:
-            return dist.HashStore(), 0, 1
-        patience = {} if timeout is None else {"timeout": timedelta(seconds=timeout)}
+            return _stores.HashStore(), 0, 1
+        patience = timedelta(seconds=_STORE_TIMEOUT if timeout is None else timeout)
         same_host = comm.local_size == comm.size
         store = None
         place = bytearray(256)  # "port host"
         if comm.rank == 0:
             host = _LOOPBACK if same_host else socket.gethostname()
-            store = dist.TCPStore(
-                host, 0, comm.size, is_master=True, wait_for_workers=False, **patience
+            store = _stores.TCPStore(
+                host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=patience
             )
             text = f"{store.port} {host}".encode()
             place[: len(text)] = text
         comm.broadcast(place)
         if store is None:
             port, _, host = place.rstrip(b"\0").decode().partition(" ")
-            store = dist.TCPStore(host, int(port), comm.size, wait_for_workers=False, **patience)
+            store = _stores.TCPStore(
+                host, int(port), comm.size, wait_for_workers=False, timeout=patience
+            )
         return store, comm.rank, comm.size
     finally:
         if not was_there:

@@ -16,8 +16,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
 @pytest.fixture(scope="session")
 def torch_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The native part of ddl_torch, built in the user's cache before the first test that needs it, so
-    that no rank's time limit has to cover that."""
+    """The native part of ddl_torch, built in the user's cache before the first test that needs it,
+    so that no rank's time limit has to cover that."""
     command = [sys.executable, "-m", "ddl_torch", "build"]
     folder = tmp_path_factory.mktemp("build")
     return Path(run_program(command, cwd=folder, limit=600).expect_success().out.strip())

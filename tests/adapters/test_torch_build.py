@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from conftest import Run
 
@@ -55,7 +53,9 @@ def test_no_compiler(run_program: Run, tmp_path: Path) -> None:
     program = write(tmp_path, ALONE)
     ended = run_program([sys.executable, program], cwd=tmp_path, env=env)
     assert ended.code == 1
-    said = "there is no C++ compiler (tried c++, g++, clang++); install one (Debian: apt install g++)"
+    said = (
+        "there is no C++ compiler (tried c++, g++, clang++); install one (Debian: apt install g++)"
+    )
     assert said in ended.err
     command = [sys.executable, "-m", "ddl_torch", "build"]
     ended = run_program(command, cwd=tmp_path, env=env)

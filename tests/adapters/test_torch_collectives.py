@@ -1,5 +1,5 @@
-"""The backend "ddl": operations, works and futures, training, and ddl_torch's own names, each on real
-processes. What is checked is in programs/."""
+"""The backend "ddl": operations, works and futures, training, and ddl_torch's own names, each on
+real processes. What is checked is in programs/."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("torch_native")
 
 BATCH = 64
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as ddlrun sets it on two cores
 STEPS_PER_EPOCH = 1437 // BATCH
 
 
@@ -30,7 +31,8 @@ class Trained:
 def outcome(ended: Finished, log: Path) -> Trained:
     (line,) = re.findall(r"accuracy .*", ended.expect_success().out)
     found = re.fullmatch(
-        r"accuracy ([\d.]+) %  loss [\d.]+  [\d.]+ s  (\d) processes?, batch 64  weights [0-9a-f]{16}",
+        r"accuracy ([\d.]+) %  loss [\d.]+  [\d.]+ s"
+        r"  (\d) processes?, batch 64  weights [0-9a-f]{16}",
         line,
     )
     assert found, line
@@ -38,14 +40,14 @@ def outcome(ended: Finished, log: Path) -> Trained:
     return Trained(float(found[1]), losses, int(found[2]))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def alone(
     run_program: Run, train_digits: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
     folder = tmp_path_factory.mktemp("alone")
     options = ["--global-batch", str(BATCH), "--loss-log", "log"]
     command = [sys.executable, train_digits, *options]
-    return outcome(run_program(command, cwd=folder, limit=180), folder / "log")
+    return outcome(run_program(command, cwd=folder, env=ONE_THREAD, limit=180), folder / "log")
 
 
 def compare(trained: Trained, alone: Trained) -> None:
@@ -70,7 +72,8 @@ def test_mpirun(
     mpi: Mpi, run_program: Run, train_digits: Path, alone: Trained, tmp_path: Path
 ) -> None:
     command = mpi.command(2, train_digits, "--loss-log", "log")
-    ended = run_program(command, cwd=tmp_path, env=mpi.environment, limit=180)
+    env = {**mpi.environment, **ONE_THREAD}
+    ended = run_program(command, cwd=tmp_path, env=env, limit=180)
     compare(outcome(ended, tmp_path / "log"), alone)
 
 
@@ -90,15 +93,22 @@ sys.exit(train_digits.main())
     assert "accuracy" not in ended.out
 
 
+def test_batch_that_cannot_be_shared(ddlrun: Run, train_digits: Path) -> None:
+    ended = ddlrun(2, train_digits, "--global-batch", "33", limit=120)
+    assert ended.code == 1
+    assert "--global-batch 33 cannot be shared equally by 2 processes" in ended.err
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--global-batch", "33", "--global-batch 33 cannot be shared equally by 2 processes"),
         ("--global-batch", "2000", "the batch of 2000 is larger than the 1437 images"),
         ("--epochs", "0", "'0' is not a positive integer"),
     ],
 )
-def test_bad_options(ddlrun: Run, train_digits: Path, option: str, value: str, said: str) -> None:
-    ended = ddlrun(2, train_digits, option, value, limit=120)
+def test_bad_options(
+    run_program: Run, train_digits: Path, tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    ended = run_program([sys.executable, train_digits, option, value], cwd=tmp_path, limit=120)
     assert ended.code != 0
     assert said in ended.err and "Traceback" not in ended.err

@@ -37,8 +37,8 @@ struct Backend::Call {
     std::chrono::milliseconds timeout;
 
     template <class Options>
-    Call(const char *name, const char *title, c10d::OpType type, const Options &options)
-        : name(name), title(title), type(type), async(is_async(options, 0)),
+    Call(const char *its_name, const char *its_title, c10d::OpType its_type, const Options &options)
+        : name(its_name), title(its_title), type(its_type), async(is_async(options, 0)),
           timeout(options.timeout)
     {
     }
@@ -134,8 +134,9 @@ Backend::WorkPtr Backend::run(const Call &call, const Tensors &inputs, Buffers b
     options.struct_size = sizeof options;
     options.timeout_ms = timeout.count();
 
-    // A caller who waits at once gets the blocking call, which is the fastest. With several parts one
-    // may be refused while another is under way, whose tensors the completion queue keeps alive.
+    // A caller who waits at once gets the blocking call, which is the fastest. With several parts
+    // one may be refused while another is under way, whose tensors the completion queue keeps
+    // alive.
     if (!call.async && parts.size() == 1) {
         check(parts[0](comm, &options, nullptr), call.name);
         work->seal();
@@ -171,7 +172,8 @@ Backend::WorkPtr Backend::allreduce(Tensors &tensors, const c10d::AllreduceOptio
     buffers.outputs = tensors;
     at::Tensor memory = writable(tensor, true, buffers);
     return run_one(call, tensors, std::move(buffers), [=](auto comm, auto how, auto work) {
-        return ddl_allreduce(comm, nullptr, memory.data_ptr(), memory.numel(), dtype, op, how, work);
+        return ddl_allreduce(comm, nullptr, memory.data_ptr(), memory.numel(), dtype, op, how,
+                             work);
     });
 }
 
@@ -319,9 +321,8 @@ Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &i
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &options)
 {
     Call call("barrier", "ddl:barrier", c10d::OpType::BARRIER, options);
-    return run_one(call, {}, {}, [](auto comm, auto how, auto work) {
-        return ddl_barrier(comm, how, work);
-    });
+    return run_one(call, {}, {},
+                   [](auto comm, auto how, auto work) { return ddl_barrier(comm, how, work); });
 }
 
 } // namespace ddl_torch

@@ -11,9 +11,10 @@ namespace ddl_torch
 {
 
 // One comm's completion queue. Finished works are taken from it and told by whoever comes by: a
-// thread that submits the next operation or has waited for one. That costs next to nothing and leaves
-// all the rest to the waiting thread, which moves the data itself. Only while somebody holds a future
-// that is not complete, a thread of its own waits for it. The thread starts with the first future.
+// thread that submits the next operation or has waited for one. That costs next to nothing and
+// leaves all the rest to the waiting thread, which moves the data itself. Only while somebody holds
+// a future that is not complete, a thread of its own waits for it. The thread starts with the first
+// future.
 class Completion
 {
   public:

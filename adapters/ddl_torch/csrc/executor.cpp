@@ -58,8 +58,8 @@ void Executor::run(std::function<void()> task)
     start_thread();
 }
 
-// Called with the lock held. Without another thread the task waits for one of the present ones; when
-// there is none at all, nobody would ever run it, so the caller hears of it.
+// Called with the lock held. Without another thread the task waits for one of the present ones;
+// when there is none at all, nobody would ever run it, so the caller hears of it.
 void Executor::start_thread()
 {
     try {
@@ -78,8 +78,7 @@ void Executor::work()
     for (;;) {
         if (tasks_.empty()) {
             ++idle_;
-            bool called =
-                changed_.wait_for(lock, kIdleTime, [this] { return !tasks_.empty(); });
+            bool called = changed_.wait_for(lock, kIdleTime, [this] { return !tasks_.empty(); });
             --idle_;
             if (!called)
                 return;

@@ -70,7 +70,7 @@ Meeting meet(c10d::Store &store, const std::string &address, int rank, int size,
         std::string missing, reason = failure.what();
         try {
             missing = list_missing(store, keys);
-            store.add(counter, -1); // it did not take place
+            store.add(counter, -1);        // it did not take place
         } catch (const std::exception &) { // the store is gone, then
         }
         reason = reason.substr(0, reason.find('\n')); // without a trace of the stack
@@ -146,8 +146,8 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
         addresses.push_back(address.data());
         lengths.push_back(address.size());
     }
-    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline -
-                                                             std::chrono::steady_clock::now());
+    auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     ddl_comm_config config{};
     config.struct_size = sizeof config;
     config.tag = meeting.tag;

@@ -38,16 +38,17 @@ class Endpoint
 // Design notes.
 //
 // The comm is destroyed by close(), which c10d calls from destroy_process_group, the destructor or
-// the exit of the interpreter, in any order and more than once, perhaps with other threads inside an
-// operation. So every call into the library holds a Use; close() refuses new ones, lets what is under
-// way end, aborts the comm if it does not end soon, and destroys it when nobody is inside.
+// the exit of the interpreter, in any order and more than once, perhaps with other threads inside
+// an operation. So every call into the library holds a Use; close() refuses new ones, lets what is
+// under way end, aborts the comm if it does not end soon, and destroys it when nobody is inside.
 //
-// In a forked child neither the threads nor the connections exist; there close() forgets everything.
+// In a forked child neither the threads nor the connections exist; there close() forgets
+// everything.
 class Group
 {
   public:
-    // Meet the other ranks through the store and join them. Blocks at most `timeout`; all ranks must
-    // call it. Throws DistBackendError that names the ranks that did not come.
+    // Meet the other ranks through the store and join them. Blocks at most `timeout`; all ranks
+    // must call it. Throws DistBackendError that names the ranks that did not come.
     static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
                                        std::chrono::milliseconds timeout);
 

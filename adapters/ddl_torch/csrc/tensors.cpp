@@ -131,8 +131,8 @@ void require_multiple(const char *operation, const char *large_name, const at::T
     require_host(operation, large_name, large);
     require_host(operation, small_name, small);
     TORCH_CHECK_TYPE(large.scalar_type() == small.scalar_type(), "ddl ", operation, ": ",
-                     large_name, " is of type ", large.scalar_type(), ", ", small_name,
-                     " of type ", small.scalar_type());
+                     large_name, " is of type ", large.scalar_type(), ", ", small_name, " of type ",
+                     small.scalar_type());
     TORCH_CHECK_VALUE(large.numel() == small.numel() * ranks, "ddl ", operation, ": ", large_name,
                       " has ", large.numel(), " elements, which is not ", ranks, " times the ",
                       small.numel(), " of ", small_name);

@@ -20,8 +20,8 @@ ddl_op reduction(const char *operation, const c10d::ReduceOp &op);
 // The element type for a reduction.
 ddl_dtype reduced_type(const char *operation, const at::Tensor &tensor);
 
-// What moves a tensor's elements unchanged: as themselves where libddl knows the type, so that it can
-// tell a mismatch, else as bytes.
+// What moves a tensor's elements unchanged: as themselves where libddl knows the type, so that it
+// can tell a mismatch, else as bytes.
 struct Cargo {
     ddl_dtype dtype;
     int64_t count;
@@ -51,8 +51,8 @@ at::Tensor readable(const at::Tensor &tensor, Buffers &buffers);
 // scratch to be copied. `filled`: it holds the tensor's elements from the start.
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers);
 
-// One contiguous tensor whose rows are the tensors of the list, in order: their own memory where they
-// are neighbours in it, else a copy. As above.
+// One contiguous tensor whose rows are the tensors of the list, in order: their own memory where
+// they are neighbours in it, else a copy. As above.
 at::Tensor readable_rows(const std::vector<at::Tensor> &list, Buffers &buffers);
 at::Tensor writable_rows(const std::vector<at::Tensor> &list, Buffers &buffers);
 

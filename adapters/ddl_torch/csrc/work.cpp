@@ -154,8 +154,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
 {
     std::lock_guard<std::mutex> lock(future_mutex_);
     if (!future_) {
-        future_ = c10::make_intrusive<c10::ivalue::Future>(
-            c10::ListType::create(c10::TensorType::get()));
+        future_ =
+            c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
         if (c10d::Work::isCompleted()) {
             future_completed_ = true;
             complete_future(future_); // nobody can have added a callback yet

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-import ddl_core
 import torch
 import torch.distributed as dist
-from ddl_core.errors import InvalidArgument, InvalidState
 from torch import nn
 
+import ddl_core
 import ddl_torch as ddl
+from ddl_core.errors import InvalidArgument, InvalidState
 
 
 def refused(error: type[Exception], text: str, function, *arguments, **options) -> None:

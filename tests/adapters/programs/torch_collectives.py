@@ -75,15 +75,20 @@ for dtype in FLOATS + INTEGERS:
             dist.all_reduce(tensor, op)
             expect(tensor, reduced(op, everyones(count, dtype)), f"all_reduce {what}")
 
-            inputs = [torch.cat([values(of + to, count, dtype) for to in range(size)])
-                      for of in range(size)]
+            inputs = [
+                torch.cat([values(of + to, count, dtype) for to in range(size)])
+                for of in range(size)
+            ]
             wanted = reduced(op, inputs)[rank * count : (rank + 1) * count]
             out = torch.empty(count, dtype=dtype)
             reduce_scatter(out, inputs[rank].clone(), op)
             expect(out, wanted, f"reduce_scatter of one tensor {what}")
             out = torch.empty(count, dtype=dtype)
-            dist.reduce_scatter(out, list(inputs[rank].clone().split(max(count, 1)))
-                                if count else [out.clone()] * size, op)
+            dist.reduce_scatter(
+                out,
+                list(inputs[rank].clone().split(max(count, 1))) if count else [out.clone()] * size,
+                op,
+            )
             expect(out, wanted, f"reduce_scatter {what}")
 
 # ---- moving, every type ----
@@ -151,8 +156,10 @@ expect(imaginary, torch.full((3,), size * (1 + 2j), dtype=torch.complex64), "com
 
 # ---- several at once ----
 
-tensors = [torch.full((count,), float(rank), dtype=dtype)
-           for count, dtype in [(3, torch.float32), (0, torch.float32), (70000, torch.float64)]]
+tensors = [
+    torch.full((count,), float(rank), dtype=dtype)
+    for count, dtype in [(3, torch.float32), (0, torch.float32), (70000, torch.float64)]
+]
 with dist._coalescing_manager():
     for tensor in tensors:
         dist.all_reduce(tensor)

@@ -1,4 +1,4 @@
-"""Compile a native module once per user, however many processes ask for it at the same time."""
+"""Compile an adapter's native module once per user, however many processes ask at the same time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ class BuildError(RuntimeError):
 
 def cache_folder() -> Path:
     """Where built modules are kept: $DDL_CACHE, else libddl in the user's cache folder."""
-    own = os.environ.get("DDL_CACHE")
-    if own:
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "libddl"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.environ.get("DDL_CACHE") or f"{base}/libddl")
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:  # there is no home folder
+        raise BuildError(f"{folder}: {error}; set DDL_CACHE to a folder") from error
 
 
 def compiler() -> list[str]:
