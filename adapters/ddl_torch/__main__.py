@@ -32,12 +32,12 @@ def main() -> int:
         compiler = " ".join(native.compiler())
     except native.BuildError as error:
         compiler = str(error)
-    native = _build.path()
+    module = _build.path()
     print(f"PyTorch       {torch.__version__}")
     print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
     print(f"compiler      {compiler}")
     print(f"cache         {native.cache_folder()}")
-    print(f"native part   {native}  {'built' if native.exists() else 'not built yet'}")
+    print(f"native part   {module}  {'built' if module.exists() else 'not built yet'}")
     return 0
 
 

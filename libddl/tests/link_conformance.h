@@ -693,13 +693,14 @@ static void test_lost(const star_factory *factory)
 static void test_killed(const star_factory *factory)
 {
     star s = star_create(factory, 1);
+    /* The child stands for a peer: it holds the other end, which as a child of ours it would not.
+     */
+    int held = dup(s.leaf[0]->fd);
     pid_t child = fork();
-    CHECK(child >= 0, "no child");
-    if (!child) {
-        close(s.centre[0]->fd);
-        for (;;)
-            pause();
-    }
+    CHECK(held >= 0 && child >= 0, "no child");
+    while (!child)
+        pause();
+    close(held);
     pull_plug(s.leaf[0]);
     usleep(20000);
     s.centre[0]->ops->attend(s.centre[0]);
