@@ -1,7 +1,7 @@
 /* ddl.h - the whole public interface of libddl. This file is the ABI; cffi reads it too.
  *
- * libddl runs collective operations (all-reduce, reduce-scatter, all-gather, broadcast, barrier)
- * between processes on one host or many, over shared memory and TCP.
+ * libddl runs collective operations (all-reduce, all-gather, all-to-all, broadcast, ...) and
+ * messages between processes on one host or many, over shared memory and TCP.
  *
  * In five steps:
  *   1. ddl_endpoint_create    this process's identity and its listening ports
@@ -25,7 +25,7 @@
 #endif
 
 #define DDL_VERSION_MAJOR 0
-#define DDL_VERSION_MINOR 1
+#define DDL_VERSION_MINOR 2
 #define DDL_VERSION_PATCH 0
 
 #ifdef __cplusplus
@@ -78,32 +78,52 @@ DDL_API uint32_t ddl_version(void);
 typedef struct ddl_endpoint ddl_endpoint; /* this process's identity and listening ports */
 typedef struct ddl_comm ddl_comm;         /* one group of ranks at one epoch */
 typedef struct ddl_work ddl_work;         /* one asynchronous operation */
+typedef struct ddl_group ddl_group;       /* operations to be submitted as one */
 
-/* Element types. Values are ABI; the gaps belong to types that follow. */
+/* Element types. Values are ABI. */
 typedef enum ddl_dtype {
+    DDL_BOOL = 1, /* one byte: 0 is false, anything else true; results are 0 and 1 */
     DDL_I8 = 2,
     DDL_U8 = 3,
+    DDL_I16 = 4,
+    DDL_U16 = 5,
     DDL_I32 = 6,
+    DDL_U32 = 7,
     DDL_I64 = 8,
+    DDL_U64 = 9,
     DDL_F16 = 10,  /* IEEE 754 binary16 */
     DDL_BF16 = 11, /* bfloat16: the upper half of a binary32 */
     DDL_F32 = 12,
-    DDL_F64 = 13
+    DDL_F64 = 13,
+    DDL_F8_E4M3 = 14, /* OCP FP8 E4M3: finite up to 448, no infinities; overflow gives NaN */
+    DDL_F8_E5M2 = 15, /* OCP FP8 E5M2: overflow gives infinity */
+    DDL_C64 = 16,     /* complex: two f32, real and imaginary */
+    DDL_C128 = 17     /* complex: two f64 */
 } ddl_dtype;
 
 /* Reductions. Results are bit-identical on all ranks and from run to run.
- *   f16, bf16      accumulate in f32, rounded to nearest even once per pass over the operands.
+ *   fp8, f16, bf16 accumulate in f32, rounded to nearest even once per pass over the operands.
  *   integer sum, product wrap modulo 2^bits.
  *   average        sum / size; floats divide before the last rounding; integers divide the wrapped
  *                  sum and truncate toward zero.
  *   min, max       NaN if any operand is NaN (payload unspecified). The order of -0 and +0 is
- *                  unspecified but the same on all ranks. */
+ *                  unspecified but the same on all ranks.
+ *   bool           sum, max and the two ors are "any"; product, min and the two ands are "all";
+ *                  xor is "an odd number"; no average.
+ *   bit-wise and logical ops are for integers and bool; logical ones give 1 or 0.
+ *   complex        sum and average only.
+ * Other pairs of dtype and op are refused with DDL_EUNSUPPORTED. */
 typedef enum ddl_op {
     DDL_SUM = 1,
     DDL_AVERAGE = 2,
     DDL_MIN = 3,
     DDL_MAX = 4,
-    DDL_PRODUCT = 5
+    DDL_PRODUCT = 5,
+    DDL_BIT_AND = 6,
+    DDL_BIT_OR = 7,
+    DDL_BIT_XOR = 8,
+    DDL_LOGICAL_AND = 9,
+    DDL_LOGICAL_OR = 10
 } ddl_op;
 
 /* Where a buffer lies. */
@@ -147,7 +167,17 @@ typedef struct ddl_options {
     uint32_t queued;    /* 1: report completion through ddl_comm_completed */
     uint32_t reserved;
     void *user; /* handed back by ddl_comm_completed; never dereferenced */
+
+    /* Match this operation by name instead of by order: see "Names" below. Borrowed for the call;
+     * at most DDL_NAME_MAX bytes with its end; NULL or "": by order. */
+    const char *name;
+    /* Every rank's elements times its own prescale before a reduction, the result times postscale
+     * after it; each product is rounded to the dtype. Floats and complex only. 0 means 1. */
+    double prescale, postscale;
+    /* Collect this operation for ddl_group_submit instead of submitting it: see "Groups" below. */
+    ddl_group *group;
 } ddl_options;
+enum { DDL_NAME_MAX = 256 };
 
 /* ----------------------------------------------------------------------------------- endpoint */
 
@@ -198,6 +228,30 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  * ddl_last_error. Sticky. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
 
+/* A comm of the members that give the same color, ranked by key, then by their rank in `comm`. A
+ * negative color takes part but joins none: *part is then NULL. An operation of `comm` in the order
+ * of submission: all members must call it. config may be NULL; its epoch and links as for
+ * ddl_comm_create. Blocks at most config->timeout_ms. *part is owned by the caller and lives
+ * independently of `comm`. Thread-safe. */
+DDL_API ddl_status ddl_comm_split(ddl_comm *comm, int color, int key, const ddl_comm_config *config,
+                                  ddl_comm **part);
+
+/* A comm of the `size` members whose ranks in `comm` are listed, in that order. Only these call it,
+ * with equal lists; no operation of `comm` takes place. Otherwise as ddl_comm_create.
+ * Thread-safe. */
+DDL_API ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
+                                   const ddl_comm_config *config, ddl_comm **part);
+
+/* A second comm of the same members in the same order: operations of the two are independent. All
+ * members must call it. Otherwise as ddl_comm_create. Thread-safe. */
+DDL_API ddl_status ddl_comm_duplicate(ddl_comm *comm, const ddl_comm_config *config,
+                                      ddl_comm **twin);
+
+/* A descriptor that is readable while ddl_comm_completed has something to give, for poll and its
+ * kin; made on the first call, then always the same. Owned by the comm: neither read nor close it.
+ * Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_fd(ddl_comm *comm, int *fd);
+
 /* Kill the comm everywhere: pending and later operations of all members end with DDL_EABORTED and
  * this reason (borrowed for the call). The first reason wins. May be called at any time from any
  * thread. Does not block. */
@@ -210,16 +264,25 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
 
 /* --------------------------------------------------------------------------------- operations */
 
-/* Common rules. All members call the same operations on a comm in the same order, with equal count,
- * dtype, op and root; a difference ends with DDL_EMISMATCH. Operations of one comm run one after
- * the other in the order of submission; those of different comms are independent. Counts are in
+/* Common rules. All members call the same collective operations on a comm in the same order, with
+ * equal count, dtype, op and root; a difference ends with DDL_EMISMATCH. Operations of one comm
+ * start in the order of submission, and collectives complete in it; messages (send, receive)
+ * complete as they are matched, and those of different comms are independent. Counts are in
  * elements and may be zero; buffers need no alignment.
  * send == recv, or send NULL, means in place. Otherwise the two must not overlap, and send is only
- * read.
+ * read. Where a rank gives or receives nothing, its pointer is ignored.
+ * Arrays of counts and displacements have one entry per rank, in elements, and are borrowed for the
+ * call only. Displacements NULL: blocks lie one behind the other in rank order. Blocks that are
+ * written must not overlap.
  * work NULL: blocks until complete. Else *work is owned by the caller (ddl_work_destroy), and both
  * buffers are borrowed until it is complete. options may be NULL.
  * After a failure the contents of recv are undefined. Thread-safe; threads that share one comm must
- * order their calls equally on all members. */
+ * order their calls equally on all members.
+ *
+ * Names. Collective operations with options.name are matched by name: each rank may submit them in
+ * an order of its own, and operations without a name are not affected. A rank cannot have two
+ * operations of one name under way (DDL_EINVAL); ranks that give one name different operations end
+ * with DDL_EMISMATCH. Named operations complete in one order on all ranks, which rank 0 decides. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,
@@ -238,12 +301,116 @@ DDL_API ddl_status ddl_reduce_scatter(ddl_comm *comm, const void *send, void *re
 DDL_API ddl_status ddl_allgather(ddl_comm *comm, const void *send, void *recv, int64_t count,
                                  ddl_dtype dtype, const ddl_options *options, ddl_work **work);
 
+/* As ddl_reduce_scatter, with counts[r] elements for rank r: send holds the sum of all counts, recv
+ * counts[rank]. counts is equal on all members. */
+DDL_API ddl_status ddl_reduce_scatterv(ddl_comm *comm, const void *send, void *recv,
+                                       const int64_t *counts, ddl_dtype dtype, ddl_op op,
+                                       const ddl_options *options, ddl_work **work);
+
+/* As ddl_allgather, with counts[r] elements from rank r, which come to displs[r] of recv. counts is
+ * equal on all members; displs need not be. */
+DDL_API ddl_status ddl_allgatherv(ddl_comm *comm, const void *send, void *recv,
+                                  const int64_t *counts, const int64_t *displs, ddl_dtype dtype,
+                                  const ddl_options *options, ddl_work **work);
+
 /* buffer[i] on every rank = root's buffer[i], for i < count. */
 DDL_API ddl_status ddl_broadcast(ddl_comm *comm, void *buffer, int64_t count, ddl_dtype dtype,
                                  int root, const ddl_options *options, ddl_work **work);
 
+/* On root: recv[i] = op over all ranks of send[i], for i < count. Elsewhere recv is not written,
+ * and may be NULL when send is not; in place, the elements lie in recv. */
+DDL_API ddl_status ddl_reduce(ddl_comm *comm, const void *send, void *recv, int64_t count,
+                              ddl_dtype dtype, ddl_op op, int root, const ddl_options *options,
+                              ddl_work **work);
+
+/* On root: recv[r * count + i] = rank r's send[i], for i < count; elsewhere recv is ignored. In
+ * place (on root only): its own block already lies at root * count of recv. */
+DDL_API ddl_status ddl_gather(ddl_comm *comm, const void *send, void *recv, int64_t count,
+                              ddl_dtype dtype, int root, const ddl_options *options,
+                              ddl_work **work);
+
+/* As ddl_gather, with count elements from this rank, and on root counts[r] from rank r, which come
+ * to displs[r] of recv. Elsewhere counts and displs are ignored. */
+DDL_API ddl_status ddl_gatherv(ddl_comm *comm, const void *send, int64_t count, void *recv,
+                               const int64_t *counts, const int64_t *displs, ddl_dtype dtype,
+                               int root, const ddl_options *options, ddl_work **work);
+
+/* recv[i] = root's send[rank * count + i], for i < count; elsewhere send is ignored. In place (on
+ * root only): recv NULL or equal to send; root's own block stays where it is. */
+DDL_API ddl_status ddl_scatter(ddl_comm *comm, const void *send, void *recv, int64_t count,
+                               ddl_dtype dtype, int root, const ddl_options *options,
+                               ddl_work **work);
+
+/* As ddl_scatter, with count elements for this rank, and on root counts[r] for rank r, which lie at
+ * displs[r] of send. Elsewhere counts and displs are ignored. */
+DDL_API ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
+                                const int64_t *displs, void *recv, int64_t count, ddl_dtype dtype,
+                                int root, const ddl_options *options, ddl_work **work);
+
+/* recv[r * count + i] = rank r's send[rank * count + i], for i < count: both hold size * count. */
+DDL_API ddl_status ddl_alltoall(ddl_comm *comm, const void *send, void *recv, int64_t count,
+                                ddl_dtype dtype, const ddl_options *options, ddl_work **work);
+
+/* As ddl_alltoall, with send_counts[r] elements at send_displs[r] for rank r, and recv_counts[r]
+ * from rank r to recv_displs[r]. What r sends to q must be what q receives from r. In place: both
+ * counts and both displacements must be equal. */
+DDL_API ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t *send_counts,
+                                 const int64_t *send_displs, void *recv, const int64_t *recv_counts,
+                                 const int64_t *recv_displs, ddl_dtype dtype,
+                                 const ddl_options *options, ddl_work **work);
+
 /* Complete on no rank before every rank has called it. */
 DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **work);
+
+/* ------------------------------------------------------------------------------------ messages */
+
+/* A message goes from one rank to one other, or to itself. A receive takes the oldest message that
+ * no other has taken, from its source and with its tag; of equal receives the older one is served
+ * first. Neither waits for collective operations, nor they for it. Count and dtype must be equal on
+ * both sides; a difference ends with DDL_EMISMATCH. Tags are 0 or more. */
+
+/* From any member, for ddl_recv. */
+enum { DDL_ANY_SOURCE = -1 };
+
+/* Send to rank `dest`. Complete when buffer may be used again; that need not mean that it has been
+ * received. Common rules. */
+DDL_API ddl_status ddl_send(ddl_comm *comm, const void *buffer, int64_t count, ddl_dtype dtype,
+                            int dest, int tag, const ddl_options *options, ddl_work **work);
+
+/* Receive from rank `source`, or from any. *sender gets the rank it came from when complete; it may
+ * be NULL, and is borrowed until then. Common rules. */
+DDL_API ddl_status ddl_recv(ddl_comm *comm, void *buffer, int64_t count, ddl_dtype dtype,
+                            int source, int tag, int *sender, const ddl_options *options,
+                            ddl_work **work);
+
+/* Both at once; complete when both are. The two buffers must not overlap. Common rules. */
+DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_count, int dest,
+                                int send_tag, void *recv, int64_t recv_count, int source,
+                                int recv_tag, ddl_dtype dtype, const ddl_options *options,
+                                ddl_work **work);
+
+/* -------------------------------------------------------------------------------------- groups */
+
+/* Groups. Operations called with options.group are checked and collected, not submitted; their
+ * `work` must be NULL and of their options only memory, prescale and postscale count.
+ * ddl_group_submit submits them as one, in the order of collection, with one work for all: its
+ * options hold the limit, the name (then without messages) and the report of completion. Small
+ * all-reduces of equal dtype and op travel together, so the order of additions, hence the last bit
+ * of a float, may differ from single calls; it is the same on all ranks and from run to run. All
+ * members must collect the same collective operations in the same order.
+ * After its work is complete a group may be submitted again, as it is: a training step repeats. */
+
+/* A group of operations of this comm. *group is owned by the caller. Thread-safe. Does not block.
+ */
+DDL_API ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group);
+
+/* Submit what was collected; an empty group is complete at once. work NULL: blocks until complete.
+ * Buffers are borrowed until then; the group must not be changed, submitted again or destroyed
+ * before. Not concurrently with other calls on the same group. */
+DDL_API ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_work **work);
+
+/* Free. NULL is fine. Cannot fail. Destroy a comm's groups before the comm. */
+DDL_API void ddl_group_destroy(ddl_group *group);
 
 /* --------------------------------------------------------------------------------------- work */
 

@@ -47,6 +47,12 @@ void ddl__describe_signature(char *text, size_t size, const ddl__signature *sign
                  sequence);
         return;
     case DDL__BARRIER: snprintf(text, size, "barrier as operation %u", sequence); return;
+    case DDL__REDUCE_TO_ROOT:
+    case DDL__GATHER:
+    case DDL__SCATTER:
+    case DDL__ALLTOALL:
+    case DDL__SEND:
+    case DDL__RECV: break;
     }
     snprintf(text, size, "an unknown operation as operation %u", sequence);
 }

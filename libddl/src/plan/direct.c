@@ -92,6 +92,12 @@ int64_t ddl__build_direct(ddl__builder *builder)
     case DDL__ALLGATHER: return build_allgather(builder);
     case DDL__BROADCAST: return build_broadcast(builder);
     case DDL__BARRIER: break; /* needs no buffers: see dissemination.c */
+    case DDL__REDUCE_TO_ROOT:
+    case DDL__GATHER:
+    case DDL__SCATTER:
+    case DDL__ALLTOALL:
+    case DDL__SEND:
+    case DDL__RECV: break;
     }
     return 1;
 }

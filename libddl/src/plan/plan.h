@@ -31,7 +31,13 @@ typedef enum ddl__kind {
     DDL__REDUCE_SCATTER,
     DDL__ALLGATHER,
     DDL__BROADCAST,
-    DDL__BARRIER
+    DDL__BARRIER,
+    DDL__REDUCE_TO_ROOT,
+    DDL__GATHER,
+    DDL__SCATTER,
+    DDL__ALLTOALL,
+    DDL__SEND, /* messages are matched, not planned */
+    DDL__RECV
 } ddl__kind;
 
 typedef enum ddl__step_kind {

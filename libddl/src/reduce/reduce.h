@@ -25,7 +25,7 @@ typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 typedef struct ddl__kernels {
     const char *name; /* "portable", "avx2", "avx512", "neon" */
     /* NULL where dtype or op is unknown; index by the ABI's values. */
-    ddl__reduce_fn *reduce[16][8];
+    ddl__reduce_fn *reduce[18][12];
     ddl__copy_fn *stream;
 } ddl__kernels;
 
