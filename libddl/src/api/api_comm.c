@@ -114,6 +114,55 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
     return status == DDL_OK ? ddl__rendezvous(endpoint, url, rank, size, &own, comm) : status;
 }
 
+/* What the comms made from a comm have in common. */
+static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
+                               const ddl_comm_config *config)
+{
+    ddl_status status = ddl__check_comm(parent);
+    if (status == DDL_OK && !out)
+        status = ddl__fail(DDL_EINVAL, "no place for the new comm: the pointer is NULL");
+    if (status == DDL_OK)
+        status = take_config(own, config);
+    return status == DDL_OK ? ddl__engine_status(parent->engine) : status;
+}
+
+ddl_status ddl_comm_split(ddl_comm *comm, int color, int key, const ddl_comm_config *config,
+                          ddl_comm **part)
+{
+    ddl_comm_config own;
+    ddl_status status = check_parent(comm, part, &own, config);
+    return status == DDL_OK ? ddl__comm_split(comm, color, key, &own, part) : status;
+}
+
+ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
+                           const ddl_comm_config *config, ddl_comm **part)
+{
+    ddl_comm_config own;
+    ddl_status status = check_parent(comm, part, &own, config);
+    if (status != DDL_OK)
+        return status;
+    if (!ranks)
+        return ddl__fail(DDL_EINVAL, "ranks is NULL");
+    if (size < 1 || size > comm->size)
+        return ddl__fail(DDL_EINVAL, "size is %d, the comm's is %d", size, comm->size);
+    return ddl__comm_subset(comm, ranks, size, &own, part);
+}
+
+ddl_status ddl_comm_duplicate(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **twin)
+{
+    ddl_comm_config own;
+    ddl_status status = check_parent(comm, twin, &own, config);
+    return status == DDL_OK ? ddl__comm_duplicate(comm, &own, twin) : status;
+}
+
+ddl_status ddl_comm_fd(ddl_comm *comm, int *fd)
+{
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK && !fd)
+        status = ddl__fail(DDL_EINVAL, "fd is NULL");
+    return status == DDL_OK ? ddl__engine_report_fd(comm->engine, fd) : status;
+}
+
 int ddl_comm_rank(const ddl_comm *comm)
 {
     return comm ? comm->rank : -1;

@@ -3,28 +3,6 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-ddl_status ddl_comm_split(ddl_comm *comm, int color, int key, const ddl_comm_config *config,
-                          ddl_comm **part)
-{
-    return ddl__fail(DDL_EUNSUPPORTED, "ddl_comm_split is not there yet");
-}
-
-ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
-                           const ddl_comm_config *config, ddl_comm **part)
-{
-    return ddl__fail(DDL_EUNSUPPORTED, "ddl_comm_subset is not there yet");
-}
-
-ddl_status ddl_comm_duplicate(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **twin)
-{
-    return ddl__fail(DDL_EUNSUPPORTED, "ddl_comm_duplicate is not there yet");
-}
-
-ddl_status ddl_comm_fd(ddl_comm *comm, int *fd)
-{
-    return ddl__fail(DDL_EUNSUPPORTED, "ddl_comm_fd is not there yet");
-}
-
 ddl_status ddl_reduce_scatterv(ddl_comm *comm, const void *send, void *recv, const int64_t *counts,
                                ddl_dtype dtype, ddl_op op, const ddl_options *options,
                                ddl_work **work)

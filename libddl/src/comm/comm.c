@@ -194,33 +194,42 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     return status;
 }
 
-ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
-                            const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, ddl_comm **out)
+ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
+                          const ddl_comm_config *config, ddl_comm **out)
 {
     int64_t deadline = ddl__deadline(ddl__creation_ms(config));
-    ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
     ddl_comm *comm = calloc(1, sizeof *comm);
-    ddl_status status = decoded && comm
-                            ? decode_all(endpoint, addresses, lengths, rank, size, decoded)
-                            : ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
-    if (status != DDL_OK) {
-        free(comm);
-        free(decoded);
-        return status;
+    if (!comm) {
+        free(addresses);
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
     }
     comm->endpoint = endpoint;
+    comm->addresses = addresses;
+    comm->config = *config;
     comm->rank = rank;
     comm->size = size;
     comm->segment_bytes = config->segment_bytes;
     comm->operation_timeout_ms =
         config->operation_timeout_ms ? config->operation_timeout_ms : OPERATION_MS;
-    status = settle(comm, decoded, config, deadline);
-    free(decoded);
+    ddl_status status = settle(comm, addresses, config, deadline);
     if (status == DDL_OK)
         *out = comm;
     else
         ddl__comm_destroy(comm);
+    return status;
+}
+
+ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
+                            const size_t *lengths, int rank, int size,
+                            const ddl_comm_config *config, ddl_comm **out)
+{
+    ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
+    if (!decoded)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+    ddl_status status = decode_all(endpoint, addresses, lengths, rank, size, decoded);
+    if (status == DDL_OK)
+        return ddl__comm_join(endpoint, decoded, rank, size, config, out);
+    free(decoded);
     return status;
 }
 
@@ -234,5 +243,6 @@ void ddl__comm_destroy(ddl_comm *comm)
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);
     free(comm->names);
+    free(comm->addresses);
     free(comm);
 }

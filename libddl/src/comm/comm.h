@@ -13,7 +13,9 @@ struct ddl_comm {
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;
-    char **names; /* by rank: "rank 2 on host" */
+    char **names;            /* by rank: "rank 2 on host" */
+    ddl__address *addresses; /* by rank */
+    ddl_comm_config config;  /* as it was created with */
     ddl__arena *arena;
     ddl__slots *slots;
 };
@@ -22,6 +24,17 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
                             const size_t *lengths, int rank, int size,
                             const ddl_comm_config *config, ddl_comm **comm);
 void ddl__comm_destroy(ddl_comm *comm);
+
+/* The same from decoded addresses, which it takes over in any case. */
+ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
+                          const ddl_comm_config *config, ddl_comm **comm);
+
+/* Comms made from a comm, in family.c. What the config leaves at 0 is as in the parent. */
+ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
+                            const ddl_comm_config *config, ddl_comm **comm);
+ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_config *config,
+                           ddl_comm **comm);
+ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
 
 /* Exchange addresses at url, then create. */
 ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,

@@ -51,6 +51,7 @@ struct ddl__engine {
     ddl_work *head, **tail;      /* submitted, not yet current */
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
     uint32_t queued;             /* works for the completed list: pending or in it */
+    int report;                  /* readable while `completed` has works; -1: nobody asked */
     uint32_t sequence;
     bool driven;
     atomic_uint waiters;
@@ -88,6 +89,17 @@ static void leave_list(ddl_work *work)
     atomic_store_explicit(&work->reported, false, memory_order_release);
 }
 
+/* Under the lock, when the list of completed works has become empty or is no longer so. */
+static void report(ddl__engine *engine)
+{
+    uint64_t count = 1;
+    if (engine->report < 0)
+        return;
+    ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
+                                  : read(engine->report, &count, sizeof count);
+    (void)n; /* it is as it should be already */
+}
+
 /* Under the lock. */
 static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
@@ -102,8 +114,11 @@ static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
     if (work->call.queued) {
         work->next = NULL;
         atomic_store_explicit(&work->reported, true, memory_order_relaxed);
+        bool first = !engine->completed;
         *engine->last = work;
         engine->last = &work->next;
+        if (first)
+            report(engine);
     }
     atomic_store_explicit(&work->status, status, memory_order_release);
     if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
@@ -561,6 +576,8 @@ void ddl__work_destroy(ddl_work *work)
             if (!*at)
                 engine->last = at;
             engine->queued--;
+            if (!engine->completed)
+                report(engine);
             break;
         }
     pthread_mutex_unlock(&engine->lock);
@@ -586,12 +603,30 @@ ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **u
             users[n] = work->call.user;
         leave_list(work);
     }
+    if (n && !engine->completed)
+        report(engine);
     bool none = !engine->queued;
     unlock_and_hand_over(engine);
     if (n == 0)
         return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
                     : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
     *taken = n;
+    return DDL_OK;
+}
+
+ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->report < 0) {
+        engine->report = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (engine->report >= 0 && engine->completed)
+            report(engine);
+    }
+    int made = engine->report, error = errno;
+    pthread_mutex_unlock(&engine->lock);
+    if (made < 0)
+        return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
+    *fd = made;
     return DDL_OK;
 }
 
@@ -674,7 +709,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     engine->config = *config;
     engine->tail = &engine->head;
     engine->last = &engine->completed;
-    engine->epoll = engine->wake = -1;
+    engine->epoll = engine->wake = engine->report = -1;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -722,6 +757,7 @@ void ddl__engine_destroy(ddl__engine *engine)
     free(engine->runner.operands);
     ddl__close_guarded(engine->epoll);
     ddl__close_guarded(engine->wake);
+    ddl__close_guarded(engine->report);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->lock);
     free(engine);

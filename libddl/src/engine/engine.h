@@ -36,6 +36,9 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason);
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
                                  int64_t deadline, int *taken);
 
+/* A descriptor that is readable while there are completed works to take; the engine's. */
+ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd);
+
 /* The work's result with its message in this thread, once complete or at the deadline. */
 ddl_status ddl__work_wait(ddl_work *work, int64_t deadline);
 ddl_status ddl__work_test(const ddl_work *work);

@@ -1,0 +1,127 @@
+/* Comms made from a comm: their members know each other's addresses already. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+
+/* A child's config: its own where set, else its parent's. A tag and an epoch are never inherited.
+ */
+static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *config)
+{
+    ddl_comm_config child = *config;
+    if (!child.links)
+        child.links = parent->config.links;
+    if (!child.timeout_ms)
+        child.timeout_ms = parent->config.timeout_ms;
+    if (!child.operation_timeout_ms)
+        child.operation_timeout_ms = parent->config.operation_timeout_ms;
+    if (!child.segment_bytes)
+        child.segment_bytes = parent->config.segment_bytes;
+    return child;
+}
+
+/* Our place in the list, with every entry checked; -1 with the message set. */
+static int find_self(const ddl_comm *parent, const int *ranks, int size)
+{
+    int self = -1;
+    for (int i = 0; i < size; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->size) {
+            ddl__fail(DDL_EINVAL, "ranks[%d] is %d, the comm's size is %d", i, ranks[i],
+                      parent->size);
+            return -1;
+        }
+        if (ranks[i] == parent->rank)
+            self = i;
+    }
+    if (self < 0)
+        ddl__fail(DDL_EINVAL, "rank %d, which calls, is not in the list", parent->rank);
+    return self;
+}
+
+ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
+                            const ddl_comm_config *config, ddl_comm **comm)
+{
+    int self = find_self(parent, ranks, size);
+    if (self < 0)
+        return DDL_EINVAL;
+    unsigned char *seen = calloc((size_t)parent->size, 1);
+    ddl__address *addresses = calloc((size_t)size, sizeof *addresses);
+    ddl_status status =
+        seen && addresses ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+    for (int i = 0; i < size && status == DDL_OK; i++) {
+        if (seen[ranks[i]]++)
+            status = ddl__fail(DDL_EINVAL, "rank %d is in the list twice", ranks[i]);
+        addresses[i] = parent->addresses[ranks[i]];
+    }
+    free(seen);
+    if (status != DDL_OK) {
+        free(addresses);
+        return status;
+    }
+    ddl_comm_config child = inherit(parent, config);
+    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, comm);
+}
+
+typedef struct member {
+    int64_t color, key;
+} member;
+
+/* The ranks of our color, by key and then by rank; how many there are. */
+static int select_color(const member *members, int size, int64_t color, int *ranks)
+{
+    int n = 0;
+    for (int i = 0; i < size; i++) {
+        if (members[i].color != color)
+            continue;
+        int at = n++;
+        for (; at > 0 && members[ranks[at - 1]].key > members[i].key; at--)
+            ranks[at] = ranks[at - 1];
+        ranks[at] = i;
+    }
+    return n;
+}
+
+ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_config *config,
+                           ddl_comm **comm)
+{
+    size_t size = (size_t)parent->size;
+    ddl_comm_config child = inherit(parent, config);
+    int64_t deadline = ddl__deadline(ddl__creation_ms(&child));
+    member *members = calloc(size, sizeof *members);
+    int *ranks = calloc(size, sizeof *ranks);
+    ddl_status status =
+        members && ranks ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
+    if (status == DDL_OK) {
+        members[parent->rank] = (member){color < 0 ? -1 : color, key};
+        ddl__call call = {.kind = DDL__ALLGATHER,
+                          .dtype = DDL_I64,
+                          .count = 2,
+                          .send = members,
+                          .recv = members,
+                          .timeout_ms = ddl__creation_ms(&child)};
+        status = ddl__engine_submit(parent->engine, &call, NULL);
+    }
+    if (status == DDL_OK && color < 0)
+        *comm = NULL;
+    if (status == DDL_OK && color >= 0) {
+        int64_t left = (deadline - ddl__now()) / 1000000;
+        child.timeout_ms = left > 1 ? left : 1;
+        int n = select_color(members, parent->size, color, ranks);
+        status = ddl__comm_subset(parent, ranks, n, &child, comm);
+    }
+    free(members);
+    free(ranks);
+    return status;
+}
+
+ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm)
+{
+    int *ranks = calloc((size_t)parent->size, sizeof *ranks);
+    if (!ranks)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
+    for (int i = 0; i < parent->size; i++)
+        ranks[i] = i;
+    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, comm);
+    free(ranks);
+    return status;
+}
