@@ -28,3 +28,10 @@ ddl_status ddl__check_work(const ddl_work *work)
         return ddl__fail(DDL_EINVAL, "work is NULL");
     return work->generation != ddl__generation() ? inherited("work") : DDL_OK;
 }
+
+ddl_status ddl__check_group(const ddl_group *group)
+{
+    if (!group)
+        return ddl__fail(DDL_EINVAL, "group is NULL");
+    return group->generation != ddl__generation() ? inherited("group") : DDL_OK;
+}

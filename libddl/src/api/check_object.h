@@ -7,5 +7,6 @@
 ddl_status ddl__check_endpoint(const ddl_endpoint *endpoint);
 ddl_status ddl__check_comm(const ddl_comm *comm);
 ddl_status ddl__check_work(const ddl_work *work);
+ddl_status ddl__check_group(const ddl_group *group);
 
 #endif

@@ -44,32 +44,82 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
     return DDL_OK;
 }
 
+static ddl_status check_options(const ddl_options *options)
+{
+    if (options->memory != DDL_MEMORY_HOST)
+        return ddl__fail(DDL_EUNSUPPORTED, "options.memory is %u: only host memory so far",
+                         options->memory);
+    if (options->timeout_ms < 0 || options->queued > 1)
+        return ddl__fail(DDL_EINVAL, "options.timeout_ms is %lld, options.queued is %u",
+                         (long long)options->timeout_ms, options->queued);
+    return DDL_OK;
+}
+
+ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_work *const *work)
+{
+    ddl_status status = ddl__take_struct(own, sizeof *own, options, "ddl_options");
+    if (status == DDL_OK)
+        status = check_options(own);
+    if (status == DDL_OK && own->queued && !work)
+        status = ddl__fail(DDL_EINVAL, "options.queued is 1, but work is NULL: a blocking call has "
+                                       "nothing to report");
+    return status;
+}
+
+void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_ms)
+{
+    call->timeout_ms = own->timeout_ms ? own->timeout_ms : limit_ms;
+    call->queued = own->queued;
+    call->user = own->user;
+    call->prescale = own->prescale != 0 ? own->prescale : 1;
+    call->postscale = own->postscale != 0 ? own->postscale : 1;
+}
+
+/* A call with options.group is kept for later. */
+static ddl_status collect(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
+                          ddl_work *const *work)
+{
+    ddl_group *group = options->group;
+    ddl_status status = ddl__check_group(group);
+    if (status != DDL_OK)
+        return status;
+    if (group->engine != comm->engine)
+        return ddl__fail(DDL_EINVAL, "options.group belongs to another comm");
+    if (work)
+        return ddl__fail(DDL_EINVAL, "work is not NULL: the operations of a group have one work "
+                                     "together, from ddl_group_submit");
+    if (options->name && options->name[0])
+        return ddl__fail(DDL_EINVAL,
+                         "options.name is \"%.64s\": name the group instead, in "
+                         "ddl_group_submit",
+                         options->name);
+    if (ddl__engine_holds_group(comm->engine, group))
+        return ddl__fail(DDL_ESTATE, "the group is under way: add to it when it is complete");
+    return ddl__group_add(group, call);
+}
+
+ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
+                            ddl_work **work)
+{
+    ddl__apply_options(call, own, comm->operation_timeout_ms);
+    return own->group ? collect(comm, call, own, work)
+                      : ddl__engine_submit(comm->engine, call, work);
+}
+
 ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers b, const ddl_options *options,
                        ddl_work **work)
 {
-    ddl_options own = {0};
+    ddl_options own;
     ddl_status status = ddl__check_comm(comm);
     if (status == DDL_OK)
         status = check_call(comm, &call);
     if (status == DDL_OK)
         status = check_buffers(&b, call.count, ddl__dtype_size(call.dtype));
-    if (status == DDL_OK && options)
-        status = ddl__take_struct(&own, sizeof own, options, "ddl_options");
+    if (status == DDL_OK)
+        status = ddl__take_options(&own, options, work);
     if (status != DDL_OK)
         return status;
-    if (own.memory != DDL_MEMORY_HOST)
-        return ddl__fail(DDL_EUNSUPPORTED, "options.memory is %u: only host memory so far",
-                         own.memory);
-    if (own.timeout_ms < 0 || own.queued > 1)
-        return ddl__fail(DDL_EINVAL, "options.timeout_ms is %lld, options.queued is %u",
-                         (long long)own.timeout_ms, own.queued);
-    if (own.queued && !work)
-        return ddl__fail(DDL_EINVAL, "options.queued is 1, but work is NULL: a blocking call has "
-                                     "nothing to report");
     call.send = b.send ? b.send : b.recv;
     call.recv = b.recv;
-    call.timeout_ms = own.timeout_ms ? own.timeout_ms : comm->operation_timeout_ms;
-    call.queued = own.queued;
-    call.user = own.user;
-    return ddl__engine_submit(comm->engine, &call, work);
+    return ddl__submit_call(comm, &call, &own, work);
 }

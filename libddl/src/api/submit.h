@@ -14,4 +14,12 @@ typedef struct ddl__buffers {
 ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers buffers,
                        const ddl_options *options, ddl_work **work);
 
+/* The pieces of it. The caller's options with their defaults, checked. */
+ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_work *const *work);
+void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_ms);
+
+/* Give a checked call to the engine, or to the group of its options. */
+ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
+                            ddl_work **work);
+
 #endif

@@ -81,17 +81,3 @@ ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_count, in
 {
     return ddl__fail(DDL_EUNSUPPORTED, "ddl_sendrecv is not there yet");
 }
-
-ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group)
-{
-    return ddl__fail(DDL_EUNSUPPORTED, "ddl_group_create is not there yet");
-}
-
-ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_work **work)
-{
-    return ddl__fail(DDL_EUNSUPPORTED, "ddl_group_submit is not there yet");
-}
-
-void ddl_group_destroy(ddl_group *group)
-{
-}

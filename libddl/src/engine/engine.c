@@ -100,9 +100,28 @@ static void report(ddl__engine *engine)
     (void)n; /* it is as it should be already */
 }
 
+static void finish(ddl__engine *engine, ddl_work *work, ddl_status status);
+
+/* Under the lock. A part is the group's memory; the last one completes the whole, with its own
+ * status, since a failure ends all parts that are left. */
+static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
+{
+    if (--group->left)
+        return;
+    ddl_work *whole = group->work;
+    group->work = NULL;
+    finish(engine, whole, status);
+    if (group->doomed)
+        ddl__group_free(group);
+}
+
 /* Under the lock. */
 static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
+    if (work->group) {
+        finish_part(engine, work->group, status);
+        return;
+    }
     if (work->abandoned) {
         if (work->call.queued)
             engine->queued--;
@@ -262,6 +281,8 @@ static bool start(ddl__engine *engine, ddl_work *work)
                  engine->config.names[engine->config.rank], (long long)call->count);
         return false;
     }
+    if (call->bundle)
+        ddl__bundle_pack(call->bundle);
     ddl__run_start(work, plan);
     return true;
 }
@@ -281,8 +302,10 @@ static bool advance(ddl__engine *engine)
     case DDL__MOVED: return true;
     case DDL__FINISHED: break;
     }
-    pthread_mutex_lock(&engine->lock);
     ddl_work *work = engine->current;
+    if (work->call.bundle)
+        ddl__bundle_unpack(work->call.bundle);
+    pthread_mutex_lock(&engine->lock);
     engine->current = NULL;
     finish(engine, work, DDL_OK);
     pthread_mutex_unlock(&engine->lock);
@@ -484,56 +507,98 @@ ddl_status ddl__work_test(const ddl_work *work)
     return status;
 }
 
+/* A work of which nothing has happened yet. */
+static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
+{
+    memset(work, 0, sizeof *work);
+    work->engine = engine;
+    work->generation = ddl__generation();
+    work->call = *call;
+    work->deadline = ddl__deadline(call->timeout_ms);
+    atomic_init(&work->status, DDL_INPROGRESS);
+    atomic_init(&work->reported, false);
+}
+
 /* Under the lock. */
 static void enqueue(ddl__engine *engine, ddl_work *work)
 {
-    work->engine = engine;
-    work->generation = ddl__generation();
     work->sequence = engine->sequence++;
-    work->deadline = ddl__deadline(work->call.timeout_ms);
-    atomic_init(&work->status, DDL_INPROGRESS);
-    work->next = NULL;
     *engine->tail = work;
     engine->tail = &work->next;
-    engine->queued += work->call.queued;
 }
 
-static ddl_status submit_blocking(ddl__engine *engine, const ddl__call *call)
+/* Under the lock. */
+static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole)
+{
+    group->work = whole;
+    group->left = group->n_parts;
+    for (uint32_t i = 0; i < group->n_parts; i++) {
+        ddl__call call = group->parts[i].call;
+        call.timeout_ms = whole->call.timeout_ms;
+        prepare(engine, &group->parts[i], &call);
+        group->parts[i].group = group;
+        enqueue(engine, &group->parts[i]);
+    }
+    if (!group->n_parts) {
+        group->work = NULL;
+        finish(engine, whole, DDL_OK);
+    }
+}
+
+/* What is submitted: a call, or a group whose whole is `call`. */
+typedef struct submission {
+    const ddl__call *call;
+    ddl_group *group;
+} submission;
+
+/* Under the lock. */
+static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *work)
+{
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
+        return ddl__engine_status(engine);
+    if (what->group && what->group->work)
+        return ddl__fail(DDL_ESTATE, "the group is under way: submit it again when it is complete");
+    engine->queued += work->call.queued;
+    if (what->group)
+        enqueue_parts(engine, what->group, work);
+    else
+        enqueue(engine, work);
+    return DDL_OK;
+}
+
+static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 {
     ddl_work work;
-    work.call = *call;
+    prepare(engine, &work, what->call);
     work.call.queued = false;
-    work.abandoned = false;
-    atomic_init(&work.reported, false);
-    work.message = NULL;
     pthread_mutex_lock(&engine->lock);
-    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK) {
+    ddl_status status = admit(engine, what, &work);
+    if (status != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
-        return ddl__engine_status(engine);
+        return status;
     }
-    enqueue(engine, &work);
     wait_locked(engine, &work, DDL__NEVER);
     unlock_and_hand_over(engine);
-    ddl_status status = ddl__work_test(&work);
+    status = ddl__work_test(&work);
     free(work.message);
     return status;
 }
 
-ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **out)
+static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work **out)
 {
     if (!out)
-        return submit_blocking(engine, call);
-    ddl_work *work = calloc(1, sizeof *work);
+        return submit_blocking(engine, what);
+    ddl_work *work = malloc(sizeof *work);
     if (!work)
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
-    work->call = *call;
+    prepare(engine, work, what->call);
     pthread_mutex_lock(&engine->lock);
-    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK) {
+    ddl_status status = admit(engine, what, work);
+    if (status != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
         free(work);
-        return ddl__engine_status(engine);
+        return status;
     }
-    enqueue(engine, work);
     *out = work;          /* before anybody can complete it and hand it out */
     if (engine->driven) { /* a driver that sleeps on an empty queue */
         wake(engine);
@@ -543,6 +608,35 @@ ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_wo
         unlock_and_hand_over(engine);
     }
     return DDL_OK;
+}
+
+ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work)
+{
+    return submit(engine, &(submission){call, NULL}, work);
+}
+
+ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const ddl__call *call,
+                                    ddl_work **work)
+{
+    ddl_status status = ddl__group_arrange(group, !engine->all_shared);
+    return status == DDL_OK ? submit(engine, &(submission){call, group}, work) : status;
+}
+
+bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool held = group->work;
+    pthread_mutex_unlock(&engine->lock);
+    return held;
+}
+
+void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool held = group->doomed = group->work;
+    pthread_mutex_unlock(&engine->lock);
+    if (!held)
+        ddl__group_free(group);
 }
 
 ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)

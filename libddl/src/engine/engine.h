@@ -2,7 +2,7 @@
 #ifndef DDL_ENGINE_ENGINE_H
 #define DDL_ENGINE_ENGINE_H
 
-#include "engine/work.h"
+#include "engine/group.h"
 
 typedef struct ddl__engine_config {
     int rank, size;
@@ -30,6 +30,17 @@ void ddl__engine_all_shared(ddl__engine *engine);
 
 /* Queue an operation. work NULL: run it to its end. */
 ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);
+
+/* Queue all that the group has collected; `call` holds what counts for the whole. The group stays
+ * the caller's. */
+ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const ddl__call *call,
+                                    ddl_work **work);
+
+/* Whether the group is submitted and not complete. */
+bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group);
+
+/* Free the group, if it is under way at its end. */
+void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group);
 
 ddl_status ddl__engine_status(ddl__engine *engine);
 void ddl__engine_abort(ddl__engine *engine, const char *reason);

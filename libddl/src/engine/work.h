@@ -9,6 +9,7 @@
 #include "plan/plan.h"
 
 typedef struct ddl__engine ddl__engine;
+typedef struct ddl__bundle ddl__bundle; /* see group.h */
 
 /* What the caller asked for; checked. */
 typedef struct ddl__call {
@@ -22,13 +23,16 @@ typedef struct ddl__call {
     int64_t timeout_ms; /* this operation's limit */
     bool queued;
     void *user;
+    double prescale, postscale; /* 1: none */
+    ddl__bundle *bundle;        /* several calls that travel as this one; or NULL */
 } ddl__call;
 
 struct ddl_work {
     ddl__engine *engine;
     unsigned generation; /* of the process that submitted it */
     ddl__call call;
-    ddl_work *next; /* in the queue of submitted, or of completed works */
+    ddl_group *group; /* of which this is a part, and which owns it; or NULL */
+    ddl_work *next;   /* in the queue of submitted, or of completed works */
     uint32_t sequence;
     int64_t deadline;
 
@@ -45,7 +49,6 @@ struct ddl_work {
 
     /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
     atomic_int status;
-    bool heap;            /* asynchronous: owned by the caller, else by the blocking call */
     bool abandoned;       /* destroyed while pending: the engine frees it */
     atomic_bool reported; /* in the list of completed works */
     char *message;        /* failure only; NULL when memory was short */

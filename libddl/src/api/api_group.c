@@ -1,0 +1,42 @@
+/* Exported: groups. */
+#include "api/check_object.h"
+#include "api/submit.h"
+#include "base/forks.h"
+
+ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group)
+{
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK && !group)
+        status = ddl__fail(DDL_EINVAL, "group is NULL");
+    if (status != DDL_OK)
+        return status;
+    ddl_group *made = ddl__group_create(comm->engine, comm->operation_timeout_ms);
+    if (!made)
+        return DDL_ENOMEM;
+    *group = made;
+    return DDL_OK;
+}
+
+ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_work **work)
+{
+    ddl_options own;
+    ddl__call whole = {0};
+    ddl_status status = ddl__check_group(group);
+    if (status == DDL_OK)
+        status = ddl__take_options(&own, options, work);
+    if (status != DDL_OK)
+        return status;
+    if (own.group || own.prescale != 0 || own.postscale != 0)
+        return ddl__fail(DDL_EINVAL,
+                         "options.%s is for the operations of a group, not for the "
+                         "whole",
+                         own.group ? "group" : "prescale and postscale");
+    ddl__apply_options(&whole, &own, group->limit_ms);
+    return ddl__engine_submit_group(group->engine, group, &whole, work);
+}
+
+void ddl_group_destroy(ddl_group *group)
+{
+    if (group && group->generation == ddl__generation())
+        ddl__engine_drop_group(group->engine, group);
+}

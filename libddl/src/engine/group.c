@@ -1,0 +1,156 @@
+/* Fusion: many small all-reduces cost as many round trips; packed behind each other they cost one
+ * and two copies. So what is small, by a limit that the kind of links decides, is packed, up to a
+ * size whose copies stay in a cache. Every rank collects the same calls, so all make the same
+ * parts. */
+#include "engine/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/forks.h"
+
+enum {
+    SMALL_SHARED = 16 << 10, /* bytes of a call that is fused where ranks share memory ... */
+    SMALL_WIRES = 128 << 10, /* ... and over wires, where a round trip costs more */
+    BUNDLE_MAX = 1 << 20     /* bytes */
+};
+
+static size_t bytes_of(const ddl__call *call)
+{
+    return (size_t)call->count * ddl__dtype_size(call->dtype);
+}
+
+ddl_group *ddl__group_create(ddl__engine *engine, int64_t limit_ms)
+{
+    ddl_group *group = calloc(1, sizeof *group);
+    if (!group) {
+        ddl__fail(DDL_ENOMEM, "no memory for a group");
+        return NULL;
+    }
+    group->engine = engine;
+    group->limit_ms = limit_ms;
+    group->generation = ddl__generation();
+    return group;
+}
+
+static void drop_parts(ddl_group *group)
+{
+    for (uint32_t i = 0; i < group->n_parts; i++) {
+        ddl__bundle *bundle = group->parts[i].call.bundle;
+        if (bundle)
+            free(bundle->scratch);
+        free(bundle);
+    }
+    free(group->parts);
+    group->parts = NULL;
+    group->n_parts = 0;
+}
+
+void ddl__group_free(ddl_group *group)
+{
+    drop_parts(group);
+    free(group->calls);
+    free(group);
+}
+
+ddl_status ddl__group_add(ddl_group *group, const ddl__call *call)
+{
+    if (group->n_calls == group->room) {
+        uint32_t room = group->room ? 2 * group->room : 8;
+        ddl__call *calls = realloc(group->calls, room * sizeof *calls);
+        if (!calls)
+            return ddl__fail(DDL_ENOMEM, "no memory for %u operations of a group", room);
+        group->calls = calls;
+        group->room = room;
+    }
+    drop_parts(group);
+    group->calls[group->n_calls++] = *call;
+    return DDL_OK;
+}
+
+/* ----------------------------------------------------------------------------------- the parts */
+
+static bool fits_together(const ddl__call *a, const ddl__call *b)
+{
+    return a->dtype == b->dtype && a->op == b->op && a->prescale == b->prescale &&
+           a->postscale == b->postscale;
+}
+
+/* Gather into one bundle the call at `first` and all later ones that fit it; those are marked. Left
+ * alone when nothing fits. */
+static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool *taken)
+{
+    const ddl__call *call = &group->calls[first];
+    ddl_work *part = &group->parts[group->n_parts];
+    part->call = *call;
+    uint32_t n = 0, left = group->n_calls - first;
+    size_t bytes = 0;
+    ddl__bundle *bundle = NULL;
+    if (call->kind == DDL__ALLREDUCE && bytes_of(call) <= small)
+        bundle = malloc(sizeof *bundle + left * sizeof *bundle->calls);
+    for (uint32_t i = first; bundle && i < group->n_calls; i++) {
+        const ddl__call *other = &group->calls[i];
+        if (taken[i] || other->kind != DDL__ALLREDUCE || bytes_of(other) > small ||
+            bytes + bytes_of(other) > BUNDLE_MAX || !fits_together(call, other))
+            continue;
+        taken[i] = true;
+        bundle->calls[n++] = *other;
+        bytes += bytes_of(other);
+    }
+    if (n > 1 && bytes) {
+        bundle->n = n;
+        bundle->scratch = malloc(bytes);
+        part->call.bundle = bundle;
+        part->call.count = (int64_t)(bytes / ddl__dtype_size(call->dtype));
+        part->call.send = part->call.recv = bundle->scratch;
+        if (!bundle->scratch)
+            return ddl__fail(DDL_ENOMEM, "no memory to fuse %u operations", n);
+    } else {
+        free(bundle); /* a single one; or only empty ones, which are one call as well */
+    }
+    taken[first] = true;
+    part->group = group;
+    group->n_parts++;
+    return DDL_OK;
+}
+
+ddl_status ddl__group_arrange(ddl_group *group, bool wires)
+{
+    if (group->parts || !group->n_calls)
+        return DDL_OK;
+    group->parts = calloc(group->n_calls, sizeof *group->parts);
+    bool *taken = calloc(group->n_calls, sizeof *taken);
+    ddl_status status = group->parts && taken
+                            ? DDL_OK
+                            : ddl__fail(DDL_ENOMEM, "no memory for a group of %u", group->n_calls);
+    for (uint32_t i = 0; i < group->n_calls && status == DDL_OK; i++)
+        if (!taken[i])
+            status = make_part(group, i, wires ? SMALL_WIRES : SMALL_SHARED, taken);
+    free(taken);
+    if (status != DDL_OK)
+        drop_parts(group);
+    return status;
+}
+
+void ddl__bundle_pack(const ddl__bundle *bundle)
+{
+    char *at = bundle->scratch;
+    for (uint32_t i = 0; i < bundle->n; i++) {
+        const ddl__call *call = &bundle->calls[i];
+        if (call->count)
+            memcpy(at, call->send, bytes_of(call));
+        at += bytes_of(call);
+    }
+}
+
+void ddl__bundle_unpack(const ddl__bundle *bundle)
+{
+    const char *at = bundle->scratch;
+    for (uint32_t i = 0; i < bundle->n; i++) {
+        const ddl__call *call = &bundle->calls[i];
+        if (call->count)
+            memcpy(call->recv, at, bytes_of(call));
+        at += bytes_of(call);
+    }
+}
