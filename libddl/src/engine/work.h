@@ -33,6 +33,8 @@ struct ddl_work {
     ddl__call call;
     ddl_group *group; /* of which this is a part, and which owns it; or NULL */
     ddl_work *next;   /* in the queue of submitted, or of completed works */
+    char *name;       /* owned; NULL: matched by order */
+    ddl_work *next_named;
     uint32_t sequence;
     int64_t deadline;
 

@@ -1,0 +1,105 @@
+#include "engine/state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+void ddl__report(ddl__engine *engine)
+{
+    uint64_t count = 1;
+    if (engine->report < 0)
+        return;
+    ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
+                                  : read(engine->report, &count, sizeof count);
+    (void)n; /* it is as it should be already */
+}
+
+/* Under the lock. A part is the group's memory; the last one completes the whole, with its own
+ * status, since a failure ends all parts that are left. */
+static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
+{
+    if (--group->left)
+        return;
+    ddl_work *whole = group->work;
+    group->work = NULL;
+    ddl__finish(engine, whole, status);
+    if (group->doomed)
+        ddl__group_free(group);
+}
+
+void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
+{
+    if (work->group) {
+        finish_part(engine, work->group, status);
+        return;
+    }
+    if (work->abandoned) {
+        if (work->call.queued)
+            engine->queued--;
+        free(work);
+        return;
+    }
+    if (status != DDL_OK)
+        work->message = strdup(engine->message);
+    if (work->call.queued) {
+        work->next = NULL;
+        atomic_store_explicit(&work->reported, true, memory_order_relaxed);
+        bool first = !engine->completed;
+        *engine->last = work;
+        engine->last = &work->next;
+        if (first)
+            ddl__report(engine);
+    }
+    atomic_store_explicit(&work->status, status, memory_order_release);
+    if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
+        pthread_cond_broadcast(&engine->changed);
+}
+
+/* Under the lock. */
+static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
+{
+    if (stream->current)
+        ddl__finish(engine, stream->current, status);
+    stream->current = NULL;
+    for (ddl_work *work; (work = ddl__stream_pop(stream));)
+        ddl__finish(engine, work, status);
+}
+
+/* The reason that peers get begins with the status, so that they fail alike. */
+void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(engine->message, sizeof engine->message, format, args);
+        va_end(args);
+        atomic_store_explicit(&engine->failure, status, memory_order_release);
+        char reason[256];
+        snprintf(reason, sizeof reason, "%d %.240s", status, engine->message);
+        for (int i = 0; i < engine->config.size; i++)
+            if (engine->config.links[i])
+                engine->config.links[i]->ops->close(engine->config.links[i], reason);
+        ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
+                 engine->config.names[engine->config.rank], engine->message);
+    }
+    status = atomic_load_explicit(&engine->failure, memory_order_relaxed);
+    fail_stream(engine, &engine->ordered, status);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+bool ddl__abort_is_due(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
+           atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
+}
+
+void ddl__carry_out_abort(ddl__engine *engine)
+{
+    ddl__fail_all(engine, DDL_EABORTED, "%s aborted: %s", engine->config.names[engine->config.rank],
+                  engine->abort_reason);
+}

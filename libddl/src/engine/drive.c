@@ -1,0 +1,283 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/describe.h"
+#include "engine/state.h"
+
+enum {
+    EVENTS = 32,
+    SLEEP_MAX_MS = 1000,
+    LIMIT_PASSES = 4 /* how often an operation that gets on looks at its limit */
+};
+
+static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank)
+{
+    const char *name = engine->config.names[rank];
+    char mine[DDL__CALL_MAX], theirs[DDL__CALL_MAX];
+    int status, skip = 0;
+    switch (link->state) {
+    case DDL__LINK_OPEN: break;
+    case DDL__LINK_MISMATCH:
+        ddl__describe_signature(theirs, sizeof theirs, &link->found);
+        ddl__describe_signature(mine, sizeof mine, &engine->ordered.current->signature);
+        ddl__fail_all(engine, DDL_EMISMATCH, "%s called %s; %s called %s", name, theirs,
+                      engine->config.names[engine->config.rank], mine);
+        break;
+    case DDL__LINK_LEFT:
+        ddl__describe_signature(mine, sizeof mine, &engine->ordered.current->signature);
+        ddl__fail_all(engine, DDL_EPEER, "%s left the comm while %s called %s", name,
+                      engine->config.names[engine->config.rank], mine);
+        break;
+    case DDL__LINK_ABORTED:
+        if (sscanf(link->reason, "%d %n", &status, &skip) < 1 || status >= 0)
+            status = DDL_EABORTED;
+        ddl__fail_all(engine, (ddl_status)status, "%s (told by %s)", link->reason + skip, name);
+        break;
+    case DDL__LINK_LOST:
+        ddl__fail_all(engine, DDL_EPEER, "%s is lost: %s", name, link->reason);
+        break;
+    }
+}
+
+/* Fail when the current operation has run past its own limit. */
+static void check_limit(ddl__engine *engine)
+{
+    if (!engine->ordered.current || ddl__now() <= engine->ordered.current->deadline)
+        return;
+    char text[DDL__CALL_MAX];
+    ddl__describe_signature(text, sizeof text, &engine->ordered.current->signature);
+    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
+                  engine->config.names[engine->config.rank], text,
+                  (long long)engine->ordered.current->call.timeout_ms);
+}
+
+/* Fail when a peer killed the comm, or when what blocks cannot come any more. Only
+ * after a run that found nothing to do, since a peer's last spans count more than its end. */
+static void check_blocked(ddl__engine *engine)
+{
+    for (int i = 0; i < engine->config.size; i++)
+        if (engine->config.links[i] && engine->config.links[i]->state == DDL__LINK_ABORTED) {
+            fail_by_link(engine, engine->config.links[i], i);
+            return;
+        }
+    if (!engine->ordered.current)
+        return;
+    int rank;
+    ddl__link *culprit = ddl__run_culprit(&engine->ordered.runner, engine->ordered.current, &rank);
+    if (culprit)
+        fail_by_link(engine, culprit, rank);
+    else
+        check_limit(engine);
+}
+
+/* Get on with a stream's works. False when it is blocked or there are none. */
+static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
+{
+    if (!stream->current) {
+        pthread_mutex_lock(&engine->lock);
+        ddl_work *work = ddl__stream_pop(stream);
+        pthread_mutex_unlock(&engine->lock);
+        if (!work)
+            return false;
+        if (!ddl__stream_start(stream, work)) {
+            ddl__fail_all(engine, DDL_ENOMEM, "%s: no memory for a plan of %lld elements",
+                          engine->config.names[engine->config.rank], (long long)work->call.count);
+            return false;
+        }
+    }
+    ddl__progress progress = ddl__stream_run(stream);
+    if (progress != DDL__FINISHED)
+        return progress == DDL__MOVED;
+    pthread_mutex_lock(&engine->lock);
+    ddl_work *work = stream->current;
+    stream->current = NULL;
+    ddl__finish(engine, work, DDL_OK);
+    pthread_mutex_unlock(&engine->lock);
+    return true;
+}
+
+/* The driver's one pass over what is to do. False when all is blocked or there is nothing. */
+static bool advance(ddl__engine *engine)
+{
+    return advance_stream(engine, &engine->ordered);
+}
+
+static void announce_sleep(ddl__engine *engine, bool asleep)
+{
+    for (int i = 0; i < engine->config.size; i++)
+        if (engine->config.links[i])
+            engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
+}
+
+/* Take in what has happened on the links and on `wake`, waiting at most timeout_ms. */
+static void attend(ddl__engine *engine, int timeout_ms)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(engine->epoll, events, EVENTS, timeout_ms);
+    for (int i = 0; i < n; i++) {
+        ddl__link *link = events[i].data.ptr;
+        uint64_t count;
+        if (link)
+            link->ops->attend(link);
+        else if (read(engine->wake, &count, sizeof count) < 0 && errno != EAGAIN)
+            ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
+    }
+}
+
+void ddl__wake_driver(ddl__engine *engine)
+{
+    uint64_t one = 1;
+    ssize_t n = write(engine->wake, &one, sizeof one);
+    (void)n; /* a full counter wakes as well */
+}
+
+static int sleep_ms(int64_t deadline)
+{
+    if (deadline == DDL__NEVER)
+        return SLEEP_MAX_MS;
+    int64_t left = (deadline - ddl__now()) / 1000000 + 1;
+    return left < 0 ? 0 : left < SLEEP_MAX_MS ? (int)left : SLEEP_MAX_MS;
+}
+
+/* Announce sleep and look once more; true when there is nothing to do. */
+static bool fall_asleep(ddl__engine *engine)
+{
+    announce_sleep(engine, true);
+    if (!advance(engine))
+        return true;
+    announce_sleep(engine, false);
+    return false;
+}
+
+/* What a waiter waits for: its work, or (NULL) any completed one to take. */
+static bool has_come(ddl__engine *engine, const ddl_work *work)
+{
+    if (work)
+        return ddl__is_complete(work);
+    pthread_mutex_lock(&engine->lock);
+    bool any = engine->completed || !engine->queued;
+    pthread_mutex_unlock(&engine->lock);
+    return any;
+}
+
+/* Drive until what is waited for has come or the deadline passes. */
+static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
+{
+    ddl__patience *patience = &engine->patience;
+    for (unsigned passes = 1;; passes++) {
+        bool moved = advance(engine);
+        if (ddl__abort_is_due(engine))
+            ddl__carry_out_abort(engine);
+        if (has_come(engine, work) || (deadline != DDL__NEVER && ddl__now() > deadline))
+            break;
+        if (moved) {
+            ddl__patience_renew(patience);
+            if (passes % LIMIT_PASSES == 0)
+                check_limit(engine);
+            continue;
+        }
+        if (ddl__patience_turn(patience))
+            continue;
+        check_blocked(engine);
+        if (has_come(engine, work))
+            break;
+        if (!fall_asleep(engine))
+            continue;
+        int64_t limit = engine->ordered.current && engine->ordered.current->deadline < deadline
+                            ? engine->ordered.current->deadline
+                            : deadline;
+        attend(engine, sleep_ms(limit));
+        announce_sleep(engine, false);
+    }
+    ddl__patience_renew(patience);
+}
+
+void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline)
+{
+    atomic_fetch_add_explicit(&engine->waiters, 1, memory_order_relaxed);
+    while (work ? !ddl__is_complete(work) : !engine->completed && engine->queued) {
+        if (!engine->driven) {
+            engine->driven = true;
+            pthread_mutex_unlock(&engine->lock);
+            drive(engine, work, deadline);
+            pthread_mutex_lock(&engine->lock);
+            engine->driven = false;
+        } else if (deadline == DDL__NEVER) {
+            pthread_cond_wait(&engine->changed, &engine->lock);
+        } else {
+            struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+            pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
+        }
+        if (ddl__now() > deadline)
+            break;
+    }
+    if (atomic_fetch_sub_explicit(&engine->waiters, 1, memory_order_relaxed) > 1)
+        pthread_cond_broadcast(&engine->changed);
+}
+
+bool ddl__pending(const ddl__engine *engine)
+{
+    return engine->ordered.current || engine->ordered.head || ddl__abort_is_due(engine);
+}
+
+void ddl__unlock_and_hand_over(ddl__engine *engine)
+{
+    bool orphaned = !engine->driven && ddl__pending(engine) &&
+                    !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+    pthread_mutex_unlock(&engine->lock);
+    if (orphaned)
+        engine->config.need_progress(engine->config.context);
+}
+
+ddl__background ddl__engine_background(ddl__engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->driven || atomic_load_explicit(&engine->waiters, memory_order_relaxed) ||
+        !ddl__pending(engine)) {
+        pthread_mutex_unlock(&engine->lock);
+        return DDL__BACKGROUND_IDLE;
+    }
+    engine->driven = true;
+    pthread_mutex_unlock(&engine->lock);
+
+    attend(engine, 0);
+    bool asleep = false, wanted = false;
+    do {
+        for (unsigned passes = 1; !asleep; passes++) {
+            if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
+                break;
+            bool moved = advance(engine);
+            if (ddl__abort_is_due(engine))
+                ddl__carry_out_abort(engine);
+            if (moved && passes % LIMIT_PASSES == 0)
+                check_limit(engine);
+            if (moved)
+                continue;
+            check_blocked(engine);
+            asleep = fall_asleep(engine);
+        }
+        pthread_mutex_lock(&engine->lock);
+        wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+        /* Gave way to a waiter that has gone since: go on. */
+        if (asleep || wanted || !ddl__pending(engine))
+            break;
+        pthread_mutex_unlock(&engine->lock);
+    } while (true);
+
+    engine->driven = false;
+    bool idle = !ddl__pending(engine) || wanted;
+    if (wanted)
+        pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return idle ? DDL__BACKGROUND_IDLE : DDL__BACKGROUND_ASLEEP;
+}
+
+int ddl__engine_fd(const ddl__engine *engine)
+{
+    return engine->epoll;
+}

@@ -1,0 +1,130 @@
+#include "engine/names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned list_of(const char *name, size_t length)
+{
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)name[i]) * 0x100000001b3;
+    return (unsigned)((hash >> 32) % DDL__NAME_LISTS);
+}
+
+static bool is_called(const char *name, const char *other, size_t length)
+{
+    return strlen(name) == length && !memcmp(name, other, length);
+}
+
+/* ----------------------------------------------------------------------------- this rank's works
+ */
+
+ddl_work *ddl__names_find(const ddl__names *names, const char *name, size_t length)
+{
+    ddl_work *work = names->lists[list_of(name, length)];
+    while (work && !is_called(work->name, name, length))
+        work = work->next_named;
+    return work;
+}
+
+void ddl__names_add(ddl__names *names, ddl_work *work)
+{
+    ddl_work **list = &names->lists[list_of(work->name, strlen(work->name))];
+    work->next_named = *list;
+    *list = work;
+    names->n++;
+}
+
+void ddl__names_remove(ddl__names *names, ddl_work *work)
+{
+    ddl_work **at = &names->lists[list_of(work->name, strlen(work->name))];
+    while (*at != work)
+        at = &(*at)->next_named;
+    *at = work->next_named;
+    names->n--;
+}
+
+/* ------------------------------------------------------------------------------------- the book */
+
+struct ddl__entry {
+    ddl__entry *next;
+    ddl__signature signature; /* as the first rank announced it */
+    int first, announced;     /* how many ranks */
+    char *name;
+    bool by[]; /* rank */
+};
+
+static ddl__entry **find(const ddl__book *book, const char *name, size_t length)
+{
+    ddl__entry **at = (ddl__entry **)&book->entries[list_of(name, length)];
+    while (*at && !is_called((*at)->name, name, length))
+        at = &(*at)->next;
+    return at;
+}
+
+static void free_entry(ddl__entry *entry)
+{
+    free(entry->name);
+    free(entry);
+}
+
+static ddl__entry *make_entry(int size, int rank, const char *name, size_t length,
+                              const ddl__signature *signature)
+{
+    ddl__entry *entry = calloc(1, sizeof *entry + (size_t)size * sizeof *entry->by);
+    char *copy = strndup(name, length);
+    if (!entry || !copy) {
+        free(entry);
+        free(copy);
+        return NULL;
+    }
+    entry->first = rank;
+    entry->signature = *signature;
+    entry->name = copy;
+    return entry;
+}
+
+ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, size_t length,
+                                const ddl__signature *signature, int *first, ddl__signature *theirs)
+{
+    ddl__entry **at = find(book, name, length), *entry = *at;
+    if (!entry && !(entry = *at = make_entry(book->size, rank, name, length, signature)))
+        return DDL__NO_MEMORY;
+    if (memcmp(&entry->signature, signature, sizeof *signature) != 0) {
+        *first = entry->first;
+        *theirs = entry->signature;
+        return DDL__DIFFERENT;
+    }
+    entry->announced += !entry->by[rank];
+    entry->by[rank] = true;
+    if (entry->announced < book->size)
+        return DDL__ANNOUNCED;
+    *at = entry->next;
+    free_entry(entry);
+    return DDL__COMPLETE;
+}
+
+void ddl__book_missing(const ddl__book *book, const char *name, char *text, size_t size)
+{
+    const ddl__entry *entry = *find(book, name, strlen(name));
+    size_t n = 0;
+    int left = entry ? book->size - entry->announced : 0;
+    text[0] = 0;
+    for (int rank = 0; left > 0 && n < size; rank++) {
+        if (entry->by[rank])
+            continue;
+        const char *before = n == 0 ? "" : left == 1 ? " and " : ", ";
+        n += (size_t)snprintf(text + n, size - n, "%s%d", before, rank);
+        left--;
+    }
+}
+
+void ddl__book_clear(ddl__book *book)
+{
+    for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
+        for (ddl__entry *entry = book->entries[i], *next; entry; entry = next) {
+            next = entry->next;
+            free_entry(entry);
+        }
+}

@@ -1,0 +1,49 @@
+/* names.h - operations matched by name: which of them are under way on this rank, and rank 0's book
+ * of what all ranks have announced. Knows no links: the engine carries the messages. */
+#ifndef DDL_ENGINE_NAMES_H
+#define DDL_ENGINE_NAMES_H
+
+#include "engine/work.h"
+
+/* ---- this rank's named works, from submission to completion; under the engine's lock ---- */
+
+enum { DDL__NAME_LISTS = 64 };
+
+typedef struct ddl__names {
+    ddl_work *lists[DDL__NAME_LISTS]; /* by a hash of the name, along work->next_named */
+    uint32_t n;
+} ddl__names;
+
+/* The work of this name, or NULL. */
+ddl_work *ddl__names_find(const ddl__names *names, const char *name, size_t length);
+void ddl__names_add(ddl__names *names, ddl_work *work);
+void ddl__names_remove(ddl__names *names, ddl_work *work);
+
+/* ---- rank 0's book; the driver's ---- */
+
+typedef struct ddl__entry ddl__entry;
+
+typedef struct ddl__book {
+    int size;
+    ddl__entry *entries[DDL__NAME_LISTS];
+} ddl__book;
+
+typedef enum ddl__verdict {
+    DDL__ANNOUNCED, /* not by all yet */
+    DDL__COMPLETE,  /* by all: it is next in the order, and gone from the book */
+    DDL__DIFFERENT, /* another rank, in *first, announced *theirs under this name */
+    DDL__NO_MEMORY
+} ddl__verdict;
+
+/* Rank `rank` has called this under that name. */
+ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, size_t length,
+                                const ddl__signature *signature, int *first,
+                                ddl__signature *theirs);
+
+/* Write the ranks that have not announced the name, as "1, 3 and 4"; "" when it is not in the book.
+ */
+void ddl__book_missing(const ddl__book *book, const char *name, char *text, size_t size);
+
+void ddl__book_clear(ddl__book *book);
+
+#endif

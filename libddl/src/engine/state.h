@@ -1,0 +1,102 @@
+/* state.h - an engine's insides, for the files of this folder that make it up: engine.c (from its
+ * creation to its end), works.c (what callers do), drive.c (what the driver does), complete.c (how
+ * works end).
+ *
+ * Design notes.
+ *
+ * The works of a stream run one after the other, in the order of submission. Whoever holds `driven`
+ * is the driver: it alone touches links, plans and current works. A waiter becomes the driver when
+ * nobody drives, and keeps the role until what it waits for is complete; other waiters sleep on
+ * `changed`. With nobody waiting, the endpoint's thread drives through ddl__engine_background, and
+ * gives way at once to any waiter (`waiters`).
+ *
+ * `lock` guards the queues, the completed list, `driven`, `waiters`, `failure` and every work's
+ * completion; it is never held while a plan runs or a thread sleeps on the links.
+ *
+ * A work is completed exactly once, by ddl__finish under the lock: by the driver when its plan
+ * ends, or by ddl__fail_all when the comm dies, which only the driver calls (an aborter without a
+ * driver first becomes it). After that nothing of the engine points to the work but the completed
+ * list, and no link holds its buffers: a plan ends only when all lent memory is sent, and closing
+ * the links drops what they had borrowed. A part of a group is the group's memory, and its last
+ * part completes the group's work.
+ *
+ * Waking a sleeping driver: links by their fds, abort and takeover by `wake`, all in `epoll`.
+ */
+#ifndef DDL_ENGINE_STATE_H
+#define DDL_ENGINE_STATE_H
+
+#include <pthread.h>
+
+#include "engine/engine.h"
+#include "engine/patience.h"
+#include "engine/stream.h"
+
+struct ddl__engine {
+    ddl__engine_config config;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    ddl_work *completed, **last; /* queued works that are complete and not yet taken */
+    uint32_t queued;             /* works for the completed list: pending or in it */
+    int report;                  /* readable while `completed` has works; -1: nobody asked */
+    bool driven;
+    atomic_uint waiters;
+    atomic_int failure; /* ddl_status; DDL_OK while alive */
+    char message[DDL__MESSAGE_MAX];
+    atomic_bool abort_asked;
+    char abort_reason[256];
+
+    /* The driver's, but for their queues. */
+    ddl__stream ordered; /* operations in the order of submission */
+    ddl__patience patience;
+    int epoll, wake;
+};
+
+/* ---- complete.c ---- */
+
+static inline bool ddl__is_complete(const ddl_work *work)
+{
+    return atomic_load_explicit(&work->status, memory_order_acquire) != DDL_INPROGRESS;
+}
+
+/* Whether the work is in the list of completed ones. Leaving it is the last that the engine does to
+ * a work: from then on the caller may free it without the lock. */
+static inline bool ddl__in_list(const ddl_work *work)
+{
+    return atomic_load_explicit(&work->reported, memory_order_acquire);
+}
+
+static inline void ddl__leave_list(ddl_work *work)
+{
+    atomic_store_explicit(&work->reported, false, memory_order_release);
+}
+
+/* Under the lock, when the list of completed works has become empty or is no longer so. */
+void ddl__report(ddl__engine *engine);
+
+/* Under the lock: give the work its result. */
+void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status);
+
+/* The driver ends the comm: the first failure wins. */
+void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Whether an abort was asked for, and not yet carried out; the driver's way to do it. */
+bool ddl__abort_is_due(const ddl__engine *engine);
+void ddl__carry_out_abort(ddl__engine *engine);
+
+/* ---- drive.c ---- */
+
+/* Wait for this work, or (NULL) for any completed one to take, by driving or by waiting for who
+ * drives. Called and left with the lock held. */
+void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline);
+
+/* Under the lock: somebody must drive. */
+bool ddl__pending(const ddl__engine *engine);
+
+/* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread. */
+void ddl__unlock_and_hand_over(ddl__engine *engine);
+
+/* Wake a sleeping driver. */
+void ddl__wake_driver(ddl__engine *engine);
+
+#endif

@@ -1,0 +1,88 @@
+#include "engine/stream.h"
+
+#include <stdlib.h>
+
+#include "base/dtype.h"
+#include "engine/group.h"
+
+bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links)
+{
+    size_t n = (size_t)size;
+    ddl__runner *runner = &stream->runner;
+    stream->tail = &stream->head;
+    runner->rank = rank;
+    runner->size = size;
+    runner->links = links;
+    runner->kernels = ddl__kernels_best();
+    runner->lending = calloc(n, sizeof *runner->lending);
+    runner->targets = calloc(n, sizeof *runner->targets);
+    runner->operands = calloc(n, sizeof *runner->operands);
+    if (!runner->lending || !runner->targets || !runner->operands)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (links[i] && links[i]->ops->lends)
+            runner->lending[runner->n_lending++] = links[i];
+    return true;
+}
+
+void ddl__stream_close(ddl__stream *stream)
+{
+    ddl__plans_clear(&stream->plans);
+    free(stream->runner.lending);
+    free(stream->runner.targets);
+    free(stream->runner.operands);
+}
+
+void ddl__stream_push(ddl__stream *stream, ddl_work *work)
+{
+    work->sequence = stream->sequence++;
+    work->next = NULL;
+    *stream->tail = work;
+    stream->tail = &work->next;
+}
+
+ddl_work *ddl__stream_pop(ddl__stream *stream)
+{
+    ddl_work *work = stream->head;
+    if (work) {
+        stream->head = work->next;
+        if (!stream->head)
+            stream->tail = &stream->head;
+    }
+    return work;
+}
+
+bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
+{
+    ddl__call *call = &work->call;
+    stream->current = work;
+    if (call->kind == DDL__BARRIER) {
+        call->send = &stream->barrier_in;
+        call->recv = &stream->barrier_out;
+    }
+    ddl__request request = {.kind = call->kind,
+                            .rank = stream->runner.rank,
+                            .size = stream->runner.size,
+                            .root = call->root,
+                            .count = call->count,
+                            .element = ddl__dtype_size(call->dtype),
+                            .in_place = call->send == call->recv,
+                            .all_shared = stream->all_shared,
+                            .segment_bytes = stream->segment_bytes,
+                            .window = stream->window};
+    const ddl__plan *plan = ddl__plans_get(&stream->plans, &request);
+    if (!plan)
+        return false;
+    if (call->bundle)
+        ddl__bundle_pack(call->bundle);
+    ddl__run_start(work, plan);
+    return true;
+}
+
+ddl__progress ddl__stream_run(ddl__stream *stream)
+{
+    ddl__progress progress = ddl__run(&stream->runner, stream->current);
+    if (progress == DDL__FINISHED && stream->current->call.bundle)
+        ddl__bundle_unpack(stream->current->call.bundle);
+    return progress;
+}

@@ -1,0 +1,36 @@
+/* stream.h - operations that run one after the other over one set of links. */
+#ifndef DDL_ENGINE_STREAM_H
+#define DDL_ENGINE_STREAM_H
+
+#include "engine/plans.h"
+#include "engine/run.h"
+
+typedef struct ddl__stream {
+    /* Under the engine's lock. */
+    ddl_work *head, **tail; /* submitted, not yet current */
+    uint32_t sequence;
+
+    /* The driver's. */
+    ddl_work *current;
+    ddl__runner runner;
+    ddl__plans plans;
+    int64_t segment_bytes, window; /* see ddl__request */
+    bool all_shared;
+    unsigned char barrier_in, barrier_out;
+} ddl__stream;
+
+/* Over these links, by rank, which stay the caller's. False when out of memory. */
+bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links);
+void ddl__stream_close(ddl__stream *stream);
+
+/* Under the engine's lock: queue a work, and take the oldest one, or NULL. */
+void ddl__stream_push(ddl__stream *stream, ddl_work *work);
+ddl_work *ddl__stream_pop(ddl__stream *stream);
+
+/* Make this work the current one; false when out of memory. */
+bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
+
+/* Get on with the current work. When it is finished, its result lies where the caller wants it. */
+ddl__progress ddl__stream_run(ddl__stream *stream);
+
+#endif

@@ -1,0 +1,254 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "base/clock.h"
+#include "base/forks.h"
+#include "engine/state.h"
+
+ddl_status ddl__engine_status(ddl__engine *engine)
+{
+    ddl_status status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_acquire);
+    return status == DDL_OK ? DDL_OK : ddl__fail(status, "%s", engine->message);
+}
+
+ddl_status ddl__work_test(const ddl_work *work)
+{
+    ddl_status status = (ddl_status)atomic_load_explicit(&work->status, memory_order_acquire);
+    if (status != DDL_OK && status != DDL_INPROGRESS)
+        ddl__fail(status, "%s", work->message ? work->message : ddl__strerror(status));
+    return status;
+}
+
+/* A work of which nothing has happened yet. */
+static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
+{
+    memset(work, 0, sizeof *work);
+    work->engine = engine;
+    work->generation = ddl__generation();
+    work->call = *call;
+    work->deadline = ddl__deadline(call->timeout_ms);
+    atomic_init(&work->status, DDL_INPROGRESS);
+    atomic_init(&work->reported, false);
+}
+
+/* Under the lock. */
+static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole)
+{
+    group->work = whole;
+    group->left = group->n_parts;
+    for (uint32_t i = 0; i < group->n_parts; i++) {
+        ddl__call call = group->parts[i].call;
+        call.timeout_ms = whole->call.timeout_ms;
+        prepare(engine, &group->parts[i], &call);
+        group->parts[i].group = group;
+        ddl__stream_push(&engine->ordered, &group->parts[i]);
+    }
+    if (!group->n_parts) {
+        group->work = NULL;
+        ddl__finish(engine, whole, DDL_OK);
+    }
+}
+
+/* What is submitted: a call, or a group whose whole is `call`. */
+typedef struct submission {
+    const ddl__call *call;
+    ddl_group *group;
+} submission;
+
+/* Under the lock. */
+static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *work)
+{
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
+        return ddl__engine_status(engine);
+    if (what->group && what->group->work)
+        return ddl__fail(DDL_ESTATE, "the group is under way: submit it again when it is complete");
+    engine->queued += work->call.queued;
+    if (what->group)
+        enqueue_parts(engine, what->group, work);
+    else
+        ddl__stream_push(&engine->ordered, work);
+    return DDL_OK;
+}
+
+static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
+{
+    ddl_work work;
+    prepare(engine, &work, what->call);
+    work.call.queued = false;
+    pthread_mutex_lock(&engine->lock);
+    ddl_status status = admit(engine, what, &work);
+    if (status != DDL_OK) {
+        pthread_mutex_unlock(&engine->lock);
+        return status;
+    }
+    ddl__wait_locked(engine, &work, DDL__NEVER);
+    ddl__unlock_and_hand_over(engine);
+    status = ddl__work_test(&work);
+    free(work.message);
+    return status;
+}
+
+static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work **out)
+{
+    if (!out)
+        return submit_blocking(engine, what);
+    ddl_work *work = malloc(sizeof *work);
+    if (!work)
+        return ddl__fail(DDL_ENOMEM, "no memory for a work");
+    prepare(engine, work, what->call);
+    pthread_mutex_lock(&engine->lock);
+    ddl_status status = admit(engine, what, work);
+    if (status != DDL_OK) {
+        pthread_mutex_unlock(&engine->lock);
+        free(work);
+        return status;
+    }
+    *out = work;          /* before anybody can complete it and hand it out */
+    if (engine->driven) { /* a driver that sleeps on an empty queue */
+        ddl__wake_driver(engine);
+        pthread_mutex_unlock(&engine->lock);
+    } else {
+        pthread_cond_broadcast(&engine->changed);
+        ddl__unlock_and_hand_over(engine);
+    }
+    return DDL_OK;
+}
+
+ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work)
+{
+    return submit(engine, &(submission){call, NULL}, work);
+}
+
+ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const ddl__call *call,
+                                    ddl_work **work)
+{
+    ddl_status status = ddl__group_arrange(group, !engine->ordered.all_shared);
+    return status == DDL_OK ? submit(engine, &(submission){call, group}, work) : status;
+}
+
+bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool held = group->work;
+    pthread_mutex_unlock(&engine->lock);
+    return held;
+}
+
+void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool held = group->doomed = group->work;
+    pthread_mutex_unlock(&engine->lock);
+    if (!held)
+        ddl__group_free(group);
+}
+
+ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
+{
+    if (!ddl__is_complete(work)) {
+        ddl__engine *engine = work->engine;
+        pthread_mutex_lock(&engine->lock);
+        ddl__wait_locked(engine, work, deadline);
+        ddl__unlock_and_hand_over(engine);
+    }
+    return ddl__work_test(work);
+}
+
+void ddl__work_destroy(ddl_work *work)
+{
+    if (ddl__is_complete(work) && !ddl__in_list(work)) {
+        free(work->message);
+        free(work);
+        return;
+    }
+    ddl__engine *engine = work->engine;
+    pthread_mutex_lock(&engine->lock);
+    if (!ddl__is_complete(work)) {
+        work->abandoned = true;
+        pthread_mutex_unlock(&engine->lock);
+        return;
+    }
+    for (ddl_work **at = &engine->completed; ddl__in_list(work) && *at; at = &(*at)->next)
+        if (*at == work) {
+            *at = work->next;
+            if (!*at)
+                engine->last = at;
+            engine->queued--;
+            if (!engine->completed)
+                ddl__report(engine);
+            break;
+        }
+    pthread_mutex_unlock(&engine->lock);
+    free(work->message);
+    free(work);
+}
+
+ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
+                                 int64_t deadline, int *taken)
+{
+    pthread_mutex_lock(&engine->lock);
+    ddl__wait_locked(engine, NULL, deadline);
+    int n = 0;
+    for (; n < max && engine->completed; n++) {
+        ddl_work *work = engine->completed;
+        engine->completed = work->next;
+        if (!engine->completed)
+            engine->last = &engine->completed;
+        engine->queued--;
+        if (works)
+            works[n] = work;
+        if (users)
+            users[n] = work->call.user;
+        ddl__leave_list(work);
+    }
+    if (n && !engine->completed)
+        ddl__report(engine);
+    bool none = !engine->queued;
+    ddl__unlock_and_hand_over(engine);
+    if (n == 0)
+        return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
+                    : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
+    *taken = n;
+    return DDL_OK;
+}
+
+ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->report < 0) {
+        engine->report = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (engine->report >= 0 && engine->completed)
+            ddl__report(engine);
+    }
+    int made = engine->report, error = errno;
+    pthread_mutex_unlock(&engine->lock);
+    if (made < 0)
+        return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
+    *fd = made;
+    return DDL_OK;
+}
+
+void ddl__engine_abort(ddl__engine *engine, const char *reason)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (!atomic_load_explicit(&engine->abort_asked, memory_order_relaxed)) {
+        snprintf(engine->abort_reason, sizeof engine->abort_reason, "%s", reason);
+        atomic_store_explicit(&engine->abort_asked, true, memory_order_release);
+    }
+    if (engine->driven) {
+        ddl__wake_driver(engine);
+        pthread_mutex_unlock(&engine->lock);
+        return;
+    }
+    engine->driven = true;
+    pthread_mutex_unlock(&engine->lock);
+    if (ddl__abort_is_due(engine))
+        ddl__carry_out_abort(engine);
+    pthread_mutex_lock(&engine->lock);
+    engine->driven = false;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+}
