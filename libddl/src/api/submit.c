@@ -71,8 +71,8 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->timeout_ms = own->timeout_ms ? own->timeout_ms : limit_ms;
     call->queued = own->queued;
     call->user = own->user;
-    call->prescale = own->prescale != 0 ? own->prescale : 1;
-    call->postscale = own->postscale != 0 ? own->postscale : 1;
+    call->prescale = own->prescale == 1 ? 0 : own->prescale;
+    call->postscale = own->postscale == 1 ? 0 : own->postscale;
 }
 
 /* A call with options.group is kept for later. */
@@ -98,9 +98,36 @@ static ddl_status collect(ddl_comm *comm, const ddl__call *call, const ddl_optio
     return ddl__group_add(group, call);
 }
 
+static bool reduces(const ddl__call *call)
+{
+    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
+           call->kind == DDL__REDUCE_TO_ROOT;
+}
+
+static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
+{
+    if (own->prescale == 0 && own->postscale == 0)
+        return DDL_OK;
+    const char *which = own->prescale != 0 ? "prescale" : "postscale";
+    double factor = own->prescale != 0 ? own->prescale : own->postscale;
+    if (!reduces(call))
+        return ddl__fail(DDL_EINVAL, "options.%s is %g, but this operation reduces nothing", which,
+                         factor);
+    ddl__class class = ddl__dtype_class(call->dtype);
+    if (class != DDL__FLOAT && class != DDL__COMPLEX)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "options.%s is %g, but %s cannot be scaled: only floats "
+                         "and complex numbers can",
+                         which, factor, ddl__dtype_name(call->dtype));
+    return DDL_OK;
+}
+
 ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
                             ddl_work **work)
 {
+    ddl_status status = check_scales(call, own);
+    if (status != DDL_OK)
+        return status;
     ddl__apply_options(call, own, comm->operation_timeout_ms);
     return own->group ? collect(comm, call, own, work)
                       : ddl__engine_submit(comm->engine, call, work);

@@ -23,7 +23,7 @@ typedef struct ddl__call {
     int64_t timeout_ms; /* this operation's limit */
     bool queued;
     void *user;
-    double prescale, postscale; /* 1: none */
+    double prescale, postscale; /* 0: none */
     ddl__bundle *bundle;        /* several calls that travel as this one; or NULL */
 } ddl__call;
 
@@ -37,6 +37,8 @@ struct ddl_work {
     ddl_work *next_named;
     uint32_t sequence;
     int64_t deadline;
+
+    void *staged; /* memory of ours that the plan reads instead of the caller's; or NULL */
 
     /* Where the plan stands; the driver's. */
     ddl__signature signature;

@@ -40,11 +40,12 @@ static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole
     group->work = whole;
     group->left = group->n_parts;
     for (uint32_t i = 0; i < group->n_parts; i++) {
-        ddl__call call = group->parts[i].call;
-        call.timeout_ms = whole->call.timeout_ms;
-        prepare(engine, &group->parts[i], &call);
-        group->parts[i].group = group;
-        ddl__stream_push(&engine->ordered, &group->parts[i]);
+        ddl_work *part = &group->parts[i].work;
+        prepare(engine, part, &group->parts[i].call);
+        part->deadline = whole->deadline;
+        part->call.timeout_ms = whole->call.timeout_ms;
+        part->group = group;
+        ddl__stream_push(&engine->ordered, part);
     }
     if (!group->n_parts) {
         group->work = NULL;
