@@ -91,6 +91,7 @@ static void leave_list(ddl_work *work)
 /* Under the lock. */
 static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
+    free(work->call.blocks);
     if (work->abandoned) {
         if (work->call.queued)
             engine->queued--;
@@ -235,6 +236,8 @@ static bool start(ddl__engine *engine, ddl_work *work)
                             .size = engine->config.size,
                             .root = call->root,
                             .count = call->count,
+                            .sent = call->blocks,
+                            .received = call->blocks ? call->blocks + engine->config.size : NULL,
                             .element = ddl__dtype_size(call->dtype),
                             .in_place = call->send == call->recv,
                             .all_shared = engine->all_shared,
@@ -494,6 +497,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const ddl__call *call)
     pthread_mutex_lock(&engine->lock);
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
+        free(call->blocks);
         return ddl__engine_status(engine);
     }
     enqueue(engine, &work);
@@ -509,12 +513,15 @@ ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_wo
     if (!out)
         return submit_blocking(engine, call);
     ddl_work *work = calloc(1, sizeof *work);
-    if (!work)
+    if (!work) {
+        free(call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
+    }
     work->call = *call;
     pthread_mutex_lock(&engine->lock);
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
+        free(call->blocks);
         free(work);
         return ddl__engine_status(engine);
     }
