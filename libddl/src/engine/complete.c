@@ -39,6 +39,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         finish_part(engine, work->group, status);
         return;
     }
+    free(work->call.blocks);
     if (work->abandoned) {
         if (work->call.queued)
             engine->queued--;

@@ -49,6 +49,8 @@ static void drop_parts(ddl_group *group)
 void ddl__group_free(ddl_group *group)
 {
     drop_parts(group);
+    for (uint32_t i = 0; i < group->n_calls; i++)
+        free(group->calls[i].blocks);
     free(group->calls);
     free(group);
 }

@@ -67,6 +67,8 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
                             .size = stream->runner.size,
                             .root = call->root,
                             .count = call->count,
+                            .sent = call->blocks,
+                            .received = call->blocks ? call->blocks + stream->runner.size : NULL,
                             .element = ddl__dtype_size(call->dtype),
                             .in_place = call->send == call->recv,
                             .all_shared = stream->all_shared,

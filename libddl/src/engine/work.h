@@ -18,7 +18,11 @@ typedef struct ddl__call {
     ddl_op op; /* 0 where the kind has none */
     int root;
     int64_t count;
-    const void *send; /* == recv: in place */
+    /* Uneven blocks: size shares of the send buffer, then size of the recv buffer, as in
+       ddl__request; NULL: even. On the heap; freed when the work is complete. */
+    ddl__share *blocks;
+    uint16_t counts_digest; /* of counts that must be equal on all ranks; root is then 0 */
+    const void *send;       /* == recv: in place */
     void *recv;
     int64_t timeout_ms; /* this operation's limit */
     bool queued;

@@ -83,6 +83,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     ddl_status status = admit(engine, what, &work);
     if (status != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
+        free(what->call->blocks);
         return status;
     }
     ddl__wait_locked(engine, &work, DDL__NEVER);
@@ -97,13 +98,16 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
     if (!out)
         return submit_blocking(engine, what);
     ddl_work *work = malloc(sizeof *work);
-    if (!work)
+    if (!work) {
+        free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
+    }
     prepare(engine, work, what->call);
     pthread_mutex_lock(&engine->lock);
     ddl_status status = admit(engine, what, work);
     if (status != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
+        free(what->call->blocks);
         free(work);
         return status;
     }
