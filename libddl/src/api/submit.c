@@ -26,6 +26,21 @@ static ddl_status check_buffers(const ddl__buffers *b, int64_t count, size_t ele
     return DDL_OK;
 }
 
+static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
+{
+    if (op < DDL_SUM || op > DDL_LOGICAL_OR)
+        return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)op);
+    if (ddl__reduces(dtype, op))
+        return DDL_OK;
+    const char *name = ddl__dtype_name(dtype), *has = "sum, average, min, max and product";
+    if (ddl__dtype_class(dtype) == DDL__TRUTH)
+        has = "all others";
+    if (ddl__dtype_class(dtype) == DDL__COMPLEX)
+        has = "sum and average";
+    return ddl__fail(DDL_EUNSUPPORTED, "%s of %s is not defined; %s has %s", ddl__op_name(op), name,
+                     name, has);
+}
+
 static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
 {
     size_t element = ddl__dtype_size(call->dtype);
@@ -37,8 +52,9 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
         return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
                          (long long)call->count, comm->size);
     bool reduces = call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER;
-    if (reduces && (call->op < DDL_SUM || call->op > DDL_LOGICAL_OR))
-        return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)call->op);
+    ddl_status status = reduces ? check_reduction(call->dtype, call->op) : DDL_OK;
+    if (status != DDL_OK)
+        return status;
     if (call->root < 0 || call->root >= comm->size)
         return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
     return DDL_OK;

@@ -13,21 +13,11 @@ ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
                              (uint64_t)call->root << COUNT_BITS | (uint64_t)call->count}};
 }
 
-static const char *op_name(unsigned op)
-{
-    static const char *const names[] = {[DDL_SUM] = "sum",
-                                        [DDL_AVERAGE] = "average",
-                                        [DDL_MIN] = "min",
-                                        [DDL_MAX] = "max",
-                                        [DDL_PRODUCT] = "product"};
-    return op < sizeof names / sizeof *names && names[op] ? names[op] : "?";
-}
-
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature)
 {
     uint64_t a = signature->words[0], b = signature->words[1];
     const char *dtype = ddl__dtype_name((unsigned)(a >> 8 & 0xff)),
-               *op = op_name((unsigned)(a & 0xff));
+               *op = ddl__op_name((unsigned)(a & 0xff));
     unsigned sequence = (unsigned)(a >> 32), root = (unsigned)(b >> COUNT_BITS);
     unsigned long long count = b & (((uint64_t)1 << COUNT_BITS) - 1);
     switch ((ddl__kind)(a >> 16 & 0xff)) {
