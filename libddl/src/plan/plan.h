@@ -96,6 +96,7 @@ typedef struct ddl__request {
     size_t element;
     bool in_place;         /* send and recv are one buffer */
     bool all_shared;       /* all ranks share memory */
+    bool normalizes;       /* the reduction changes even a single operand: any truth becomes 1 */
     int64_t segment_bytes; /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
                        peers together (shared memory) or to one (wires); 0: no limit. Must hold
