@@ -2,11 +2,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "comm/address.h"
+#include "net/shm.h"
 #include "net/socket.h"
 
 /* -------------------------------------------------------------------------------------- addresses
@@ -97,9 +100,141 @@ static void test_descriptors(void)
     close(fds[1]);
 }
 
+/* ----------------------------------------------------------------------------------- shared memory
+ */
+
+enum { SPANS = 64 * 1024, LANES = 8192, READERS = 8, BYTES = 16 }; /* with one reader; fields */
+
+/* A memory file as large as an arena with one reader, with an arena's header. */
+static int make_file(const ddl__arena *arena, size_t size, bool sealed)
+{
+    unsigned char header[128];
+    int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && !ftruncate(fd, (off_t)size), "%s", strerror(errno));
+    ssize_t n = pread(ddl__arena_fd(arena), header, sizeof header, 0);
+    CHECK(n == sizeof header && pwrite(fd, header, sizeof header, 0) == n, "%s", strerror(errno));
+    CHECK(!sealed || !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), "%s", strerror(errno));
+    return fd;
+}
+
+static void check_refused(int fd, const char *why)
+{
+    ddl__message_clear();
+    ddl__arena *opened = ddl__arena_open(fd);
+    CHECK(!opened && strstr(ddl__message(), "shared memory"), "%s: opened, or \"%s\"", why,
+          ddl__message());
+    close(fd);
+}
+
+/* A header that contradicts its file; a file that its owner can shrink under us; no memory at all.
+ */
+static void test_arena_headers(void)
+{
+    ddl__arena *arena = ddl__arena_create(1, SPANS);
+    CHECK(arena, "%s", ddl__message());
+    for (unsigned field = 0; field < 24; field += 4) {
+        int fd = make_file(arena, LANES + SPANS, true);
+        CHECK(pwrite(fd, "\5\5\5\5", 4, field) == 4, "%s", strerror(errno));
+        check_refused(fd, "a damaged header");
+    }
+    /* Lanes that end behind the file, and so many bytes that the sum wraps to its size. */
+    int fd = make_file(arena, LANES + SPANS, true);
+    uint32_t readers = 1000;
+    uint64_t lanes = (128 + readers * (64 + 64 * 64) + 4095) & ~4095u,
+             bytes = LANES + SPANS - lanes;
+    CHECK(pwrite(fd, &readers, 4, READERS) == 4 && pwrite(fd, &bytes, 8, BYTES) == 8, "write");
+    check_refused(fd, "sizes that wrap");
+    check_refused(make_file(arena, LANES + SPANS - 4096, true), "a short file");
+    check_refused(make_file(arena, LANES + SPANS, false), "a file without seals");
+    check_refused(open("/dev/null", O_RDWR | O_CLOEXEC), "a device");
+
+    fd = make_file(arena, LANES + SPANS, true);
+    ddl__arena *opened = ddl__arena_open(fd);
+    CHECK(opened, "%s", ddl__message());
+    ddl__arena_drop(opened);
+    close(fd);
+    ddl__arena_drop(arena);
+}
+
+/* What is claimed but was never filled costs its owner nothing, and so must not cost us memory. */
+static void test_arena_holes(void)
+{
+    const uint64_t claimed = (uint64_t)1 << 28;
+    ddl__arena *arena = ddl__arena_create(1, SPANS);
+    CHECK(arena, "%s", ddl__message());
+    int fd = make_file(arena, LANES + claimed, true);
+    CHECK(pwrite(fd, &claimed, sizeof claimed, BYTES) == sizeof claimed, "%s", strerror(errno));
+    ddl__arena *opened = ddl__arena_open(fd);
+    struct stat status;
+    CHECK(opened && !fstat(fd, &status), "%s", ddl__message());
+    CHECK((uint64_t)status.st_blocks * 512 < claimed / 2, "%ju blocks",
+          (uintmax_t)status.st_blocks);
+    ddl__arena_drop(opened);
+    close(fd);
+    ddl__arena_drop(arena);
+}
+
+/* The number of readers may be altered once an arena is open, the owner's as well. */
+static void test_arena_readers(void)
+{
+    ddl__arena *own = ddl__arena_create(1, SPANS), *theirs = ddl__arena_create(1, SPANS);
+    CHECK(own && theirs, "%s", ddl__message());
+    ddl__arena *peer = ddl__arena_open(ddl__arena_fd(theirs));
+    uint32_t many = 1000000;
+    CHECK(peer && pwrite(ddl__arena_fd(theirs), &many, 4, READERS) == 4 &&
+              pwrite(ddl__arena_fd(own), &many, 4, READERS) == 4,
+          "%s", ddl__message());
+    CHECK(!ddl__shm_link_create(own, 0, peer, 1000, -1, false), "a lane that is not there");
+    CHECK(!ddl__shm_link_create(own, 1000, peer, 0, -1, false), "a lane that is not there");
+    int fds[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    ddl__link *link = ddl__shm_link_create(own, 0, peer, 0, fds[0], false);
+    CHECK(link, "%s", ddl__message());
+    ddl__signature signature = {{1, 2}};
+    for (void *span; (span = link->ops->reserve(&link, 1, SPANS / 4));)
+        link->ops->publish(&link, 1, span, SPANS / 4, &signature);
+    link->ops->destroy(link);
+    close(fds[1]);
+    ddl__arena_drop(theirs);
+    ddl__arena_drop(own);
+}
+
+/* An entry that points out of the arena, or where no span begins. */
+static void test_arena_entries(void)
+{
+    static const uint32_t offsets[] = {SPANS, SPANS - 64, UINT32_MAX & ~63u, 4, 65};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        ddl__arena *own = ddl__arena_create(1, SPANS), *theirs = ddl__arena_create(1, SPANS);
+        CHECK(own && theirs, "%s", ddl__message());
+        ddl__arena *peer = ddl__arena_open(ddl__arena_fd(theirs));
+        int fds[2];
+        CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+        ddl__link *link = ddl__shm_link_create(own, 0, peer, 0, fds[0], false);
+        ddl__link *other = ddl__shm_link_create(theirs, 0, ddl__arena_share(own), 0, fds[1], false);
+        CHECK(link && other, "%s", ddl__message());
+        ddl__signature signature = {{1, 2}};
+        void *span = other->ops->reserve(&other, 1, 100);
+        memset(span, 1, 100);
+        other->ops->publish(&other, 1, span, 100, &signature);
+        enum { ENTRY = 128 + 64, OFFSET = 24 };
+        CHECK(pwrite(ddl__arena_fd(theirs), &offsets[i], 4, ENTRY + OFFSET) == 4, "write");
+        CHECK(!link->ops->peek(link, 100, &signature) && link->state == DDL__LINK_LOST &&
+                  strstr(link->reason, "corrupt"),
+              "offset %u: state %d: %s", offsets[i], link->state, link->reason);
+        link->ops->destroy(link);
+        other->ops->destroy(other);
+        ddl__arena_drop(theirs);
+        ddl__arena_drop(own);
+    }
+}
+
 int main(void)
 {
     test_address();
     test_descriptors();
+    test_arena_headers();
+    test_arena_holes();
+    test_arena_readers();
+    test_arena_entries();
     return 0;
 }
