@@ -7,10 +7,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "check.h"
 #include "comm/address.h"
+#include "comm/card.h"
+#include "comm/hello.h"
 #include "net/shm.h"
 #include "net/socket.h"
+#include "ranks.h"
 
 /* -------------------------------------------------------------------------------------- addresses
  */
@@ -228,8 +232,90 @@ static void test_arena_entries(void)
     }
 }
 
+/* ------------------------------------------------------------------------------------ rendezvous
+ */
+
+static ddl__card make_card(int rank, int size)
+{
+    ddl__card card;
+    memset(&card, 0, sizeof card);
+    card.magic = DDL__CARD_MAGIC;
+    card.protocol = DDL__PROTOCOL;
+    card.rank = rank;
+    card.size = size;
+    ddl__digest_add(&card.job, "", 0);
+    card.length = (uint16_t)make_address(card.address);
+    return card;
+}
+
+/* What a caller may have written where answers stand does not reach the others. */
+static void test_card_fields(void)
+{
+    ddl__card card = make_card(1, 2);
+    card.status = DDL_EABORTED;
+    memset(card.text, 'x', sizeof card.text);
+    CHECK(ddl__card_fits(&card, card.job, 2), "%s", card.text);
+    CHECK(ddl__card_accept(&card, 1) == DDL_OK && !card.text[0], "%s", ddl__message());
+    card.length = DDL_ADDRESS_MAX + 1;
+    CHECK(ddl__card_accept(&card, 1) == DDL_EREFUSED && strstr(ddl__message(), "an address of"),
+          "%s", ddl__message());
+}
+
+typedef struct caller {
+    int rank;
+    char url[64];
+} caller;
+
+static void *rendezvous(void *argument)
+{
+    const caller *me = argument;
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    ddl_endpoint_config plain = {.struct_size = sizeof plain, .secret = ""};
+    OK(ddl_endpoint_create(&plain, &endpoint));
+    OK(ddl_rendezvous(endpoint, me->url, me->rank, 2, &config, &comm));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return NULL;
+}
+
+/* A caller with a damaged address is told so, and its place stays free for the right one. */
+static void test_damaged_card(void)
+{
+    uint16_t port = 0;
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "%s", ddl__message());
+    close(listener);
+    caller callers[2] = {{.rank = 0}, {.rank = 1}};
+    for (int i = 0; i < 2; i++)
+        snprintf(callers[i].url, sizeof callers[i].url, "tcp://127.0.0.1:%u", port);
+    pthread_t threads[2];
+    CHECK(!pthread_create(&threads[0], NULL, rendezvous, &callers[0]), "no thread");
+
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int64_t deadline = ddl__deadline(10000);
+    int fd;
+    while ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
+        CHECK(ddl__now() < deadline, "%s", strerror(errno));
+    ddl__card card = make_card(1, 2), answer;
+    card.address[HOST + 1] = 0;
+    CHECK(ddl__send_all(fd, &card, sizeof card, deadline) &&
+              ddl__recv_all(fd, &answer, sizeof answer, deadline),
+          "%s", strerror(errno));
+    CHECK(answer.status == DDL_EREFUSED && strstr(answer.text, "damaged"), "%d %s", answer.status,
+          answer.text);
+    close(fd);
+    CHECK(!pthread_create(&threads[1], NULL, rendezvous, &callers[1]), "no thread");
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
 int main(void)
 {
+    test_card_fields();
+    test_damaged_card();
     test_address();
     test_descriptors();
     test_arena_headers();
