@@ -232,6 +232,21 @@ static void test_arena_entries(void)
     }
 }
 
+/* ----------------------------------------------------------------------------------------- hellos
+ */
+
+/* The answer is ours, whatever it answers: the peer can read which protocol we speak. */
+static void test_answer(void)
+{
+    ddl__hello hello;
+    memset(&hello, 0xa5, sizeof hello);
+    CHECK(ddl__hello_check(&hello) == DDL_EREFUSED, "garbage is a hello");
+    ddl__hello answer = ddl__hello_answer(&hello, DDL_EREFUSED, ddl__message());
+    CHECK(ddl__hello_check(&answer) == DDL_OK, "%s", ddl__message());
+    CHECK(answer.status == DDL_EREFUSED && !answer.arena && strstr(answer.text, "protocol"), "%s",
+          answer.text);
+}
+
 /* ------------------------------------------------------------------------------------ rendezvous
  */
 
@@ -314,6 +329,7 @@ static void test_damaged_card(void)
 
 int main(void)
 {
+    test_answer();
     test_card_fields();
     test_damaged_card();
     test_address();
