@@ -171,6 +171,12 @@ def stages() -> dict[str, Stage]:
                 ":halt_on_error=1"
             },
         ),
+        "fuzz": Stage(
+            "what comes from the wire, fuzzed",
+            [[python, "tests/fuzz.py"]],
+            count_lines,
+            limit=900 + int(os.environ.get("FUZZ_SECONDS", "60")),
+        ),
         "arm64": Stage(
             "NEON kernels, cross-built, under qemu",
             [["sh", "libddl/tests/arm64.sh"]],
