@@ -1,22 +1,14 @@
 /* An endpoint's door: a real endpoint, and strangers who come to its listeners with any bytes, in
  * any pieces, with descriptors beside them. It must let in who fits, refuse who does not and say
  * why, keep nothing of those who left, and go on serving. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "comm/endpoint.h"
-#include "input.h"
+#include "door.h"
 #include "net/shm.h"
 #include "net/socket.h"
 
-enum { FDS = 128, PASSED_MAX = 3, PIECES_MAX = 8 };
-
-static const int64_t PATIENCE_NS = 5 * 1000000000ll;
+enum { PIECES_MAX = 8 };
 
 typedef struct house {
     ddl_endpoint *endpoint;
@@ -24,14 +16,6 @@ typedef struct house {
     ddl__seat *seat;
     ddl__digest comm; /* that has the seat */
 } house;
-
-static unsigned count_fds(void)
-{
-    unsigned n = 0;
-    for (int fd = 0; fd < FDS; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
 
 static house *the_house(void)
 {
@@ -48,61 +32,10 @@ static house *the_house(void)
     return &h;
 }
 
-static ddl__hello right_hello(const house *h, uint8_t door)
-{
-    ddl__hello hello;
-    memset(&hello, 0, sizeof hello);
-    hello.magic = DDL__HELLO_MAGIC;
-    hello.protocol = DDL__PROTOCOL;
-    hello.door = door;
-    hello.from = 1;
-    hello.size = 2;
-    hello.job = ddl__endpoint_job(h->endpoint);
-    hello.endpoint = ddl__endpoint_address(h->endpoint)->endpoint;
-    hello.comm = h->comm;
-    return hello;
-}
-
-static int dial(const house *h, bool local)
-{
-    const ddl__address *address = ddl__endpoint_address(h->endpoint);
-    struct sockaddr_storage to;
-    socklen_t length =
-        local ? ddl__address_unix(&address->endpoint, &to) : ddl__address_ip(address, 0, &to);
-    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__now() + PATIENCE_NS);
-    REQUIRE(fd >= 0, "the endpoint does not answer: %s", strerror(errno));
-    return fd;
-}
-
-/* Send bytes with descriptors beside them; false when the endpoint has hung up. */
-static bool send_piece(int fd, const void *bytes, size_t n, int passed, unsigned times)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(PASSED_MAX * sizeof(int))];
-    } room = {0};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (times) {
-        message.msg_control = room.bytes;
-        message.msg_controllen = CMSG_SPACE(times * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(times * sizeof(int));
-        for (unsigned i = 0; i < times; i++)
-            memcpy(CMSG_DATA(c) + i * sizeof(int), &passed, sizeof(int));
-    }
-    ssize_t k = sendmsg(fd, &message, MSG_NOSIGNAL);
-    REQUIRE(k == (ssize_t)n || (k < 0 && (errno == EPIPE || errno == ECONNRESET)), "%s",
-            strerror(errno));
-    return k >= 0;
-}
-
 /* All fields that decide are right: then it must be let in. */
 static bool fits(const house *h, const ddl__hello *hello, bool local)
 {
-    ddl__hello right = right_hello(h, hello->door);
+    ddl__hello right = right_hello(h->endpoint, h->comm, hello->door);
     return hello->magic == right.magic && hello->protocol == right.protocol &&
            ddl__digest_equal(hello->endpoint, right.endpoint) &&
            ddl__digest_equal(hello->job, right.job) &&
@@ -135,7 +68,7 @@ static void visit(const house *h, input *in)
         unsigned char more[64];
     } said;
     memset(&said, 0, sizeof said);
-    said.hello = right_hello(h, (uint8_t)input_byte(in));
+    said.hello = right_hello(h->endpoint, h->comm, (uint8_t)input_byte(in));
     size_t n = sizeof said.hello;
     if (raw)
         n = input_run(in, &said, sizeof said);
@@ -148,7 +81,7 @@ static void visit(const house *h, input *in)
     if (whole && said.hello.door == DDL__DOOR_INPROC)
         said.hello.arena = (uintptr_t)ddl__arena_share(h->arena);
 
-    int fd = dial(h, local);
+    int fd = dial(h->endpoint, local);
     const char *at = (const char *)&said;
     bool heard = true;
     for (unsigned piece = 0; heard && n; piece++) {
@@ -179,19 +112,11 @@ static void visit(const house *h, input *in)
 
 static void check_serving(const house *h, bool local)
 {
-    ddl__hello hello = right_hello(h, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
-    int fd = dial(h, local);
+    ddl__hello hello = right_hello(h->endpoint, h->comm, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
+    int fd = dial(h->endpoint, local);
     REQUIRE(send_piece(fd, &hello, sizeof hello, -1, 0), "hung up");
     check_answer(h, fd, &hello, local);
     close(fd);
-}
-
-/* The fuzzer opens files of its own between two inputs. */
-static void check_clean(unsigned before)
-{
-    int64_t deadline = ddl__now() + PATIENCE_NS;
-    for (; count_fds() != before; usleep(20))
-        REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
