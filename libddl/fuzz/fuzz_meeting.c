@@ -130,9 +130,16 @@ static void run_dialed(const stage *s, input *in)
     if (hello.door == DDL__DOOR_INPROC)
         hello.door = DDL__DOOR_SHM; /* this process's pointers are right ones */
     int memory = local ? make_memory(s, in) : -1, whole = dup(ddl__arena_fd(s->theirs));
-    int stranger = dial(s->endpoint, local), member = dial(s->endpoint, local);
-    knock(stranger, &hello, memory);
-    REQUIRE(knock(member, &right, local ? whole : -1), "the right one is not let in");
+    int fds[2]; /* whose turn comes first is the endpoint's choice */
+    unsigned late = input_byte(in) % 2;
+    for (unsigned i = 0; i < 2; i++) {
+        fds[i] = dial(s->endpoint, local);
+        if (i == late)
+            knock(fds[i], &hello, memory);
+        else
+            REQUIRE(knock(fds[i], &right, local ? whole : -1), "the right one is not let in");
+    }
+    int stranger = fds[late], member = fds[!late];
     meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, links);
     bool is_stranger = false;
     ddl__hello answer;

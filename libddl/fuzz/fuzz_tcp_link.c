@@ -23,13 +23,17 @@ typedef struct scene {
     input in;
     ddl__slots *slots;
     ddl__link *link;
-    int fd; /* the peer's end, bare; -1: closed */
+    int fd; /* the peer's end, bare */
     ddl__link_state before;
 
     unsigned char wire[WIRE_MAX]; /* all that the peer says, .. */
     size_t written, delivered;    /* .. and how much of it has come */
     size_t at;                    /* where the next frame begins */
     uint64_t spans;               /* written */
+
+    frame heard; /* the last header that the link sent */
+    size_t n_heard, payload;
+    bool farewell;
 
     bool wanting; /* the link was asked for this span, and may only be asked the same again */
     bool taking;  /* .. by take */
@@ -41,7 +45,7 @@ typedef struct scene {
 
 static ddl__signature signature_of(uint64_t k)
 {
-    return (ddl__signature){{k, ~k}};
+    return (ddl__signature){{k << 32 | k % 16 << 16 | k % 16 << 8 | k % 8, ~k}};
 }
 
 /* ------------------------------------------------------------------------------------- the peer */
@@ -69,20 +73,38 @@ static void deliver(scene *s, size_t n)
 {
     if (n > s->written - s->delivered)
         n = s->written - s->delivered;
-    if (s->fd < 0 || !n)
+    if (!n)
         return;
     ssize_t k = send(s->fd, s->wire + s->delivered, n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (k > 0)
         s->delivered += (size_t)k;
 }
 
+/* Follow what the link sends: whole frames, and nothing behind a farewell. */
+static void hear_byte(scene *s, unsigned char byte)
+{
+    REQUIRE(!s->farewell || s->payload, "something behind a farewell");
+    if (s->payload) {
+        s->payload--;
+        return;
+    }
+    ((unsigned char *)&s->heard)[s->n_heard++] = byte;
+    if (s->n_heard < sizeof s->heard)
+        return;
+    REQUIRE(s->heard.type >= SPAN && s->heard.type <= ABORT && s->heard.bytes <= SLOT,
+            "out of step: type %x, %u bytes", s->heard.type, s->heard.bytes);
+    s->n_heard = 0;
+    s->payload = s->heard.bytes;
+    s->farewell = s->heard.type != SPAN;
+}
+
 static void hear(scene *s)
 {
-    char bytes[1000];
-    if (s->fd >= 0)
-        REQUIRE(recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT) >= 0 || errno == EAGAIN ||
-                    errno == ECONNRESET,
-                "%s", strerror(errno));
+    unsigned char bytes[1000];
+    ssize_t n = recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    REQUIRE(n >= 0 || errno == EAGAIN || errno == ECONNRESET, "%s", strerror(errno));
+    for (ssize_t i = 0; i < n; i++)
+        hear_byte(s, bytes[i]);
 }
 
 /* ------------------------------------------------------------------------------------- the link */
@@ -254,10 +276,7 @@ static void step(scene *s)
     case 13: link->ops->flush(link); break;
     case 14: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
     case 15: hear(s); break;
-    case 16:
-        if (s->fd >= 0)
-            shutdown(s->fd, input_byte(&s->in) % 2 ? SHUT_WR : SHUT_RDWR);
-        break;
+    case 16: shutdown(s->fd, input_byte(&s->in) % 2 ? SHUT_WR : SHUT_RDWR); break;
     default:
         link->ops->sleeping(link, true);
         link->ops->owes(link);
@@ -276,6 +295,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     s.slots = ddl__slots_create(SLOT, SLOTS);
     s.link = ddl__tcp_link_create(s.slots, fds[0]);
     REQUIRE(s.slots && s.link, "%s", ddl__message());
+    /* As small as it gets, so that spans wait. */
+    REQUIRE(!setsockopt(s.link->fd, SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int)), "%s",
+            strerror(errno));
     for (unsigned i = 0; s.in.left && i < STEPS_MAX; i++) {
         step(&s);
         check_state(&s);
