@@ -24,7 +24,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-c test-asan test-tsan test-arm64 test-py lint format clean
+.PHONY: help demo test test-c test-asan test-tsan test-arm64 fuzz test-py lint format clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
@@ -49,6 +49,9 @@ test-tsan: ## the same under ThreadSanitizer
 
 test-arm64: ## the NEON kernels, cross-built, under qemu-user
 	@$(stages_without_venv) arm64
+
+fuzz: ## fuzz what is parsed from the wire and from peers' memory, FUZZ_SECONDS=600 in all
+	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),600)' python3 tests/fuzz.py $(FUZZ)
 
 test-py: $(VENV)/test.stamp ## the Python tests
 	@$(stages) py
