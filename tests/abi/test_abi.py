@@ -38,15 +38,6 @@ def nodes() -> list[tuple[str, list[str], str]]:
     return [(name, re.findall(r"\b(ddl_\w+)\s*;", body), base) for name, body, base in found]
 
 
-@pytest.fixture(scope="module")
-def library() -> str:
-    """The installed libddl.so.1: the one that every user of the package gets."""
-    files = importlib.metadata.files("libddl") or []
-    found = {Path(str(file.locate())).resolve() for file in files if "libddl.so" in file.name}
-    assert len(found) == 1, f"the package holds {sorted(map(str, found)) or 'no libddl.so'}"
-    return str(found.pop())
-
-
 def test_header_declares_functions_and_nothing_else() -> None:
     calls = set(
         re.findall(r"^(?!#|typedef|enum|    )[^\n]*?\b(ddl_\w+)\s*\(", header(), re.MULTILINE)
