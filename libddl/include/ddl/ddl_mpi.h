@@ -16,8 +16,8 @@
 
 /* What a rank tells the others: its endpoint's address, of length 0 if it cannot join. */
 typedef struct ddl_mpi_card {
-    unsigned char address[DDL_ADDRESS_MAX];
-    size_t length;
+    unsigned char address[DDL_ADDRESS_MAX]; /* as ddl_endpoint_address gives it */
+    size_t length;                          /* its bytes */
 } ddl_mpi_card;
 
 /* This rank's card. A comm of this rank alone shows whether endpoint and config are good for one:
