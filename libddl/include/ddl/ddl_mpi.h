@@ -73,7 +73,7 @@ static inline ddl_status ddl_comm_from_mpi(MPI_Comm mpi, ddl_endpoint *endpoint,
         cards = NULL;
     }
 
-    ddl_mpi_card own;
+    ddl_mpi_card own = {{0}, 0};
     ddl_status joinable = ddl_mpi_card_fill(&own, endpoint, config, comm);
     ddl_status status = ddl_mpi_exchange(mpi, &own, cards);
     if (status == DDL_OK && joinable == DDL_OK) {
