@@ -59,7 +59,7 @@ lint: $(VENV)/test.stamp ## layers, formats, types
 format: $(VENV)/test.stamp ## rewrite the sources in the project's format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
-	find libddl ddl_core adapters bench examples -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
+	find libddl ddl_core adapters bench examples tests -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
 
 docs: $(VENV)/docs.stamp ## the reference pages, into build/docs
 	@command -v doxygen >/dev/null || { echo 'make: no doxygen (Debian: doxygen)' >&2; exit 1; }

@@ -70,3 +70,12 @@ sort "$folder/output" >"$folder/sorted"
 for rank in 0 1; do
     echo "rank $rank of 2: every sum is 3$words"
 done | diff - "$folder/sorted"
+
+# A failed call: libddl's words on stderr, and exit code 1. MPI's ranks do not read these variables.
+[ "$example" = mpi ] && exit
+code=0
+DDL_RANK=0 DDL_SIZE=two DDL_RENDEZVOUS=tcp://127.0.0.1:1 "$program" 2>"$folder/error" || code=$?
+if [ "$code" != 1 ] || ! grep -q '"two"' "$folder/error"; then
+    echo "with a wrong DDL_SIZE: exit code $code, $(cat "$folder/error")"
+    exit 1
+fi
