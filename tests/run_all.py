@@ -186,6 +186,14 @@ def stages() -> dict[str, Stage]:
             [[tool("pytest"), "-q", "--durations=10", "tests"]],
             count_pytest,
         ),
+        "docs": Stage(
+            "reference pages, no word missing",
+            [
+                ["doxygen", "docs/api/Doxyfile"],
+                [tool("sphinx-build"), "-qEW", "--keep-going", "docs/api", "build/docs"],
+            ],
+            needs="doxygen",
+        ),
     }
 
 
