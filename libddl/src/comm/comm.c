@@ -12,6 +12,7 @@
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
+    MESSAGE_BYTES = 256 * 1024,    /* the same of messages to one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
     CREATION_MS = 5 * 60 * 1000,
@@ -81,7 +82,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
 {
     size_t size = (size_t)comm->size;
     bool sharing = size > 1 && kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
-    if (sharing && !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES)))
+    if (sharing && !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, MESSAGE_BYTES)))
         return DDL_ESYSTEM;
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);

@@ -52,7 +52,7 @@ static ddl__link *make_link(const ddl__meeting *m, int peer, uint8_t door, int f
         link = ddl__tcp_link_create(m->slots, fd);
     } else {
         ddl__arena *theirs = door == DDL__DOOR_INPROC ? (ddl__arena *)(uintptr_t)pointer
-                             : passed >= 0            ? ddl__arena_open(passed)
+                             : passed >= 0            ? ddl__arena_open(passed, (unsigned)m->rank)
                                                       : NULL;
         if (theirs)
             link = ddl__shm_link_create(m->arena, (unsigned)peer, theirs, (unsigned)m->rank, fd,
