@@ -10,6 +10,12 @@ typedef struct ddl__buffers {
     int64_t send_blocks, recv_blocks; /* of count elements each */
 } ddl__buffers;
 
+/* The parts of the checks: of an element type and its number; of the options, which are copied to
+ * *own and told to the call. */
+ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call);
+ddl_status ddl__take_options(const ddl_comm *comm, const ddl_options *options, bool blocks,
+                             ddl_options *own, ddl__call *call);
+
 /* Check the call, its buffers and its options, then submit it. */
 ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers buffers,
                        const ddl_options *options, ddl_work **work);

@@ -86,9 +86,10 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
         return DDL_ESYSTEM;
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
-    ddl__link **links = calloc(size, sizeof *links);
-    if (!comm->slots || !links) {
+    ddl__link **links = calloc(size, sizeof *links), **messages = calloc(size, sizeof *messages);
+    if (!comm->slots || !links || !messages) {
         free(links);
+        free(messages);
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
     }
     ddl__meeting meeting = {.endpoint = comm->endpoint,
@@ -101,18 +102,18 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
                             .deadline = deadline,
                             .arena = comm->arena,
                             .slots = comm->slots,
-                            .links = links};
+                            .links = links,
+                            .messages = messages};
     ddl_status status = ddl__meet(&meeting);
     if (status != DDL_OK) {
-        for (size_t i = 0; i < size; i++)
-            if (links[i])
-                links[i]->ops->destroy(links[i]);
-        free(links);
+        ddl__links_destroy(messages, size);
+        ddl__links_destroy(links, size);
         return status;
     }
     ddl__engine_config config = {.rank = comm->rank,
                                  .size = comm->size,
                                  .links = links,
+                                 .messages = messages,
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,

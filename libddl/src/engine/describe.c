@@ -56,3 +56,14 @@ void ddl__describe_signature(char *text, size_t size, const ddl__signature *sign
     }
     snprintf(text, size, "an unknown operation as operation %u", sequence);
 }
+
+void ddl__describe_call(char *text, size_t size, const ddl__call *call)
+{
+    char peer[24] = "any rank";
+    bool sends = call->kind == DDL__SEND;
+    if (call->root != DDL_ANY_SOURCE)
+        snprintf(peer, sizeof peer, "rank %d", call->root);
+    snprintf(text, size, "%s(%s, %lld, %s %s, tag %d)", sends ? "send" : "receive",
+             ddl__dtype_name(call->dtype), (long long)call->count, sends ? "to" : "from", peer,
+             call->tag);
+}

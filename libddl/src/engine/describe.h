@@ -12,4 +12,7 @@ ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
 
+/* "receive(f32, 100, from any rank, tag 7)": a message. */
+void ddl__describe_call(char *text, size_t size, const ddl__call *call);
+
 #endif

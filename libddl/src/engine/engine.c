@@ -6,8 +6,11 @@
  * other waiters sleep on `changed`. With nobody waiting, the endpoint's thread drives through
  * ddl__engine_background, and gives way at once to any waiter (`waiters`).
  *
- * `lock` guards the queue, the completed list, `driven`, `waiters`, `failure` and every work's
- * completion; it is never held while a plan runs or a thread sleeps on the links.
+ * Messages are not in that order: `messages` has links of its own, and there works complete as they
+ * are matched.
+ *
+ * `lock` guards the queue, the posted messages, the completed list, `driven`, `waiters`, `failure`
+ * and every work's completion; it is never held while a plan runs or a thread sleeps on the links.
  *
  * A work is completed exactly once, by finish() under the lock: by the driver when its plan ends,
  * or by fail_all when the comm dies, which only the driver calls (an aborter without a driver first
@@ -34,6 +37,7 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "engine/describe.h"
+#include "engine/messages.h"
 #include "engine/patience.h"
 #include "engine/plans.h"
 #include "engine/run.h"
@@ -61,6 +65,7 @@ struct ddl__engine {
 
     /* The driver's. */
     ddl_work *current;
+    ddl__messages *messages;
     ddl__runner runner;
     ddl__plans plans;
     ddl__patience patience;
@@ -110,6 +115,15 @@ static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         pthread_cond_broadcast(&engine->changed);
 }
 
+/* Under the lock: finish all of a list. */
+static void finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
+{
+    for (ddl_work *work = list, *next; work; work = next) {
+        next = work->next;
+        finish(engine, work, status);
+    }
+}
+
 /* Under the lock. */
 static ddl_work *pop(ddl__engine *engine)
 {
@@ -135,9 +149,8 @@ static void fail_all(ddl__engine *engine, ddl_status status, const char *format,
         atomic_store_explicit(&engine->failure, status, memory_order_release);
         char reason[256];
         snprintf(reason, sizeof reason, "%d %.240s", status, engine->message);
-        for (int i = 0; i < engine->config.size; i++)
-            if (engine->config.links[i])
-                engine->config.links[i]->ops->close(engine->config.links[i], reason);
+        ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
+        ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
         ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }
@@ -147,6 +160,7 @@ static void fail_all(ddl__engine *engine, ddl_status status, const char *format,
     engine->current = NULL;
     for (ddl_work *work; (work = pop(engine));)
         finish(engine, work, status);
+    finish_list(engine, ddl__messages_drop(engine->messages), status);
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -192,9 +206,42 @@ static void carry_out_abort(ddl__engine *engine)
              engine->abort_reason);
 }
 
-/* Fail when the current operation has run past its own limit. */
+/* Give messages' works their results; what has gone wrong with one ends the comm. */
+static void settle_messages(ddl__engine *engine)
+{
+    ddl_work *finished = ddl__messages_finished(engine->messages);
+    if (finished) {
+        pthread_mutex_lock(&engine->lock);
+        finish_list(engine, finished, DDL_OK);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    const char *text;
+    ddl_status status = ddl__messages_failure(engine->messages, &text);
+    if (status != DDL_OK)
+        fail_all(engine, status, "%s", text);
+}
+
+/* The messages' part of a pass. While there are none, it costs two loads. */
+static bool advance_messages(ddl__engine *engine)
+{
+    bool posted = ddl__messages_posted(engine->messages);
+    if (posted) {
+        pthread_mutex_lock(&engine->lock);
+        ddl__messages_collect(engine->messages);
+        pthread_mutex_unlock(&engine->lock);
+    } else if (!ddl__messages_pending(engine->messages)) {
+        return false;
+    }
+    bool moved = ddl__messages_run(engine->messages);
+    settle_messages(engine);
+    return moved || posted;
+}
+
+/* Fail when a message or the current operation has run past its own limit. */
 static void check_limit(ddl__engine *engine)
 {
+    ddl__messages_check_limits(engine->messages);
+    settle_messages(engine);
     if (!engine->current || ddl__now() <= engine->current->deadline)
         return;
     char text[DDL__CALL_MAX];
@@ -204,23 +251,34 @@ static void check_limit(ddl__engine *engine)
              (long long)engine->current->call.timeout_ms);
 }
 
+/* The link to this rank by which it killed the comm, or NULL. */
+static ddl__link *aborted(const ddl__engine *engine, int rank)
+{
+    ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
+    if (link && link->state == DDL__LINK_ABORTED)
+        return link;
+    return other && other->state == DDL__LINK_ABORTED ? other : NULL;
+}
+
 /* Fail when a peer killed the comm, or when what blocks cannot come any more. Only
  * after a run that found nothing to do, since a peer's last spans count more than its end. */
 static void check_blocked(ddl__engine *engine)
 {
-    for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i] && engine->config.links[i]->state == DDL__LINK_ABORTED) {
-            fail_by_link(engine, engine->config.links[i], i);
+    ddl__link *culprit = NULL;
+    int rank;
+    for (rank = 0; rank < engine->config.size; rank++)
+        if ((culprit = aborted(engine, rank))) {
+            fail_by_link(engine, culprit, rank);
             return;
         }
-    if (!engine->current)
-        return;
-    int rank;
-    ddl__link *culprit = ddl__run_culprit(&engine->runner, engine->current, &rank);
-    if (culprit)
+    if (engine->current)
+        culprit = ddl__run_culprit(&engine->runner, engine->current, &rank);
+    if (culprit) {
         fail_by_link(engine, culprit, rank);
-    else
-        check_limit(engine);
+        return;
+    }
+    ddl__messages_check_peers(engine->messages);
+    check_limit(engine);
 }
 
 static bool start(ddl__engine *engine, ddl_work *work)
@@ -254,15 +312,16 @@ static bool start(ddl__engine *engine, ddl_work *work)
 /* The driver's one pass over what is to do. False when it is blocked or there is nothing. */
 static bool advance(ddl__engine *engine)
 {
+    bool moved = advance_messages(engine);
     if (!engine->current) {
         pthread_mutex_lock(&engine->lock);
         ddl_work *work = pop(engine);
         pthread_mutex_unlock(&engine->lock);
         if (!work || !start(engine, work))
-            return false;
+            return moved;
     }
     switch (ddl__run(&engine->runner, engine->current)) {
-    case DDL__BLOCKED: return false;
+    case DDL__BLOCKED: return moved;
     case DDL__MOVED: return true;
     case DDL__FINISHED: break;
     }
@@ -279,6 +338,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i])
             engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
+    ddl__messages_sleeping(engine->messages, asleep);
 }
 
 /* Take in what has happened on the links and on `wake`, waiting at most timeout_ms. */
@@ -303,8 +363,13 @@ static void wake(ddl__engine *engine)
     (void)n; /* a full counter wakes as well */
 }
 
-static int sleep_ms(int64_t deadline)
+/* When to look again although nothing has happened: at the next limit, or the deadline. */
+static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 {
+    if (engine->current && engine->current->deadline < deadline)
+        deadline = engine->current->deadline;
+    if (ddl__messages_deadline(engine->messages) < deadline)
+        deadline = ddl__messages_deadline(engine->messages);
     if (deadline == DDL__NEVER)
         return SLEEP_MAX_MS;
     int64_t left = (deadline - ddl__now()) / 1000000 + 1;
@@ -355,10 +420,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
             break;
         if (!fall_asleep(engine))
             continue;
-        int64_t limit = engine->current && engine->current->deadline < deadline
-                            ? engine->current->deadline
-                            : deadline;
-        attend(engine, sleep_ms(limit));
+        attend(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
     ddl__patience_renew(patience);
@@ -392,7 +454,8 @@ static void wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadl
 /* Under the lock: somebody must drive. */
 static bool pending(const ddl__engine *engine)
 {
-    return engine->current || engine->head || abort_is_due(engine);
+    return engine->current || engine->head || ddl__messages_pending(engine->messages) ||
+           abort_is_due(engine);
 }
 
 /* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread. */
@@ -474,12 +537,16 @@ static void enqueue(ddl__engine *engine, ddl_work *work)
 {
     work->engine = engine;
     work->generation = ddl__generation();
-    work->sequence = engine->sequence++;
     work->deadline = ddl__deadline(work->call.timeout_ms);
     atomic_init(&work->status, DDL_INPROGRESS);
     work->next = NULL;
-    *engine->tail = work;
-    engine->tail = &work->next;
+    if (work->call.kind == DDL__SEND || work->call.kind == DDL__RECV) {
+        ddl__messages_post(engine->messages, work);
+    } else {
+        work->sequence = engine->sequence++;
+        *engine->tail = work;
+        engine->tail = &work->next;
+    }
     engine->queued += work->call.queued;
 }
 
@@ -625,7 +692,8 @@ static bool watch(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event);
+    /* Links that share a descriptor: the first attends to it. */
+    return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
 }
 
 static bool open_descriptors(ddl__engine *engine)
@@ -635,9 +703,11 @@ static bool open_descriptors(ddl__engine *engine)
     if (engine->epoll < 0 || engine->wake < 0 || !watch(engine, engine->wake, NULL))
         return false;
     for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i] &&
-            !watch(engine, engine->config.links[i]->fd, engine->config.links[i]))
-            return false;
+        for (int second = 0; second < 2; second++) {
+            ddl__link *link = (second ? engine->config.messages : engine->config.links)[i];
+            if (link && !watch(engine, link->fd, link))
+                return false;
+        }
     return true;
 }
 
@@ -664,10 +734,8 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
 {
     ddl__engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
-        for (int i = 0; i < config->size; i++)
-            if (config->links[i])
-                config->links[i]->ops->destroy(config->links[i]);
-        free(config->links);
+        ddl__links_destroy(config->messages, (size_t)config->size);
+        ddl__links_destroy(config->links, (size_t)config->size);
         ddl__fail(DDL_ENOMEM, "no memory for an engine");
         return NULL;
     }
@@ -683,7 +751,9 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_condattr_destroy(&monotonic);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
-    } else if (!make_runner(engine)) {
+    } else if (!make_runner(engine) ||
+               !(engine->messages = ddl__messages_create(config->rank, config->size,
+                                                         config->messages, config->names))) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;
@@ -712,10 +782,9 @@ void ddl__engine_destroy(ddl__engine *engine)
         next = work->next;
         leave_list(work);
     }
-    for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i])
-            engine->config.links[i]->ops->destroy(engine->config.links[i]);
-    free(engine->config.links);
+    ddl__messages_destroy(engine->messages);
+    ddl__links_destroy(engine->config.messages, (size_t)engine->config.size);
+    ddl__links_destroy(engine->config.links, (size_t)engine->config.size);
     ddl__plans_clear(&engine->plans);
     free(engine->runner.lending);
     free(engine->runner.targets);

@@ -15,14 +15,25 @@ typedef struct ddl__call {
     ddl__kind kind;
     ddl_dtype dtype;
     ddl_op op; /* 0 where the kind has none */
-    int root;
+    int root;  /* of a message: to or from whom */
     int64_t count;
     const void *send; /* == recv: in place */
     void *recv;
     int64_t timeout_ms; /* this operation's limit */
     bool queued;
     void *user;
+    int tag; /* messages only, as the next */
+    int *sender;
 } ddl__call;
+
+/* Where a message stands; the driver's. */
+typedef struct ddl__transfer {
+    ddl_work *before, *after; /* among all that are pending */
+    uint64_t order;           /* of the submission */
+    int peer;                 /* or DDL_ANY_SOURCE, until one is found */
+    uint32_t partner;         /* the peer's number for it */
+    size_t moved;             /* bytes sent or received in parts */
+} ddl__transfer;
 
 struct ddl_work {
     ddl__engine *engine;
@@ -42,6 +53,8 @@ struct ddl_work {
     uint32_t step;
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
+
+    ddl__transfer transfer;
 
     /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
     atomic_int status;

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "base/status.h"
 
@@ -85,5 +86,22 @@ struct ddl__link {
     size_t found_bytes;
     char reason[256]; /* ABORTED, LOST: in words */
 };
+
+/* The verb, on the links of an array that may have holes. */
+static inline void ddl__links_close(ddl__link *const *links, size_t n, const char *reason)
+{
+    for (size_t i = 0; i < n; i++)
+        if (links[i])
+            links[i]->ops->close(links[i], reason);
+}
+
+/* Destroy the links of an array that may have holes, and the array. */
+static inline void ddl__links_destroy(ddl__link **links, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (links[i])
+            links[i]->ops->destroy(links[i]);
+    free(links);
+}
 
 #endif

@@ -280,14 +280,14 @@ typedef struct shm_link {
     outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer's */
     unsigned to, from;
     uint64_t position; /* spans released by us */
-    ddl__arena *own_arena, *peer_arena;
 
     /* A link beside another one: */
     struct shm_link *first; /* has the doorbell and knows how the peer is */
     outlet private_own, private_peer;
     reader private_reader;
 
-    /* A first link: */
+    /* A first link, which lies in front of the one beside it: */
+    ddl__arena *peer_arena;
     atomic_bool closed;
     size_t reason_length;
     bool reason_whole;
@@ -506,11 +506,11 @@ static void shm_close(ddl__link *link, const char *reason)
 static void shm_destroy(ddl__link *link)
 {
     shm_link *s = shm(link);
-    if (!s->first) {
-        shm_close(link, NULL);
-        ddl__close_guarded(link->fd);
-        ddl__arena_drop(s->peer_arena);
-    }
+    if (s->first) /* a part of it */
+        return;
+    shm_close(link, NULL);
+    ddl__close_guarded(link->fd);
+    ddl__arena_drop(s->peer_arena);
     free(s);
 }
 
@@ -533,7 +533,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
                   peer->outlet.n_readers);
         return NULL;
     }
-    shm_link *s = calloc(1, sizeof *s);
+    shm_link *s = calloc(2, sizeof *s), *beside = s + 1;
     if (!s) {
         ddl__fail(DDL_ENOMEM, "no memory for a link");
         return NULL;
@@ -541,28 +541,23 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     s->link.ops = inproc ? &inproc_ops : &shm_ops;
     s->link.fd = ddl__guard(fd);
     s->own = &own->outlet;
-    s->own_arena = own;
     s->to = to;
     s->peer = &peer->outlet;
-    s->peer_arena = peer;
     s->from = from;
+    s->peer_arena = peer;
+
+    beside->link.ops = s->link.ops;
+    beside->link.fd = fd;
+    beside->first = s;
+    outlet_place_private(&beside->private_own, own, to);
+    outlet_place_private(&beside->private_peer, peer, from);
+    beside->private_own.readers = &beside->private_reader;
+    beside->own = &beside->private_own;
+    beside->peer = &beside->private_peer;
     return &s->link;
 }
 
 ddl__link *ddl__shm_link_beside(ddl__link *link)
 {
-    shm_link *first = shm(link), *s = calloc(1, sizeof *s);
-    if (!s) {
-        ddl__fail(DDL_ENOMEM, "no memory for a link");
-        return NULL;
-    }
-    s->link.ops = link->ops;
-    s->link.fd = link->fd;
-    s->first = first;
-    outlet_place_private(&s->private_own, first->own_arena, first->to);
-    outlet_place_private(&s->private_peer, first->peer_arena, first->from);
-    s->private_own.readers = &s->private_reader;
-    s->own = &s->private_own;
-    s->peer = &s->private_peer;
-    return &s->link;
+    return &(shm(link) + 1)->link;
 }

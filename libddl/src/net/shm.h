@@ -32,9 +32,9 @@ void ddl__arena_drop(ddl__arena *arena);
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc);
 
-/* A second link between the same two, in memory that no other link uses, so that neither holds up
- * the other. The first one must outlive it, has the doorbell, and says how the peer is: `next`
- * takes its state over. NULL when out of memory (message set). */
+/* The second link between the same two, in memory that no other link uses, so that neither holds up
+ * the other. It belongs to the first one, which has the doorbell and says how the peer is: `next`
+ * takes its state over. */
 ddl__link *ddl__shm_link_beside(ddl__link *first);
 
 #endif
