@@ -71,7 +71,7 @@ static bool advance_messages(ddl__engine *engine)
         pthread_mutex_lock(&engine->lock);
         ddl__messages_collect(engine->messages);
         pthread_mutex_unlock(&engine->lock);
-    } else if (!ddl__messages_pending(engine->messages)) {
+    } else if (!ddl__messages_pending(engine->messages) && !ddl__named_pending(engine)) {
         return false;
     }
     bool moved = ddl__messages_run(engine->messages);
@@ -97,6 +97,8 @@ static void check_limits(ddl__engine *engine)
     ddl__messages_check_limits(engine->messages);
     settle_messages(engine);
     check_stream_limit(engine, &engine->ordered);
+    check_stream_limit(engine, &engine->named.stream);
+    ddl__named_check_limits(engine);
 }
 
 /* Fail when what blocks the stream cannot come any more. */
@@ -133,12 +135,13 @@ static void check_blocked(ddl__engine *engine)
             return;
         }
     check_stream(engine, &engine->ordered);
+    check_stream(engine, &engine->named.stream);
+    ddl__named_check_peers(engine);
     ddl__messages_check_peers(engine->messages);
     check_limits(engine);
 }
 
-/* Get on with a stream's works. False when it is blocked or there are none. */
-static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
+bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
         pthread_mutex_lock(&engine->lock);
@@ -167,8 +170,12 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
 /* The driver's one pass over what is to do. False when all is blocked or there is nothing. */
 static bool advance(ddl__engine *engine)
 {
+    bool named = ddl__named_pending(engine);
+    ddl__messages_attend(engine->messages, named);
     bool moved = advance_messages(engine);
-    return advance_stream(engine, &engine->ordered) || moved;
+    if (named)
+        moved = ddl__named_advance(engine) || moved;
+    return ddl__advance_stream(engine, &engine->ordered) || moved;
 }
 
 static void announce_sleep(ddl__engine *engine, bool asleep)
@@ -201,12 +208,19 @@ void ddl__wake_driver(ddl__engine *engine)
     (void)n; /* a full counter wakes as well */
 }
 
+static int64_t earlier(const ddl__stream *stream, int64_t deadline)
+{
+    return stream->current && stream->current->deadline < deadline ? stream->current->deadline
+                                                                   : deadline;
+}
+
 /* When to look again although nothing has happened: at the next limit, or the deadline. */
 static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 {
-    const ddl_work *current = engine->ordered.current;
-    if (current && current->deadline < deadline)
-        deadline = current->deadline;
+    deadline = earlier(&engine->ordered, deadline);
+    deadline = earlier(&engine->named.stream, deadline);
+    if (engine->named.deadline < deadline)
+        deadline = engine->named.deadline;
     if (ddl__messages_deadline(engine->messages) < deadline)
         deadline = ddl__messages_deadline(engine->messages);
     if (deadline == DDL__NEVER)
@@ -291,7 +305,8 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 bool ddl__pending(const ddl__engine *engine)
 {
     return engine->ordered.current || engine->ordered.head ||
-           ddl__messages_pending(engine->messages) || ddl__abort_is_due(engine);
+           ddl__messages_pending(engine->messages) || ddl__named_pending(engine) ||
+           ddl__abort_is_due(engine);
 }
 
 void ddl__unlock_and_hand_over(ddl__engine *engine)

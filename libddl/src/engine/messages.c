@@ -40,7 +40,11 @@ enum {
     OVERHEAD = 64,            /* what the shortest message takes of it */
     SEGMENT = 256 * 1024,     /* of a longer message */
     SEGMENT_SHARED = 64 * 1024,
-    SLICE = 16 /* frames to and from one peer in one pass */
+    SLICE = 16, /* frames to and from one peer in one pass */
+
+    /* What may lie between the spans of a stream on the same link, that its plans must not miss. */
+    FLIGHT_FRAMES = 16,
+    FLIGHT_BYTES = 64 * 1024 /* and one frame more */
 };
 
 typedef struct queue {
@@ -67,6 +71,9 @@ typedef struct peer {
     arrival *first, *last;
     int64_t credit; /* ours */
     int64_t owed;   /* the peer's, to be given back */
+    ddl__mail letters;
+    size_t flight_bytes; /* since the link was last seen empty */
+    unsigned flight_frames;
 } peer;
 
 struct ddl__messages {
@@ -84,6 +91,9 @@ struct ddl__messages {
     ddl__ids ids;
     ddl_work *pending; /* all, in no order */
     queue finished;
+    bool attentive; /* to all peers, for operations by name */
+    ddl__mail letters;
+    unsigned unsent;  /* letters to others */
     int64_t deadline; /* not after any work's */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
@@ -411,10 +421,45 @@ void ddl__messages_collect(ddl__messages *m)
 
 /* -------------------------------------------------------------------------------------- sending */
 
-static bool lend(const peer *p, const ddl__frame *f, const void *memory, size_t bytes)
+static void count_flight(peer *p, size_t bytes)
+{
+    p->flight_bytes += bytes;
+    p->flight_frames++;
+}
+
+/* Whether a stream that shares the link keeps the room its plans count on. */
+static bool leaves_room(const ddl__messages *m, peer *p)
+{
+    if (!m->attentive || !p->link->ops->owes(p->link)) {
+        p->flight_bytes = 0;
+        p->flight_frames = 0;
+    }
+    return p->flight_bytes < FLIGHT_BYTES && p->flight_frames < FLIGHT_FRAMES;
+}
+
+static bool lend(peer *p, const ddl__frame *f, const void *memory, size_t bytes)
 {
     ddl__signature signature = ddl__frame_encode(f);
-    return p->link->ops->lend(&p->link, 1, bytes ? memory : "", bytes, &signature);
+    if (!p->link->ops->lend(&p->link, 1, bytes ? memory : "", bytes, &signature))
+        return false;
+    count_flight(p, bytes);
+    return true;
+}
+
+static bool send_letter(ddl__messages *m, peer *p)
+{
+    const ddl__letter *letter = p->letters.first;
+    void *span = letter ? p->link->ops->reserve(&p->link, 1, letter->bytes) : NULL;
+    if (!span)
+        return false;
+    ddl__frame f = {.kind = letter->kind};
+    ddl__signature signature = ddl__frame_encode(&f);
+    memcpy(span, letter->payload, letter->bytes);
+    p->link->ops->publish(&p->link, 1, span, letter->bytes, &signature);
+    count_flight(p, letter->bytes);
+    free(ddl__mail_take(&p->letters));
+    m->unsent--;
+    return true;
 }
 
 /* What peers wait for: our word that they may send. */
@@ -496,7 +541,8 @@ static bool send_some(ddl__messages *m, peer *p)
     for (unsigned n = 0; n < SLICE && p->link->ops->flush(p->link); n++) {
         for (ddl_work *work; (work = pop(&p->leaving)); moved = true)
             finish(m, work);
-        if (!send_word(m, p) && !send_announcement(m, p) && !send_part(p))
+        if (!leaves_room(m, p) ||
+            (!send_letter(m, p) && !send_word(m, p) && !send_announcement(m, p) && !send_part(p)))
             break;
         moved = true;
     }
@@ -546,6 +592,8 @@ static bool is_sound(const ddl__messages *m, int rank, const ddl__frame *f, size
         return bytes <= EAGER_MAX && bytes == (size_t)f->count * ddl__dtype_size(f->dtype);
     case DDL__OFFER: return bytes == 0 && ddl__dtype_size(f->dtype);
     case DDL__CREDIT: return bytes == 0;
+    case DDL__ANNOUNCE:
+    case DDL__ORDER: return bytes && bytes <= DDL__LETTER_MAX;
     case DDL__ACCEPT: *work = meant(m, f->your, DDL__SEND, rank); return bytes == 0 && *work;
     case DDL__DATA:
         *work = meant(m, f->your, DDL__RECV, rank);
@@ -575,6 +623,11 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
     case DDL__OFFER: arrive(m, rank, &f, payload, bytes); break;
     case DDL__ACCEPT: be_accepted(m, p, work, &f); break;
     case DDL__CREDIT: p->credit += f.count; break;
+    case DDL__ANNOUNCE:
+    case DDL__ORDER:
+        if (!ddl__mail_add(&m->letters, rank, f.kind, payload, bytes))
+            fail_for_memory(m);
+        break;
     case DDL__DATA: break;
     }
     p->link->ops->release(p->link);
@@ -588,7 +641,7 @@ static bool receive_some(ddl__messages *m, int rank)
     size_t bytes;
     unsigned n = 0;
     while (n < SLICE && m->status == DDL_OK && link->ops->next(link, &signature, &bytes) &&
-           receive_frame(m, rank, &signature, bytes))
+           ddl__is_frame(&signature) && receive_frame(m, rank, &signature, bytes))
         n++;
     return n;
 }
@@ -606,7 +659,7 @@ bool ddl__messages_run(ddl__messages *m)
     bool moved = false;
     for (ddl_work *work; (work = pop(&m->collected));)
         add(m, work);
-    if (m->n_anywhere) {
+    if (m->n_anywhere || m->attentive || m->unsent) {
         for (int i = 0; i < m->size; i++)
             moved = run_peer(m, i) || moved;
         return moved;
@@ -645,9 +698,9 @@ static void fail_by_leaving(ddl__messages *m, const char *who, const ddl_work *w
 void ddl__messages_check_peers(ddl__messages *m)
 {
     int left = 0;
-    for (int i = 0; m->pending && i < m->size; i++) {
+    for (int i = 0; (m->pending || m->attentive) && i < m->size; i++) {
         const peer *p = &m->peers[i];
-        if (!p->link || (!p->waiting && !m->n_anywhere))
+        if (!p->link || (!p->waiting && !m->n_anywhere && !m->attentive))
             continue;
         switch (p->link->state) {
         case DDL__LINK_OPEN:
@@ -700,7 +753,7 @@ ddl_status ddl__messages_failure(const ddl__messages *m, const char **text)
 
 bool ddl__messages_pending(const ddl__messages *m)
 {
-    return m && (m->pending || ddl__messages_posted(m));
+    return m && (m->pending || m->unsent || ddl__messages_posted(m));
 }
 
 ddl_work *ddl__messages_finished(ddl__messages *m)
@@ -708,6 +761,29 @@ ddl_work *ddl__messages_finished(ddl__messages *m)
     ddl_work *list = m->finished.head;
     m->finished = (queue){NULL, NULL};
     return list;
+}
+
+void ddl__messages_attend(ddl__messages *m, bool attentive)
+{
+    m->attentive = attentive;
+}
+
+bool ddl__messages_write(ddl__messages *m, int rank, unsigned kind, const void *payload,
+                         size_t bytes)
+{
+    bool added = ddl__mail_add(&m->peers[rank].letters, m->rank, kind, payload, bytes);
+    m->unsent += added;
+    return added;
+}
+
+bool ddl__messages_unsent(const ddl__messages *m)
+{
+    return m->unsent;
+}
+
+ddl__letter *ddl__messages_read(ddl__messages *m)
+{
+    return ddl__mail_take(&m->letters);
 }
 
 ddl_work *ddl__messages_drop(ddl__messages *m)
@@ -718,7 +794,9 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
         push(&all, work);
     m->collected = (queue){NULL, NULL};
     m->pending = NULL;
-    m->n_active = m->n_anywhere = 0;
+    for (int i = 0; i < m->size; i++)
+        ddl__mail_clear(&m->peers[i].letters);
+    m->n_active = m->n_anywhere = m->unsent = 0;
     m->deadline = DDL__NEVER;
     m->status = DDL_OK;
     return all.head;
@@ -726,9 +804,9 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
 
 void ddl__messages_sleeping(ddl__messages *m, bool asleep)
 {
-    for (int i = 0; m->pending && i < m->size; i++) {
+    for (int i = 0; (m->pending || m->attentive) && i < m->size; i++) {
         peer *p = &m->peers[i];
-        if (p->link && (p->waiting || m->n_anywhere))
+        if (p->link && (p->waiting || m->n_anywhere || m->attentive))
             p->link->ops->sleeping(p->link, asleep);
     }
 }
@@ -761,11 +839,14 @@ void ddl__messages_destroy(ddl__messages *m)
 {
     if (!m)
         return;
-    for (int i = 0; i < m->size; i++)
+    for (int i = 0; i < m->size; i++) {
+        ddl__mail_clear(&m->peers[i].letters);
         for (arrival *a = m->peers[i].first, *next; a; a = next) {
             next = a->next;
             free(a);
         }
+    }
+    ddl__mail_clear(&m->letters);
     ddl__ids_clear(&m->ids);
     free(m->active);
     free(m->peers);
