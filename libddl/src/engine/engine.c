@@ -56,6 +56,7 @@ struct ddl__engine {
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
     uint32_t queued;             /* works for the completed list: pending or in it */
     uint32_t sequence;
+    atomic_uint n_messages; /* pending works that are messages */
     bool driven;
     atomic_uint waiters;
     atomic_int failure; /* ddl_status; DDL_OK while alive */
@@ -81,6 +82,11 @@ static bool is_complete(const ddl_work *work)
     return atomic_load_explicit(&work->status, memory_order_acquire) != DDL_INPROGRESS;
 }
 
+static bool is_message(const ddl_work *work)
+{
+    return work->call.kind == DDL__SEND || work->call.kind == DDL__RECV;
+}
+
 /* Whether the work is in the list of completed ones. Leaving it is the last that the engine does to
  * a work: from then on the caller may free it without the lock. */
 static bool in_list(const ddl_work *work)
@@ -96,6 +102,8 @@ static void leave_list(ddl_work *work)
 /* Under the lock. */
 static void finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
+    if (is_message(work))
+        atomic_fetch_sub_explicit(&engine->n_messages, 1, memory_order_relaxed);
     if (work->abandoned) {
         if (work->call.queued)
             engine->queued--;
@@ -221,20 +229,14 @@ static void settle_messages(ddl__engine *engine)
         fail_all(engine, status, "%s", text);
 }
 
-/* The messages' part of a pass. While there are none, it costs two loads. */
+/* The messages' part of a pass. While there are none, it costs one load. */
 static bool advance_messages(ddl__engine *engine)
 {
-    bool posted = ddl__messages_posted(engine->messages);
-    if (posted) {
-        pthread_mutex_lock(&engine->lock);
-        ddl__messages_collect(engine->messages);
-        pthread_mutex_unlock(&engine->lock);
-    } else if (!ddl__messages_pending(engine->messages)) {
+    if (!atomic_load_explicit(&engine->n_messages, memory_order_relaxed))
         return false;
-    }
     bool moved = ddl__messages_run(engine->messages);
     settle_messages(engine);
-    return moved || posted;
+    return moved;
 }
 
 /* Fail when a message or the current operation has run past its own limit. */
@@ -454,8 +456,8 @@ static void wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadl
 /* Under the lock: somebody must drive. */
 static bool pending(const ddl__engine *engine)
 {
-    return engine->current || engine->head || ddl__messages_pending(engine->messages) ||
-           abort_is_due(engine);
+    return engine->current || engine->head ||
+           atomic_load_explicit(&engine->n_messages, memory_order_relaxed) || abort_is_due(engine);
 }
 
 /* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread. */
@@ -540,7 +542,8 @@ static void enqueue(ddl__engine *engine, ddl_work *work)
     work->deadline = ddl__deadline(work->call.timeout_ms);
     atomic_init(&work->status, DDL_INPROGRESS);
     work->next = NULL;
-    if (work->call.kind == DDL__SEND || work->call.kind == DDL__RECV) {
+    if (is_message(work)) {
+        atomic_fetch_add_explicit(&engine->n_messages, 1, memory_order_relaxed);
         ddl__messages_post(engine->messages, work);
     } else {
         work->sequence = engine->sequence++;
@@ -749,11 +752,11 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
+                                            config->names, &engine->lock);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
-    } else if (!make_runner(engine) ||
-               !(engine->messages = ddl__messages_create(config->rank, config->size,
-                                                         config->messages, config->names))) {
+    } else if (!make_runner(engine) || !engine->messages) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;
