@@ -38,6 +38,8 @@ static void release_group(ddl_group *group)
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
     ddl__stage_drop(work);
+    if (ddl__is_message(work))
+        atomic_fetch_sub_explicit(&engine->n_messages, 1, memory_order_relaxed);
     if (work->group) {
         finish_part(engine, work->group, status);
         return;

@@ -63,20 +63,19 @@ static void settle_messages(ddl__engine *engine)
         ddl__fail_all(engine, status, "%s", text);
 }
 
-/* The messages' part of a pass. While there are none, it costs two loads. */
+/* Messages and letters. */
 static bool advance_messages(ddl__engine *engine)
 {
-    bool posted = ddl__messages_posted(engine->messages);
-    if (posted) {
-        pthread_mutex_lock(&engine->lock);
-        ddl__messages_collect(engine->messages);
-        pthread_mutex_unlock(&engine->lock);
-    } else if (!ddl__messages_pending(engine->messages) && !ddl__named_pending(engine)) {
-        return false;
-    }
     bool moved = ddl__messages_run(engine->messages);
     settle_messages(engine);
-    return moved || posted;
+    return moved;
+}
+
+/* Whether there is something to do beside the ordered operations. */
+static bool has_more(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
+           ddl__named_pending(engine) || ddl__messages_unsent(engine->messages);
 }
 
 /* Fail when the stream's current operation has run past its own limit. */
@@ -167,14 +166,19 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
     return true;
 }
 
-/* The driver's one pass over what is to do. False when all is blocked or there is nothing. */
-static bool advance(ddl__engine *engine)
+/* Messages and operations by name. */
+static bool advance_more(ddl__engine *engine)
 {
     bool named = ddl__named_pending(engine);
     ddl__messages_attend(engine->messages, named);
     bool moved = advance_messages(engine);
-    if (named)
-        moved = ddl__named_advance(engine) || moved;
+    return (named && ddl__named_advance(engine)) || moved;
+}
+
+/* The driver's one pass over what is to do. False when all is blocked or there is nothing. */
+static bool advance(ddl__engine *engine)
+{
+    bool moved = has_more(engine) && advance_more(engine);
     return ddl__advance_stream(engine, &engine->ordered) || moved;
 }
 
@@ -304,8 +308,7 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 
 bool ddl__pending(const ddl__engine *engine)
 {
-    return engine->ordered.current || engine->ordered.head ||
-           ddl__messages_pending(engine->messages) || ddl__named_pending(engine) ||
+    return engine->ordered.current || engine->ordered.head || has_more(engine) ||
            ddl__abort_is_due(engine);
 }
 

@@ -60,13 +60,14 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
+                                            config->names, &engine->lock);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
                !ddl__stream_open(&engine->named.stream, config->rank, config->size,
                                  config->messages) ||
-               !(engine->messages = ddl__messages_create(config->rank, config->size,
-                                                         config->messages, config->names))) {
+               !engine->messages) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;

@@ -2,26 +2,22 @@
 #ifndef DDL_ENGINE_MESSAGES_H
 #define DDL_ENGINE_MESSAGES_H
 
+#include <pthread.h>
+
 #include "engine/letters.h"
 #include "engine/work.h"
 
 /* The messages of one comm. The driver's alone, but for posting. */
 typedef struct ddl__messages ddl__messages;
 
-/* Links and names by rank, NULL for our own link; borrowed. NULL when out of memory. */
-ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links,
-                                    char *const *names);
+/* Links and names by rank, NULL for our own link; borrowed, as the engine's lock. NULL when out of
+ * memory. */
+ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
+                                    pthread_mutex_t *lock);
 void ddl__messages_destroy(ddl__messages *messages);
 
-/* A send or receive was submitted; in order, under the engine's lock. */
+/* A send or receive was submitted. Under the lock. */
 void ddl__messages_post(ddl__messages *messages, ddl_work *work);
-
-/* Whether something was posted; then it is collected, under the lock again. */
-bool ddl__messages_posted(const ddl__messages *messages);
-void ddl__messages_collect(ddl__messages *messages);
-
-/* Whether works are posted or wait for others, or letters are to be sent. NULL has none. */
-bool ddl__messages_pending(const ddl__messages *messages);
 
 /* Do what can be done now; false when that is nothing. */
 bool ddl__messages_run(ddl__messages *messages);
@@ -35,7 +31,7 @@ void ddl__messages_attend(ddl__messages *messages, bool attentive);
 bool ddl__messages_write(ddl__messages *messages, int rank, unsigned kind, const void *payload,
                          size_t bytes);
 
-/* Whether letters wait to be sent. */
+/* Whether letters wait to be sent; NULL has none. Any thread. */
 bool ddl__messages_unsent(const ddl__messages *messages);
 
 /* The next letter that has come, or NULL; the caller frees it. */

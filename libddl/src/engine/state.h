@@ -41,6 +41,7 @@ struct ddl__engine {
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
     uint32_t queued;             /* works for the completed list: pending or in it */
     int report;                  /* readable while `completed` has works; -1: nobody asked */
+    atomic_uint n_messages;      /* pending works that are messages */
     bool driven;
     atomic_uint waiters;
     atomic_int failure; /* ddl_status; DDL_OK while alive */
@@ -73,6 +74,11 @@ static inline bool ddl__in_list(const ddl_work *work)
 static inline void ddl__leave_list(ddl_work *work)
 {
     atomic_store_explicit(&work->reported, false, memory_order_release);
+}
+
+static inline bool ddl__is_message(const ddl_work *work)
+{
+    return work->call.kind == DDL__SEND || work->call.kind == DDL__RECV;
 }
 
 /* Under the lock, when the list of completed works has become empty or is no longer so. */

@@ -37,7 +37,7 @@ typedef struct ddl__call {
 /* Where a message stands; the driver's. */
 typedef struct ddl__transfer {
     ddl_work *before, *after; /* among all that are pending */
-    uint64_t order;           /* of the submission */
+    uint64_t order;           /* in the mailbox */
     int peer;                 /* or DDL_ANY_SOURCE, until one is found */
     uint32_t partner;         /* the peer's number for it */
     size_t moved;             /* bytes sent or received in parts */

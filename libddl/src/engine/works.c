@@ -37,10 +37,12 @@ static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 /* Under the lock. */
 static void enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
-    if (work->call.kind == DDL__SEND || work->call.kind == DDL__RECV)
+    if (ddl__is_message(work)) {
+        atomic_fetch_add_explicit(&engine->n_messages, 1, memory_order_relaxed);
         ddl__messages_post(engine->messages, work);
-    else
+    } else {
         ddl__stream_push(stream, work);
+    }
 }
 
 void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole)
