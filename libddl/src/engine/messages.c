@@ -66,7 +66,8 @@ typedef struct peer {
     queue accepting;  /* receives: matched with an offer, to be accepted */
     arrival *first, *last;
     int64_t credit; /* ours */
-    int64_t owed;   /* the peer's, to be given back */
+    int64_t spent;  /* by the peer, and not given back */
+    int64_t owed;   /* .. though received: to be given back */
 } peer;
 
 struct ddl__messages {
@@ -439,6 +440,7 @@ static bool send_word(ddl__messages *m, peer *p)
     ddl__frame f = {.kind = DDL__CREDIT, .count = p->owed};
     if (p->owed < CREDIT_BATCH || !lend(p, &f, NULL, 0))
         return false;
+    p->spent -= p->owed;
     p->owed = 0;
     return true;
 }
@@ -537,15 +539,20 @@ static void be_accepted(ddl__messages *m, peer *p, ddl_work *work, const ddl__fr
         finish(m, work);
 }
 
-/* Whether the frame makes sense; *work becomes the one that is meant. */
+/* Whether the frame makes sense; *work becomes the one that is meant. Nobody spends credit that it
+ * does not have, nor gives back what was not spent. */
 static bool is_sound(const ddl__messages *m, int rank, const ddl__frame *f, size_t bytes,
                      ddl_work **work)
 {
+    const peer *p = &m->peers[rank];
+    size_t element = ddl__dtype_size(f->dtype);
+    bool announces = element && f->tag <= INT32_MAX;
     switch ((ddl__frame_kind)f->kind) {
     case DDL__EAGER:
-        return bytes <= EAGER_MAX && bytes == (size_t)f->count * ddl__dtype_size(f->dtype);
-    case DDL__OFFER: return bytes == 0 && ddl__dtype_size(f->dtype);
-    case DDL__CREDIT: return bytes == 0;
+        return announces && bytes <= EAGER_MAX && bytes == (size_t)f->count * element &&
+               cost(bytes) <= CREDIT - p->spent;
+    case DDL__OFFER: return announces && bytes == 0;
+    case DDL__CREDIT: return bytes == 0 && f->count <= CREDIT - p->credit;
     case DDL__ACCEPT: *work = meant(m, f->your, DDL__SEND, rank); return bytes == 0 && *work;
     case DDL__DATA:
         *work = meant(m, f->your, DDL__RECV, rank);
@@ -571,7 +578,7 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
     if (!payload)
         return false;
     switch ((ddl__frame_kind)f.kind) {
-    case DDL__EAGER:
+    case DDL__EAGER: p->spent += cost(bytes); /* fall through */
     case DDL__OFFER: arrive(m, rank, &f, payload, bytes); break;
     case DDL__ACCEPT: be_accepted(m, p, work, &f); break;
     case DDL__CREDIT: p->credit += f.count; break;
@@ -657,7 +664,10 @@ void ddl__messages_check_peers(ddl__messages *m)
             if (p->waiting)
                 fail_by_leaving(m, m->names[i], who_waits(m, p));
             break;
-        case DDL__LINK_MISMATCH:
+        case DDL__LINK_MISMATCH: /* with what its link said just before */
+            fail(m, DDL_EPEER, "%s is lost: its shared memory changed while it was read",
+                 m->names[i]);
+            break;
         case DDL__LINK_LOST:
             fail(m, DDL_EPEER, "%s is lost: %s", m->names[i], p->link->reason);
             break;
