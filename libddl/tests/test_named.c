@@ -292,6 +292,7 @@ static void different(ddl_comm *comm, void *argument)
     ddl_options options = named("the name");
     if (size == 1)
         return;
+    usleep(50000); /* by then the others have left the creation as well */
     ddl_status status = rank == size - 1
                             ? ddl_allreduce(comm, NULL, x, 20, DDL_F32, DDL_SUM, &options, NULL)
                             : ddl_broadcast(comm, x, 10, DDL_F32, 0, &options, NULL);
