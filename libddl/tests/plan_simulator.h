@@ -38,19 +38,23 @@ typedef struct queue {
 
 typedef struct simulated_rank {
     ddl__plan *plan;
+    bool in_place;
+    int64_t in_count, out_count;
     uint64_t *in, *out; /* the same in place */
+    ddl__share to[RANKS_MAX], from[RANKS_MAX];
     int64_t wave, sent; /* bytes */
     uint32_t step;
     uint64_t heard;
 } simulated_rank;
 
 typedef struct world {
-    ddl__request request; /* rank: unused */
-    int64_t in_count, out_count, window;
+    ddl__request request; /* rank and blocks: unused */
+    uint64_t uneven;      /* tells uneven blocks from others; 0: even */
+    int64_t window;
     unsigned queue_room, queue_most;
     simulated_rank ranks[RANKS_MAX];
     queue *queues;     /* size x size: from, to */
-    outlet *outlets;   /* size x size: from, to; where memory is shared: from, 0 */
+    outlet *outlets;   /* size x size: from, to; where there is one for all: from, 0 */
     const char *error; /* the first */
 } world;
 
@@ -99,29 +103,112 @@ static queue *queue_of(const world *w, uint32_t from, uint32_t to)
     return &w->queues[from * (uint32_t)w->request.size + to];
 }
 
+/* What goes to several ranks at once is one span where all share memory. Pairwise exchanges have to
+ * get by with one window for all peers on wires too: some may share memory. */
+static bool has_one_outlet(const world *w)
+{
+    return w->request.all_shared || w->request.kind >= DDL__GATHER;
+}
+
 static outlet *outlet_of(const world *w, uint32_t from, uint32_t to)
 {
-    return &w->outlets[from * (uint32_t)w->request.size + (w->request.all_shared ? 0 : to)];
+    return &w->outlets[from * (uint32_t)w->request.size + (has_one_outlet(w) ? 0 : to)];
 }
 
-static int64_t whole(const ddl__request *request)
+static bool is_rooted(const ddl__request *request)
 {
-    return request->size * request->count;
+    return request->kind == DDL__REDUCE_TO_ROOT || request->kind == DDL__GATHER ||
+           request->kind == DDL__SCATTER;
 }
 
-static void size_buffers(world *w)
+/* Elements that rank a has for rank b: of kinds with blocks. */
+static int64_t pair_count(const world *w, int a, int b)
 {
     const ddl__request *request = &w->request;
-    bool barrier = request->kind == DDL__BARRIER;
-    w->in_count = w->out_count = barrier ? 1 : request->count;
-    if (request->kind == DDL__REDUCE_SCATTER)
-        w->in_count = whole(request);
+    if ((request->kind == DDL__GATHER && b != request->root) ||
+        (request->kind == DDL__SCATTER && a != request->root))
+        return 0;
+    if (!w->uneven)
+        return request->count;
+    if (request->kind == DDL__GATHER || request->kind == DDL__ALLGATHER)
+        b = 0;
+    if (request->kind == DDL__SCATTER || request->kind == DDL__REDUCE_SCATTER)
+        a = 0;
+    if (request->in_place && a > b) { /* each gets as much as it gives */
+        int other = a;
+        a = b;
+        b = other;
+    }
+    uint64_t random = scramble(w->uneven + (uint64_t)(a * 64 + b));
+    return random % 4 ? (int64_t)(random / 4 % (uint64_t)(2 * request->count + 1)) : 0;
+}
+
+/* Lay the blocks one behind the other, uneven ones with gaps and beginning anywhere. Returns the
+ * length of the buffer. */
+static int64_t lay_out(const world *w, ddl__share *blocks, uint64_t seed)
+{
+    int size = w->request.size, first = seed ? (int)(scramble(seed) % (uint64_t)size) : 0;
+    int64_t end = 0;
+    for (int i = 0; i < size; i++) {
+        ddl__share *block = &blocks[(first + i) % size];
+        block->start = end + (seed ? (int64_t)(scramble(seed + 1 + (uint64_t)i) % 3) : 0);
+        end = block->start + block->count;
+    }
+    return end;
+}
+
+static void make_blocks(world *w, int r)
+{
+    const ddl__request *request = &w->request;
+    simulated_rank *me = &w->ranks[r];
+    uint64_t seed = w->uneven ? w->uneven * 64 + (uint64_t)r : 0;
+    for (int i = 0; i < request->size; i++) {
+        me->to[i].count = pair_count(w, r, i);
+        me->from[i].count = pair_count(w, i, r);
+    }
     if (request->kind == DDL__ALLGATHER)
-        w->out_count = whole(request);
-    if (request->in_place && w->in_count < w->out_count)
-        w->in_count = w->out_count;
-    if (request->in_place)
-        w->out_count = w->in_count;
+        me->in_count = me->to[0].count;
+    else
+        me->in_count = lay_out(w, me->to, request->kind == DDL__REDUCE_SCATTER ? 0 : seed);
+    if (request->kind == DDL__GATHER && r != request->root) { /* its one block */
+        me->to[request->root].start = 0;
+        me->in_count = me->to[request->root].count;
+    }
+    if (request->kind == DDL__GATHER && r == request->root)
+        me->to[r].start = 0;
+    if (request->kind == DDL__REDUCE_SCATTER)
+        me->out_count = me->from[0].count;
+    else
+        me->out_count = lay_out(w, me->from, me->in_place ? seed : 3 * seed);
+    if (request->kind == DDL__SCATTER) {
+        me->from[request->root].start = 0;
+        me->out_count = me->from[request->root].count;
+    }
+}
+
+static void size_buffers(world *w, int r)
+{
+    const ddl__request *request = &w->request;
+    simulated_rank *me = &w->ranks[r];
+    me->in_place = request->in_place && (!is_rooted(request) || r == request->root);
+    me->in_count = me->out_count = request->kind == DDL__BARRIER ? 1 : request->count;
+    switch (request->kind) {
+    case DDL__REDUCE_TO_ROOT: me->out_count = r == request->root ? request->count : 0; break;
+    case DDL__REDUCE_SCATTER:
+    case DDL__ALLGATHER:
+    case DDL__GATHER:
+    case DDL__SCATTER:
+    case DDL__ALLTOALL: make_blocks(w, r); break;
+    case DDL__ALLREDUCE:
+    case DDL__BROADCAST:
+    case DDL__BARRIER:
+    case DDL__SEND:
+    case DDL__RECV: break;
+    }
+    if (me->in_place && me->in_count < me->out_count)
+        me->in_count = me->out_count;
+    if (me->in_place)
+        me->out_count = me->in_count;
 }
 
 static uint64_t *new_values(int64_t count)
@@ -134,19 +221,42 @@ static uint64_t *new_values(int64_t count)
 /* What a rank's buffer of `count` elements held before. */
 static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
 {
-    if (!is_in && !w->request.in_place)
+    const simulated_rank *me = &w->ranks[rank];
+    bool gathers = w->request.kind == DDL__ALLGATHER || w->request.kind == DDL__GATHER;
+    if (!is_in && !me->in_place)
         return ~input(rank, i);
-    if (w->request.kind != DDL__ALLGATHER || !w->request.in_place)
+    if (!gathers || !me->in_place)
         return input(rank, i);
-    int64_t own = i - rank * w->request.count;
-    return own >= 0 && own < w->request.count ? input(rank, own) : ~input(rank, i);
+    int64_t own = i - me->from[rank].start;
+    return own >= 0 && own < me->from[rank].count ? input(rank, own) : ~input(rank, i);
 }
 
-static world *world_create(const ddl__request *request)
+static void rank_create(world *w, int r)
+{
+    simulated_rank *me = &w->ranks[r];
+    ddl__request request = w->request;
+    size_buffers(w, r);
+    request.rank = r;
+    request.in_place = me->in_place;
+    request.sent = w->uneven ? me->to : NULL;
+    request.received = w->uneven ? me->from : NULL;
+    me->plan = ddl__plan_create(&request);
+    CHECK(me->plan, "no plan");
+    me->in = new_values(me->in_count);
+    me->out = me->in_place ? me->in : new_values(me->out_count);
+    me->heard = (uint64_t)1 << r;
+    for (int64_t i = 0; i < me->in_count; i++)
+        me->in[i] = original(w, r, true, i);
+    for (int64_t i = 0; i < me->out_count; i++)
+        me->out[i] = original(w, r, false, i);
+}
+
+static world *world_create(const ddl__request *request, uint64_t uneven)
 {
     world *w = calloc(1, sizeof *w);
     CHECK(w, "out of memory");
     w->request = *request;
+    w->uneven = uneven;
     w->window = request->window ? request->window : INT64_MAX;
     w->queue_room = DDL__LINK_SPANS;
     size_t pairs = (size_t)(request->size * request->size);
@@ -155,20 +265,8 @@ static world *world_create(const ddl__request *request)
     CHECK(w->queues && w->outlets, "out of memory");
     for (size_t i = 0; i < pairs; i++)
         w->outlets[i].end = &w->outlets[i].oldest;
-    size_buffers(w);
-    for (int r = 0; r < request->size; r++) {
-        simulated_rank *me = &w->ranks[r];
-        w->request.rank = r;
-        me->plan = ddl__plan_create(&w->request);
-        CHECK(me->plan, "no plan");
-        me->in = new_values(w->in_count);
-        me->out = request->in_place ? me->in : new_values(w->out_count);
-        me->heard = (uint64_t)1 << r;
-        for (int64_t i = 0; i < w->in_count; i++)
-            me->in[i] = original(w, r, true, i);
-        for (int64_t i = 0; i < w->out_count; i++)
-            me->out[i] = original(w, r, false, i);
-    }
+    for (int r = 0; r < request->size; r++)
+        rank_create(w, r);
     return w;
 }
 
@@ -253,7 +351,7 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
     span *s = NULL;
     for (uint32_t i = 0; i < step->targets; i++) {
         outlet *out = outlet_of(w, (uint32_t)r, targets[i]);
-        if (!s || !w->request.all_shared) {
+        if (!s || !has_one_outlet(w)) {
             s = new_span(out, values, count, me->heard);
             s->lent = step->stable ? lent : NULL;
             out->bytes += bytes;
@@ -315,9 +413,9 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
     if (step->kind == DDL__REDUCE)
         writes = step->keep;
-    if (reads && !inside(src, count, step->space == DDL__IN ? w->in_count : w->out_count))
+    if (reads && !inside(src, count, step->space == DDL__IN ? me->in_count : me->out_count))
         return fail(w, "reads outside");
-    if (writes && !inside(dst, count, w->out_count))
+    if (writes && !inside(dst, count, me->out_count))
         return fail(w, "writes outside");
     if (!has_operands(w, r, step) || !has_room(w, r, step, count))
         return false;
@@ -425,51 +523,88 @@ static bool is_ring(const world *w)
     return strcmp(w->ranks[0].plan->name, "ring") == 0;
 }
 
-/* Of an all-reduce; `share` is the one in which i lies. In a ring it starts behind its owner. */
-static uint64_t expected(const world *w, int rank, int share, int64_t i)
+/* The result of a reduction, every share of which is added up from its own rank on. */
+static void expect_reduced(const world *w, uint64_t *want)
 {
-    int64_t count = w->request.count, block = rank * count;
-    switch (w->request.kind) {
-    case DDL__ALLREDUCE: return reduced(w, is_ring(w) ? share + 1 : 0, i);
-    case DDL__REDUCE_SCATTER:
-        if (!w->request.in_place)
-            return reduced(w, is_ring(w) ? rank + 1 : 0, block + i);
-        return i >= block && i < block + count ? reduced(w, is_ring(w) ? rank + 1 : 0, i)
-                                               : original(w, rank, false, i);
-    case DDL__ALLGATHER: return input((int)(i / count), i % count);
-    case DDL__BROADCAST: return input(w->request.root, i);
-    case DDL__BARRIER: break;
+    const ddl__request *request = &w->request;
+    bool chained = strcmp(w->ranks[0].plan->name, "chain") == 0;
+    for (int s = 0; s < request->size; s++) {
+        ddl__share share = ddl__share_of(request, s);
+        int first = is_ring(w) ? s + 1 : chained ? request->root + 1 : 0;
+        for (int64_t i = share.start; i < share.start + share.count; i++)
+            want[i] = reduced(w, first, i);
     }
-    return 0;
+}
+
+/* What comes from the other ranks' send buffers. */
+static void expect_blocks(const world *w, int r, uint64_t *want)
+{
+    const simulated_rank *me = &w->ranks[r];
+    for (int q = 0; q < w->request.size; q++) {
+        if (q == r && me->in_place && w->request.kind == DDL__SCATTER)
+            continue; /* stays where it is */
+        for (int64_t i = 0; i < me->from[q].count; i++)
+            want[me->from[q].start + i] = input(q, w->ranks[q].to[r].start + i);
+    }
+}
+
+/* The recv buffer of a rank; `want` holds what it was before. */
+static void expect(const world *w, int r, uint64_t *want)
+{
+    const simulated_rank *me = &w->ranks[r];
+    int64_t start = me->to[r].start;
+    switch (w->request.kind) {
+    case DDL__REDUCE_TO_ROOT:
+        if (r == w->request.root)
+            expect_reduced(w, want);
+        return;
+    case DDL__ALLREDUCE: expect_reduced(w, want); return;
+    case DDL__REDUCE_SCATTER:
+        for (int64_t i = start; i < start + me->to[r].count; i++)
+            want[me->in_place ? i : i - start] = reduced(w, is_ring(w) ? r + 1 : 0, i);
+        return;
+    case DDL__BROADCAST:
+        for (int64_t i = 0; i < me->out_count; i++)
+            want[i] = input(w->request.root, i);
+        return;
+    case DDL__ALLGATHER:
+    case DDL__GATHER:
+    case DDL__SCATTER:
+    case DDL__ALLTOALL: expect_blocks(w, r, want); return;
+    case DDL__BARRIER:
+    case DDL__SEND:
+    case DDL__RECV: return;
+    }
+}
+
+static const char *verify_rank(const world *w, int r)
+{
+    const ddl__request *request = &w->request;
+    const simulated_rank *me = &w->ranks[r];
+    uint64_t everybody = ((uint64_t)1 << request->size) - 1;
+    for (int64_t i = 0; !me->in_place && i < me->in_count; i++)
+        if (me->in[i] != original(w, r, true, i))
+            return "wrote to the input";
+    if (request->kind == DDL__BARRIER)
+        return me->heard == everybody ? NULL : "left the barrier too early";
+    size_t bytes = (size_t)me->out_count * sizeof *me->out;
+    if (request->kind == DDL__ALLREDUCE && r > 0) /* rank 0's is right */
+        return memcmp(me->out, w->ranks[0].out, bytes) ? "ranks differ" : NULL;
+    uint64_t *want = new_values(me->out_count);
+    for (int64_t i = 0; i < me->out_count; i++)
+        want[i] = original(w, r, false, i);
+    expect(w, r, want);
+    bool right = memcmp(me->out, want, bytes) == 0;
+    free(want);
+    return right ? NULL : "a wrong result";
 }
 
 static const char *verify(const world *w)
 {
-    const ddl__request *request = &w->request;
-    uint64_t everybody = ((uint64_t)1 << request->size) - 1;
-    for (int r = 0; r < request->size; r++) {
-        const simulated_rank *me = &w->ranks[r];
-        if (request->kind == DDL__BARRIER && me->heard != everybody)
-            return "left the barrier too early";
-        for (int64_t i = 0; !request->in_place && i < w->in_count; i++)
-            if (me->in[i] != original(w, r, true, i))
-                return "wrote to the input";
-        if (request->kind == DDL__BARRIER)
-            continue;
-        for (int64_t i = 0, share = -1, end = 0; i < w->out_count; i++) {
-            while (request->kind == DDL__ALLREDUCE && i == end) {
-                ddl__share next = ddl__share_of(request, (int)++share);
-                end = next.start + next.count;
-            }
-            if (request->kind == DDL__ALLREDUCE && r > 0) {
-                if (me->out[i] != w->ranks[0].out[i]) /* which is right */
-                    return "ranks differ";
-            } else if (me->out[i] != expected(w, r, (int)share, i)) {
-                return "a wrong result";
-            }
-        }
-    }
-    return NULL;
+    const char *error = NULL;
+    for (int r = 0; r < w->request.size && !error; r++)
+        error = verify_rank(w, r);
+    return error;
 }
 
 static const char *simulate(world *w, schedule how)

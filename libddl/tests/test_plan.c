@@ -9,10 +9,10 @@ static const char *describe(const world *w)
     static char text[256];
     const ddl__request *q = &w->request;
     snprintf(text, sizeof text,
-             "%s, kind %d, %d ranks, root %d, count %lld of %zu bytes, %s, segments of %lld, "
-             "window %lld, %u spans",
+             "%s, kind %d, %d ranks, root %d, count %lld of %zu bytes, %s, uneven %llu, segments "
+             "of %lld, window %lld, %u spans",
              w->ranks[0].plan->name, (int)q->kind, q->size, q->root, (long long)q->count,
-             q->element, q->in_place ? "in place" : "out of place",
+             q->element, q->in_place ? "in place" : "out of place", (unsigned long long)w->uneven,
              (long long)w->ranks[0].plan->segment, (long long)w->window, w->queue_room);
     return text;
 }
@@ -37,26 +37,31 @@ static void check_shape(const world *w)
 static void least(const world *w, int64_t *segments, unsigned *spans)
 {
     bool direct = strcmp(w->ranks[0].plan->name, "direct") == 0;
-    bool reduces = w->request.kind == DDL__ALLREDUCE || w->request.kind == DDL__REDUCE_SCATTER;
-    bool both = w->request.kind == DDL__ALLREDUCE;
+    bool both = w->request.kind == DDL__ALLREDUCE || w->request.kind == DDL__REDUCE_TO_ROOT;
+    bool reduces = both || w->request.kind == DDL__REDUCE_SCATTER;
     *segments = *spans = 1;
     if (is_ring(w)) {
         *segments = *spans = DDL__RING_DEPTH + 1;
     } else if (direct && w->request.kind != DDL__BROADCAST) { /* two waves */
         *segments = reduces ? 2 * (w->request.size - !both) : 2;
         *spans = both ? 4 : 2;
+    } else if (strcmp(w->ranks[0].plan->name, "pairwise") == 0) {
+        int lag = ddl__pairs_lag(&w->request);
+        *segments = lag + 1;
+        *spans = (unsigned)(lag / w->request.size + 1);
     }
 }
 
 /* Direct exchanges bound themselves: nobody runs further ahead than its peers' results let it. */
 static bool bounds_itself(const world *w)
 {
-    return w->request.all_shared && w->request.kind != DDL__BROADCAST;
+    return w->request.all_shared && !w->uneven && !is_rooted(&w->request) &&
+           w->request.kind != DDL__BROADCAST;
 }
 
-static void check_one(const ddl__request *request, schedule how, bool tight)
+static void check_one(const ddl__request *request, uint64_t uneven, schedule how, bool tight)
 {
-    world *w = world_create(request);
+    world *w = world_create(request, uneven);
     check_shape(w);
     int64_t segments;
     unsigned spans;
@@ -75,6 +80,15 @@ static void check_one(const ddl__request *request, schedule how, bool tight)
     world_destroy(w);
 }
 
+/* Messages are not planned. */
+enum { KINDS = DDL__ALLTOALL };
+
+static bool has_blocks(ddl__kind kind)
+{
+    return kind == DDL__REDUCE_SCATTER || kind == DDL__ALLGATHER || kind == DDL__GATHER ||
+           kind == DDL__SCATTER || kind == DDL__ALLTOALL;
+}
+
 /* Every kind, size and count, each with a few of the element sizes, segments, windows and
  * schedules: the more the cheaper it is; of the dearest only a part, or (4099 on 31) none. */
 static void test_all_plans(void)
@@ -84,17 +98,17 @@ static void test_all_plans(void)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         int p = sizes[s];
         const int64_t counts[] = {0, 1, 2, p - 1, p, p + 1, 100, 1000, 4099};
-        for (unsigned n = 0; n < 5 * 2 * 2 * 9; n++) {
-            ddl__request request = {.kind = (ddl__kind)(1 + n % 5),
+        for (unsigned n = 0; n < KINDS * 2 * 2 * 9; n++) {
+            ddl__request request = {.kind = (ddl__kind)(1 + n % KINDS),
                                     .size = p,
-                                    .count = counts[n / 20],
-                                    .in_place = n / 5 % 2,
-                                    .all_shared = n / 10 % 2};
+                                    .count = counts[n / (4 * KINDS)],
+                                    .in_place = n / KINDS % 2,
+                                    .all_shared = n / (2 * KINDS) % 2};
             if (request.kind == DDL__BARRIER)
                 request.in_place = false;
             if (request.kind == DDL__BROADCAST)
                 request.in_place = true;
-            bool blocks = request.kind == DDL__REDUCE_SCATTER || request.kind == DDL__ALLGATHER;
+            bool blocks = has_blocks(request.kind);
             int64_t cost = request.count * p * (blocks ? p : 1);
             bool large = cost > 100000;
             int repeats = 1 + (int)(10000 / (cost + 100 * p));
@@ -106,7 +120,8 @@ static void test_all_plans(void)
                 request.root = (int)random_below((uint64_t)p);
                 request.segment_bytes = large ? 1000 : segments[random_below(5)];
                 request.window = large ? 0 : windows[random_below(4)];
-                check_one(&request, (schedule)random_below(SCHEDULES), random_below(2));
+                uint64_t uneven = blocks && random_below(2) ? 1 + random_below(1 << 20) : 0;
+                check_one(&request, uneven, (schedule)random_below(SCHEDULES), random_below(2));
             }
         }
     }
@@ -123,7 +138,7 @@ static void test_bytes_sent(void)
                                     .element = 4,
                                     .all_shared = shared,
                                     .segment_bytes = 1024};
-            world *w = world_create(&request);
+            world *w = world_create(&request, 0);
             CHECK(strcmp(w->ranks[0].plan->name, shared ? "direct" : "ring") == 0, "%s",
                   describe(w));
             const char *error = simulate(w, IN_TURN);
@@ -134,6 +149,26 @@ static void test_bytes_sent(void)
                       (long long)w->ranks[r].sent, (long long)ideal, describe(w));
             world_destroy(w);
         }
+    }
+}
+
+/* Over wires everybody but the root sends what it has once; blocks go straight to whom they are
+ * for. */
+static void test_bytes_of_others(void)
+{
+    for (int kind = DDL__REDUCE_TO_ROOT; kind <= DDL__ALLTOALL; kind++) {
+        ddl__request request = {
+            .kind = (ddl__kind)kind, .size = 5, .root = 2, .count = 5000, .element = 4};
+        world *w = world_create(&request, 0);
+        const char *error = simulate(w, IN_TURN);
+        CHECK(!error, "%s: %s", error, describe(w));
+        for (int r = 0; r < request.size; r++) {
+            bool is_root = r == request.root;
+            int blocks = kind == DDL__ALLTOALL ? 4 : kind == DDL__SCATTER ? 4 * is_root : !is_root;
+            CHECK(w->ranks[r].sent == blocks * 20000, "rank %d sent %lld: %s", r,
+                  (long long)w->ranks[r].sent, describe(w));
+        }
+        world_destroy(w);
     }
 }
 
@@ -153,6 +188,16 @@ static void test_choice(void)
         {{.kind = DDL__ALLGATHER, .size = 4, .count = 1, .all_shared = true}, "direct"},
         {{.kind = DDL__BROADCAST, .size = 4, .count = 1, .in_place = true}, "chain"},
         {{.kind = DDL__BARRIER, .size = 4}, "dissemination"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 1024}, "one-shot"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 1025}, "chain"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 128}, "one-shot"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 129}, "chain"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2048, .all_shared = true}, "one-shot"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2049, .all_shared = true}, "direct"},
+        {{.kind = DDL__GATHER, .size = 4, .count = 1}, "pairwise"},
+        {{.kind = DDL__SCATTER, .size = 4, .count = 1, .all_shared = true}, "pairwise"},
+        {{.kind = DDL__ALLTOALL, .size = 4, .count = 1}, "pairwise"},
+        {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "alone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__request request = cases[i].request;
@@ -187,13 +232,14 @@ static void test_shares(void)
 
 static void test_segments(void)
 {
-    for (int n = 0; n < 2000; n++) {
-        ddl__request request = {.kind = (ddl__kind)(1 + n % 4),
+    for (int n = 0; n < 4000; n++) {
+        ddl__request request = {.kind =
+                                    n % 8 < 4 ? DDL__ALLREDUCE + n % 8 : DDL__GATHER - 5 + n % 8,
                                 .size = 2 + n % 30,
                                 .count = (int64_t)random_below(1 << 20),
                                 .element = (size_t)1 << n % 4,
                                 .in_place = true,
-                                .all_shared = n / 4 % 2,
+                                .all_shared = n / 8 % 2,
                                 .window = 64 << random_below(18)};
         ddl__plan *plan = ddl__plan_create(&request);
         CHECK(plan, "no plan");
@@ -213,7 +259,7 @@ static void test_segments(void)
 /* The largest counts do not overflow, and the last wave is the last with something to do. */
 static void test_huge(void)
 {
-    for (int n = 0; n < 8 * 4 * 2 * 2 * 5; n++) {
+    for (int n = 0; n < 8 * 4 * 2 * 2 * KINDS; n++) {
         size_t element = (size_t)1 << n / 8 % 4;
         ddl__request request = {.kind = (ddl__kind)(1 + n / 128),
                                 .size = 1 + n % 8,
@@ -223,7 +269,7 @@ static void test_huge(void)
                                 .in_place = true,
                                 .all_shared = n / 32 % 2,
                                 .segment_bytes = n % 3 ? 0 : INT64_MAX};
-        if (request.kind == DDL__REDUCE_SCATTER || request.kind == DDL__ALLGATHER)
+        if (has_blocks(request.kind))
             request.count /= request.size;
         ddl__plan *plan = ddl__plan_create(&request);
         CHECK(plan, "no plan");
@@ -291,9 +337,11 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     case DOUBLE: double_step(plan, i); return !copies;
     case SHORTEN: step->count--; return true;
     case SHIFT_SRC: step->src++; return !takes;
-    case SHIFT_DST: step->dst++; return takes || copies || step->finish; /* partials: anywhere */
+    case SHIFT_DST: /* partials: anywhere */
+        step->dst++;
+        return takes || copies || (step->finish && step->keep);
     case OTHER_SPACE: step->space ^= 1; return !takes && !w->request.in_place && !barrier;
-    case NOT_KEPT: step->keep = 0; return reduces && step->finish;
+    case NOT_KEPT: step->keep = 0; return reduces && step->finish && old.keep;
     case OTHER_FINISH: step->finish ^= 1; return reduces;
     case SWAP_OPERANDS:
         if (reduces) {
@@ -332,10 +380,11 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
 }
 
 /* Whether some schedule brings the mutation to light; true too where it does not apply. */
-static bool noticed(const ddl__request *request, mutation how, int rank, uint32_t i, int *applied)
+static bool noticed(const ddl__request *request, uint64_t uneven, mutation how, int rank,
+                    uint32_t i, int *applied)
 {
     for (int run = 0; run < 3 * SCHEDULES; run++) {
-        world *w = world_create(request);
+        world *w = world_create(request, uneven);
         bool does = break_step(w, rank, i, how);
         bool wrong = does && simulate(w, (schedule)(run % SCHEDULES));
         world_destroy(w);
@@ -346,22 +395,17 @@ static bool noticed(const ddl__request *request, mutation how, int rank, uint32_
     return false;
 }
 
-static void break_plans(ddl__request request, int applied[MUTATIONS])
+static void break_plans(ddl__request request, uint64_t uneven, int applied[MUTATIONS])
 {
     request.element = 8;
     request.segment_bytes = 64;
-    for (int rank = 0; rank < request.size; rank++) {
-        request.rank = rank;
-        ddl__plan *plan = ddl__plan_create(&request);
-        CHECK(plan, "no plan");
-        for (uint32_t i = 0; i < plan->n_steps; i++)
+    world *w = world_create(&request, uneven);
+    for (int rank = 0; rank < request.size; rank++)
+        for (uint32_t i = 0; i < w->ranks[rank].plan->n_steps; i++)
             for (int m = 0; m < MUTATIONS; m++)
-                CHECK(noticed(&request, (mutation)m, rank, i, &applied[m]),
-                      "mutation %d not noticed in step %u of rank %d of %d, %s, kind %d%s", m, i,
-                      rank, request.size, plan->name, (int)request.kind,
-                      request.in_place ? " in place" : "");
-        ddl__plan_destroy(plan);
-    }
+                CHECK(noticed(&request, uneven, (mutation)m, rank, i, &applied[m]),
+                      "mutation %d not noticed in step %u of rank %d: %s", m, i, rank, describe(w));
+    world_destroy(w);
 }
 
 static void test_simulator(void)
@@ -369,19 +413,23 @@ static void test_simulator(void)
     int applied[MUTATIONS] = {0};
     for (int size = 3; size <= 5; size++) {
         for (int shared = 0; shared < 2; shared++) {
-            for (int kind = DDL__ALLREDUCE; kind <= DDL__BARRIER; kind++) {
+            for (int kind = DDL__ALLREDUCE; kind <= KINDS; kind++) {
+                bool reduces = kind == DDL__ALLREDUCE || kind == DDL__REDUCE_TO_ROOT;
                 ddl__request request = {
                     .kind = (ddl__kind)kind, .size = size, .count = 50, .all_shared = shared};
+                request.root = size / 2;
                 request.in_place = kind == DDL__BROADCAST;
-                break_plans(request, applied); /* the all-reduce: one-shot */
+                break_plans(request, 0, applied); /* the reductions: one-shot */
+                if (has_blocks(request.kind))
+                    break_plans(request, 1, applied);
                 if (kind != DDL__BARRIER) {
                     request.in_place = true;
-                    break_plans(request, applied);
+                    break_plans(request, 0, applied);
                 }
                 request.in_place = kind == DDL__BROADCAST;
                 request.count = 1200;
-                if (kind == DDL__ALLREDUCE)
-                    break_plans(request, applied);
+                if (reduces)
+                    break_plans(request, 0, applied);
             }
         }
     }
@@ -394,7 +442,7 @@ static void test_deadlock(void)
 {
     ddl__request request = {
         .kind = DDL__ALLREDUCE, .size = 8, .count = 20000, .element = 4, .segment_bytes = 64};
-    world *w = world_create(&request);
+    world *w = world_create(&request, 0);
     w->queue_room = DDL__RING_DEPTH - 1;
     const char *error = simulate(w, IN_TURN);
     CHECK(error && strcmp(error, "deadlock") == 0, "%s", describe(w));
@@ -409,6 +457,7 @@ int main(void)
     test_huge();
     test_all_plans();
     test_bytes_sent();
+    test_bytes_of_others();
     test_deadlock();
     test_simulator();
     return 0;

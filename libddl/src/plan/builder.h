@@ -25,7 +25,12 @@ enum {
 
     /* Segments that a ring keeps under way on each link: enough to hide a hop's latency, few enough
      * for DDL__LINK_SPANS and for a small window. */
-    DDL__RING_DEPTH = 8
+    DDL__RING_DEPTH = 8,
+
+    /* Spans that a pairwise exchange keeps under way, to all peers together: the least hide a
+     * wire's latency where there are few peers, the most leave room for long segments. */
+    DDL__PAIRS_LEAST_WIRES = 8,
+    DDL__PAIRS_MOST = 16
 };
 
 typedef struct ddl__builder {
@@ -72,18 +77,25 @@ static inline int ddl__around(const ddl__request *request, int64_t distance)
 /* Append a step; none if its count is 0. Its operand and target fields are filled in here. */
 void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets);
 
-/* What rank `i` is responsible for: an equal part of an all-reduce, beginning on a cache line and
- * at most one line longer than any other; its block of a reduce-scatter or an all-gather. */
-typedef struct ddl__share {
-    int64_t start, count;
-} ddl__share;
+/* What rank `i` is responsible for: an equal part of what is reduced to one result, beginning on a
+ * cache line and at most one line longer than any other; its block of a reduce-scatter or an
+ * all-gather. */
 ddl__share ddl__share_of(const ddl__request *request, int i);
+
+/* What of this rank's send buffer is meant for rank `i`, and where in its recv buffer lies what
+ * comes from there. */
+ddl__share ddl__block_to(const ddl__request *request, int i);
+ddl__share ddl__block_from(const ddl__request *request, int i);
+
+/* Rounds between a pairwise exchange's sending and taking. */
+int ddl__pairs_lag(const ddl__request *request);
 
 /* The algorithms. Each adds its steps and returns how many whole segments must fit the window. */
 int64_t ddl__build_one_shot(ddl__builder *builder);
 int64_t ddl__build_direct(ddl__builder *builder);
 int64_t ddl__build_ring(ddl__builder *builder);
 int64_t ddl__build_chain(ddl__builder *builder);
+int64_t ddl__build_pairwise(ddl__builder *builder);
 int64_t ddl__build_dissemination(ddl__builder *builder);
 
 #endif

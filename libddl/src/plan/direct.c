@@ -15,7 +15,7 @@ static void take_from_others(ddl__builder *builder, uint32_t skew)
 }
 
 /* Hand out the others' shares; one wave later reduce the own one, and give it to `targets`. */
-static void reduce_own_share(ddl__builder *builder, int64_t dst, ddl__ranks targets)
+static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl__ranks targets)
 {
     const ddl__request *request = builder->request;
     for (int i = 1; i < request->size; i++) {
@@ -27,9 +27,9 @@ static void reduce_own_share(ddl__builder *builder, int64_t dst, ddl__ranks targ
     }
     ddl__share own = ddl__share_of(request, request->rank);
     ddl__step reduce = {.kind = DDL__REDUCE,
-                        .keep = 1,
+                        .keep = keep,
                         .finish = 1,
-                        .stable = 1,
+                        .stable = keep,
                         .skew = 1,
                         .src = own.start,
                         .dst = dst,
@@ -42,7 +42,7 @@ static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
-    reduce_own_share(builder, own.start, ddl__others(request));
+    reduce_own_share(builder, true, own.start, ddl__others(request));
     take_from_others(builder, 2);
     return (int64_t)DDL__WAVES * request->size;
 }
@@ -51,8 +51,21 @@ static int64_t build_reduce_scatter(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
-    reduce_own_share(builder, request->in_place ? own.start : 0, ddl__nobody());
+    reduce_own_share(builder, true, request->in_place ? own.start : 0, ddl__nobody());
     return (int64_t)DDL__WAVES * (request->size - 1);
+}
+
+/* As an all-reduce, but only the root gets the results, and only its buffer is written. */
+static int64_t build_reduce_to_root(ddl__builder *builder)
+{
+    const ddl__request *request = builder->request;
+    ddl__share own = ddl__share_of(request, request->rank);
+    bool is_root = request->rank == request->root;
+    reduce_own_share(builder, is_root, own.start,
+                     is_root ? ddl__nobody() : ddl__one(request->root));
+    if (is_root)
+        take_from_others(builder, 2);
+    return (int64_t)DDL__WAVES * request->size;
 }
 
 static int64_t build_allgather(ddl__builder *builder)
@@ -91,12 +104,12 @@ int64_t ddl__build_direct(ddl__builder *builder)
     case DDL__REDUCE_SCATTER: return build_reduce_scatter(builder);
     case DDL__ALLGATHER: return build_allgather(builder);
     case DDL__BROADCAST: return build_broadcast(builder);
-    case DDL__BARRIER: break; /* needs no buffers: see dissemination.c */
-    case DDL__REDUCE_TO_ROOT:
-    case DDL__GATHER:
+    case DDL__REDUCE_TO_ROOT: return build_reduce_to_root(builder);
+    case DDL__BARRIER: /* needs no buffers: see dissemination.c */
+    case DDL__GATHER:  /* see pairwise.c */
     case DDL__SCATTER:
     case DDL__ALLTOALL:
-    case DDL__SEND:
+    case DDL__SEND: /* are not planned */
     case DDL__RECV: break;
     }
     return 1;

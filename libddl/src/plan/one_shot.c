@@ -1,5 +1,5 @@
-/* Everybody sends everything to everybody, and everybody reduces all of it. More bytes than needed,
- * but one hop. */
+/* Everybody sends everything to everybody, or to the root, and everybody there reduces all of it.
+ * More bytes than needed, but one hop. */
 #include "plan/builder.h"
 
 int64_t ddl__build_one_shot(ddl__builder *builder)
@@ -9,7 +9,11 @@ int64_t ddl__build_one_shot(ddl__builder *builder)
     ddl__step publish = {
         .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
     ddl__step reduce = {.kind = DDL__REDUCE, .keep = 1, .finish = 1, .count = request->count};
-    ddl__add(builder, publish, ddl__nobody(), ddl__others(request));
-    ddl__add(builder, reduce, ddl__everyone(request), ddl__nobody());
+    bool rooted = request->kind == DDL__REDUCE_TO_ROOT, is_root = request->rank == request->root;
+    if (!rooted || !is_root)
+        ddl__add(builder, publish, ddl__nobody(),
+                 rooted ? ddl__one(request->root) : ddl__others(request));
+    if (!rooted || is_root)
+        ddl__add(builder, reduce, ddl__everyone(request), ddl__nobody());
     return DDL__WAVES;
 }

@@ -13,9 +13,10 @@ static int64_t build_alone(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     bool two_buffers = request->kind != DDL__BROADCAST && request->kind != DDL__BARRIER;
+    ddl__share from = ddl__block_to(request, 0), to = ddl__block_from(request, 0);
+    ddl__step copy = {.kind = DDL__COPY, .src = from.start, .dst = to.start, .count = from.count};
     if (two_buffers && !request->in_place)
-        ddl__add(builder, (ddl__step){.kind = DDL__COPY, .count = request->count}, ddl__nobody(),
-                 ddl__nobody());
+        ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
     return 1;
 }
 
@@ -24,22 +25,34 @@ static bool fits_one_shot(const ddl__request *request)
     int64_t bytes = request->count * (int64_t)request->element;
     if (request->all_shared)
         return bytes <= DDL__ONE_SHOT_SHARED;
+    if (request->kind == DDL__REDUCE_TO_ROOT) /* only the root's wire carries more than needed */
+        return bytes <= DDL__ONE_SHOT_WIRES &&
+               bytes * request->size <= DDL__ONE_SHOT_WIRES * DDL__ONE_SHOT_WIRES_RANKS;
     return bytes <= DDL__ONE_SHOT_WIRES && request->size <= DDL__ONE_SHOT_WIRES_RANKS;
+}
+
+static bool is_pairwise(const ddl__request *request)
+{
+    return request->kind == DDL__GATHER || request->kind == DDL__SCATTER ||
+           request->kind == DDL__ALLTOALL;
 }
 
 /* Depends on nothing that differs between ranks, and for what is reduced on nothing measured: the
  * order of additions must be the same everywhere and from run to run. */
 static algorithm choose(const ddl__request *request)
 {
+    bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     if (request->size == 1)
         return (algorithm){"alone", build_alone};
     if (request->kind == DDL__BARRIER)
         return (algorithm){"dissemination", ddl__build_dissemination};
-    if (request->kind == DDL__ALLREDUCE && fits_one_shot(request))
+    if (is_pairwise(request))
+        return (algorithm){"pairwise", ddl__build_pairwise};
+    if (reduces && fits_one_shot(request))
         return (algorithm){"one-shot", ddl__build_one_shot};
     if (request->all_shared)
         return (algorithm){"direct", ddl__build_direct};
-    if (request->kind == DDL__BROADCAST)
+    if (request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT)
         return (algorithm){"chain", ddl__build_chain};
     return (algorithm){"ring", ddl__build_ring};
 }
@@ -49,9 +62,12 @@ static int64_t pieces_of(int64_t count, int64_t segment)
     return count / segment + (count % segment != 0);
 }
 
-/* Every rank's plan has a step over the longest share, so all ranks choose the same segment. */
-static int64_t longest_step(const ddl__plan *plan)
+/* Every rank's plan has a step over the longest share, so all ranks choose the same segment. Where
+ * ranks know only their own blocks, they choose it as for an endless one. */
+static int64_t longest_step(const ddl__request *request, const ddl__plan *plan)
 {
+    if (request->sent && is_pairwise(request))
+        return INT64_MAX;
     int64_t longest = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++)
         if (plan->steps[i].count > longest)
@@ -109,7 +125,7 @@ ddl__plan *ddl__plan_create(const ddl__request *request)
         return NULL;
     }
     plan->name = chosen.name;
-    plan->segment = choose_segment(request, longest_step(plan), spans);
+    plan->segment = choose_segment(request, longest_step(request, plan), spans);
     plan->waves = count_waves(plan);
     return plan;
 }

@@ -78,12 +78,21 @@ typedef struct ddl__plan {
     uint32_t *ranks; /* operands and targets of all steps */
 } ddl__plan;
 
+/* Part of a buffer, in elements. */
+typedef struct ddl__share {
+    int64_t start, count;
+} ddl__share;
+
 /* What is asked for. */
 typedef struct ddl__request {
     ddl__kind kind;
     int rank, size, root;
-    int64_t count; /* as in the public call: of a block for reduce-scatter and all-gather, whose
-                      blocks together are less than 2^63 bytes; barrier: ignored */
+    int64_t count; /* as in the public call: of a block where buffers hold one for each rank, which
+                      together are less than 2^63 bytes; barrier, uneven blocks: ignored */
+    /* Uneven blocks, by rank: those of the send buffer that go to it, those of the recv buffer that
+       come from it. Equal on all ranks are the counts of an all-gather and a reduce-scatter; of the
+       other kinds, those of the two ends. NULL: even. Borrowed until the plan is made. */
+    const ddl__share *sent, *received;
     size_t element;
     bool in_place;         /* send and recv are one buffer */
     bool all_shared;       /* all ranks share memory */

@@ -68,8 +68,26 @@ int64_t ddl__build_ring(ddl__builder *builder)
     return DDL__RING_DEPTH + DDL__WAVES;
 }
 
+/* A reduction to the root: from the rank behind it on, each adds its own to what it passes on. Only
+ * the root's buffer is written. */
+static void add_reducing_link(ddl__builder *builder)
+{
+    const ddl__request *request = builder->request;
+    bool is_root = request->rank == request->root;
+    ddl__ranks incoming_then_own = {request->rank - 1, 2}, next = ddl__one(request->rank + 1);
+    ddl__step step = {.kind = DDL__REDUCE, .count = request->count};
+    if (ddl__around(request, -1) == request->root) {
+        step.kind = DDL__PUBLISH;
+        step.stable = 1;
+        ddl__add(builder, step, ddl__nobody(), next);
+    } else {
+        step.keep = step.finish = is_root;
+        ddl__add(builder, step, incoming_then_own, is_root ? ddl__nobody() : next);
+    }
+}
+
 /* A broadcast: from the root on, each rank passes on what it takes. */
-int64_t ddl__build_chain(ddl__builder *builder)
+static void add_passing_link(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     bool is_last = ddl__around(request, 1) == request->root;
@@ -81,5 +99,13 @@ int64_t ddl__build_chain(ddl__builder *builder)
     } else {
         ddl__add(builder, step, ddl__one(request->rank - 1), next);
     }
+}
+
+int64_t ddl__build_chain(ddl__builder *builder)
+{
+    if (builder->request->kind == DDL__BROADCAST)
+        add_passing_link(builder);
+    else
+        add_reducing_link(builder);
     return DDL__WAVES;
 }
