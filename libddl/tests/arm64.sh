@@ -1,5 +1,5 @@
 #!/bin/sh
-# arm64.sh - the reduce layer and its test, built for arm64 and run under qemu. Exit 77: skipped.
+# arm64.sh - the reduce layer and its tests, built for arm64 and run under qemu. Exit 77: skipped.
 set -eu
 libddl=$(cd "$(dirname "$0")/.." && pwd)
 cc=${CC_ARM64:-aarch64-linux-gnu-gcc}
@@ -24,6 +24,9 @@ compile src/base/dtype.c
 compile src/reduce/dispatch.c
 compile src/reduce/portable.c
 compile src/reduce/neon.c -O3
-compile tests/test_reduce.c
-"$cc" -static "$build"/*.o -lm -o "$build/test_reduce"
-"$qemu" "$build/test_reduce"
+set -- "$build"/*.o
+for test in test_reduce test_reduce_small_floats test_reduce_scale; do
+    compile "tests/$test.c"
+    "$cc" -static "$build/$test.o" "$@" -lm -o "$build/$test"
+    "$qemu" "$build/$test"
+done

@@ -178,6 +178,122 @@ static void reductions(ddl_comm *comm, const job *j)
     free(kept - 1);
 }
 
+/* To each root in turn; the others' recv buffers stay as they were. */
+static void reductions_to_root(ddl_comm *comm, const job *j)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t n = j->count;
+    size_t block = (size_t)n * ddl_dtype_size(j->dtype);
+    bool in_place = j->variant & 1;
+    ddl_work *work = NULL, **w = j->variant & 2 ? &work : NULL;
+    unsigned char *send = buffer(n, j->dtype), *recv = buffer(n, j->dtype);
+    unsigned char *want = buffer(n, j->dtype), *kept = buffer(n, j->dtype);
+    fill(kept, j, rank, 0, n);
+
+    for (int root = 0; root < size; root++) {
+        bool is_root = rank == root, without = !in_place && !is_root && root % 2;
+        memcpy(send, kept, block);
+        memset(recv, 0x5a, block);
+        if (in_place)
+            memcpy(recv, send, block);
+        memcpy(want, recv, block);
+        if (is_root)
+            fill_reduced(want, j, size, 0, n);
+        done(ddl_reduce(comm, in_place ? NULL : send, without ? NULL : recv, n, j->dtype, j->op,
+                        root, NULL, w),
+             &work);
+        expect(recv, want, n, j, "reduce", rank);
+        expect(send, kept, n, j, "reduce's send", rank);
+    }
+    free(send - 1);
+    free(recv - 1);
+    free(want - 1);
+    free(kept - 1);
+}
+
+/* Elements that rank a sends to rank b: a's, beginning at b. */
+static void fill_pair(unsigned char *at, const job *j, int a, int b)
+{
+    fill(at, j, a, b, j->count);
+}
+
+static void gathers(ddl_comm *comm, const job *j, int root, unsigned char *send,
+                    unsigned char *recv, unsigned char *want)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t n = j->count;
+    size_t block = (size_t)n * ddl_dtype_size(j->dtype);
+    bool is_root = rank == root, in_place = is_root && j->variant & 1;
+    ddl_work *work = NULL, **w = j->variant & 2 ? &work : NULL;
+
+    memset(recv, 0x5a, block * (size_t)size);
+    memcpy(want, recv, block * (size_t)size);
+    for (int r = 0; is_root && r < size; r++)
+        fill_pair(want + (size_t)r * block, j, r, root);
+    fill_pair(in_place ? recv + (size_t)rank * block : send, j, rank, root);
+    const unsigned char *given = !in_place ? send : root % 2 ? recv : NULL;
+    done(ddl_gather(comm, given, is_root || root % 2 ? recv : NULL, n, j->dtype, root, NULL, w),
+         &work);
+    expect(recv, want, n * size, j, "gather", rank);
+}
+
+static void scatters(ddl_comm *comm, const job *j, int root, unsigned char *send,
+                     unsigned char *recv, unsigned char *want)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t n = j->count;
+    size_t block = (size_t)n * ddl_dtype_size(j->dtype);
+    bool is_root = rank == root, in_place = is_root && j->variant & 1;
+    ddl_work *work = NULL, **w = j->variant & 2 ? &work : NULL;
+
+    for (int r = 0; r < size; r++)
+        fill_pair(send + (size_t)r * block, j, root, r);
+    memset(recv, 0x5a, block * (size_t)size);
+    memcpy(want, recv, block * (size_t)size);
+    if (!in_place)
+        fill_pair(want, j, root, rank);
+    done(ddl_scatter(comm, is_root || root % 2 ? send : NULL,
+                     !in_place  ? recv
+                     : root % 2 ? send
+                                : NULL,
+                     n, j->dtype, root, NULL, w),
+         &work);
+    expect(recv, want, n * size, j, "scatter", rank);
+    for (int r = 0; r < size; r++)
+        fill_pair(want + (size_t)r * block, j, root, r);
+    expect(send, want, n * size, j, "scatter's send", rank);
+}
+
+static void exchanges(ddl_comm *comm, const job *j)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t n = j->count;
+    size_t block = (size_t)n * ddl_dtype_size(j->dtype);
+    bool in_place = j->variant & 1;
+    ddl_work *work = NULL, **w = j->variant & 2 ? &work : NULL;
+    unsigned char *send = buffer(n * size, j->dtype), *recv = buffer(n * size, j->dtype);
+    unsigned char *want = buffer(n * size, j->dtype);
+
+    for (int root = 0; root < size; root++) {
+        gathers(comm, j, root, send, recv, want);
+        scatters(comm, j, root, send, recv, want);
+    }
+    memset(recv, 0x5a, block * (size_t)size);
+    for (int r = 0; r < size; r++) {
+        fill_pair((in_place ? recv : send) + (size_t)r * block, j, rank, r);
+        fill_pair(want + (size_t)r * block, j, r, rank);
+    }
+    done(ddl_alltoall(comm, in_place ? NULL : send, recv, n, j->dtype, NULL, w), &work);
+    expect(recv, want, n * size, j, "all-to-all", rank);
+    for (int r = 0; r < size; r++)
+        fill_pair(want + (size_t)r * block, j, rank, r);
+    if (!in_place)
+        expect(send, want, n * size, j, "all-to-all's send", rank);
+    free(send - 1);
+    free(recv - 1);
+    free(want - 1);
+}
+
 static void movements(ddl_comm *comm, const job *j)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -224,9 +340,13 @@ static void matrix(ddl_comm *comm, void *argument)
                     j.op = ops[o];
                     if (s->counts[c] < 100000 || (o + d) % 4 == variant)
                         reductions(comm, &j);
+                    if (s->counts[c] < 100000 ? d % OPS == o : (o + d) % 16 == variant)
+                        reductions_to_root(comm, &j);
                 }
                 if (s->counts[c] < 100000 || d % 4 == variant)
                     movements(comm, &j);
+                if (s->counts[c] < 100000 || d == variant)
+                    exchanges(comm, &j);
             }
 }
 

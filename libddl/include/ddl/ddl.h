@@ -273,7 +273,8 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * read. Where a rank gives or receives nothing, its pointer is ignored.
  * Arrays of counts and displacements have one entry per rank, in elements, and are borrowed for the
  * call only. Displacements NULL: blocks lie one behind the other in rank order. Blocks that are
- * written must not overlap.
+ * written must not overlap. When two ranks do not agree on whether a block between them is empty,
+ * nothing may tell before their next operation (DDL_EMISMATCH) or the limit (DDL_EEXPIRED).
  * work NULL: blocks until complete. Else *work is owned by the caller (ddl_work_destroy), and both
  * buffers are borrowed until it is complete. options may be NULL.
  * After a failure the contents of recv are undefined. Thread-safe; threads that share one comm must
@@ -330,7 +331,7 @@ DDL_API ddl_status ddl_gather(ddl_comm *comm, const void *send, void *recv, int6
                               ddl_work **work);
 
 /* As ddl_gather, with count elements from this rank, and on root counts[r] from rank r, which come
- * to displs[r] of recv. Elsewhere counts and displs are ignored. */
+ * to displs[r] of recv; there counts[root] is count. Elsewhere counts and displs are ignored. */
 DDL_API ddl_status ddl_gatherv(ddl_comm *comm, const void *send, int64_t count, void *recv,
                                const int64_t *counts, const int64_t *displs, ddl_dtype dtype,
                                int root, const ddl_options *options, ddl_work **work);
@@ -342,7 +343,7 @@ DDL_API ddl_status ddl_scatter(ddl_comm *comm, const void *send, void *recv, int
                                ddl_work **work);
 
 /* As ddl_scatter, with count elements for this rank, and on root counts[r] for rank r, which lie at
- * displs[r] of send. Elsewhere counts and displs are ignored. */
+ * displs[r] of send; there counts[root] is count. Elsewhere counts and displs are ignored. */
 DDL_API ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
                                 const int64_t *displs, void *recv, int64_t count, ddl_dtype dtype,
                                 int root, const ddl_options *options, ddl_work **work);

@@ -1,28 +1,56 @@
 #include "api/submit.h"
 
+#include <stdlib.h>
+
 #include "api/check_object.h"
 #include "api/take_struct.h"
 #include "base/dtype.h"
 
-/* Bytes that one buffer may have; keeps all later sums of offsets within 64 bits. */
-static const int64_t BYTES_MAX = (int64_t)1 << 60, COUNT_MAX = ((int64_t)1 << 48) - 1;
-
-static ddl_status check_buffers(const ddl__buffers *b, int64_t count, size_t element)
+/* From the first to the last element of all blocks. */
+static ddl__share extent(const ddl__share *blocks, int n)
 {
-    const char *send = b->send, *recv = b->recv;
-    if (count == 0)
-        return DDL_OK;
-    if (!recv)
-        return ddl__fail(DDL_EINVAL, "recv is NULL, count is %lld", (long long)count);
-    if (!send || send == recv)
-        return DDL_OK;
-    size_t n = (size_t)count * element;
-    size_t sent = n * (size_t)b->send_blocks, received = n * (size_t)b->recv_blocks;
-    if (send < recv + received && recv < send + sent)
+    int64_t start = INT64_MAX, end = 0;
+    for (int i = 0; i < n; i++) {
+        ddl__share block = blocks[i];
+        if (block.count && block.start < start)
+            start = block.start;
+        if (block.count && block.start + block.count > end)
+            end = block.start + block.count;
+    }
+    return end ? (ddl__share){start, end - start} : (ddl__share){0, 0};
+}
+
+static ddl_status check_overlap(const ddl__buffers *b, ddl__share sent, ddl__share received,
+                                size_t element)
+{
+    size_t send_bytes = (size_t)sent.count * element, recv_bytes = (size_t)received.count * element;
+    uintptr_t send = (uintptr_t)b->send + (size_t)sent.start * element;
+    uintptr_t recv = (uintptr_t)b->recv + (size_t)received.start * element;
+    if (send < recv + recv_bytes && recv < send + send_bytes)
         return ddl__fail(DDL_EINVAL,
                          "send and recv overlap: %zu bytes at %p, %zu bytes at %p; in place means "
                          "send == recv or send NULL",
-                         sent, b->send, received, b->recv);
+                         send_bytes, (void *)send, recv_bytes, (void *)recv);
+    return DDL_OK;
+}
+
+/* Decide what is in place, and forget pointers that are to be ignored. */
+static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
+{
+    ddl__share sent = {0, b->send_blocks * call->count};
+    ddl__share received = {0, b->recv_blocks * call->count};
+    if (call->blocks) {
+        sent = extent(call->blocks, comm->size);
+        received = extent(call->blocks + comm->size, comm->size);
+    }
+    call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
+    call->recv = received.count ? b->recv : NULL;
+    if (sent.count && !call->send)
+        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is no buffer to send from");
+    if (received.count && !b->recv)
+        return ddl__fail(DDL_EINVAL, "recv is NULL, for %lld elements", (long long)received.count);
+    if (sent.count && received.count && call->send != call->recv)
+        return check_overlap(b, sent, received, ddl__dtype_size(call->dtype));
     return DDL_OK;
 }
 
@@ -33,10 +61,12 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
         return ddl__fail(DDL_EINVAL, "count is %lld", (long long)call->count);
     if (!element)
         return ddl__fail(DDL_EINVAL, "dtype is %d, which is none", (int)call->dtype);
-    if (call->count > COUNT_MAX || call->count > BYTES_MAX / (int64_t)element / comm->size)
+    if (call->count > DDL__COUNT_MAX ||
+        call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
         return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
                          (long long)call->count, comm->size);
-    bool reduces = call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER;
+    bool reduces = call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
+                   call->kind == DDL__REDUCE_TO_ROOT;
     if (reduces && (call->op < DDL_SUM || call->op > DDL_LOGICAL_OR))
         return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)call->op);
     if (call->root < 0 || call->root >= comm->size)
@@ -71,8 +101,8 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->timeout_ms = own->timeout_ms ? own->timeout_ms : limit_ms;
     call->queued = own->queued;
     call->user = own->user;
-    call->prescale = own->prescale != 0 ? own->prescale : 1;
-    call->postscale = own->postscale != 0 ? own->postscale : 1;
+    call->prescale = own->prescale == 1 ? 0 : own->prescale;
+    call->postscale = own->postscale == 1 ? 0 : own->postscale;
 }
 
 /* A call with options.group is kept for later. */
@@ -98,12 +128,42 @@ static ddl_status collect(ddl_comm *comm, const ddl__call *call, const ddl_optio
     return ddl__group_add(group, call);
 }
 
+static bool reduces(const ddl__call *call)
+{
+    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
+           call->kind == DDL__REDUCE_TO_ROOT;
+}
+
+static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
+{
+    if (own->prescale == 0 && own->postscale == 0)
+        return DDL_OK;
+    const char *which = own->prescale != 0 ? "prescale" : "postscale";
+    double factor = own->prescale != 0 ? own->prescale : own->postscale;
+    if (!reduces(call))
+        return ddl__fail(DDL_EINVAL, "options.%s is %g, but this operation reduces nothing", which,
+                         factor);
+    ddl__class class = ddl__dtype_class(call->dtype);
+    if (class != DDL__FLOAT && class != DDL__COMPLEX)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "options.%s is %g, but %s cannot be scaled: only floats "
+                         "and complex numbers can",
+                         which, factor, ddl__dtype_name(call->dtype));
+    return DDL_OK;
+}
+
 ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
                             ddl_work **work)
 {
+    ddl_status status = check_scales(call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);
-    return own->group ? collect(comm, call, own, work)
-                      : ddl__engine_submit(comm->engine, call, work);
+    if (status == DDL_OK && !own->group)
+        return ddl__engine_submit(comm->engine, call, work);
+    if (status == DDL_OK)
+        status = collect(comm, call, own, work);
+    if (status != DDL_OK)
+        free(call->blocks);
+    return status;
 }
 
 ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers b, const ddl_options *options,
@@ -114,12 +174,11 @@ ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers b, const ddl
     if (status == DDL_OK)
         status = check_call(comm, &call);
     if (status == DDL_OK)
-        status = check_buffers(&b, call.count, ddl__dtype_size(call.dtype));
+        status = take_buffers(comm, &call, &b);
     if (status == DDL_OK)
         status = ddl__take_options(&own, options, work);
-    if (status != DDL_OK)
-        return status;
-    call.send = b.send ? b.send : b.recv;
-    call.recv = b.recv;
-    return ddl__submit_call(comm, &call, &own, work);
+    if (status == DDL_OK)
+        return ddl__submit_call(comm, &call, &own, work);
+    free(call.blocks);
+    return status;
 }

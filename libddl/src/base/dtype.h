@@ -1,15 +1,32 @@
-/* dtype.h - the element types: size and name. */
+/* dtype.h - element types and reductions: names, sizes, and which reduction which type has. */
 #ifndef DDL_BASE_DTYPE_H
 #define DDL_BASE_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "ddl/ddl.h"
+
+/* Types that have the same reductions. */
+typedef enum ddl__class {
+    DDL__NO_CLASS, /* of an unknown dtype */
+    DDL__TRUTH,    /* bool */
+    DDL__INTEGER,
+    DDL__FLOAT, /* fp8 included */
+    DDL__COMPLEX
+} ddl__class;
+ddl__class ddl__dtype_class(unsigned dtype);
 
 /* 0 for an unknown dtype. */
 size_t ddl__dtype_size(unsigned dtype);
 
 /* "f32"; "?" for an unknown dtype. */
 const char *ddl__dtype_name(unsigned dtype);
+
+/* "sum"; "?" for an unknown op. */
+const char *ddl__op_name(unsigned op);
+
+/* Whether elements of that type are reduced by that op; false also when one of them is unknown. */
+bool ddl__reduces(unsigned dtype, unsigned op);
 
 #endif

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "engine/staging.h"
 
 void ddl__report(ddl__engine *engine)
 {
@@ -33,10 +34,12 @@ static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status
 
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
+    ddl__stage_drop(work);
     if (work->group) {
         finish_part(engine, work->group, status);
         return;
     }
+    free(work->call.blocks);
     if (work->abandoned) {
         if (work->call.queued)
             engine->queued--;

@@ -6,8 +6,12 @@
 
 enum { DDL__CALL_MAX = 128 };
 
-/* What two ranks compare: sequence, kind, dtype, op, root and count. */
+/* What two ranks compare: sequence, kind, dtype, op, even or uneven, root and count. */
 ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
+
+/* The signature of a block's spans in an operation on uneven blocks: its count is the block's,
+ * since the others' need not be known to both ranks. */
+void ddl__sign_block(ddl__signature *signature, int64_t count);
 
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);

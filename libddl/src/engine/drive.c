@@ -15,23 +15,27 @@ enum {
     LIMIT_PASSES = 4 /* how often an operation that gets on looks at its limit */
 };
 
-static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank)
+static const char *own_name(const ddl__engine *engine)
+{
+    return engine->config.names[engine->config.rank];
+}
+
+/* The comm ends because of what a link's state says. `call` is what this rank called. */
+static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, const char *call)
 {
     const char *name = engine->config.names[rank];
-    char mine[DDL__CALL_MAX], theirs[DDL__CALL_MAX];
+    char theirs[DDL__CALL_MAX];
     int status, skip = 0;
     switch (link->state) {
     case DDL__LINK_OPEN: break;
     case DDL__LINK_MISMATCH:
         ddl__describe_signature(theirs, sizeof theirs, &link->found);
-        ddl__describe_signature(mine, sizeof mine, &engine->ordered.current->signature);
         ddl__fail_all(engine, DDL_EMISMATCH, "%s called %s; %s called %s", name, theirs,
-                      engine->config.names[engine->config.rank], mine);
+                      own_name(engine), call);
         break;
     case DDL__LINK_LEFT:
-        ddl__describe_signature(mine, sizeof mine, &engine->ordered.current->signature);
         ddl__fail_all(engine, DDL_EPEER, "%s left the comm while %s called %s", name,
-                      engine->config.names[engine->config.rank], mine);
+                      own_name(engine), call);
         break;
     case DDL__LINK_ABORTED:
         if (sscanf(link->reason, "%d %n", &status, &skip) < 1 || status >= 0)
@@ -44,35 +48,44 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank)
     }
 }
 
-/* Fail when the current operation has run past its own limit. */
-static void check_limit(ddl__engine *engine)
+/* Fail when the stream's current operation has run past its own limit. */
+static void check_limit(ddl__engine *engine, const ddl__stream *stream)
 {
-    if (!engine->ordered.current || ddl__now() <= engine->ordered.current->deadline)
+    const ddl_work *work = stream->current;
+    if (!work || ddl__now() <= work->deadline)
         return;
     char text[DDL__CALL_MAX];
-    ddl__describe_signature(text, sizeof text, &engine->ordered.current->signature);
-    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
-                  engine->config.names[engine->config.rank], text,
-                  (long long)engine->ordered.current->call.timeout_ms);
+    ddl__describe_signature(text, sizeof text, &work->signature);
+    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms", own_name(engine),
+                  text, (long long)work->call.timeout_ms);
 }
 
-/* Fail when a peer killed the comm, or when what blocks cannot come any more. Only
- * after a run that found nothing to do, since a peer's last spans count more than its end. */
+/* Fail when what blocks the stream cannot come any more. */
+static void check_stream(ddl__engine *engine, ddl__stream *stream)
+{
+    int rank;
+    if (!stream->current)
+        return;
+    ddl__link *culprit = ddl__run_culprit(&stream->runner, stream->current, &rank);
+    if (culprit) {
+        char call[DDL__CALL_MAX];
+        ddl__describe_signature(call, sizeof call, &stream->current->signature);
+        fail_by_link(engine, culprit, rank, call);
+    } else {
+        check_limit(engine, stream);
+    }
+}
+
+/* Fail when a peer killed the comm, or when what blocks cannot come any more. Only after a run that
+ * found nothing to do, since a peer's last spans count more than its end. */
 static void check_blocked(ddl__engine *engine)
 {
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i] && engine->config.links[i]->state == DDL__LINK_ABORTED) {
-            fail_by_link(engine, engine->config.links[i], i);
+            fail_by_link(engine, engine->config.links[i], i, "");
             return;
         }
-    if (!engine->ordered.current)
-        return;
-    int rank;
-    ddl__link *culprit = ddl__run_culprit(&engine->ordered.runner, engine->ordered.current, &rank);
-    if (culprit)
-        fail_by_link(engine, culprit, rank);
-    else
-        check_limit(engine);
+    check_stream(engine, &engine->ordered);
 }
 
 /* Get on with a stream's works. False when it is blocked or there are none. */
@@ -85,8 +98,9 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
         if (!work)
             return false;
         if (!ddl__stream_start(stream, work)) {
-            ddl__fail_all(engine, DDL_ENOMEM, "%s: no memory for a plan of %lld elements",
-                          engine->config.names[engine->config.rank], (long long)work->call.count);
+            ddl__fail_all(engine, DDL_ENOMEM,
+                          "%s: no memory for a plan and the scaling of %lld elements",
+                          own_name(engine), (long long)work->call.count);
             return false;
         }
     }
@@ -165,6 +179,12 @@ static bool has_come(ddl__engine *engine, const ddl_work *work)
     return any;
 }
 
+static int64_t earlier(const ddl__stream *stream, int64_t deadline)
+{
+    return stream->current && stream->current->deadline < deadline ? stream->current->deadline
+                                                                   : deadline;
+}
+
 /* Drive until what is waited for has come or the deadline passes. */
 static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
@@ -178,7 +198,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         if (moved) {
             ddl__patience_renew(patience);
             if (passes % LIMIT_PASSES == 0)
-                check_limit(engine);
+                check_limit(engine, &engine->ordered);
             continue;
         }
         if (ddl__patience_turn(patience))
@@ -188,10 +208,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
             break;
         if (!fall_asleep(engine))
             continue;
-        int64_t limit = engine->ordered.current && engine->ordered.current->deadline < deadline
-                            ? engine->ordered.current->deadline
-                            : deadline;
-        attend(engine, sleep_ms(limit));
+        attend(engine, sleep_ms(earlier(&engine->ordered, deadline)));
         announce_sleep(engine, false);
     }
     ddl__patience_renew(patience);
@@ -255,7 +272,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
             if (ddl__abort_is_due(engine))
                 ddl__carry_out_abort(engine);
             if (moved && passes % LIMIT_PASSES == 0)
-                check_limit(engine);
+                check_limit(engine, &engine->ordered);
             if (moved)
                 continue;
             check_blocked(engine);

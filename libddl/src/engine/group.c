@@ -5,7 +5,6 @@
 #include "engine/group.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/dtype.h"
 #include "base/forks.h"
@@ -50,6 +49,8 @@ static void drop_parts(ddl_group *group)
 void ddl__group_free(ddl_group *group)
 {
     drop_parts(group);
+    for (uint32_t i = 0; i < group->n_calls; i++)
+        free(group->calls[i].blocks);
     free(group->calls);
     free(group);
 }
@@ -82,7 +83,7 @@ static bool fits_together(const ddl__call *a, const ddl__call *b)
 static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool *taken)
 {
     const ddl__call *call = &group->calls[first];
-    ddl_work *part = &group->parts[group->n_parts];
+    ddl__part *part = &group->parts[group->n_parts];
     part->call = *call;
     uint32_t n = 0, left = group->n_calls - first;
     size_t bytes = 0;
@@ -110,7 +111,6 @@ static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool
         free(bundle); /* a single one; or only empty ones, which are one call as well */
     }
     taken[first] = true;
-    part->group = group;
     group->n_parts++;
     return DDL_OK;
 }
@@ -131,26 +131,4 @@ ddl_status ddl__group_arrange(ddl_group *group, bool wires)
     if (status != DDL_OK)
         drop_parts(group);
     return status;
-}
-
-void ddl__bundle_pack(const ddl__bundle *bundle)
-{
-    char *at = bundle->scratch;
-    for (uint32_t i = 0; i < bundle->n; i++) {
-        const ddl__call *call = &bundle->calls[i];
-        if (call->count)
-            memcpy(at, call->send, bytes_of(call));
-        at += bytes_of(call);
-    }
-}
-
-void ddl__bundle_unpack(const ddl__bundle *bundle)
-{
-    const char *at = bundle->scratch;
-    for (uint32_t i = 0; i < bundle->n; i++) {
-        const ddl__call *call = &bundle->calls[i];
-        if (call->count)
-            memcpy(call->recv, at, bytes_of(call));
-        at += bytes_of(call);
-    }
 }

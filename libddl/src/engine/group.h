@@ -11,13 +11,19 @@ struct ddl__bundle {
     ddl__call calls[];
 };
 
+/* What is submitted: a call or a bundle of calls. */
+typedef struct ddl__part {
+    ddl__call call; /* as it was collected; the work's own is changed on the way */
+    ddl_work work;
+} ddl__part;
+
 struct ddl_group {
     ddl__engine *engine;
     unsigned generation; /* of the process that made it */
     int64_t limit_ms;    /* where a submission names none */
     ddl__call *calls;    /* as collected */
     uint32_t n_calls, room;
-    ddl_work *parts; /* as submitted: single calls and bundles; NULL: to be made */
+    ddl__part *parts; /* NULL: to be made */
     uint32_t n_parts;
 
     /* Under the engine's lock. */
@@ -37,9 +43,5 @@ ddl_status ddl__group_arrange(ddl_group *group, bool wires);
 
 /* Free what is not under way. */
 void ddl__group_free(ddl_group *group);
-
-/* Between a bundle's scratch and its calls' buffers. */
-void ddl__bundle_pack(const ddl__bundle *bundle);
-void ddl__bundle_unpack(const ddl__bundle *bundle);
 
 #endif

@@ -18,6 +18,10 @@ static unsigned slot(const ddl__request *r)
 
 const ddl__plan *ddl__plans_get(ddl__plans *plans, const ddl__request *request)
 {
+    if (request->sent) {
+        ddl__plan_destroy(plans->uneven);
+        return plans->uneven = ddl__plan_create(request);
+    }
     unsigned i = slot(request);
     if (!plans->entries[i].plan || !same(&plans->entries[i].request, request)) {
         ddl__plan *plan = ddl__plan_create(request);
@@ -34,4 +38,5 @@ void ddl__plans_clear(ddl__plans *plans)
 {
     for (unsigned i = 0; i < DDL__PLANS; i++)
         ddl__plan_destroy(plans->entries[i].plan);
+    ddl__plan_destroy(plans->uneven);
 }

@@ -11,6 +11,7 @@ typedef struct ddl__plans {
         ddl__request request;
         ddl__plan *plan;
     } entries[DDL__PLANS];
+    ddl__plan *uneven; /* the last one: their counts seldom come again */
 } ddl__plans;
 
 /* The plan for this request, valid until the next call. NULL when out of memory. */

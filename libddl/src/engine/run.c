@@ -195,6 +195,8 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
             int64_t k = work->wave - step->skew, length = ddl__segment_length(plan, step, k);
             if (length == 0)
                 continue;
+            if (work->call.blocks)
+                ddl__sign_block(&work->signature, step->count);
             if (done == SLICE || !run_step(runner, work, step, k, length)) {
                 flush(runner);
                 return done ? DDL__MOVED : DDL__BLOCKED;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
-#include "engine/group.h"
+#include "engine/staging.h"
 
 bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links)
 {
@@ -60,11 +60,15 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
         call->send = &stream->barrier_in;
         call->recv = &stream->barrier_out;
     }
+    if (!ddl__stage_in(&stream->runner, work))
+        return false;
     ddl__request request = {.kind = call->kind,
                             .rank = stream->runner.rank,
                             .size = stream->runner.size,
                             .root = call->root,
                             .count = call->count,
+                            .sent = call->blocks,
+                            .received = call->blocks ? call->blocks + stream->runner.size : NULL,
                             .element = ddl__dtype_size(call->dtype),
                             .in_place = call->send == call->recv,
                             .all_shared = stream->all_shared,
@@ -73,8 +77,6 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
     const ddl__plan *plan = ddl__plans_get(&stream->plans, &request);
     if (!plan)
         return false;
-    if (call->bundle)
-        ddl__bundle_pack(call->bundle);
     ddl__run_start(work, plan);
     return true;
 }
@@ -82,7 +84,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 ddl__progress ddl__stream_run(ddl__stream *stream)
 {
     ddl__progress progress = ddl__run(&stream->runner, stream->current);
-    if (progress == DDL__FINISHED && stream->current->call.bundle)
-        ddl__bundle_unpack(stream->current->call.bundle);
+    if (progress == DDL__FINISHED)
+        ddl__stage_out(&stream->runner, stream->current);
     return progress;
 }

@@ -18,12 +18,16 @@ typedef struct ddl__call {
     ddl_op op; /* 0 where the kind has none */
     int root;
     int64_t count;
-    const void *send; /* == recv: in place */
+    /* Uneven blocks: size shares of the send buffer, then size of the recv buffer, as in
+       ddl__request; NULL: even. On the heap; freed when the work is complete. */
+    ddl__share *blocks;
+    uint16_t counts_digest; /* of counts that must be equal on all ranks; root is then 0 */
+    const void *send;       /* == recv: in place */
     void *recv;
     int64_t timeout_ms; /* this operation's limit */
     bool queued;
     void *user;
-    double prescale, postscale; /* 1: none */
+    double prescale, postscale; /* 0: none */
     ddl__bundle *bundle;        /* several calls that travel as this one; or NULL */
 } ddl__call;
 
@@ -37,6 +41,8 @@ struct ddl_work {
     ddl_work *next_named;
     uint32_t sequence;
     int64_t deadline;
+
+    void *staged; /* memory of ours that the plan reads instead of the caller's; or NULL */
 
     /* Where the plan stands; the driver's. */
     ddl__signature signature;

@@ -40,11 +40,12 @@ static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole
     group->work = whole;
     group->left = group->n_parts;
     for (uint32_t i = 0; i < group->n_parts; i++) {
-        ddl__call call = group->parts[i].call;
-        call.timeout_ms = whole->call.timeout_ms;
-        prepare(engine, &group->parts[i], &call);
-        group->parts[i].group = group;
-        ddl__stream_push(&engine->ordered, &group->parts[i]);
+        ddl_work *part = &group->parts[i].work;
+        prepare(engine, part, &group->parts[i].call);
+        part->deadline = whole->deadline;
+        part->call.timeout_ms = whole->call.timeout_ms;
+        part->group = group;
+        ddl__stream_push(&engine->ordered, part);
     }
     if (!group->n_parts) {
         group->work = NULL;
@@ -82,6 +83,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     ddl_status status = admit(engine, what, &work);
     if (status != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
+        free(what->call->blocks);
         return status;
     }
     ddl__wait_locked(engine, &work, DDL__NEVER);
@@ -96,13 +98,16 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
     if (!out)
         return submit_blocking(engine, what);
     ddl_work *work = malloc(sizeof *work);
-    if (!work)
+    if (!work) {
+        free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
+    }
     prepare(engine, work, what->call);
     pthread_mutex_lock(&engine->lock);
     ddl_status status = admit(engine, what, work);
     if (status != DDL_OK) {
         pthread_mutex_unlock(&engine->lock);
+        free(what->call->blocks);
         free(work);
         return status;
     }

@@ -10,118 +10,58 @@
  *
  * A kernel passes once over the elements: it loads a vector from each operand, combines them in
  * registers and stores the result, which may thus replace an operand. Every access to memory is a
- * memcpy; all but those of the last, partial vector have a constant size and are one instruction.
+ * memcpy of a constant size, hence one instruction. What fills no vector goes through copies that
+ * do (partial). Code is kept small by sharing: integers that wrap need no signs, bits no widths,
+ * complex numbers are pairs of floats, and small floats that no instruction converts go through the
+ * kernels of f32 (blocks.h).
  */
 #include <string.h>
 
+#include "reduce/convert.h"
 #include "reduce/reduce.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
-/* Of each dtype: the type that is computed in; that of sums and products, where integers wrap; that
- * of quotients; the size in memory. An integer's quotient in a type twice as exact never rounds up
- * to the next integer, so that it truncates right, and divides many lanes at once. */
-#define TYPE(t, element, wrapping, quotient, size)                                                 \
-    typedef element t##_element;                                                                   \
-    typedef quotient t##_quotient;                                                                 \
-    typedef element t##_lanes __attribute__((vector_size(WIDTH)));                                 \
-    typedef wrapping t##_wrapping __attribute__((vector_size(WIDTH)));                             \
-    enum { t##_size = size };
-TYPE(i8, int8_t, uint8_t, float, 1)
-TYPE(u8, uint8_t, uint8_t, float, 1)
-TYPE(i32, int32_t, uint32_t, double, 4)
-TYPE(i64, int64_t, uint64_t, int64_t, 8)
-TYPE(f16, float, float, float, 2)
-TYPE(bf16, float, float, float, 2)
-TYPE(f32, float, float, float, 4)
-TYPE(f64, double, double, double, 8)
-typedef uint32_t u32_lanes __attribute__((vector_size(WIDTH)));
-typedef uint16_t half_lanes __attribute__((vector_size(WIDTH / 2)));
-
-/* mask ? a : b, lane by lane. */
-#define SELECT(mask, a, b)                                                                         \
-    ((__typeof__(a))(((__typeof__(mask))(a) & (mask)) | ((__typeof__(mask))(b) & ~(mask))))
-
-/* ------------------------------------------------------------------------------- conversions */
-
-/* For magnitudes below 2^31: signed comparisons are the cheaper ones. */
-INLINE i32_lanes below(u32_lanes magnitude, int32_t bound)
-{
-    return (i32_lanes)magnitude < bound;
-}
-
-/* Exact also where the calling thread flushes subnormals to zero: none occurs as an f32. */
-INLINE f32_lanes f16_widen(u32_lanes half)
-{
-    u32_lanes magnitude = (half & 0x7fff) << 13;
-    u32_lanes normal = magnitude + (112 << 23);
-    u32_lanes special = magnitude + (224 << 23);
-    u32_lanes tiny = (u32_lanes)((f32_lanes)(magnitude + (113 << 23)) - 0x1p-14f);
-    u32_lanes wide = SELECT(below(magnitude, 1 << 23), tiny, normal);
-    wide = SELECT(below(magnitude, 31 << 23), wide, special);
-    return (f32_lanes)(wide | (half & 0x8000) << 16);
-}
-
-INLINE u32_lanes f16_narrow(f32_lanes f)
-{
-    u32_lanes magnitude = (u32_lanes)f & 0x7fffffff;
-    u32_lanes normal = (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    u32_lanes special = 0x7c00 | ((u32_lanes)(f != f) & (0x200 | (magnitude >> 13 & 0x3ff)));
-    /* 0.5's neighbours are as far from it as subnormal halves from each other: adding rounds. */
-    u32_lanes tiny = (u32_lanes)((f32_lanes)magnitude + 0.5f) - (126 << 23);
-    u32_lanes half = SELECT(below(magnitude, 113 << 23), tiny, normal);
-    half = SELECT(below(magnitude, 143 << 23), half, special);
-    return half | ((u32_lanes)f >> 16 & 0x8000);
-}
-
-/* The bfloat16 is the result's upper half. */
-INLINE u32_lanes bf16_round(f32_lanes f)
-{
-    u32_lanes bits = (u32_lanes)f;
-    u32_lanes rounded = bits + 0x7fff + (bits >> 16 & 1);
-    u32_lanes quiet = bits | 1 << 22;
-    return SELECT(f != f, quiet, rounded);
-}
+/* One function for many kernels, of which the compiler shall not make copies for some of them. */
+#if __has_attribute(noclone)
+#define SHARED __attribute__((noinline, noclone))
+#else
+#define SHARED __attribute__((noinline))
+#endif
 
 /* -------------------------------------------------------------------------- loads and stores */
 
-/* A kernel's unit of work is t_block, which takes t_step bytes of memory. The elements beyond
- * `bytes` are zero when loaded, and not stored. */
+/* A kernel's unit of work is t_block, which takes t_step bytes of memory. */
 #define MEMORY(t, format, block, WIDEN, NARROW)                                                    \
     typedef block t##_block;                                                                       \
     enum { t##_step = sizeof(format) };                                                            \
-    INLINE block t##_load(const char *from, size_t bytes)                                          \
+    INLINE block t##_load(const char *from)                                                        \
     {                                                                                              \
-        format memory = {0};                                                                       \
-        memcpy(&memory, from, bytes);                                                              \
+        format memory;                                                                             \
+        memcpy(&memory, from, sizeof memory);                                                      \
         return WIDEN(memory);                                                                      \
     }                                                                                              \
-    INLINE void t##_store(char *to, block v, size_t bytes)                                         \
+    INLINE void t##_store(char *to, block v)                                                       \
     {                                                                                              \
         format memory = NARROW(v);                                                                 \
-        memcpy(to, &memory, bytes);                                                                \
+        memcpy(to, &memory, sizeof memory);                                                        \
     }
 
-/* Halves that no instruction converts: the even and the odd ones apart, so that none has to move to
- * another lane. */
+/* The even and the odd halves apart, so that none has to move to another lane. */
 typedef struct pair {
     f32_lanes even, odd;
 } pair;
-#define BF16_WIDEN(m)      ((pair){(f32_lanes)((m) << 16), (f32_lanes)(0xffff0000 & (m))})
-#define BF16_NARROW(v)     (bf16_round((v).even) >> 16 | (bf16_round((v).odd) & 0xffff0000))
-#define F16_PAIR_WIDEN(m)  ((pair){f16_widen(0xffff & (m)), f16_widen((m) >> 16)})
-#define F16_PAIR_NARROW(v) (f16_narrow((v).even) | f16_narrow((v).odd) << 16)
+#define BF16_WIDEN(m)  ((pair){(f32_lanes)((m) << 16), (f32_lanes)(0xffff0000 & (m))})
+#define BF16_NARROW(v) (bf16_round((v).even) >> 16 | (bf16_round((v).odd) & 0xffff0000))
 
 MEMORY(i8, i8_lanes, i8_lanes, , )
 MEMORY(u8, u8_lanes, u8_lanes, , )
+MEMORY(i16, i16_lanes, i16_lanes, , )
+MEMORY(u16, u16_lanes, u16_lanes, , )
 MEMORY(i32, i32_lanes, i32_lanes, , )
+MEMORY(u32, u32_lanes, u32_lanes, , )
 MEMORY(i64, i64_lanes, i64_lanes, , )
+MEMORY(u64, u64_lanes, u64_lanes, , )
 #ifdef F16_WIDEN
 MEMORY(f16, half_lanes, f32_lanes, F16_WIDEN, F16_NARROW)
-#define F16_SHAPE ONE
-#else
-MEMORY(f16, u32_lanes, pair, F16_PAIR_WIDEN, F16_PAIR_NARROW)
-#define F16_SHAPE TWO
 #endif
 MEMORY(bf16, u32_lanes, pair, BF16_WIDEN, BF16_NARROW)
 MEMORY(f32, f32_lanes, f32_lanes, , )
@@ -129,14 +69,38 @@ MEMORY(f64, f64_lanes, f64_lanes, , )
 
 /* ----------------------------------------------------------------------------------- kernels */
 
+/* The bytes behind the last whole WIDTH, by the same kernel, which reduces `elements` at once. */
+static SHARED void partial(void *dst, const void *const *operands, size_t n, size_t bytes,
+                           int64_t divisor, ddl__reduce_fn *kernel, size_t elements)
+{
+    const size_t rest = bytes % WIDTH, whole = bytes - rest;
+    char copies[n][WIDTH];
+    const void *pointers[n];
+    for (size_t k = 0; k < n; k++) {
+        memset(copies[k], 0, WIDTH);
+        memcpy(copies[k], (const char *)operands[k] + whole, rest);
+        pointers[k] = copies[k];
+    }
+    kernel(copies[0], pointers, n, elements, divisor);
+    memcpy((char *)dst + whole, copies[0], rest);
+}
+
 #define SUM(t, a, b)     ((t##_lanes)((t##_wrapping)(a) + (t##_wrapping)(b)))
 #define PRODUCT(t, a, b) ((t##_lanes)((t##_wrapping)(a) * (t##_wrapping)(b)))
 #define MIN(t, a, b)     SELECT(((a) < (b)) | ((a) != (a)), a, b)
 #define MAX(t, a, b)     SELECT(((a) > (b)) | ((a) != (a)), a, b)
+#define AND(t, a, b)     ((a) & (b))
+#define OR(t, a, b)      ((a) | (b))
+#define XOR(t, a, b)     ((a) ^ (b))
+/* Of logical values, until TRUTH: zero or not. */
+#define BOTH(t, a, b) ((a) & (t##_lanes)((b) != 0))
+#define ODD(t, a, b)  ((t##_lanes)(((a) != 0) ^ ((b) != 0)))
 
 #define KEEP(t, v, divisor)   (v)
 #define SCALE(t, v, divisor)  ((v) * (1 / (t##_quotient)(divisor)))
 #define DIVIDE(t, v, divisor) t##_divide(v, divisor)
+#define TRUTH(t, v, divisor)  ((t##_lanes)((v) != 0) & 1)
+#define TIMES(t, v, factor)   ((v) * (factor))
 
 /* The same on blocks of either shape. */
 #define COMBINE_ONE(t, OP, a, b) OP(t, a, b)
@@ -145,52 +109,87 @@ MEMORY(f64, f64_lanes, f64_lanes, , )
 #define FINISH_TWO(t, OP, v, d)  ((pair){OP(t, (v).even, d), OP(t, (v).odd, d)})
 
 #define KERNEL(t, shape, name, OP, LAST)                                                           \
-    INLINE void t##_##name##_at(size_t at, size_t bytes, char *dst, const void *const *operands,   \
-                                size_t n, int64_t divisor)                                         \
+    INLINE void t##_##name##_at(size_t at, char *dst, const void *const *operands, size_t n,       \
+                                int64_t divisor)                                                   \
     {                                                                                              \
-        t##_block v = t##_load((const char *)operands[0] + at, bytes);                             \
+        t##_block v = t##_load((const char *)operands[0] + at);                                    \
         for (size_t k = 1; k < n; k++) {                                                           \
-            t##_block next = t##_load((const char *)operands[k] + at, bytes);                      \
+            t##_block next = t##_load((const char *)operands[k] + at);                             \
             v = COMBINE_##shape(t, OP, v, next);                                                   \
         }                                                                                          \
         (void)divisor;                                                                             \
-        t##_store(dst + at, FINISH_##shape(t, LAST, v, divisor), bytes);                           \
+        t##_store(dst + at, FINISH_##shape(t, LAST, v, divisor));                                  \
     }                                                                                              \
     static void t##_##name(void *dst, const void *const *operands, size_t n, size_t count,         \
                            int64_t divisor)                                                        \
     {                                                                                              \
-        const size_t bytes = count * t##_size, step = t##_step;                                    \
+        const size_t bytes = count * t##_size, whole = bytes - bytes % WIDTH;                      \
         size_t at = 0;                                                                             \
         if (n == 2) {                                                                              \
             const void *const two[] = {operands[0], operands[1]};                                  \
-            for (; at + step <= bytes; at += step)                                                 \
-                t##_##name##_at(at, step, dst, two, 2, divisor);                                   \
+            for (; at < whole; at += t##_step)                                                     \
+                t##_##name##_at(at, dst, two, 2, divisor);                                         \
         }                                                                                          \
-        for (; at + step <= bytes; at += step)                                                     \
-            t##_##name##_at(at, step, dst, operands, n, divisor);                                  \
+        for (; at < whole; at += t##_step)                                                         \
+            t##_##name##_at(at, dst, operands, n, divisor);                                        \
         if (at < bytes)                                                                            \
-            t##_##name##_at(at, bytes - at, dst, operands, n, divisor);                            \
+            partial(dst, operands, n, bytes, divisor, t##_##name, WIDTH / t##_size);               \
     }
 
-#define KERNELS(t, shape)                                                                          \
-    KERNEL(t, shape, sum, SUM, KEEP)                                                               \
-    KERNEL(t, shape, divided, SUM, DIVIDE)                                                         \
-    KERNEL(t, shape, min, MIN, KEEP)                                                               \
-    KERNEL(t, shape, max, MAX, KEEP)                                                               \
-    KERNEL(t, shape, product, PRODUCT, KEEP)
+/* A kernel that is another dtype's. */
+#define SAME(t, name, as, as_name)                                                                 \
+    static void t##_##name(void *dst, const void *const *operands, size_t n, size_t count,         \
+                           int64_t divisor)                                                        \
+    {                                                                                              \
+        as##_##as_name(dst, operands, n, t##_size / as##_size * count, divisor);                   \
+    }
 
-#define INTEGERS(t)                                                                                \
+/* What depends on the sign; u is the unsigned type of t's width. */
+#define ORDERED(t, u)                                                                              \
     INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
     {                                                                                              \
         for (size_t lane = 0; lane < sizeof v / sizeof v[0]; lane++)                               \
             v[lane] = (t##_element)((t##_quotient)v[lane] / (t##_quotient)divisor);                \
         return v;                                                                                  \
     }                                                                                              \
-    KERNELS(t, ONE)                                                                                \
+    KERNEL(t, ONE, divided, SUM, DIVIDE)                                                           \
+    KERNEL(t, ONE, min, MIN, KEEP)                                                                 \
+    KERNEL(t, ONE, max, MAX, KEEP)                                                                 \
     static void t##_average(void *dst, const void *const *operands, size_t n, size_t count,        \
                             int64_t divisor)                                                       \
     {                                                                                              \
-        (divisor == 1 ? t##_sum : t##_divided)(dst, operands, n, count, divisor);                  \
+        (divisor == 1 ? u##_sum : t##_divided)(dst, operands, n, count, divisor);                  \
+    }
+
+#define INTEGERS(i, u)                                                                             \
+    KERNEL(u, ONE, sum, SUM, KEEP)                                                                 \
+    KERNEL(u, ONE, product, PRODUCT, KEEP)                                                         \
+    KERNEL(u, ONE, logical_and, BOTH, TRUTH)                                                       \
+    KERNEL(u, ONE, logical_or, OR, TRUTH)                                                          \
+    ORDERED(i, u)                                                                                  \
+    ORDERED(u, u)
+
+#define BITS(u)                                                                                    \
+    SAME(u, bit_and, u8, bit_and)                                                                  \
+    SAME(u, bit_or, u8, bit_or)                                                                    \
+    SAME(u, bit_xor, u8, bit_xor)
+
+#define SCALED(t, shape)                                                                           \
+    INLINE void t##_scale_at(char *dst, const char *src, t##_element factor)                       \
+    {                                                                                              \
+        t##_store(dst, FINISH_##shape(t, TIMES, t##_load(src), factor));                           \
+    }                                                                                              \
+    static void t##_scale(void *dst, const void *src, size_t count, double factor)                 \
+    {                                                                                              \
+        const size_t bytes = count * t##_size;                                                     \
+        const t##_element own = (t##_element)factor;                                               \
+        size_t at = 0;                                                                             \
+        for (; at + t##_step <= bytes; at += t##_step)                                             \
+            t##_scale_at((char *)dst + at, (const char *)src + at, own);                           \
+        char rest[t##_step] = {0};                                                                 \
+        memcpy(rest, (const char *)src + at, bytes - at);                                          \
+        t##_scale_at(rest, rest, own);                                                             \
+        memcpy((char *)dst + at, rest, bytes - at);                                                \
     }
 
 /* Dividing by a power of two is multiplying by its inverse, to the bit, and much faster. */
@@ -199,22 +198,54 @@ MEMORY(f64, f64_lanes, f64_lanes, , )
     {                                                                                              \
         return v / (t##_element)divisor;                                                           \
     }                                                                                              \
-    KERNELS(t, shape)                                                                              \
-    KERNEL(t, shape, scaled, SUM, SCALE)                                                           \
+    KERNEL(t, shape, sum, SUM, KEEP)                                                               \
+    KERNEL(t, shape, divided, SUM, DIVIDE)                                                         \
+    KERNEL(t, shape, inverse, SUM, SCALE)                                                          \
+    KERNEL(t, shape, min, MIN, KEEP)                                                               \
+    KERNEL(t, shape, max, MAX, KEEP)                                                               \
+    KERNEL(t, shape, product, PRODUCT, KEEP)                                                       \
     static void t##_average(void *dst, const void *const *operands, size_t n, size_t count,        \
                             int64_t divisor)                                                       \
     {                                                                                              \
-        (divisor & (divisor - 1) ? t##_divided : t##_scaled)(dst, operands, n, count, divisor);    \
+        (divisor & (divisor - 1) ? t##_divided : t##_inverse)(dst, operands, n, count, divisor);   \
+    }                                                                                              \
+    SCALED(t, shape)
+
+#define COMPLEX(t, part)                                                                           \
+    enum { t##_size = 2 * part##_size };                                                           \
+    SAME(t, sum, part, sum)                                                                        \
+    SAME(t, average, part, average)                                                                \
+    static void t##_scale(void *dst, const void *src, size_t count, double factor)                 \
+    {                                                                                              \
+        part##_scale(dst, src, 2 * count, factor);                                                 \
     }
 
-INTEGERS(i8)
-INTEGERS(u8)
-INTEGERS(i32)
-INTEGERS(i64)
-FLOATS(f16, F16_SHAPE)
+INTEGERS(i8, u8)
+INTEGERS(i16, u16)
+INTEGERS(i32, u32)
+INTEGERS(i64, u64)
+KERNEL(u8, ONE, bit_and, AND, KEEP)
+KERNEL(u8, ONE, bit_or, OR, KEEP)
+KERNEL(u8, ONE, bit_xor, XOR, KEEP)
+BITS(u16)
+BITS(u32)
+BITS(u64)
+KERNEL(u8, ONE, odd, ODD, TRUTH) /* of bools, where all other ops are logical ones */
 FLOATS(bf16, TWO)
 FLOATS(f32, ONE)
 FLOATS(f64, ONE)
+COMPLEX(c64, f32)
+COMPLEX(c128, f64)
+
+#include "reduce/blocks.h"
+
+SMALL_FLOAT(e4m3, 8)
+SMALL_FLOAT(e5m2, 8)
+#ifdef F16_WIDEN
+FLOATS(f16, ONE)
+#else
+SMALL_FLOAT(f16, 16)
+#endif
 
 /* ------------------------------------------------------------------------------------ stream */
 
@@ -227,7 +258,7 @@ static void stream(void *dst, const void *src, size_t bytes)
     at = at < bytes ? at : bytes;
     memcpy(to, from, at);
     for (; at + WIDTH <= bytes; at += WIDTH)
-        STREAM(to + at, u8_load(from + at, WIDTH));
+        STREAM(to + at, u8_load(from + at));
     memcpy(to + at, from + at, bytes - at);
     FENCE();
 #else
@@ -237,23 +268,60 @@ static void stream(void *dst, const void *src, size_t bytes)
 
 /* ------------------------------------------------------------------------------------- table */
 
-#define ROW(t)                                                                                     \
-    {                                                                                              \
-        [DDL_SUM] = t##_sum, [DDL_AVERAGE] = t##_average, [DDL_MIN] = t##_min,                     \
-        [DDL_MAX] = t##_max, [DDL_PRODUCT] = t##_product                                           \
-    }
 #define PASTE(a, b)     a##b
 #define TABLE(isa)      PASTE(ddl__kernels_, isa)
 #define STRING(s)       #s
 #define TABLE_NAME(isa) STRING(isa)
 
+#define INTEGER_ROW(t, u)                                                                          \
+    {                                                                                              \
+        [DDL_SUM] = u##_sum, [DDL_AVERAGE] = t##_average, [DDL_MIN] = t##_min,                     \
+        [DDL_MAX] = t##_max, [DDL_PRODUCT] = u##_product, [DDL_BIT_AND] = u##_bit_and,             \
+        [DDL_BIT_OR] = u##_bit_or, [DDL_BIT_XOR] = u##_bit_xor,                                    \
+        [DDL_LOGICAL_AND] = u##_logical_and, [DDL_LOGICAL_OR] = u##_logical_or                     \
+    }
+#define FLOAT_ROW(t)                                                                               \
+    {                                                                                              \
+        [DDL_SUM] = t##_sum, [DDL_AVERAGE] = t##_average, [DDL_MIN] = t##_min,                     \
+        [DDL_MAX] = t##_max, [DDL_PRODUCT] = t##_product                                           \
+    }
+#define COMPLEX_ROW(t)                                                                             \
+    {                                                                                              \
+        [DDL_SUM] = t##_sum, [DDL_AVERAGE] = t##_average                                           \
+    }
+
 const ddl__kernels TABLE(ISA) = {.name = TABLE_NAME(ISA),
-                                 .reduce = {[DDL_I8] = ROW(i8),
-                                            [DDL_U8] = ROW(u8),
-                                            [DDL_I32] = ROW(i32),
-                                            [DDL_I64] = ROW(i64),
-                                            [DDL_F16] = ROW(f16),
-                                            [DDL_BF16] = ROW(bf16),
-                                            [DDL_F32] = ROW(f32),
-                                            [DDL_F64] = ROW(f64)},
+                                 .reduce = {[DDL_BOOL] = {[DDL_SUM] = u8_logical_or,
+                                                          [DDL_MIN] = u8_logical_and,
+                                                          [DDL_MAX] = u8_logical_or,
+                                                          [DDL_PRODUCT] = u8_logical_and,
+                                                          [DDL_BIT_AND] = u8_logical_and,
+                                                          [DDL_BIT_OR] = u8_logical_or,
+                                                          [DDL_BIT_XOR] = u8_odd,
+                                                          [DDL_LOGICAL_AND] = u8_logical_and,
+                                                          [DDL_LOGICAL_OR] = u8_logical_or},
+                                            [DDL_I8] = INTEGER_ROW(i8, u8),
+                                            [DDL_U8] = INTEGER_ROW(u8, u8),
+                                            [DDL_I16] = INTEGER_ROW(i16, u16),
+                                            [DDL_U16] = INTEGER_ROW(u16, u16),
+                                            [DDL_I32] = INTEGER_ROW(i32, u32),
+                                            [DDL_U32] = INTEGER_ROW(u32, u32),
+                                            [DDL_I64] = INTEGER_ROW(i64, u64),
+                                            [DDL_U64] = INTEGER_ROW(u64, u64),
+                                            [DDL_F16] = FLOAT_ROW(f16),
+                                            [DDL_BF16] = FLOAT_ROW(bf16),
+                                            [DDL_F32] = FLOAT_ROW(f32),
+                                            [DDL_F64] = FLOAT_ROW(f64),
+                                            [DDL_F8_E4M3] = FLOAT_ROW(e4m3),
+                                            [DDL_F8_E5M2] = FLOAT_ROW(e5m2),
+                                            [DDL_C64] = COMPLEX_ROW(c64),
+                                            [DDL_C128] = COMPLEX_ROW(c128)},
+                                 .scale = {[DDL_F16] = f16_scale,
+                                           [DDL_BF16] = bf16_scale,
+                                           [DDL_F32] = f32_scale,
+                                           [DDL_F64] = f64_scale,
+                                           [DDL_F8_E4M3] = e4m3_scale,
+                                           [DDL_F8_E5M2] = e5m2_scale,
+                                           [DDL_C64] = c64_scale,
+                                           [DDL_C128] = c128_scale},
                                  .stream = stream};

@@ -11,12 +11,17 @@
 #include "ddl/ddl.h"
 
 /* dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i < count; n >= 1 operands.
- * Rounds f16 and bf16 once, at the end. dst may equal any of the operands, but not overlap one
+ * Rounds fp8, f16 and bf16 once, at the end. dst may equal any of the operands, but not overlap one
  * otherwise. DDL_AVERAGE reduces like DDL_SUM, dividing by `divisor` before the last rounding
  * (floats) or truncating (integers); other ops ignore the divisor, and 1 divides by nothing.
  * No pointer needs any alignment. */
 typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, size_t count,
                             int64_t divisor);
+
+/* dst[i] = src[i] * factor, rounded once: computed in f64 for f64 and c128, otherwise in f32, with
+ * the factor rounded to that first. dst may equal src, but not overlap it otherwise. No pointer
+ * needs any alignment. */
+typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double factor);
 
 /* Plain copy, and a copy whose stores go past the caches (followed by a store fence). */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
@@ -24,8 +29,10 @@ typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 /* One instruction set's kernels. */
 typedef struct ddl__kernels {
     const char *name; /* "portable", "avx2", "avx512", "neon" */
-    /* NULL where dtype or op is unknown; index by the ABI's values. */
+    /* Index by the ABI's values. NULL where ddl__reduces (base/dtype.h) says no. */
     ddl__reduce_fn *reduce[18][12];
+    /* NULL for integers and bool. */
+    ddl__scale_fn *scale[18];
     ddl__copy_fn *stream;
 } ddl__kernels;
 
