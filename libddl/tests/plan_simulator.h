@@ -409,7 +409,7 @@ static bool inside(int64_t start, int64_t count, int64_t all)
 static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t count)
 {
     simulated_rank *me = &w->ranks[r];
-    int64_t src = step->src + k * me->plan->segment, dst = step->dst + k * me->plan->segment;
+    int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
     bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
     if (step->kind == DDL__REDUCE)
         writes = step->keep;
@@ -456,7 +456,7 @@ static outcome advance(world *w, int r)
     for (; me->wave < me->plan->waves; me->wave++, me->step = 0) {
         for (; me->step < me->plan->n_steps; me->step++) {
             const ddl__step *step = &me->plan->steps[me->step];
-            int64_t k = me->wave - step->skew, count = ddl__segment_length(me->plan, step, k);
+            int64_t k = me->wave - step->skew, count = ddl__segment_length(step, k);
             if (count == 0)
                 continue;
             if (!run_step(w, r, step, k, count))

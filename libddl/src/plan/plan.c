@@ -37,6 +37,13 @@ static bool is_pairwise(const ddl__request *request)
            request->kind == DDL__ALLTOALL;
 }
 
+/* Several levels are worth the trouble; but who has declared some wants them. */
+static bool is_nested(const ddl__request *request)
+{
+    const ddl__topology *topology = request->topology;
+    return topology && (topology->declared || ddl__topology_is_nested(topology));
+}
+
 /* Depends on nothing that differs between ranks, and for what is reduced on nothing measured: the
  * order of additions must be the same everywhere and from run to run. */
 static algorithm choose(const ddl__request *request)
@@ -50,6 +57,8 @@ static algorithm choose(const ddl__request *request)
         return (algorithm){"pairwise", ddl__build_pairwise};
     if (reduces && fits_one_shot(request))
         return (algorithm){"one-shot", ddl__build_one_shot};
+    if (request->kind == DDL__ALLREDUCE && is_nested(request))
+        return (algorithm){"nested", ddl__build_nested};
     if (request->all_shared)
         return (algorithm){"direct", ddl__build_direct};
     if (request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT)
@@ -101,12 +110,22 @@ static int64_t choose_segment(const ddl__request *request, int64_t longest, int6
     return pieces_of(even, line) * line;
 }
 
+/* Where an algorithm has not cut up the steps itself, all are cut alike. */
+static void cut_steps(const ddl__request *request, ddl__plan *plan, int64_t spans)
+{
+    if (plan->segment)
+        return;
+    plan->segment = choose_segment(request, longest_step(request, plan), spans);
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        plan->steps[i].piece = plan->steps[i].stride = plan->segment;
+}
+
 static int64_t count_waves(const ddl__plan *plan)
 {
     int64_t waves = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         const ddl__step *step = &plan->steps[i];
-        int64_t last = step->skew + pieces_of(step->count, plan->segment);
+        int64_t last = step->skew + pieces_of(step->count, step->piece);
         waves = last > waves ? last : waves;
     }
     return waves;
@@ -125,7 +144,7 @@ ddl__plan *ddl__plan_create(const ddl__request *request)
         return NULL;
     }
     plan->name = chosen.name;
-    plan->segment = choose_segment(request, longest_step(request, plan), spans);
+    cut_steps(request, plan, spans);
     plan->waves = count_waves(plan);
     return plan;
 }
