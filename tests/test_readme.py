@@ -11,7 +11,7 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 
 def test_c_program() -> None:
     (shown,) = re.findall(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    program = (ROOT / "libddl" / "examples" / "allreduce.c").read_text()
+    program = (ROOT / "libddl" / "examples" / "c" / "allreduce.c").read_text()
     assert program.endswith(shown)
 
 

@@ -149,7 +149,14 @@ static void calls(ddl_comm *comm, void *argument)
             "too large");
     REFUSED(ddl_allreduce(comm, a, b, 1, (ddl_dtype)77, DDL_SUM, NULL, NULL), DDL_EINVAL,
             "dtype is 77");
-    REFUSED(ddl_allreduce(comm, a, b, 1, DDL_F32, (ddl_op)9, NULL, NULL), DDL_EINVAL, "op is 9");
+    REFUSED(ddl_allreduce(comm, a, b, 1, DDL_F32, (ddl_op)11, NULL, NULL), DDL_EINVAL, "op is 11");
+    REFUSED(ddl_allreduce(comm, a, b, 1, DDL_C64, (ddl_op)0, NULL, NULL), DDL_EINVAL, "op is 0");
+    REFUSED(ddl_allreduce(comm, a, b, 1, DDL_F32, DDL_BIT_AND, NULL, NULL), DDL_EUNSUPPORTED,
+            "bit_and of f32 is not defined; f32 has sum, average, min, max and product");
+    REFUSED(ddl_allreduce(comm, a, b, 1, DDL_BOOL, DDL_AVERAGE, NULL, NULL), DDL_EUNSUPPORTED,
+            "average of bool is not defined; bool has all others");
+    REFUSED(ddl_reduce_scatter(comm, a, b, 1, DDL_C64, DDL_MAX, NULL, NULL), DDL_EUNSUPPORTED,
+            "max of c64 is not defined; c64 has sum and average");
     REFUSED(ddl_allreduce(comm, a, NULL, 1, DDL_F32, DDL_SUM, NULL, NULL), DDL_EINVAL,
             "recv is NULL");
     REFUSED(ddl_allreduce(comm, a, a + 2, 4, DDL_F32, DDL_SUM, NULL, NULL), DDL_EINVAL, "overlap");

@@ -5,20 +5,30 @@
 
 #include "ranks.h"
 
-static const ddl_dtype dtypes[] = {DDL_I8,  DDL_U8,   DDL_I32, DDL_I64,
-                                   DDL_F16, DDL_BF16, DDL_F32, DDL_F64};
-static const ddl_op ops[] = {DDL_SUM, DDL_AVERAGE, DDL_MIN, DDL_MAX, DDL_PRODUCT};
+static const ddl_dtype dtypes[] = {DDL_BOOL, DDL_I8,      DDL_U8,      DDL_I16, DDL_U16,  DDL_I32,
+                                   DDL_U32,  DDL_I64,     DDL_U64,     DDL_F16, DDL_BF16, DDL_F32,
+                                   DDL_F64,  DDL_F8_E4M3, DDL_F8_E5M2, DDL_C64, DDL_C128};
+static const ddl_op ops[] = {DDL_SUM,         DDL_AVERAGE,   DDL_MIN,    DDL_MAX,
+                             DDL_PRODUCT,     DDL_BIT_AND,   DDL_BIT_OR, DDL_BIT_XOR,
+                             DDL_LOGICAL_AND, DDL_LOGICAL_OR};
+/* One of each size and way of reducing: those that large counts run with. */
+static const ddl_dtype large_dtypes[] = {DDL_U8, DDL_BF16, DDL_F32, DDL_F64, DDL_C128, DDL_F8_E4M3};
+enum { LARGE_DTYPES = sizeof large_dtypes / sizeof *large_dtypes };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes, OPS = sizeof ops / sizeof *ops };
 
-/* Elements come in three classes, and rank r's element is 1 to 3, by its class. */
+/* Elements come in three classes, and rank r's element is 1 to 3, by its class. As bools are true
+ * or false, and fp8 has 8 as the greatest sum of which all parts are exact, they have fewer. */
 static int class_of(int64_t i)
 {
     return (int)((i * 7 + i / 64) % 3);
 }
 
-static int value(int r, int class)
+static int value(int r, int class, ddl_dtype dtype)
 {
-    return 1 + (class + r * 5) % 3;
+    int v = (class + r * 5) % 3;
+    if (dtype == DDL_BOOL)
+        return v != 0;
+    return 1 + (dtype == DDL_F8_E4M3 || dtype == DDL_F8_E5M2 ? r == class : v);
 }
 
 static uint16_t half_bits(float f)
@@ -40,30 +50,67 @@ static uint16_t bf16_bits(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* Small floats of few digits, rounded to nearest even as on the way from f32. */
+static uint8_t f8_bits(float f, int fraction, int bias)
+{
+    uint32_t u, drop = (uint32_t)(23 - fraction);
+    memcpy(&u, &f, 4);
+    if (f == 0)
+        return 0;
+    u -= (uint32_t)(127 - bias) << 23;
+    return (uint8_t)((u + (1u << (drop - 1)) - 1 + (u >> drop & 1)) >> drop);
+}
+
 static void store(void *at, ddl_dtype dtype, int64_t i, double v)
 {
     switch (dtype) {
-    case DDL_I8: ((int8_t *)at)[i] = (int8_t)(int64_t)v; break;
+    case DDL_BOOL: ((uint8_t *)at)[i] = v != 0; break;
+    case DDL_I8:
     case DDL_U8: ((uint8_t *)at)[i] = (uint8_t)(int64_t)v; break;
-    case DDL_I32: ((int32_t *)at)[i] = (int32_t)v; break;
-    case DDL_I64: ((int64_t *)at)[i] = (int64_t)v; break;
+    case DDL_I16:
+    case DDL_U16: ((uint16_t *)at)[i] = (uint16_t)(int64_t)v; break;
+    case DDL_I32:
+    case DDL_U32: ((uint32_t *)at)[i] = (uint32_t)(int64_t)v; break;
+    case DDL_I64:
+    case DDL_U64: ((int64_t *)at)[i] = (int64_t)v; break;
     case DDL_F16: ((uint16_t *)at)[i] = half_bits((float)v); break;
     case DDL_BF16: ((uint16_t *)at)[i] = bf16_bits((float)v); break;
     case DDL_F32: ((float *)at)[i] = (float)v; break;
     case DDL_F64: ((double *)at)[i] = v; break;
+    case DDL_F8_E4M3: ((uint8_t *)at)[i] = f8_bits((float)v, 3, 7); break;
+    case DDL_F8_E5M2: ((uint8_t *)at)[i] = f8_bits((float)v, 2, 15); break;
+    case DDL_C64: /* the imaginary part is twice the real one */
+        ((float *)at)[2 * i] = (float)v;
+        ((float *)at)[2 * i + 1] = (float)(2 * v);
+        break;
+    case DDL_C128:
+        ((double *)at)[2 * i] = v;
+        ((double *)at)[2 * i + 1] = 2 * v;
+        break;
     }
+}
+
+static bool defined(ddl_dtype dtype, ddl_op op)
+{
+    return dtype == DDL_BOOL                       ? op != DDL_AVERAGE
+           : dtype == DDL_C64 || dtype == DDL_C128 ? op <= DDL_AVERAGE
+           : dtype >= DDL_F16                      ? op <= DDL_PRODUCT
+                                                   : true;
 }
 
 /* What all ranks' elements of a class come to; wrapped as i8 and u8 wrap. */
 static double reduced(int size, int class, ddl_dtype dtype, ddl_op op)
 {
-    int64_t sum = 0, product = 1, low = 9, high = 0;
+    int64_t sum = 0, product = 1, low = 9, high = 0, all = ~0, any = 0, odd = 0;
     for (int r = 0; r < size; r++) {
-        int v = value(r, class);
+        int v = value(r, class, dtype);
         sum += v;
         product *= v;
         low = v < low ? v : low;
         high = v > high ? v : high;
+        all &= v;
+        any |= v;
+        odd ^= v;
     }
     switch (op) {
     case DDL_SUM: return (double)sum;
@@ -73,11 +120,17 @@ static double reduced(int size, int class, ddl_dtype dtype, ddl_op op)
         return dtype == DDL_I8   ? (int8_t)product
                : dtype == DDL_U8 ? (uint8_t)product
                                  : (double)product;
+    case DDL_BIT_AND: return (double)all;
+    case DDL_BIT_OR: return (double)any;
+    case DDL_BIT_XOR: return (double)odd;
+    case DDL_LOGICAL_AND: return product != 0;
+    case DDL_LOGICAL_OR: return sum != 0;
     case DDL_AVERAGE: break;
     }
-    return dtype >= DDL_F16
-               ? (dtype == DDL_F64 ? (double)sum / size : (double)((float)sum / (float)size))
-               : (double)(sum / size);
+    if (dtype < DDL_F16)
+        return (double)(sum / size);
+    return dtype == DDL_F64 || dtype == DDL_C128 ? (double)sum / size
+                                                 : (double)((float)sum / (float)size);
 }
 
 typedef struct job {
@@ -121,11 +174,11 @@ static void expect(const void *got, const void *want, int64_t n, const job *j, c
 /* Elements first, first + 1, ... of rank `rank`, or (-1) of the reduction over `size` ranks. */
 static void fill_from(unsigned char *at, const job *j, int rank, int size, int64_t first, int64_t n)
 {
-    unsigned char classes[3][8];
+    _Alignas(16) unsigned char classes[3][16];
     size_t element = ddl_dtype_size(j->dtype);
     for (int c = 0; c < 3; c++)
         store(classes[c], j->dtype, 0,
-              rank < 0 ? reduced(size, c, j->dtype, j->op) : value(rank, c));
+              rank < 0 ? reduced(size, c, j->dtype, j->op) : value(rank, c, j->dtype));
     for (int64_t i = 0; i < n; i++)
         memcpy(at + (size_t)i * element, classes[class_of(first + i)], element);
 }
@@ -331,23 +384,27 @@ typedef struct sweep {
 static void matrix(ddl_comm *comm, void *argument)
 {
     const sweep *s = argument;
-    for (int c = 0; c < s->n_counts; c++)
-        for (int d = 0; d < DTYPES; d++)
+    for (int c = 0; c < s->n_counts; c++) {
+        bool large = s->counts[c] >= 100000;
+        for (int d = 0; d < (large ? LARGE_DTYPES : DTYPES); d++)
             for (int variant = 0; variant < 4; variant++) {
-                job j = {.count = s->counts[c], .dtype = dtypes[d], .variant = variant};
+                job j = {.count = s->counts[c], .variant = variant};
+                j.dtype = large ? large_dtypes[d] : dtypes[d];
                 /* The large count takes each op with one variant, rotating, to keep the time. */
                 for (int o = 0; o < OPS; o++) {
                     j.op = ops[o];
-                    if (s->counts[c] < 100000 || (o + d) % 4 == variant)
+                    if (defined(j.dtype, j.op) && (!large || (o + d) % 4 == variant))
                         reductions(comm, &j);
-                    if (s->counts[c] < 100000 ? d % OPS == o : (o + d) % 16 == variant)
+                    if (defined(j.dtype, j.op) &&
+                        (s->counts[c] < 100000 ? d % OPS == o : (o + d) % 16 == variant))
                         reductions_to_root(comm, &j);
                 }
-                if (s->counts[c] < 100000 || d % 4 == variant)
+                if (!large || d % 4 == variant)
                     movements(comm, &j);
                 if (s->counts[c] < 100000 || d == variant)
                     exchanges(comm, &j);
             }
+    }
 }
 
 int main(int argc, char **argv)

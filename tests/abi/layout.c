@@ -27,30 +27,48 @@ VALUE(DDL_EABORTED, -42);
 VALUE(DDL_EEXPIRED, -43);
 VALUE(DDL_EINTERNAL, -60);
 
+VALUE(DDL_BOOL, 1);
 VALUE(DDL_I8, 2);
 VALUE(DDL_U8, 3);
+VALUE(DDL_I16, 4);
+VALUE(DDL_U16, 5);
 VALUE(DDL_I32, 6);
+VALUE(DDL_U32, 7);
 VALUE(DDL_I64, 8);
+VALUE(DDL_U64, 9);
 VALUE(DDL_F16, 10);
 VALUE(DDL_BF16, 11);
 VALUE(DDL_F32, 12);
 VALUE(DDL_F64, 13);
+VALUE(DDL_F8_E4M3, 14);
+VALUE(DDL_F8_E5M2, 15);
+VALUE(DDL_C64, 16);
+VALUE(DDL_C128, 17);
 
 VALUE(DDL_SUM, 1);
 VALUE(DDL_AVERAGE, 2);
 VALUE(DDL_MIN, 3);
 VALUE(DDL_MAX, 4);
 VALUE(DDL_PRODUCT, 5);
+VALUE(DDL_BIT_AND, 6);
+VALUE(DDL_BIT_OR, 7);
+VALUE(DDL_BIT_XOR, 8);
+VALUE(DDL_LOGICAL_AND, 9);
+VALUE(DDL_LOGICAL_OR, 10);
 
 VALUE(DDL_MEMORY_HOST, 0);
 VALUE(DDL_LINK_INPROC, 1);
 VALUE(DDL_LINK_SHM, 2);
 VALUE(DDL_LINK_TCP, 4);
 VALUE(DDL_ADDRESS_MAX, 1024);
+VALUE(DDL_NAME_MAX, 256);
+VALUE(DDL_ANY_SOURCE, -1);
 
 SIZE(ddl_status, 4);
 SIZE(ddl_dtype, 4);
 SIZE(ddl_op, 4);
+SIZE(ddl_memory, 4);
+SIZE(ddl_link_kind, 4);
 
 FIELD(ddl_endpoint_config, struct_size, 0, 4);
 FIELD(ddl_endpoint_config, reserved, 4, 4);
@@ -73,4 +91,8 @@ FIELD(ddl_options, timeout_ms, 8, 8);
 FIELD(ddl_options, queued, 16, 4);
 FIELD(ddl_options, reserved, 20, 4);
 FIELD(ddl_options, user, 24, 8);
-SIZE(ddl_options, 32);
+FIELD(ddl_options, name, 32, 8); /* from here on: 0.2 */
+FIELD(ddl_options, prescale, 40, 8);
+FIELD(ddl_options, postscale, 48, 8);
+FIELD(ddl_options, group, 56, 8);
+SIZE(ddl_options, 64);

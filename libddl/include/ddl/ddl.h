@@ -24,6 +24,7 @@
 #define DDL_API __attribute__((visibility("default")))
 #endif
 
+/* This header's version; the loaded library's is ddl_version. */
 #define DDL_VERSION_MAJOR 0
 #define DDL_VERSION_MINOR 2
 #define DDL_VERSION_PATCH 0
@@ -143,6 +144,7 @@ DDL_API size_t ddl_dtype_size(ddl_dtype dtype);
  * A smaller struct than this library's is an older caller and is accepted; a larger one is
  * accepted when its unknown bytes are zero. Pointers are borrowed for the call only. */
 
+/* How an endpoint listens. */
 typedef struct ddl_endpoint_config {
     uint32_t struct_size;
     uint32_t reserved;
@@ -150,6 +152,7 @@ typedef struct ddl_endpoint_config {
     const char *host;   /* IP address to listen on and to give to peers; NULL: all */
 } ddl_endpoint_config;
 
+/* How a comm is made. */
 typedef struct ddl_comm_config {
     uint32_t struct_size;
     uint32_t links;               /* allowed kinds (ddl_link_kind bits); 0: $DDL_LINKS, else all */
@@ -160,6 +163,7 @@ typedef struct ddl_comm_config {
     uint64_t segment_bytes;       /* pipeline granularity; 0: chosen. Equal on all members */
 } ddl_comm_config;
 
+/* How one operation runs. */
 typedef struct ddl_options {
     uint32_t struct_size;
     uint32_t memory;    /* ddl_memory of both buffers */
@@ -177,7 +181,7 @@ typedef struct ddl_options {
     /* Collect this operation for ddl_group_submit instead of submitting it: see "Groups" below. */
     ddl_group *group;
 } ddl_options;
-enum { DDL_NAME_MAX = 256 };
+enum { DDL_NAME_MAX = 256 }; /* bytes of a name, with its end */
 
 /* ----------------------------------------------------------------------------------- endpoint */
 
@@ -191,7 +195,7 @@ DDL_API ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_en
  * Thread-safe. Does not block. */
 DDL_API ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address,
                                         size_t capacity, size_t *length);
-enum { DDL_ADDRESS_MAX = 1024 };
+enum { DDL_ADDRESS_MAX = 1024 }; /* bytes of any address */
 
 /* Close the ports, stop the thread, free. NULL is fine. Cannot fail. Destroy its comms first. Not
  * concurrently with other calls on the same endpoint. */
@@ -211,7 +215,7 @@ DDL_API ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *ad
  * url ("tcp://host:port"), the others connect to it, retrying until the creation timeout. url NULL,
  * rank -1 and size 0 are taken from $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them;
  * without these, a comm of size 1. All members must call it. Blocks at most config->timeout_ms.
- * Thread-safe. */
+ * Otherwise as ddl_comm_create. Thread-safe. */
 DDL_API ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);
 
@@ -405,12 +409,14 @@ DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_c
  */
 DDL_API ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group);
 
-/* Submit what was collected; an empty group is complete at once. work NULL: blocks until complete.
- * Buffers are borrowed until then; the group must not be changed, submitted again or destroyed
- * before. Not concurrently with other calls on the same group. */
+/* Submit what was collected; an empty group is complete at once. work NULL: blocks until complete;
+ * else *work is owned by the caller. Buffers are borrowed until then; the group must not be
+ * changed, submitted again or destroyed before. Not concurrently with other calls on the same
+ * group. */
 DDL_API ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_work **work);
 
-/* Free. NULL is fine. Cannot fail. Destroy a comm's groups before the comm. */
+/* Free. NULL is fine. Cannot fail. Destroy a comm's groups before the comm. Not concurrently with
+ * other calls on the same group. */
 DDL_API void ddl_group_destroy(ddl_group *group);
 
 /* --------------------------------------------------------------------------------------- work */
@@ -424,7 +430,7 @@ DDL_API ddl_status ddl_work_wait(ddl_work *work, int64_t timeout_ms);
 DDL_API ddl_status ddl_work_test(ddl_work *work);
 
 /* Give the work up. A pending one is released when it completes, and its buffers stay borrowed
- * until then. NULL is fine. Cannot fail. */
+ * until then. NULL is fine. Cannot fail. Not concurrently with other calls on the same work. */
 DDL_API void ddl_work_destroy(ddl_work *work);
 
 /* Take up to max finished works that were submitted with options.queued, in the order they

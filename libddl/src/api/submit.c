@@ -54,6 +54,27 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
     return DDL_OK;
 }
 
+static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
+{
+    if (op < DDL_SUM || op > DDL_LOGICAL_OR)
+        return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)op);
+    if (ddl__reduces(dtype, op))
+        return DDL_OK;
+    const char *name = ddl__dtype_name(dtype), *has = "sum, average, min, max and product";
+    if (ddl__dtype_class(dtype) == DDL__TRUTH)
+        has = "all others";
+    if (ddl__dtype_class(dtype) == DDL__COMPLEX)
+        has = "sum and average";
+    return ddl__fail(DDL_EUNSUPPORTED, "%s of %s is not defined; %s has %s", ddl__op_name(op), name,
+                     name, has);
+}
+
+static bool reduces(const ddl__call *call)
+{
+    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
+           call->kind == DDL__REDUCE_TO_ROOT;
+}
+
 static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
 {
     size_t element = ddl__dtype_size(call->dtype);
@@ -65,10 +86,9 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
         call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
         return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
                          (long long)call->count, comm->size);
-    bool reduces = call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
-                   call->kind == DDL__REDUCE_TO_ROOT;
-    if (reduces && (call->op < DDL_SUM || call->op > DDL_LOGICAL_OR))
-        return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)call->op);
+    ddl_status status = reduces(call) ? check_reduction(call->dtype, call->op) : DDL_OK;
+    if (status != DDL_OK)
+        return status;
     if (call->root < 0 || call->root >= comm->size)
         return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
     return DDL_OK;
@@ -126,12 +146,6 @@ static ddl_status collect(ddl_comm *comm, const ddl__call *call, const ddl_optio
     if (ddl__engine_holds_group(comm->engine, group))
         return ddl__fail(DDL_ESTATE, "the group is under way: add to it when it is complete");
     return ddl__group_add(group, call);
-}
-
-static bool reduces(const ddl__call *call)
-{
-    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
-           call->kind == DDL__REDUCE_TO_ROOT;
 }
 
 static ddl_status check_scales(const ddl__call *call, const ddl_options *own)

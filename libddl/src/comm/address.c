@@ -121,10 +121,14 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
         return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
     memcpy(address->host, at, host);
     at += host;
+    bool damaged = strlen(address->host) != host;
     for (unsigned i = 0; i < address->n_ips; i++, at += IP_BYTES) {
         address->ips[i].family = at[0];
         memcpy(address->ips[i].bytes, at + 1, 16);
+        damaged = damaged || (at[0] != 4 && at[0] != 6);
     }
+    if (damaged)
+        return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
     return DDL_OK;
 }
 

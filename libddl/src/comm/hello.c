@@ -8,6 +8,7 @@ _Static_assert(sizeof(ddl__hello) == 176, "the same on every platform");
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text)
 {
     ddl__hello answer = *hello;
+    answer.magic = DDL__HELLO_MAGIC;
     answer.protocol = DDL__PROTOCOL;
     answer.from = hello->to;
     answer.to = hello->from;

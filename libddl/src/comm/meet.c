@@ -93,32 +93,42 @@ static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello)
     return ddl__fail(DDL_EREFUSED, "%s", answer.text);
 }
 
+/* What the peer's comm says to us; *passed is the caller's also on failure. */
+static ddl_status hear(const ddl__meeting *m, int peer, int fd, ddl__hello *answer, int *passed)
+{
+    const char *host = m->addresses[peer].host;
+    if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, m->deadline)) {
+        if (errno == ETIMEDOUT)
+            return ddl__fail(DDL_ETIMEDOUT,
+                             "rank %d on %s is there, but did not create this comm in time", peer,
+                             host);
+        return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", peer,
+                         host, strerror(errno));
+    }
+    answer->text[sizeof answer->text - 1] = 0;
+    if (ddl__hello_check(answer) != DDL_OK)
+        snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
+    else if (answer->status == DDL_OK)
+        return DDL_OK;
+    return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
+}
+
 /* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
 static ddl_status enter(const ddl__meeting *m, int peer, int fd, uint8_t door)
 {
     ddl__hello answer;
     int passed = -1;
-    if (!ddl__recv_with_fd(fd, &answer, sizeof answer, &passed, m->deadline)) {
-        int error = errno;
-        close(fd);
-        if (error == ETIMEDOUT)
-            return ddl__fail(DDL_ETIMEDOUT,
-                             "rank %d on %s is there, but did not create this comm in time", peer,
-                             m->addresses[peer].host);
-        return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", peer,
-                         m->addresses[peer].host, strerror(error));
+    ddl_status status = hear(m, peer, fd, &answer, &passed);
+    if (status == DDL_OK) {
+        m->links[peer] = make_link(m, peer, door, fd, passed, answer.arena);
+        if (m->links[peer])
+            return DDL_OK;
+        status = DDL_ESYSTEM;
+    } else if (passed >= 0) {
+        close(passed);
     }
-    answer.text[sizeof answer.text - 1] = 0;
-    if (answer.status != DDL_OK) {
-        close(fd);
-        return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, m->addresses[peer].host,
-                         answer.text);
-    }
-    m->links[peer] = make_link(m, peer, door, fd, passed, answer.arena);
-    if (m->links[peer])
-        return DDL_OK;
     close(fd);
-    return DDL_ESYSTEM;
+    return status;
 }
 
 static bool same_process(int fd)

@@ -10,26 +10,15 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/card.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
 #include "net/socket.h"
 
-enum { CARD_MAGIC = 0x6c646472, RETRY_US = 20000 };
+enum { RETRY_US = 20000 };
 
 /* How long a caller may take to say its piece before the next one is heard. */
 static const int64_t CALLER_NS = 1000000000ll;
-
-/* One rank's entry, and the answer to it: the same layout both ways. */
-typedef struct card {
-    uint32_t magic;
-    uint16_t protocol;
-    uint16_t length; /* of the address */
-    int32_t rank, size, status;
-    uint32_t reserved;
-    ddl__digest job;
-    char text[128]; /* refused: why */
-    unsigned char address[DDL_ADDRESS_MAX];
-} card;
 
 typedef struct place {
     char host[256], port[8];
@@ -57,11 +46,11 @@ static ddl_status parse_url(const char *url, place *to)
     return DDL_OK;
 }
 
-static card write_card(ddl_endpoint *endpoint, int rank, int size)
+static ddl__card write_card(ddl_endpoint *endpoint, int rank, int size)
 {
-    card c;
+    ddl__card c;
     memset(&c, 0, sizeof c);
-    c.magic = CARD_MAGIC;
+    c.magic = DDL__CARD_MAGIC;
     c.protocol = DDL__PROTOCOL;
     c.rank = rank;
     c.size = size;
@@ -75,32 +64,10 @@ static card write_card(ddl_endpoint *endpoint, int rank, int size)
 typedef struct host {
     ddl_endpoint *endpoint;
     int size;
-    card *cards; /* by rank */
-    int *fds;    /* by rank, -1: not here yet */
+    ddl__card *cards; /* by rank */
+    int *fds;         /* by rank, -1: not here yet */
     int64_t deadline;
 } host;
-
-/* Writes why the card is refused to its text; true when it fits. */
-static bool fits(const host *h, card *c)
-{
-    ddl__digest job = ddl__endpoint_job(h->endpoint);
-    if (c->protocol != DDL__PROTOCOL)
-        snprintf(c->text, sizeof c->text, "rank 0 speaks protocol %d, this one %u", DDL__PROTOCOL,
-                 c->protocol);
-    else if (!ddl__digest_equal(c->job, job))
-        snprintf(c->text, sizeof c->text, "another job: the secrets differ");
-    else if (c->size != h->size)
-        snprintf(c->text, sizeof c->text, "size is %d here and %d at rank 0", c->size, h->size);
-    else if (c->rank < 1 || c->rank >= h->size)
-        snprintf(c->text, sizeof c->text, "rank %d is outside 0 to %d", c->rank, h->size - 1);
-    else if (h->fds[c->rank] >= 0)
-        snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
-    else if (c->length > DDL_ADDRESS_MAX)
-        snprintf(c->text, sizeof c->text, "an address of %u bytes", c->length);
-    else
-        return true;
-    return false;
-}
 
 /* Hear one caller; true when one more rank is here. */
 static bool hear(const host *h, int fd)
@@ -108,13 +75,18 @@ static bool hear(const host *h, int fd)
     int64_t patience = ddl__now() + CALLER_NS;
     if (patience > h->deadline)
         patience = h->deadline;
-    card c;
-    if (!ddl__recv_all(fd, &c, sizeof c, patience) || c.magic != CARD_MAGIC) {
+    ddl__card c;
+    if (!ddl__recv_all(fd, &c, sizeof c, patience) || c.magic != DDL__CARD_MAGIC) {
         close(fd);
         return false;
     }
-    if (!fits(h, &c)) {
+    bool fits = ddl__card_fits(&c, ddl__endpoint_job(h->endpoint), h->size);
+    if (fits && h->fds[c.rank] >= 0) {
+        fits = false;
         c.status = DDL_EREFUSED;
+        snprintf(c.text, sizeof c.text, "rank %d is here already", c.rank);
+    }
+    if (!fits) {
         ddl__send_all(fd, &c, sizeof c, patience);
         close(fd);
         return false;
@@ -148,7 +120,7 @@ static ddl_status gather(const host *h, int listener)
     return DDL_OK;
 }
 
-static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, card *cards,
+static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, ddl__card *cards,
                        int64_t deadline)
 {
     uint16_t port = (uint16_t)atoi(at->port);
@@ -201,8 +173,8 @@ static int call_host(const place *at, int64_t deadline, char *why, size_t size)
     return -1;
 }
 
-static ddl_status visit(ddl_endpoint *endpoint, const place *at, int rank, int size, card *cards,
-                        int64_t deadline)
+static ddl_status visit(ddl_endpoint *endpoint, const place *at, int rank, int size,
+                        ddl__card *cards, int64_t deadline)
 {
     char why[128];
     int fd = call_host(at, deadline, why, sizeof why);
@@ -211,18 +183,16 @@ static ddl_status visit(ddl_endpoint *endpoint, const place *at, int rank, int s
             DDL_EUNREACHABLE,
             "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?", rank,
             at->host, at->port, why);
-    card mine = write_card(endpoint, rank, size);
+    ddl__card mine = write_card(endpoint, rank, size);
     ddl_status status = DDL_OK;
     bool ok = ddl__send_all(fd, &mine, sizeof mine, deadline);
     for (int i = 0; ok && status == DDL_OK && i < size; i++) {
         ok = ddl__recv_all(fd, &cards[i], sizeof *cards, deadline);
-        cards[i].text[sizeof cards[i].text - 1] = 0;
-        if (ok && cards[i].magic != CARD_MAGIC)
+        if (ok && cards[i].magic != DDL__CARD_MAGIC)
             status = ddl__fail(DDL_EREFUSED, "tcp://%s:%s does not speak libddl's protocol",
                                at->host, at->port);
-        else if (ok && (cards[i].status != DDL_OK || cards[i].length > DDL_ADDRESS_MAX))
-            status =
-                ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, cards[i].text);
+        else if (ok)
+            status = ddl__card_accept(&cards[i], rank);
     }
     if (!ok)
         status =
@@ -249,7 +219,7 @@ ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, in
     if (!url && size > 1)
         return ddl__fail(DDL_EINVAL, "url is NULL, but size is %d", size);
 
-    card *cards = calloc((size_t)size, sizeof *cards);
+    ddl__card *cards = calloc((size_t)size, sizeof *cards);
     const void **addresses = calloc((size_t)size, sizeof *addresses);
     size_t *lengths = calloc((size_t)size, sizeof *lengths);
     place at;

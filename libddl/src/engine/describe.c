@@ -1,5 +1,6 @@
 #include "engine/describe.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/dtype.h"
@@ -21,103 +22,62 @@ void ddl__sign_block(ddl__signature *signature, int64_t count)
     signature->words[1] = (signature->words[1] & ~COUNT) | (uint64_t)count;
 }
 
-static const char *op_name(unsigned op)
+/* What an operation's call has to say. */
+static const struct {
+    const char *name;
+    bool counts, reduces, roots;
+    const char *block; /* which count it is, with uneven blocks */
+} kinds[] = {
+    [DDL__ALLREDUCE] = {"all-reduce", true, true, false, ""},
+    [DDL__REDUCE_SCATTER] = {"reduce-scatter", true, true, false, " in this block"},
+    [DDL__ALLGATHER] = {"all-gather", true, false, false, " in this block"},
+    [DDL__BROADCAST] = {"broadcast", true, false, true, ""},
+    [DDL__BARRIER] = {"barrier", false, false, false, ""},
+    [DDL__REDUCE_TO_ROOT] = {"reduce", true, true, true, ""},
+    [DDL__GATHER] = {"gather", true, false, true, " between the two"},
+    [DDL__SCATTER] = {"scatter", true, false, true, " between the two"},
+    [DDL__ALLTOALL] = {"all-to-all", true, false, false, " between the two"},
+};
+
+/* Add to the text as long as there is room. */
+static void add(char *text, size_t size, size_t *n, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void add(char *text, size_t size, size_t *n, const char *format, ...)
 {
-    static const char *const names[] = {[DDL_SUM] = "sum",
-                                        [DDL_AVERAGE] = "average",
-                                        [DDL_MIN] = "min",
-                                        [DDL_MAX] = "max",
-                                        [DDL_PRODUCT] = "product"};
-    return op < sizeof names / sizeof *names && names[op] ? names[op] : "?";
+    va_list args;
+    va_start(args, format);
+    int more = *n < size ? vsnprintf(text + *n, size - *n, format, args) : 0;
+    va_end(args);
+    *n += more > 0 ? (size_t)more : 0;
 }
 
-/* An operation on uneven blocks. */
-static void describe_uneven(char *text, size_t size, const ddl__signature *signature)
+void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature)
 {
     uint64_t a = signature->words[0], b = signature->words[1];
-    const char *dtype = ddl__dtype_name((unsigned)(a >> 8 & 0xff)),
-               *op = op_name((unsigned)(a & 0xff));
-    unsigned sequence = (unsigned)(a >> 32), root = (unsigned)(b >> COUNT_BITS);
-    unsigned long long count = b & COUNT;
-    switch ((ddl__kind)(a >> 16 & 0xff)) {
-    case DDL__REDUCE_SCATTER:
-        snprintf(text, size,
-                 "reduce-scatter-v(%s, %llu in this block, %s, counts with digest %04x) as "
-                 "operation %u",
-                 dtype, count, op, root, sequence);
+    unsigned kind = a >> 16 & 0xff, root = (unsigned)(b >> COUNT_BITS);
+    bool uneven = a & UNEVEN;
+    size_t n = 0;
+    if (kind >= sizeof kinds / sizeof *kinds || !kinds[kind].name) {
+        snprintf(text, size, "an unknown operation");
         return;
-    case DDL__ALLGATHER:
-        snprintf(text, size,
-                 "all-gather-v(%s, %llu in this block, counts with digest %04x) as operation %u",
-                 dtype, count, root, sequence);
-        return;
-    case DDL__GATHER:
-        snprintf(text, size, "gather-v(%s, %llu between the two, root %u) as operation %u", dtype,
-                 count, root, sequence);
-        return;
-    case DDL__SCATTER:
-        snprintf(text, size, "scatter-v(%s, %llu between the two, root %u) as operation %u", dtype,
-                 count, root, sequence);
-        return;
-    case DDL__ALLTOALL:
-        snprintf(text, size, "all-to-all-v(%s, %llu between the two) as operation %u", dtype, count,
-                 sequence);
-        return;
-    case DDL__ALLREDUCE:
-    case DDL__BROADCAST:
-    case DDL__BARRIER:
-    case DDL__REDUCE_TO_ROOT:
-    case DDL__SEND:
-    case DDL__RECV: break;
     }
-    snprintf(text, size, "an unknown operation as operation %u", sequence);
+    add(text, size, &n, "%s%s", kinds[kind].name, uneven ? "-v" : "");
+    if (!kinds[kind].counts)
+        return;
+    add(text, size, &n, "(%s, %llu%s", ddl__dtype_name((unsigned)(a >> 8 & 0xff)),
+        (unsigned long long)(b & COUNT), uneven ? kinds[kind].block : "");
+    if (kinds[kind].reduces)
+        add(text, size, &n, ", %s", ddl__op_name((unsigned)(a & 0xff)));
+    if (kinds[kind].roots)
+        add(text, size, &n, ", root %u", root);
+    else if (root)
+        add(text, size, &n, ", counts with digest %04x", root);
+    add(text, size, &n, ")");
 }
 
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature)
 {
-    if (signature->words[0] & UNEVEN) {
-        describe_uneven(text, size, signature);
-        return;
-    }
-    uint64_t a = signature->words[0], b = signature->words[1];
-    const char *dtype = ddl__dtype_name((unsigned)(a >> 8 & 0xff)),
-               *op = op_name((unsigned)(a & 0xff));
-    unsigned sequence = (unsigned)(a >> 32), root = (unsigned)(b >> COUNT_BITS);
-    unsigned long long count = b & COUNT;
-    switch ((ddl__kind)(a >> 16 & 0xff)) {
-    case DDL__ALLREDUCE:
-        snprintf(text, size, "all-reduce(%s, %llu, %s) as operation %u", dtype, count, op,
-                 sequence);
-        return;
-    case DDL__REDUCE_SCATTER:
-        snprintf(text, size, "reduce-scatter(%s, %llu, %s) as operation %u", dtype, count, op,
-                 sequence);
-        return;
-    case DDL__ALLGATHER:
-        snprintf(text, size, "all-gather(%s, %llu) as operation %u", dtype, count, sequence);
-        return;
-    case DDL__BROADCAST:
-        snprintf(text, size, "broadcast(%s, %llu, root %u) as operation %u", dtype, count, root,
-                 sequence);
-        return;
-    case DDL__BARRIER: snprintf(text, size, "barrier as operation %u", sequence); return;
-    case DDL__REDUCE_TO_ROOT:
-        snprintf(text, size, "reduce(%s, %llu, %s, root %u) as operation %u", dtype, count, op,
-                 root, sequence);
-        return;
-    case DDL__GATHER:
-        snprintf(text, size, "gather(%s, %llu, root %u) as operation %u", dtype, count, root,
-                 sequence);
-        return;
-    case DDL__SCATTER:
-        snprintf(text, size, "scatter(%s, %llu, root %u) as operation %u", dtype, count, root,
-                 sequence);
-        return;
-    case DDL__ALLTOALL:
-        snprintf(text, size, "all-to-all(%s, %llu) as operation %u", dtype, count, sequence);
-        return;
-    case DDL__SEND:
-    case DDL__RECV: break;
-    }
-    snprintf(text, size, "an unknown operation as operation %u", sequence);
+    char operation[DDL__CALL_MAX];
+    ddl__describe_operation(operation, sizeof operation, signature);
+    snprintf(text, size, "%s as operation %u", operation, (unsigned)(signature->words[0] >> 32));
 }

@@ -13,6 +13,9 @@ ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
  * since the others' need not be known to both ranks. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
+/* "all-reduce(f32, 100, sum)" */
+void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
+
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
 

@@ -6,7 +6,8 @@
 static bool same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
-           a->root == b->root && a->in_place == b->in_place && a->all_shared == b->all_shared;
+           a->root == b->root && a->in_place == b->in_place && a->all_shared == b->all_shared &&
+           a->normalizes == b->normalizes;
 }
 
 static unsigned slot(const ddl__request *r)

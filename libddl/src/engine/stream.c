@@ -52,6 +52,12 @@ ddl_work *ddl__stream_pop(ddl__stream *stream)
     return work;
 }
 
+/* Whatever is not 0 counts as true, and comes out as 1. */
+static bool normalizes(const ddl__call *call)
+{
+    return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);
+}
+
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 {
     ddl__call *call = &work->call;
@@ -72,6 +78,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
                             .element = ddl__dtype_size(call->dtype),
                             .in_place = call->send == call->recv,
                             .all_shared = stream->all_shared,
+                            .normalizes = normalizes(call),
                             .segment_bytes = stream->segment_bytes,
                             .window = stream->window};
     const ddl__plan *plan = ddl__plans_get(&stream->plans, &request);

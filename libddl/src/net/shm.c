@@ -77,7 +77,9 @@ struct ddl__arena {
     size_t mapped;
     header *shared;
     unsigned char *bytes;
-    uint64_t size; /* of bytes; never read again from memory that a peer can write */
+    /* Never read again from memory that a peer can write. */
+    uint64_t size; /* of bytes */
+    unsigned n_readers;
 
     /* The owner's driver only. Offsets count all bytes ever used; modulo the size they are places.
      */
@@ -92,14 +94,15 @@ static size_t lanes_bytes(unsigned readers)
     return (bytes + 4095) & ~(size_t)4095;
 }
 
-static ddl__arena *arena_map(int fd, size_t mapped)
+static ddl__arena *arena_map(int fd, size_t mapped, bool filled)
 {
     ddl__arena *arena = calloc(1, sizeof *arena);
     if (!arena) {
         ddl__fail(DDL_ENOMEM, "no memory for an arena");
         return NULL;
     }
-    void *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    int flags = MAP_SHARED | (filled ? MAP_POPULATE : 0);
+    void *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (base == MAP_FAILED) {
         ddl__fail(DDL_ESYSTEM, "mmap of %zu shared bytes: %s", mapped, strerror(errno));
         free(arena);
@@ -126,7 +129,7 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes)
     }
     /* Peers must be able to trust the size. */
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    ddl__arena *arena = arena_map(fd, mapped);
+    ddl__arena *arena = arena_map(fd, mapped, true);
     if (!arena) {
         close(fd);
         return NULL;
@@ -146,6 +149,7 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes)
     shared->bytes = bytes;
     arena->bytes = (unsigned char *)shared + lanes;
     arena->size = bytes;
+    arena->n_readers = readers;
     return arena;
 }
 
@@ -154,26 +158,38 @@ int ddl__arena_fd(const ddl__arena *arena)
     return arena->fd;
 }
 
+/* A file that can shrink would end this process when it is read. The header is copied before it is
+ * believed, since a peer can write it at any moment. */
 ddl__arena *ddl__arena_open(int fd)
 {
+    header said;
     struct stat status;
-    if (fstat(fd, &status) || status.st_size < (off_t)sizeof(header)) {
-        ddl__fail(DDL_EREFUSED, "a peer's shared memory has no header");
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) ||
+        pread(fd, &said, sizeof said, 0) != sizeof said) {
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory is no sealed file with a header");
         return NULL;
     }
-    ddl__arena *arena = arena_map(fd, (size_t)status.st_size);
+    size_t mapped = (size_t)status.st_size, lanes = lanes_bytes(said.readers);
+    if (said.magic != MAGIC || said.layout != LAYOUT || said.queue != QUEUE) {
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory has layout %u, ours is %d", said.layout,
+                  LAYOUT);
+        return NULL;
+    }
+    if (lanes > mapped || said.bytes != mapped - lanes) {
+        ddl__fail(DDL_EREFUSED,
+                  "a peer's shared memory of %zu bytes says %u readers and %llu bytes", mapped,
+                  said.readers, (unsigned long long)said.bytes);
+        return NULL;
+    }
+    /* What its owner has not filled is not ours to fill. */
+    bool filled = (uint64_t)status.st_blocks * 512 >= mapped;
+    ddl__arena *arena = arena_map(fd, mapped, filled);
     if (!arena)
         return NULL;
-    const header *shared = arena->shared;
-    if (shared->magic != MAGIC || shared->layout != LAYOUT || shared->queue != QUEUE ||
-        lanes_bytes(shared->readers) + shared->bytes != arena->mapped) {
-        ddl__fail(DDL_EREFUSED, "a peer's shared memory has layout %u, ours is %d", shared->layout,
-                  LAYOUT);
-        ddl__arena_drop(arena);
-        return NULL;
-    }
-    arena->size = arena->mapped - lanes_bytes(shared->readers);
-    arena->bytes = (unsigned char *)shared + (arena->mapped - arena->size);
+    arena->size = said.bytes;
+    arena->n_readers = said.readers;
+    arena->bytes = (unsigned char *)arena->shared + lanes;
     return arena;
 }
 
@@ -206,7 +222,7 @@ static bool lane_full(ddl__arena *arena, unsigned to)
 static void reclaim(ddl__arena *arena)
 {
     uint64_t tail = arena->head;
-    for (unsigned i = 0; i < arena->shared->readers; i++) {
+    for (unsigned i = 0; i < arena->n_readers; i++) {
         reader *r = &arena->readers[i];
         if (r->published == r->released)
             continue;
@@ -323,9 +339,9 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
     }
     if (bytes <= SHORT_SPAN)
         return e->inline_span;
-    /* Never follow a peer's number out of its memory. */
+    /* Never follow a peer's number out of its memory, nor to where no element can lie. */
     uint64_t offset = e->offset;
-    if (offset > s->peer->size || bytes > s->peer->size - offset) {
+    if (offset > s->peer->size || bytes > s->peer->size - offset || offset % LINE) {
         strcpy(link->reason, "its shared memory is corrupt");
         link->state = DDL__LINK_LOST;
         return NULL;
@@ -441,9 +457,8 @@ static const ddl__link_ops inproc_ops = SHM_OPS("inproc");
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc)
 {
-    if (to >= own->shared->readers || from >= peer->shared->readers) {
-        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from,
-                  peer->shared->readers);
+    if (to >= own->n_readers || from >= peer->n_readers) {
+        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from, peer->n_readers);
         return NULL;
     }
     shm_link *s = calloc(1, sizeof *s);

@@ -151,10 +151,11 @@ ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
 {
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     control room = {0};
+    /* Not the padding as well, in which the kernel would put a second one. */
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = room.bytes,
-                             .msg_controllen = sizeof room.bytes};
+                             .msg_controllen = CMSG_LEN(sizeof(int))};
     ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (k <= 0)
         return k;

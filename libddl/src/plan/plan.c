@@ -15,7 +15,15 @@ static int64_t build_alone(ddl__builder *builder)
     bool two_buffers = request->kind != DDL__BROADCAST && request->kind != DDL__BARRIER;
     ddl__share from = ddl__block_to(request, 0), to = ddl__block_from(request, 0);
     ddl__step copy = {.kind = DDL__COPY, .src = from.start, .dst = to.start, .count = from.count};
-    if (two_buffers && !request->in_place)
+    ddl__step reduce = {.kind = DDL__REDUCE,
+                        .keep = 1,
+                        .finish = 1,
+                        .src = from.start,
+                        .dst = request->in_place ? from.start : to.start,
+                        .count = from.count};
+    if (request->normalizes)
+        ddl__add(builder, reduce, ddl__one(0), ddl__nobody());
+    else if (two_buffers && !request->in_place)
         ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
     return 1;
 }

@@ -98,8 +98,9 @@ typedef struct ddl__request {
        other kinds, those of the two ends. NULL: even. Borrowed until the plan is made. */
     const ddl__share *sent, *received;
     size_t element;
-    bool in_place;                 /* send and recv are one buffer */
-    bool all_shared;               /* all ranks share memory */
+    bool in_place;   /* send and recv are one buffer */
+    bool all_shared; /* all ranks share memory */
+    bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     int64_t segment_bytes;         /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its

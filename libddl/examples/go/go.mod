@@ -1,0 +1,3 @@
+module example/allreduce
+
+go 1.19

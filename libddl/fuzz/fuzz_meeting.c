@@ -1,0 +1,259 @@
+/* The meeting of a comm of two, one of whom says anything. As rank 0 we are dialed, by a stranger
+ * and then by the right one, who must get the place that the stranger could not take. As rank 1 we
+ * dial, and are answered with altered answers and altered memory. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "comm/meet.h"
+#include "door.h"
+
+enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 2, MORE = 64 };
+
+typedef struct stage {
+    ddl_endpoint *endpoint;
+    ddl__seat *seat;
+    ddl__digest comm;
+    ddl__arena *own;    /* two readers, as in a comm of two */
+    ddl__arena *theirs; /* what a right peer hands over */
+    ddl__slots *slots;
+    ddl__address peer; /* of our other self, which only listens */
+    int tcp, local;
+} stage;
+
+static stage *the_stage(void)
+{
+    static stage s;
+    if (s.endpoint)
+        return &s;
+    signal(SIGPIPE, SIG_IGN);
+    s.comm.words[0] = 7;
+    ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
+    REQUIRE(ddl__endpoint_create(&config, &s.endpoint) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_enter(s.endpoint, s.comm, &s.seat) == DDL_OK, "%s", ddl__message());
+    s.own = ddl__arena_create(2, ARENA);
+    s.theirs = ddl__arena_create(2, ARENA);
+    s.slots = ddl__slots_create(SLOT, 1);
+    s.peer = *ddl__endpoint_address(s.endpoint);
+    s.peer.endpoint.words[0]++;
+    s.peer.port = 0;
+    s.tcp = ddl__listen("127.0.0.1", &s.peer.port);
+    struct sockaddr_storage name;
+    socklen_t length = ddl__address_unix(&s.peer.endpoint, &name);
+    s.local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(s.own && s.theirs && s.slots && s.tcp >= 0 && s.local >= 0 &&
+                !bind(s.local, (struct sockaddr *)&name, length) && !listen(s.local, 8),
+            "%s", ddl__message());
+    return &s;
+}
+
+/* The right arena, one with an altered header, or none: -1. */
+static int make_memory(const stage *s, input *in)
+{
+    unsigned how = input_byte(in) % 4;
+    if (how < 2)
+        return how ? -1 : dup(ddl__arena_fd(s->theirs));
+    unsigned char bytes[3 * 4096];
+    int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ssize_t n = pread(ddl__arena_fd(s->theirs), bytes, sizeof bytes, 0);
+    REQUIRE(fd >= 0 && n > HEADER, "%s", strerror(errno));
+    input_alter(in, bytes, HEADER);
+    REQUIRE(write(fd, bytes, (size_t)n) == n, "%s", strerror(errno));
+    if (how == 2)
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
+    return fd;
+}
+
+/* What a link makes of whatever comes next. */
+static void use_link(ddl__link *link, int fd, input *in)
+{
+    unsigned char bytes[MORE];
+    ddl__signature signature = {{1, 2}};
+    size_t n = input_run(in, bytes, sizeof bytes);
+    REQUIRE(link->state == DDL__LINK_OPEN, "state %d", link->state);
+    if (fd >= 0 && n)
+        send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    link->ops->peek(link, 16, &signature);
+    link->ops->attend(link);
+    link->ops->destroy(link);
+}
+
+static void meet(const stage *s, int rank, uint32_t kinds, ddl__link **links)
+{
+    ddl__address addresses[2];
+    addresses[rank] = *ddl__endpoint_address(s->endpoint);
+    addresses[!rank] = s->peer;
+    int64_t start = ddl__now();
+    ddl__meeting meeting = {.endpoint = s->endpoint,
+                            .seat = s->seat,
+                            .comm = s->comm,
+                            .addresses = addresses,
+                            .rank = rank,
+                            .size = 2,
+                            .kinds = kinds,
+                            .deadline = start + PATIENCE_NS,
+                            .arena = s->own,
+                            .slots = s->slots,
+                            .links = links};
+    ddl__message_clear();
+    ddl_status status = ddl__meet(&meeting);
+    REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());
+    REQUIRE(!links[rank] && !links[!rank] == (status != DDL_OK), "status %d", status);
+    REQUIRE(status == DDL_OK || (rank == 1 && ddl__message()[0]), "status %d: %s", status,
+            ddl__message());
+}
+
+/* ------------------------------------------------------------------------------------- we are
+ * dialed
+ */
+
+/* Say a hello, and hear what the door says: whether it is let in. */
+static bool knock(int fd, const ddl__hello *hello, int memory)
+{
+    ddl__hello answer;
+    REQUIRE(send_piece(fd, hello, sizeof *hello, memory, memory >= 0) &&
+                ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS),
+            "no answer: %s", strerror(errno));
+    return answer.status == DDL_INPROGRESS;
+}
+
+static void run_dialed(const stage *s, input *in)
+{
+    ddl__link *links[2] = {NULL};
+    bool local = input_byte(in) % 2;
+    ddl__hello hello = right_hello(s->endpoint, s->comm, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
+    ddl__hello right = hello;
+    input_alter(in, &hello, sizeof hello);
+    if (hello.door == DDL__DOOR_INPROC)
+        hello.door = DDL__DOOR_SHM; /* this process's pointers are right ones */
+    int memory = local ? make_memory(s, in) : -1, whole = dup(ddl__arena_fd(s->theirs));
+    int fds[2]; /* whose turn comes first is the endpoint's choice */
+    unsigned late = input_byte(in) % 2;
+    for (unsigned i = 0; i < 2; i++) {
+        fds[i] = dial(s->endpoint, local);
+        if (i == late)
+            knock(fds[i], &hello, memory);
+        else
+            REQUIRE(knock(fds[i], &right, local ? whole : -1), "the right one is not let in");
+    }
+    int stranger = fds[late], member = fds[!late];
+    meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, links);
+    bool is_stranger = false;
+    ddl__hello answer;
+    if (!ddl__recv_all(member, &answer, sizeof answer, ddl__now()))
+        is_stranger = true; /* who did fit, and was first */
+    else
+        REQUIRE(answer.status == DDL_OK, "the right one is refused: %s", answer.text);
+    use_link(links[1], is_stranger ? stranger : member, in);
+    close(stranger);
+    close(member);
+    close(whole);
+    if (memory >= 0)
+        close(memory);
+}
+
+/* ------------------------------------------------------------------------------------------ we
+ * dial
+ */
+
+typedef struct call {
+    ddl__hello answers[2]; /* the door's, the member's */
+    size_t bytes;          /* of both, that are sent */
+    int memory;
+} call;
+
+typedef struct host {
+    const stage *stage;
+    call calls[CALLS];
+    int stop;
+    unsigned char more[MORE];
+} host;
+
+static void answer_call(const call *c, int fd, const unsigned char *more)
+{
+    ddl__hello hello;
+    if (!ddl__recv_all(fd, &hello, sizeof hello, ddl__now() + PATIENCE_NS))
+        return;
+    const char *bytes = (const char *)c->answers;
+    size_t first = c->bytes < sizeof hello ? c->bytes : sizeof hello, second = c->bytes - first;
+    bool heard = !first || send_piece(fd, bytes, first, -1, 0);
+    heard = heard && second && send_piece(fd, bytes + first, second, c->memory, c->memory >= 0);
+    if (heard)
+        send(fd, more, MORE, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void *answer_all(void *argument)
+{
+    const host *h = argument;
+    for (unsigned n = 0;;) {
+        struct pollfd fds[] = {
+            {h->stop, POLLIN, 0}, {h->stage->local, POLLIN, 0}, {h->stage->tcp, POLLIN, 0}};
+        poll(fds, 3, -1);
+        if (fds[0].revents)
+            return NULL;
+        bool local = fds[1].revents;
+        int fd = accept4(local ? h->stage->local : h->stage->tcp, NULL, NULL,
+                         SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            continue;
+        call c = h->calls[n++ % CALLS];
+        if (!local)
+            c.memory = -1;
+        answer_call(&c, fd, h->more);
+        close(fd);
+    }
+}
+
+static call make_call(const stage *s, input *in)
+{
+    call c;
+    ddl__hello hello = right_hello(s->endpoint, s->comm, DDL__DOOR_SHM);
+    c.answers[0] = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
+    c.answers[1] = ddl__hello_answer(&hello, DDL_OK, NULL);
+    input_alter(in, c.answers, sizeof c.answers);
+    c.bytes = sizeof c.answers - input_length(in, sizeof c.answers + 1);
+    c.memory = make_memory(s, in);
+    return c;
+}
+
+static void run_dialing(const stage *s, input *in)
+{
+    static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_TCP | DDL_LINK_SHM};
+    ddl__link *links[2] = {NULL};
+    uint32_t allowed = kinds[input_byte(in) % 3];
+    host h = {.stage = s, .stop = eventfd(0, EFD_CLOEXEC)};
+    for (int i = 0; i < CALLS; i++)
+        h.calls[i] = make_call(s, in);
+    input_run(in, h.more, sizeof h.more);
+    pthread_t thread;
+    REQUIRE(h.stop >= 0 && !pthread_create(&thread, NULL, answer_all, &h), "no thread");
+    meet(s, 1, allowed, links);
+    eventfd_write(h.stop, 1);
+    pthread_join(thread, NULL);
+    if (links[0]) {
+        REQUIRE(ddl__hello_check(&h.calls[0].answers[1]) == DDL_OK ||
+                    ddl__hello_check(&h.calls[1].answers[1]) == DDL_OK,
+                "let in by what is no answer");
+        use_link(links[0], -1, in);
+    }
+    for (int i = 0; i < CALLS; i++)
+        if (h.calls[i].memory >= 0)
+            close(h.calls[i].memory);
+    close(h.stop);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    input in = {bytes, n};
+    const stage *s = the_stage();
+    unsigned before = count_fds();
+    if (input_byte(&in) % 2)
+        run_dialing(s, &in);
+    else
+        run_dialed(s, &in);
+    check_clean(before);
+    return 0;
+}

@@ -1,0 +1,669 @@
+/* ddl.hpp - ddl.h for C++11 and later: owning handles, exceptions, dtypes from element types.
+ *
+ *     ddl::Endpoint endpoint;
+ *     ddl::Comm comm = endpoint.rendezvous();
+ *     comm.allreduce(x.data(), x.data(), x.size());                       // blocking, in place
+ *     ddl::Work work = comm.allreduce_async(x.data(), x.data(), x.size());
+ *     work.wait();
+ *
+ * A header alone: it calls libddl through ddl.h, whose words on each function, its threads and its
+ * buffers hold here too. Every failure throws ddl::Error. Objects own their handles, and are
+ * movable and not copyable; as in ddl.h, groups go before their comm and comms before their
+ * endpoint, which is the order in which C++ destroys what was made in the order above. Buffers are
+ * pointers to elements; where one is null, name the type: comm.gather<float>(x, nullptr, n, 0). For
+ * dtypes that are known at run time only, call ddl.h with get(). */
+#ifndef DDL_HPP
+#define DDL_HPP
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ddl.h"
+
+namespace ddl
+{
+
+/* A failed call: what() says what was wrong (ddl_last_error), status() what to do next. */
+class Error : public std::runtime_error
+{
+  public:
+    Error(ddl_status status, const char *message) : std::runtime_error(message), status_(status)
+    {
+    }
+
+    ddl_status status() const noexcept
+    {
+        return status_;
+    }
+
+  private:
+    ddl_status status_;
+};
+
+/* dtype_of<T>::value is the ddl_dtype of an element type. For a type of your own, say a half:
+ *     template <> struct ddl::dtype_of<half> : ddl::dtype_constant<DDL_F16> {}; */
+template <ddl_dtype dtype> struct dtype_constant {
+    static constexpr ddl_dtype value = dtype;
+};
+
+namespace detail
+{
+
+inline void check(ddl_status status)
+{
+    if (status != DDL_OK)
+        throw Error(status, ddl_last_error());
+}
+
+/* Which of the integers of ddl.h has this size and sign. */
+template <std::size_t size, bool is_signed> struct integer;
+template <> struct integer<1, true> : dtype_constant<DDL_I8> {
+};
+template <> struct integer<1, false> : dtype_constant<DDL_U8> {
+};
+template <> struct integer<2, true> : dtype_constant<DDL_I16> {
+};
+template <> struct integer<2, false> : dtype_constant<DDL_U16> {
+};
+template <> struct integer<4, true> : dtype_constant<DDL_I32> {
+};
+template <> struct integer<4, false> : dtype_constant<DDL_U32> {
+};
+template <> struct integer<8, true> : dtype_constant<DDL_I64> {
+};
+template <> struct integer<8, false> : dtype_constant<DDL_U64> {
+};
+
+struct Destroy {
+    void operator()(ddl_endpoint *endpoint) const noexcept
+    {
+        ddl_endpoint_destroy(endpoint);
+    }
+
+    void operator()(ddl_comm *comm) const noexcept
+    {
+        ddl_comm_destroy(comm);
+    }
+
+    void operator()(ddl_group *group) const noexcept
+    {
+        ddl_group_destroy(group);
+    }
+
+    /* Whoever drops a work may free its buffers next, so it must be complete. */
+    void operator()(ddl_work *work) const noexcept
+    {
+        ddl_work_wait(work, -1);
+        ddl_work_destroy(work);
+    }
+};
+
+template <class Handle> using Owner = std::unique_ptr<Handle, Destroy>;
+
+} // namespace detail
+
+template <class T> struct dtype_of; /* no such dtype in ddl.h, or a type of yours: see above */
+template <> struct dtype_of<bool> : dtype_constant<DDL_BOOL> {
+    static_assert(sizeof(bool) == 1, "DDL_BOOL is one byte");
+};
+template <> struct dtype_of<signed char> : detail::integer<1, true> {
+};
+template <> struct dtype_of<unsigned char> : detail::integer<1, false> {
+};
+template <> struct dtype_of<short> : detail::integer<sizeof(short), true> {
+};
+template <> struct dtype_of<unsigned short> : detail::integer<sizeof(short), false> {
+};
+template <> struct dtype_of<int> : detail::integer<sizeof(int), true> {
+};
+template <> struct dtype_of<unsigned> : detail::integer<sizeof(unsigned), false> {
+};
+template <> struct dtype_of<long> : detail::integer<sizeof(long), true> {
+};
+template <> struct dtype_of<unsigned long> : detail::integer<sizeof(long), false> {
+};
+template <> struct dtype_of<long long> : detail::integer<sizeof(long long), true> {
+};
+template <> struct dtype_of<unsigned long long> : detail::integer<sizeof(long long), false> {
+};
+template <> struct dtype_of<float> : dtype_constant<DDL_F32> {
+};
+template <> struct dtype_of<double> : dtype_constant<DDL_F64> {
+};
+template <> struct dtype_of<std::complex<float>> : dtype_constant<DDL_C64> {
+};
+template <> struct dtype_of<std::complex<double>> : dtype_constant<DDL_C128> {
+};
+
+/* The structs of ddl.h with struct_size set and all else at its default. */
+struct EndpointConfig : ddl_endpoint_config {
+    EndpointConfig() : ddl_endpoint_config()
+    {
+        struct_size = sizeof(ddl_endpoint_config);
+    }
+};
+
+struct CommConfig : ddl_comm_config {
+    CommConfig() : ddl_comm_config()
+    {
+        struct_size = sizeof(ddl_comm_config);
+    }
+};
+
+struct Options : ddl_options {
+    Options() : ddl_options()
+    {
+        struct_size = sizeof(ddl_options);
+    }
+};
+
+/* One asynchronous operation. Its destructor waits until it is complete, for its buffers may go
+ * next; the result is lost then: ask for it with wait or test. */
+class Work
+{
+  public:
+    Work() = default;
+    explicit Work(ddl_work *work) noexcept : work_(work)
+    {
+    }
+
+    /* Until complete; throws when the operation failed. */
+    void wait()
+    {
+        detail::check(ddl_work_wait(get(), -1));
+    }
+
+    /* Until complete, or false after timeout_ms. */
+    bool wait_for(std::int64_t timeout_ms)
+    {
+        return complete(ddl_work_wait(get(), timeout_ms), DDL_ETIMEDOUT);
+    }
+
+    /* Whether it is complete; throws when the operation failed. */
+    bool test()
+    {
+        return complete(ddl_work_test(get()), DDL_INPROGRESS);
+    }
+
+    ddl_work *get() const noexcept
+    {
+        return work_.get();
+    }
+
+  private:
+    static bool complete(ddl_status status, ddl_status pending)
+    {
+        if (status == pending)
+            return false;
+        detail::check(status);
+        return true;
+    }
+
+    detail::Owner<ddl_work> work_;
+};
+
+class Comm;
+
+/* Operations to be submitted as one. Collect them by calling their blocking forms with options():
+ *     comm.allreduce(x, x, n, DDL_SUM, group.options()); */
+class Group
+{
+  public:
+    explicit Group(Comm &comm);
+
+    /* That collect an operation in this group. */
+    Options options() const
+    {
+        Options options;
+        options.group = get();
+        return options;
+    }
+
+    void submit(const Options &options = Options())
+    {
+        detail::check(ddl_group_submit(get(), &options, nullptr));
+    }
+
+    Work submit_async(const Options &options = Options())
+    {
+        ddl_work *work = nullptr;
+        detail::check(ddl_group_submit(get(), &options, &work));
+        return Work(work);
+    }
+
+    ddl_group *get() const noexcept
+    {
+        return group_.get();
+    }
+
+  private:
+    detail::Owner<ddl_group> group_;
+};
+
+/* A group of ranks and their operations, as in ddl.h: each blocks, or with _async returns a Work.
+ * Arguments come in ddl.h's order; counts are in elements, and null means what it means there. */
+class Comm
+{
+  public:
+    Comm() = default;
+    explicit Comm(ddl_comm *comm) noexcept : comm_(comm)
+    {
+    }
+
+    /* ---- the group ---- */
+
+    int rank() const noexcept
+    {
+        return ddl_comm_rank(get());
+    }
+
+    int size() const noexcept
+    {
+        return ddl_comm_size(get());
+    }
+
+    int local_rank() const noexcept
+    {
+        return ddl_comm_local_rank(get());
+    }
+
+    int local_size() const noexcept
+    {
+        return ddl_comm_local_size(get());
+    }
+
+    /* DDL_OK while the comm works, else what killed it. */
+    ddl_status status() const noexcept
+    {
+        return ddl_comm_status(get());
+    }
+
+    void abort(const std::string &reason)
+    {
+        detail::check(ddl_comm_abort(get(), reason.c_str()));
+    }
+
+    /* The result is empty where color is negative. */
+    Comm split(int color, int key, const CommConfig &config = CommConfig())
+    {
+        ddl_comm *part = nullptr;
+        detail::check(ddl_comm_split(get(), color, key, &config, &part));
+        return Comm(part);
+    }
+
+    Comm subset(const std::vector<int> &ranks, const CommConfig &config = CommConfig())
+    {
+        ddl_comm *part = nullptr;
+        int n = static_cast<int>(ranks.size());
+        detail::check(ddl_comm_subset(get(), ranks.data(), n, &config, &part));
+        return Comm(part);
+    }
+
+    Comm duplicate(const CommConfig &config = CommConfig())
+    {
+        ddl_comm *twin = nullptr;
+        detail::check(ddl_comm_duplicate(get(), &config, &twin));
+        return Comm(twin);
+    }
+
+    int fd()
+    {
+        int fd = -1;
+        detail::check(ddl_comm_fd(get(), &fd));
+        return fd;
+    }
+
+    /* The number taken; 0 when none finished within timeout_ms. */
+    int completed(ddl_work **works, void **users, int max, std::int64_t timeout_ms)
+    {
+        int taken = 0;
+        ddl_status status = ddl_comm_completed(get(), works, users, max, timeout_ms, &taken);
+        if (status == DDL_ETIMEDOUT)
+            return 0;
+        detail::check(status);
+        return taken;
+    }
+
+    ddl_comm *get() const noexcept
+    {
+        return comm_.get();
+    }
+
+    explicit operator bool() const noexcept
+    {
+        return get() != nullptr;
+    }
+
+    /* ---- collective operations ---- */
+
+    template <class T>
+    void allreduce(const T *send, T *recv, std::int64_t count, ddl_op op = DDL_SUM,
+                   const Options &options = Options())
+    {
+        run(ddl_allreduce, send, recv, count, dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    Work allreduce_async(const T *send, T *recv, std::int64_t count, ddl_op op = DDL_SUM,
+                         const Options &options = Options())
+    {
+        return start(ddl_allreduce, send, recv, count, dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    void reduce_scatter(const T *send, T *recv, std::int64_t count, ddl_op op = DDL_SUM,
+                        const Options &options = Options())
+    {
+        run(ddl_reduce_scatter, send, recv, count, dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    Work reduce_scatter_async(const T *send, T *recv, std::int64_t count, ddl_op op = DDL_SUM,
+                              const Options &options = Options())
+    {
+        return start(ddl_reduce_scatter, send, recv, count, dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    void reduce_scatterv(const T *send, T *recv, const std::int64_t *counts, ddl_op op = DDL_SUM,
+                         const Options &options = Options())
+    {
+        run(ddl_reduce_scatterv, send, recv, counts, dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    Work reduce_scatterv_async(const T *send, T *recv, const std::int64_t *counts,
+                               ddl_op op = DDL_SUM, const Options &options = Options())
+    {
+        return start(ddl_reduce_scatterv, send, recv, counts, dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    void allgather(const T *send, T *recv, std::int64_t count, const Options &options = Options())
+    {
+        run(ddl_allgather, send, recv, count, dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    Work allgather_async(const T *send, T *recv, std::int64_t count,
+                         const Options &options = Options())
+    {
+        return start(ddl_allgather, send, recv, count, dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    void allgatherv(const T *send, T *recv, const std::int64_t *counts, const std::int64_t *displs,
+                    const Options &options = Options())
+    {
+        run(ddl_allgatherv, send, recv, counts, displs, dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    Work allgatherv_async(const T *send, T *recv, const std::int64_t *counts,
+                          const std::int64_t *displs, const Options &options = Options())
+    {
+        return start(ddl_allgatherv, send, recv, counts, displs, dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    void broadcast(T *buffer, std::int64_t count, int root, const Options &options = Options())
+    {
+        run(ddl_broadcast, buffer, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    Work broadcast_async(T *buffer, std::int64_t count, int root,
+                         const Options &options = Options())
+    {
+        return start(ddl_broadcast, buffer, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    void reduce(const T *send, T *recv, std::int64_t count, ddl_op op, int root,
+                const Options &options = Options())
+    {
+        run(ddl_reduce, send, recv, count, dtype_of<T>::value, op, root, &options);
+    }
+
+    template <class T>
+    Work reduce_async(const T *send, T *recv, std::int64_t count, ddl_op op, int root,
+                      const Options &options = Options())
+    {
+        return start(ddl_reduce, send, recv, count, dtype_of<T>::value, op, root, &options);
+    }
+
+    template <class T>
+    void gather(const T *send, T *recv, std::int64_t count, int root,
+                const Options &options = Options())
+    {
+        run(ddl_gather, send, recv, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    Work gather_async(const T *send, T *recv, std::int64_t count, int root,
+                      const Options &options = Options())
+    {
+        return start(ddl_gather, send, recv, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    void gatherv(const T *send, std::int64_t count, T *recv, const std::int64_t *counts,
+                 const std::int64_t *displs, int root, const Options &options = Options())
+    {
+        run(ddl_gatherv, send, count, recv, counts, displs, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    Work gatherv_async(const T *send, std::int64_t count, T *recv, const std::int64_t *counts,
+                       const std::int64_t *displs, int root, const Options &options = Options())
+    {
+        return start(ddl_gatherv, send, count, recv, counts, displs, dtype_of<T>::value, root,
+                     &options);
+    }
+
+    template <class T>
+    void scatter(const T *send, T *recv, std::int64_t count, int root,
+                 const Options &options = Options())
+    {
+        run(ddl_scatter, send, recv, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    Work scatter_async(const T *send, T *recv, std::int64_t count, int root,
+                       const Options &options = Options())
+    {
+        return start(ddl_scatter, send, recv, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    void scatterv(const T *send, const std::int64_t *counts, const std::int64_t *displs, T *recv,
+                  std::int64_t count, int root, const Options &options = Options())
+    {
+        run(ddl_scatterv, send, counts, displs, recv, count, dtype_of<T>::value, root, &options);
+    }
+
+    template <class T>
+    Work scatterv_async(const T *send, const std::int64_t *counts, const std::int64_t *displs,
+                        T *recv, std::int64_t count, int root, const Options &options = Options())
+    {
+        return start(ddl_scatterv, send, counts, displs, recv, count, dtype_of<T>::value, root,
+                     &options);
+    }
+
+    template <class T>
+    void alltoall(const T *send, T *recv, std::int64_t count, const Options &options = Options())
+    {
+        run(ddl_alltoall, send, recv, count, dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    Work alltoall_async(const T *send, T *recv, std::int64_t count,
+                        const Options &options = Options())
+    {
+        return start(ddl_alltoall, send, recv, count, dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    void alltoallv(const T *send, const std::int64_t *send_counts, const std::int64_t *send_displs,
+                   T *recv, const std::int64_t *recv_counts, const std::int64_t *recv_displs,
+                   const Options &options = Options())
+    {
+        run(ddl_alltoallv, send, send_counts, send_displs, recv, recv_counts, recv_displs,
+            dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    Work alltoallv_async(const T *send, const std::int64_t *send_counts,
+                         const std::int64_t *send_displs, T *recv, const std::int64_t *recv_counts,
+                         const std::int64_t *recv_displs, const Options &options = Options())
+    {
+        return start(ddl_alltoallv, send, send_counts, send_displs, recv, recv_counts, recv_displs,
+                     dtype_of<T>::value, &options);
+    }
+
+    void barrier(const Options &options = Options())
+    {
+        run(ddl_barrier, &options);
+    }
+
+    Work barrier_async(const Options &options = Options())
+    {
+        return start(ddl_barrier, &options);
+    }
+
+    /* ---- messages ---- */
+
+    template <class T>
+    void send(const T *buffer, std::int64_t count, int dest, int tag,
+              const Options &options = Options())
+    {
+        run(ddl_send, buffer, count, dtype_of<T>::value, dest, tag, &options);
+    }
+
+    template <class T>
+    Work send_async(const T *buffer, std::int64_t count, int dest, int tag,
+                    const Options &options = Options())
+    {
+        return start(ddl_send, buffer, count, dtype_of<T>::value, dest, tag, &options);
+    }
+
+    template <class T>
+    void recv(T *buffer, std::int64_t count, int source, int tag, int *sender = nullptr,
+              const Options &options = Options())
+    {
+        run(ddl_recv, buffer, count, dtype_of<T>::value, source, tag, sender, &options);
+    }
+
+    template <class T>
+    Work recv_async(T *buffer, std::int64_t count, int source, int tag, int *sender = nullptr,
+                    const Options &options = Options())
+    {
+        return start(ddl_recv, buffer, count, dtype_of<T>::value, source, tag, sender, &options);
+    }
+
+    template <class T>
+    void sendrecv(const T *send, std::int64_t send_count, int dest, int send_tag, T *recv,
+                  std::int64_t recv_count, int source, int recv_tag,
+                  const Options &options = Options())
+    {
+        run(ddl_sendrecv, send, send_count, dest, send_tag, recv, recv_count, source, recv_tag,
+            dtype_of<T>::value, &options);
+    }
+
+    template <class T>
+    Work sendrecv_async(const T *send, std::int64_t send_count, int dest, int send_tag, T *recv,
+                        std::int64_t recv_count, int source, int recv_tag,
+                        const Options &options = Options())
+    {
+        return start(ddl_sendrecv, send, send_count, dest, send_tag, recv, recv_count, source,
+                     recv_tag, dtype_of<T>::value, &options);
+    }
+
+  private:
+    /* `call` with this comm in front and no work, hence blocking, at its end. */
+    template <class Call, class... Arguments> void run(Call call, Arguments... arguments)
+    {
+        detail::check(call(get(), arguments..., nullptr));
+    }
+
+    template <class Call, class... Arguments> Work start(Call call, Arguments... arguments)
+    {
+        ddl_work *work = nullptr;
+        detail::check(call(get(), arguments..., &work));
+        return Work(work);
+    }
+
+    detail::Owner<ddl_comm> comm_;
+};
+
+inline Group::Group(Comm &comm)
+{
+    ddl_group *group = nullptr;
+    detail::check(ddl_group_create(comm.get(), &group));
+    group_.reset(group);
+}
+
+/* This process's identity and its listening ports. It must outlive its comms. */
+class Endpoint
+{
+  public:
+    typedef std::vector<unsigned char> Address;
+
+    explicit Endpoint(const EndpointConfig &config = EndpointConfig())
+    {
+        ddl_endpoint *endpoint = nullptr;
+        detail::check(ddl_endpoint_create(&config, &endpoint));
+        endpoint_.reset(endpoint);
+    }
+
+    Address address() const
+    {
+        Address address(DDL_ADDRESS_MAX);
+        std::size_t length = 0;
+        detail::check(ddl_endpoint_address(get(), address.data(), address.size(), &length));
+        address.resize(length);
+        return address;
+    }
+
+    /* Join a group whose rank i has addresses[i] (ddl_comm_create). */
+    Comm connect(const std::vector<Address> &addresses, int rank,
+                 const CommConfig &config = CommConfig())
+    {
+        std::vector<const void *> starts;
+        std::vector<std::size_t> lengths;
+        for (const Address &address : addresses) {
+            starts.push_back(address.data());
+            lengths.push_back(address.size());
+        }
+        ddl_comm *comm = nullptr;
+        detail::check(ddl_comm_create(get(), starts.data(), lengths.data(), rank,
+                                      static_cast<int>(addresses.size()), &config, &comm));
+        return Comm(comm);
+    }
+
+    /* Join the ranks that the environment tells of, or those that meet at url. */
+    Comm rendezvous(const char *url = nullptr, int rank = -1, int size = 0,
+                    const CommConfig &config = CommConfig())
+    {
+        ddl_comm *comm = nullptr;
+        detail::check(ddl_rendezvous(get(), url, rank, size, &config, &comm));
+        return Comm(comm);
+    }
+
+    ddl_endpoint *get() const noexcept
+    {
+        return endpoint_.get();
+    }
+
+  private:
+    detail::Owner<ddl_endpoint> endpoint_;
+};
+
+} // namespace ddl
+
+#endif

@@ -1,0 +1,94 @@
+/* ddl_mpi.h - a comm of the ranks of an MPI communicator, for programs that mpirun starts.
+ *
+ *     ddl_endpoint_create(NULL, &endpoint);
+ *     ddl_comm_from_mpi(MPI_COMM_WORLD, endpoint, NULL, &comm);
+ *     ddl_allreduce(comm, ...);
+ *
+ * A header alone, compiled against your MPI, whichever that is; libddl itself knows none. MPI
+ * brings the endpoints' addresses to each other and is not needed afterwards. */
+#ifndef DDL_MPI_H
+#define DDL_MPI_H
+
+#include <mpi.h>
+#include <stdlib.h>
+
+#include "ddl.h"
+
+/* What a rank tells the others: its endpoint's address, of length 0 if it cannot join. */
+typedef struct ddl_mpi_card {
+    unsigned char address[DDL_ADDRESS_MAX]; /* as ddl_endpoint_address gives it */
+    size_t length;                          /* its bytes */
+} ddl_mpi_card;
+
+/* This rank's card. A comm of this rank alone shows whether endpoint and config are good for one:
+ * when it is refused now, the others need not wait for it later. */
+static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *card, ddl_endpoint *endpoint,
+                                           const ddl_comm_config *config, ddl_comm **comm)
+{
+    ddl_comm *alone = NULL;
+    const void *address = card->address;
+    card->length = 0;
+    ddl_status status =
+        ddl_endpoint_address(endpoint, card->address, sizeof card->address, &card->length);
+    if (status == DDL_OK)
+        status =
+            ddl_comm_create(endpoint, &address, &card->length, 0, 1, config, comm ? &alone : NULL);
+    if (status == DDL_OK)
+        ddl_comm_destroy(alone);
+    else
+        card->length = 0;
+    return status;
+}
+
+/* Everybody's card, by rank. DDL_ENOMEM on all ranks when one has no memory for them. */
+static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_mpi_card *cards)
+{
+    int mine = cards != NULL, all = 0, n = (int)sizeof *own;
+    if (MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, mpi) != MPI_SUCCESS)
+        return DDL_ESYSTEM;
+    if (!all)
+        return DDL_ENOMEM;
+    return MPI_Allgather(own, n, MPI_BYTE, cards, n, MPI_BYTE, mpi) == MPI_SUCCESS ? DDL_OK
+                                                                                   : DDL_ESYSTEM;
+}
+
+/* Join the ranks of `mpi`, an intracommunicator, in its order. All of them must call it; otherwise
+ * as ddl_comm_create. Where one cannot join, say for want of an endpoint, it gets the reason, and
+ * all others DDL_EINVAL at once, "addresses[R] is NULL", R being its rank. DDL_ENOMEM when a rank
+ * has no memory and DDL_ESYSTEM when MPI fails have no message. Blocks until all have called it,
+ * which MPI does not limit, then at most config->timeout_ms. config may be NULL. *comm is owned by
+ * the caller; the endpoint must outlive it. Thread-safe where MPI is. */
+static inline ddl_status ddl_comm_from_mpi(MPI_Comm mpi, ddl_endpoint *endpoint,
+                                           const ddl_comm_config *config, ddl_comm **comm)
+{
+    int rank = 0, size = 0;
+    if (MPI_Comm_rank(mpi, &rank) != MPI_SUCCESS || MPI_Comm_size(mpi, &size) != MPI_SUCCESS)
+        return DDL_ESYSTEM;
+    size_t n = (size_t)size;
+    const void **addresses = (const void **)malloc(n * sizeof *addresses);
+    size_t *lengths = (size_t *)malloc(n * sizeof *lengths);
+    ddl_mpi_card *cards = (ddl_mpi_card *)malloc(n * sizeof *cards);
+    if (!addresses || !lengths) {
+        free(cards);
+        cards = NULL;
+    }
+
+    ddl_mpi_card own = {{0}, 0};
+    ddl_status joinable = ddl_mpi_card_fill(&own, endpoint, config, comm);
+    ddl_status status = ddl_mpi_exchange(mpi, &own, cards);
+    if (status == DDL_OK && joinable == DDL_OK) {
+        for (int i = 0; i < size; i++) {
+            addresses[i] = cards[i].length ? cards[i].address : NULL;
+            lengths[i] = cards[i].length;
+        }
+        status = ddl_comm_create(endpoint, addresses, lengths, rank, size, config, comm);
+    } else if (joinable != DDL_OK) {
+        status = joinable;
+    }
+    free(cards);
+    free(lengths);
+    free(addresses);
+    return status;
+}
+
+#endif

@@ -1,0 +1,342 @@
+/* What a broken or hostile peer may hand us is refused with a message, and costs nothing. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "check.h"
+#include "comm/address.h"
+#include "comm/card.h"
+#include "comm/hello.h"
+#include "net/shm.h"
+#include "net/socket.h"
+#include "ranks.h"
+
+/* -------------------------------------------------------------------------------------- addresses
+ */
+
+enum { HOST = 26, HOST_BYTES = 4, IP = HOST + HOST_BYTES }; /* where they lie in the bytes */
+
+static size_t make_address(unsigned char *bytes)
+{
+    ddl__address address = {.endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .host = "host"};
+    address.ips[0] = (ddl__ip){.family = 4, .bytes = {127, 0, 0, 1}};
+    return ddl__address_encode(&address, bytes);
+}
+
+static void test_address(void)
+{
+    static const struct {
+        size_t at;
+        unsigned char value;
+    } wrong[] = {{0, 0}, {4, 9}, {24, 2}, {25, 3}, {HOST + 1, 0}, {IP, 0}, {IP, 5}};
+    unsigned char bytes[DDL_ADDRESS_MAX];
+    ddl__address address;
+    size_t n = make_address(bytes);
+    CHECK(ddl__address_decode(&address, bytes, n) == DDL_OK, "%s", ddl__message());
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        make_address(bytes);
+        bytes[wrong[i].at] = wrong[i].value;
+        ddl__message_clear();
+        CHECK(ddl__address_decode(&address, bytes, n) == DDL_EINVAL, "byte %zu as %u is accepted",
+              wrong[i].at, wrong[i].value);
+        CHECK(strstr(ddl__message(), "address"), "message \"%s\"", ddl__message());
+    }
+    for (size_t length = 0; length < n; length++) {
+        make_address(bytes);
+        CHECK(ddl__address_decode(&address, bytes, length) == DDL_EINVAL, "%zu bytes", length);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ descriptors
+ */
+
+static unsigned count_fds(void)
+{
+    unsigned n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* One byte with the same descriptor n times beside it. */
+static void pass_fds(int to, int fd, unsigned n)
+{
+    enum { MOST = 4 };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(MOST * sizeof(int))];
+    } room = {0};
+    char byte = 1;
+    struct iovec iov = {&byte, 1};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = room.bytes,
+                             .msg_controllen = CMSG_SPACE(n * sizeof(int))};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    *c = (struct cmsghdr){CMSG_LEN(n * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    for (unsigned i = 0; i < n; i++)
+        memcpy(CMSG_DATA(c) + i * sizeof fd, &fd, sizeof fd);
+    CHECK(sendmsg(to, &message, 0) == 1, "%s", strerror(errno));
+}
+
+/* Of several descriptors one is kept, whether they come together or one by one. */
+static void test_descriptors(void)
+{
+    int fds[2], passed = -1;
+    char bytes[4];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    unsigned before = count_fds();
+    for (unsigned n = 1; n <= 4; n++)
+        pass_fds(fds[0], fds[0], n);
+    CHECK(ddl__recv_with_fd(fds[1], bytes, 4, &passed, 0) && passed >= 0, "%s", strerror(errno));
+    CHECK(count_fds() == before + 1, "%u descriptors, and %u before", count_fds(), before);
+    close(passed);
+    for (unsigned n = 1; n <= 4; n++)
+        pass_fds(fds[0], fds[0], n);
+    CHECK(ddl__recv_all(fds[1], bytes, 4, 0), "%s", strerror(errno));
+    CHECK(count_fds() == before, "%u descriptors, and %u before", count_fds(), before);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+/* ----------------------------------------------------------------------------------- shared memory
+ */
+
+enum { SPANS = 64 * 1024, LANES = 8192, READERS = 8, BYTES = 16 }; /* with one reader; fields */
+
+/* A memory file as large as an arena with one reader, with an arena's header. */
+static int make_file(const ddl__arena *arena, size_t size, bool sealed)
+{
+    unsigned char header[128];
+    int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && !ftruncate(fd, (off_t)size), "%s", strerror(errno));
+    ssize_t n = pread(ddl__arena_fd(arena), header, sizeof header, 0);
+    CHECK(n == sizeof header && pwrite(fd, header, sizeof header, 0) == n, "%s", strerror(errno));
+    CHECK(!sealed || !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), "%s", strerror(errno));
+    return fd;
+}
+
+static void check_refused(int fd, const char *why)
+{
+    ddl__message_clear();
+    ddl__arena *opened = ddl__arena_open(fd);
+    CHECK(!opened && strstr(ddl__message(), "shared memory"), "%s: opened, or \"%s\"", why,
+          ddl__message());
+    close(fd);
+}
+
+/* A header that contradicts its file; a file that its owner can shrink under us; no memory at all.
+ */
+static void test_arena_headers(void)
+{
+    ddl__arena *arena = ddl__arena_create(1, SPANS);
+    CHECK(arena, "%s", ddl__message());
+    for (unsigned field = 0; field < 24; field += 4) {
+        int fd = make_file(arena, LANES + SPANS, true);
+        CHECK(pwrite(fd, "\5\5\5\5", 4, field) == 4, "%s", strerror(errno));
+        check_refused(fd, "a damaged header");
+    }
+    /* Lanes that end behind the file, and so many bytes that the sum wraps to its size. */
+    int fd = make_file(arena, LANES + SPANS, true);
+    uint32_t readers = 1000;
+    uint64_t lanes = (128 + readers * (64 + 64 * 64) + 4095) & ~4095u,
+             bytes = LANES + SPANS - lanes;
+    CHECK(pwrite(fd, &readers, 4, READERS) == 4 && pwrite(fd, &bytes, 8, BYTES) == 8, "write");
+    check_refused(fd, "sizes that wrap");
+    check_refused(make_file(arena, LANES + SPANS - 4096, true), "a short file");
+    check_refused(make_file(arena, LANES + SPANS, false), "a file without seals");
+    check_refused(open("/dev/null", O_RDWR | O_CLOEXEC), "a device");
+
+    fd = make_file(arena, LANES + SPANS, true);
+    ddl__arena *opened = ddl__arena_open(fd);
+    CHECK(opened, "%s", ddl__message());
+    ddl__arena_drop(opened);
+    close(fd);
+    ddl__arena_drop(arena);
+}
+
+/* What is claimed but was never filled costs its owner nothing, and so must not cost us memory. */
+static void test_arena_holes(void)
+{
+    const uint64_t claimed = (uint64_t)1 << 28;
+    ddl__arena *arena = ddl__arena_create(1, SPANS);
+    CHECK(arena, "%s", ddl__message());
+    int fd = make_file(arena, LANES + claimed, true);
+    CHECK(pwrite(fd, &claimed, sizeof claimed, BYTES) == sizeof claimed, "%s", strerror(errno));
+    ddl__arena *opened = ddl__arena_open(fd);
+    struct stat status;
+    CHECK(opened && !fstat(fd, &status), "%s", ddl__message());
+    CHECK((uint64_t)status.st_blocks * 512 < claimed / 2, "%ju blocks",
+          (uintmax_t)status.st_blocks);
+    ddl__arena_drop(opened);
+    close(fd);
+    ddl__arena_drop(arena);
+}
+
+/* The number of readers may be altered once an arena is open, the owner's as well. */
+static void test_arena_readers(void)
+{
+    ddl__arena *own = ddl__arena_create(1, SPANS), *theirs = ddl__arena_create(1, SPANS);
+    CHECK(own && theirs, "%s", ddl__message());
+    ddl__arena *peer = ddl__arena_open(ddl__arena_fd(theirs));
+    uint32_t many = 1000000;
+    CHECK(peer && pwrite(ddl__arena_fd(theirs), &many, 4, READERS) == 4 &&
+              pwrite(ddl__arena_fd(own), &many, 4, READERS) == 4,
+          "%s", ddl__message());
+    CHECK(!ddl__shm_link_create(own, 0, peer, 1000, -1, false), "a lane that is not there");
+    CHECK(!ddl__shm_link_create(own, 1000, peer, 0, -1, false), "a lane that is not there");
+    int fds[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    ddl__link *link = ddl__shm_link_create(own, 0, peer, 0, fds[0], false);
+    CHECK(link, "%s", ddl__message());
+    ddl__signature signature = {{1, 2}};
+    for (void *span; (span = link->ops->reserve(&link, 1, SPANS / 4));)
+        link->ops->publish(&link, 1, span, SPANS / 4, &signature);
+    link->ops->destroy(link);
+    close(fds[1]);
+    ddl__arena_drop(theirs);
+    ddl__arena_drop(own);
+}
+
+/* An entry that points out of the arena, or where no span begins. */
+static void test_arena_entries(void)
+{
+    static const uint32_t offsets[] = {SPANS, SPANS - 64, UINT32_MAX & ~63u, 4, 65};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        ddl__arena *own = ddl__arena_create(1, SPANS), *theirs = ddl__arena_create(1, SPANS);
+        CHECK(own && theirs, "%s", ddl__message());
+        ddl__arena *peer = ddl__arena_open(ddl__arena_fd(theirs));
+        int fds[2];
+        CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+        ddl__link *link = ddl__shm_link_create(own, 0, peer, 0, fds[0], false);
+        ddl__link *other = ddl__shm_link_create(theirs, 0, ddl__arena_share(own), 0, fds[1], false);
+        CHECK(link && other, "%s", ddl__message());
+        ddl__signature signature = {{1, 2}};
+        void *span = other->ops->reserve(&other, 1, 100);
+        memset(span, 1, 100);
+        other->ops->publish(&other, 1, span, 100, &signature);
+        enum { ENTRY = 128 + 64, OFFSET = 24 };
+        CHECK(pwrite(ddl__arena_fd(theirs), &offsets[i], 4, ENTRY + OFFSET) == 4, "write");
+        CHECK(!link->ops->peek(link, 100, &signature) && link->state == DDL__LINK_LOST &&
+                  strstr(link->reason, "corrupt"),
+              "offset %u: state %d: %s", offsets[i], link->state, link->reason);
+        link->ops->destroy(link);
+        other->ops->destroy(other);
+        ddl__arena_drop(theirs);
+        ddl__arena_drop(own);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- hellos
+ */
+
+/* The answer is ours, whatever it answers: the peer can read which protocol we speak. */
+static void test_answer(void)
+{
+    ddl__hello hello;
+    memset(&hello, 0xa5, sizeof hello);
+    CHECK(ddl__hello_check(&hello) == DDL_EREFUSED, "garbage is a hello");
+    ddl__hello answer = ddl__hello_answer(&hello, DDL_EREFUSED, ddl__message());
+    CHECK(ddl__hello_check(&answer) == DDL_OK, "%s", ddl__message());
+    CHECK(answer.status == DDL_EREFUSED && !answer.arena && strstr(answer.text, "protocol"), "%s",
+          answer.text);
+}
+
+/* ------------------------------------------------------------------------------------ rendezvous
+ */
+
+static ddl__card make_card(int rank, int size)
+{
+    ddl__card card;
+    memset(&card, 0, sizeof card);
+    card.magic = DDL__CARD_MAGIC;
+    card.protocol = DDL__PROTOCOL;
+    card.rank = rank;
+    card.size = size;
+    ddl__digest_add(&card.job, "", 0);
+    card.length = (uint16_t)make_address(card.address);
+    return card;
+}
+
+/* What a caller may have written where answers stand does not reach the others. */
+static void test_card_fields(void)
+{
+    ddl__card card = make_card(1, 2);
+    card.status = DDL_EABORTED;
+    memset(card.text, 'x', sizeof card.text);
+    CHECK(ddl__card_fits(&card, card.job, 2), "%s", card.text);
+    CHECK(ddl__card_accept(&card, 1) == DDL_OK && !card.text[0], "%s", ddl__message());
+    card.length = DDL_ADDRESS_MAX + 1;
+    CHECK(ddl__card_accept(&card, 1) == DDL_EREFUSED && strstr(ddl__message(), "an address of"),
+          "%s", ddl__message());
+}
+
+typedef struct caller {
+    int rank;
+    char url[64];
+} caller;
+
+static void *rendezvous(void *argument)
+{
+    const caller *me = argument;
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    ddl_endpoint_config plain = {.struct_size = sizeof plain, .secret = ""};
+    OK(ddl_endpoint_create(&plain, &endpoint));
+    OK(ddl_rendezvous(endpoint, me->url, me->rank, 2, &config, &comm));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return NULL;
+}
+
+/* A caller with a damaged address is told so, and its place stays free for the right one. */
+static void test_damaged_card(void)
+{
+    uint16_t port = 0;
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "%s", ddl__message());
+    close(listener);
+    caller callers[2] = {{.rank = 0}, {.rank = 1}};
+    for (int i = 0; i < 2; i++)
+        snprintf(callers[i].url, sizeof callers[i].url, "tcp://127.0.0.1:%u", port);
+    pthread_t threads[2];
+    CHECK(!pthread_create(&threads[0], NULL, rendezvous, &callers[0]), "no thread");
+
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int64_t deadline = ddl__deadline(10000);
+    int fd;
+    while ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
+        CHECK(ddl__now() < deadline, "%s", strerror(errno));
+    ddl__card card = make_card(1, 2), answer;
+    card.address[HOST + 1] = 0;
+    CHECK(ddl__send_all(fd, &card, sizeof card, deadline) &&
+              ddl__recv_all(fd, &answer, sizeof answer, deadline),
+          "%s", strerror(errno));
+    CHECK(answer.status == DDL_EREFUSED && strstr(answer.text, "damaged"), "%d %s", answer.status,
+          answer.text);
+    close(fd);
+    CHECK(!pthread_create(&threads[1], NULL, rendezvous, &callers[1]), "no thread");
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
+int main(void)
+{
+    test_answer();
+    test_card_fields();
+    test_damaged_card();
+    test_address();
+    test_descriptors();
+    test_arena_headers();
+    test_arena_holes();
+    test_arena_readers();
+    test_arena_entries();
+    return 0;
+}

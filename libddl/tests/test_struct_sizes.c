@@ -1,0 +1,64 @@
+/* Options of other releases' sizes: an older caller's are shorter, a newer one's longer. */
+#include <stddef.h>
+
+#include "ranks.h"
+
+/* A release's struct ended before the field that came next. */
+enum { SIZE_0_1 = offsetof(ddl_options, name), SIZE_0_2 = sizeof(ddl_options) };
+
+static void older(ddl_comm *comm)
+{
+    CHECK(SIZE_0_1 == 32, "ddl_options of 0.1 had 32 bytes, not %d", SIZE_0_1);
+    ddl_options options;
+    memset(&options, 0xff, sizeof options); /* behind its end lies anything */
+    memset(&options, 0, SIZE_0_1);
+    options.struct_size = SIZE_0_1;
+    OK(ddl_barrier(comm, &options, NULL));
+    options.timeout_ms = -1; /* what it holds counts */
+    CHECK(ddl_barrier(comm, &options, NULL) == DDL_EINVAL, "\"%s\"", ddl_last_error());
+}
+
+static void newer(ddl_comm *comm)
+{
+    struct {
+        ddl_options known;
+        unsigned char unknown[24];
+    } options = {.known = {.struct_size = sizeof options}};
+    OK(ddl_barrier(comm, &options.known, NULL));
+    for (unsigned i = 0; i < sizeof options.unknown; i++) {
+        char words[32];
+        sprintf(words, "byte %u is set", SIZE_0_2 + i);
+        options.unknown[i] = 1;
+        ddl_status status = ddl_barrier(comm, &options.known, NULL);
+        CHECK(status == DDL_EUNSUPPORTED && strstr(ddl_last_error(), words), "%d \"%s\"", status,
+              ddl_last_error());
+        options.unknown[i] = 0;
+    }
+    OK(ddl_barrier(comm, &options.known, NULL));
+}
+
+static void absurd(ddl_comm *comm)
+{
+    static const uint32_t sizes[] = {0, 4, 1u << 20, UINT32_MAX};
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        ddl_options options = {.struct_size = sizes[i]};
+        ddl_status status = ddl_barrier(comm, &options, NULL);
+        CHECK(status == DDL_EINVAL && strstr(ddl_last_error(), "struct_size is"), "%d \"%s\"",
+              status, ddl_last_error());
+    }
+}
+
+static void all(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    older(comm);
+    newer(comm);
+    absurd(comm);
+    OK(ddl_comm_status(comm));
+}
+
+int main(void)
+{
+    run_ranks(2, 0, all, NULL);
+    return 0;
+}
