@@ -72,6 +72,11 @@ void ddl__engine_all_shared(ddl__engine *engine)
     engine->ordered.all_shared = true;
 }
 
+void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology)
+{
+    engine->ordered.topology = topology;
+}
+
 void ddl__engine_destroy(ddl__engine *engine)
 {
     if (!engine)
