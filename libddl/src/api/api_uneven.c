@@ -16,23 +16,21 @@ typedef struct list {
  */
 
 /* Rank r's block, where the one before ends at `end`; limit: of elements in a buffer. */
-static ddl_status read_block(const list *from, int r, int64_t end, int64_t limit, ddl__share *block)
+static ddl_status read_block(const list *from, int r, int size, int64_t end, int64_t limit,
+                             ddl__share *block)
 {
     int64_t count = from->counts[r];
     int64_t start = !from->displs ? end : count ? from->displs[r] : 0;
     if (count < 0)
         return ddl__fail(DDL_EINVAL, "%s[%d] is %lld", from->counts_name, r, (long long)count);
-    if (count > DDL__COUNT_MAX)
-        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, too large", from->counts_name, r,
-                         (long long)count);
+    if (count > DDL__COUNT_MAX || count > limit / size)
+        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, too large for %d ranks", from->counts_name, r,
+                         (long long)count, size);
     if (start < 0)
         return ddl__fail(DDL_EINVAL, "%s[%d] is %lld", from->displs_name, r, (long long)start);
-    if (start > limit - count && from->displs)
+    if (start > limit - count)
         return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, too large", from->displs_name, r,
                          (long long)start);
-    if (start > limit - count)
-        return ddl__fail(DDL_EINVAL, "%s[0] to %s[%d] add up to more than %lld", from->counts_name,
-                         from->counts_name, r, (long long)limit);
     *block = (ddl__share){start, count};
     return DDL_OK;
 }
@@ -44,7 +42,7 @@ static ddl_status read_blocks(const list *from, int size, ddl_dtype dtype, ddl__
     if (!from->counts)
         return ddl__fail(DDL_EINVAL, "%s is NULL", from->counts_name);
     for (int r = 0; r < size; r++) {
-        ddl_status status = read_block(from, r, end, limit, &blocks[r]);
+        ddl_status status = read_block(from, r, size, end, limit, &blocks[r]);
         if (status != DDL_OK)
             return status;
         end = blocks[r].start + blocks[r].count;

@@ -1,0 +1,199 @@
+/* What ranks get that disagree on an operation with a root or on uneven blocks: an error that names
+ * both calls, on all of them, on every link kind. Ranks are processes. */
+#include "processes.h"
+
+enum { SIZE = 3, LARGE = 1 << 20 };
+
+static float data[LARGE], other[LARGE];
+
+#define EXPECT(status, want, words)                                                                \
+    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
+          ddl_comm_rank(comm), (status), ddl_last_error())
+
+static int disagree(ddl_comm *comm, ddl_status status, const char *one, const char *another)
+{
+    EXPECT(status, DDL_EMISMATCH, one);
+    EXPECT(status, DDL_EMISMATCH, another);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank 2 expects 29 elements of rank 1, which sends 30. A rank without a part in it has to come to
+ * its next operation to hear of it. */
+static int alltoallv_counts(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int64_t sent[SIZE] = {5, 5, 5}, received[SIZE] = {5, 5, 5};
+    if (rank == 1)
+        sent[2] = 30;
+    if (rank == 2)
+        received[1] = 29;
+    ddl_status status =
+        ddl_alltoallv(comm, data, sent, NULL, other, received, NULL, DDL_F32, NULL, NULL);
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    EXPECT(status, DDL_EMISMATCH, "rank 1 on ");
+    return disagree(comm, status, "all-to-all-v(f32, 29 between the two)",
+                    "all-to-all-v(f32, 30 between the two)");
+}
+
+static int gatherv_counts(ddl_comm *comm)
+{
+    int64_t counts[SIZE] = {LARGE / 4, LARGE / 4, LARGE / 4};
+    int64_t own = ddl_comm_rank(comm) == 1 ? LARGE / 4 - 1 : LARGE / 4;
+    ddl_status status = ddl_gatherv(comm, data, own, other, counts, NULL, DDL_F32, 2, NULL, NULL);
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    return disagree(comm, status, "gather-v(f32, 262144 between the two, root 2)",
+                    "gather-v(f32, 262143 between the two, root 2)");
+}
+
+static int scatterv_counts(ddl_comm *comm)
+{
+    int64_t counts[SIZE] = {7, 8, 9}, own = counts[ddl_comm_rank(comm)];
+    own += ddl_comm_rank(comm) == 1;
+    ddl_status status = ddl_scatterv(comm, data, counts, NULL, other, own, DDL_F32, 0, NULL, NULL);
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    return disagree(comm, status, "scatter-v(f32, 8 between the two, root 0)",
+                    "scatter-v(f32, 9 between the two, root 0)");
+}
+
+/* Equal in the block that two ranks exchange first, and still different. */
+static int allgatherv_counts(ddl_comm *comm)
+{
+    int64_t counts[SIZE] = {40, 40, 40};
+    counts[2] += ddl_comm_rank(comm) == 0;
+    ddl_status status = ddl_allgatherv(comm, data, other, counts, NULL, DDL_F32, NULL, NULL);
+    return disagree(comm, status, "all-gather-v(f32, 4", "in this block, counts with digest ");
+}
+
+static int reduce_scatterv_counts(ddl_comm *comm)
+{
+    int64_t counts[SIZE] = {40, 40, 0};
+    counts[2] += ddl_comm_rank(comm) == 2;
+    ddl_status status =
+        ddl_reduce_scatterv(comm, data, other, counts, DDL_F32, DDL_SUM, NULL, NULL);
+    return disagree(comm, status, "reduce-scatter-v(f32, ", "in this block, sum, counts with ");
+}
+
+static int even_and_uneven(ddl_comm *comm)
+{
+    int64_t counts[SIZE] = {40, 40, 40};
+    ddl_status status =
+        ddl_comm_rank(comm) == 1
+            ? ddl_alltoall(comm, data, other, 40, DDL_F32, NULL, NULL)
+            : ddl_alltoallv(comm, data, counts, NULL, other, counts, NULL, DDL_F32, NULL, NULL);
+    return disagree(comm, status, "all-to-all(f32, 40)", "all-to-all-v(f32, 40 between the two)");
+}
+
+/* Rank 2 gives what it has to rank 1, and rank 0 finds its next operation instead. */
+static int roots(ddl_comm *comm)
+{
+    int root = ddl_comm_rank(comm) == 2 ? 1 : 0;
+    ddl_status status = ddl_reduce(comm, data, other, 100, DDL_F32, DDL_SUM, root, NULL, NULL);
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    return disagree(comm, status, "rank 2 on ", "reduce(f32, 100, sum, root 0)");
+}
+
+static int kinds(ddl_comm *comm)
+{
+    ddl_status status = ddl_comm_rank(comm) == 1
+                            ? ddl_gather(comm, data, other, 10, DDL_F32, 0, NULL, NULL)
+                            : ddl_scatter(comm, data, other, 10, DDL_F32, 1, NULL, NULL);
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    return disagree(comm, status, "scatter(f32, 10, root 1)", "rank 1 on ");
+}
+
+/* Rank 1 sends nothing where rank 0 expects something: its next operation tells. */
+static int empty_for_one(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int64_t counts[SIZE] = {5, 5, 5};
+    ddl_status status =
+        ddl_gatherv(comm, data, rank == 1 ? 0 : 5, other, counts, NULL, DDL_F32, 0, NULL, NULL);
+    if (status == DDL_OK)
+        status = ddl_alltoall(comm, data, other, 6, DDL_F32, NULL, NULL);
+    return disagree(comm, status, "gather-v(f32, 5 between the two, root 0) as operation 1",
+                    "all-to-all(f32, 6) as operation 2");
+}
+
+/* And without a next operation, the limit. */
+static int empty_and_silent(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int64_t counts[SIZE] = {5, 5, 5};
+    ddl_options options = {.struct_size = sizeof options, .timeout_ms = 300};
+    double start = seconds();
+    ddl_status status =
+        ddl_gatherv(comm, data, rank == 1 ? 0 : 5, other, counts, NULL, DDL_F32, 0, &options, NULL);
+    if (rank > 0)
+        usleep(1500000);
+    else
+        EXPECT(status, DDL_EEXPIRED, "gather-v(f32, 5 between the two, root 0)");
+    CHECK(rank || seconds() - start < 1.4, "%g s", seconds() - start);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* One dies while the others exchange. */
+static int killed(ddl_comm *comm)
+{
+    int64_t counts[SIZE] = {LARGE / 8, 3, LARGE / 4}, displs[SIZE] = {0, LARGE / 8, LARGE / 2};
+    ddl_status status = DDL_OK;
+    int64_t sent[SIZE];
+    for (int r = 0; r < SIZE; r++)
+        sent[r] = counts[ddl_comm_rank(comm)];
+    for (int i = 0; i < 100000 && status == DDL_OK; i++) {
+        if (ddl_comm_rank(comm) == 1 && i == 10)
+            kill(getpid(), SIGKILL);
+        ddl_work *work;
+        status =
+            ddl_alltoallv(comm, data, sent, displs, other, counts, displs, DDL_F32, NULL, &work);
+        if (status == DDL_OK) {
+            status = ddl_work_wait(work, -1);
+            ddl_work_destroy(work);
+        }
+    }
+    EXPECT(status, DDL_EPEER, "rank 1 on ");
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    process_fn *fn;
+} tests[] = {
+    {"alltoallv_counts", alltoallv_counts},
+    {"gatherv_counts", gatherv_counts},
+    {"scatterv_counts", scatterv_counts},
+    {"allgatherv_counts", allgatherv_counts},
+    {"reduce_scatterv_counts", reduce_scatterv_counts},
+    {"even_and_uneven", even_and_uneven},
+    {"roots", roots},
+    {"kinds", kinds},
+    {"empty_for_one", empty_for_one},
+    {"empty_and_silent", empty_and_silent},
+    {"killed", killed},
+};
+
+int main(int argc, char **argv)
+{
+    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            if (argc > 1 && strcmp(argv[1], tests[t].name))
+                continue;
+            int status[PROCESSES_MAX];
+            run_processes(SIZE, links, tests[t].fn, 60, status);
+            for (int r = 0; r < SIZE; r++) {
+                bool dead = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
+                bool fine = tests[t].fn == killed && r == 1 ? dead : status[r] == 0;
+                CHECK(fine, "%s over %s: rank %d ended with %x", tests[t].name,
+                      links == DDL_LINK_SHM ? "shm" : "tcp", r, (unsigned)status[r]);
+            }
+        }
+    return 0;
+}

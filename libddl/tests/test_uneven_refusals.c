@@ -1,0 +1,204 @@
+/* What the operations with a root and those on uneven blocks refuse, and what they ignore: the
+ * status, a message that names the argument and the value, buffers untouched, the comm unharmed. */
+#include <stdint.h>
+
+#include "ranks.h"
+
+enum { SIZE = 2, BIG = 1 << 20 };
+
+/* The call must fail with DDL_EINVAL and a message that holds these words. */
+#define REFUSED(call, words)                                                                       \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == DDL_EINVAL, "%s gave %d, message \"%s\"", #call, status_,                 \
+              ddl_last_error());                                                                   \
+        CHECK(strstr(ddl_last_error(), words), "message \"%s\" lacks \"%s\"", ddl_last_error(),    \
+              words);                                                                              \
+    } while (0)
+
+/* Counts and displacements: two ranks' each. */
+#define TWO(a, b) ((const int64_t[]){a, b})
+
+static void counts(ddl_comm *comm, float *a, float *b)
+{
+    int64_t most = ((int64_t)1 << 48) - 1, far = (int64_t)1 << 58;
+    REFUSED(ddl_alltoallv(NULL, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL),
+            "comm is NULL");
+    REFUSED(ddl_alltoallv(comm, a, NULL, NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL),
+            "send_counts is NULL");
+    REFUSED(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, NULL, NULL, DDL_F32, NULL, NULL),
+            "recv_counts is NULL");
+    REFUSED(ddl_alltoallv(comm, a, TWO(1, -4), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL),
+            "send_counts[1] is -4");
+    REFUSED(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(-5, 1), NULL, DDL_F32, NULL, NULL),
+            "recv_counts[0] is -5");
+    REFUSED(ddl_allgatherv(comm, a, b, TWO(INT64_MAX, 1), NULL, DDL_F32, NULL, NULL),
+            "counts[0] is 9223372036854775807, too large for 2 ranks");
+    REFUSED(ddl_allgatherv(comm, a, b, TWO(1, 1), TWO(0, -2), DDL_F32, NULL, NULL),
+            "displs[1] is -2");
+    REFUSED(ddl_allgatherv(comm, a, b, TWO(1, 1), TWO(0, far), DDL_F32, NULL, NULL),
+            "displs[1] is 288230376151711744, too large");
+    REFUSED(ddl_allgatherv(comm, a, b, TWO(1, 1), TWO(INT64_MAX, 0), DDL_F32, NULL, NULL),
+            "displs[0] is 9223372036854775807, too large");
+    REFUSED(ddl_allgatherv(comm, a, b, NULL, NULL, DDL_F32, NULL, NULL), "counts is NULL");
+    REFUSED(ddl_allgatherv(comm, a, b, TWO(1, 1), NULL, (ddl_dtype)77, NULL, NULL), "dtype is 77");
+    REFUSED(ddl_reduce_scatterv(comm, a, b, NULL, DDL_F32, DDL_SUM, NULL, NULL), "counts is NULL");
+    REFUSED(ddl_reduce_scatterv(comm, a, b, TWO(1, most + 1), DDL_F32, DDL_SUM, NULL, NULL),
+            "counts[1] is 281474976710656, too large");
+    REFUSED(ddl_reduce_scatterv(comm, a, b, TWO(1, 1), DDL_F32, (ddl_op)0, NULL, NULL), "op is 0");
+    REFUSED(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(2, 2), NULL, DDL_F32, NULL, NULL),
+            ddl_comm_rank(comm) ? "send_counts[1] is 1, but recv_counts[1] is 2"
+                                : "send_counts[0] is 1, but recv_counts[0] is 2");
+}
+
+static void overlaps(ddl_comm *comm, float *a, float *b)
+{
+    const char *both = "rank 1's 4 elements at 2, rank 0's 3 at 5";
+    REFUSED(ddl_allgatherv(comm, a, b, TWO(3, 4), TWO(5, 2), DDL_F32, NULL, NULL), both);
+    REFUSED(ddl_alltoallv(comm, a, TWO(3, 3), NULL, b, TWO(3, 3), TWO(1, 3), DDL_F32, NULL, NULL),
+            "recv_counts and recv_displs let two blocks of recv overlap: rank 0's 3 elements at 1, "
+            "rank 1's 3 at 3");
+    REFUSED(ddl_allgatherv(comm, a + 11, a, TWO(2, 2), TWO(10, 0), DDL_F32, NULL, NULL),
+            "send and recv overlap");
+    REFUSED(ddl_alltoallv(comm, a + 3, TWO(1, 1), TWO(0, 5), a, TWO(1, 1), TWO(2, 4), DDL_F32, NULL,
+                          NULL),
+            "send and recv overlap");
+    REFUSED(ddl_reduce_scatterv(comm, a, a + 2, TWO(2, 2), DDL_F32, DDL_SUM, NULL, NULL),
+            "send and recv overlap");
+    REFUSED(ddl_alltoall(comm, a, a + 3, 2, DDL_F32, NULL, NULL), "send and recv overlap");
+}
+
+static void in_place(ddl_comm *comm, float *a)
+{
+    int other = !ddl_comm_rank(comm);
+    int64_t one[] = {1, 1}, more[] = {1, 1}, here[] = {0, 4}, there[] = {0, 5};
+    more[other] = 3;
+    REFUSED(ddl_alltoallv(comm, NULL, one, NULL, a, more, NULL, DDL_F32, NULL, NULL),
+            other ? "in place, but rank 1 gets 1 elements at 1 and gives 3 at 1"
+                  : "in place, but rank 0 gets 1 elements at 0 and gives 3 at 0");
+    REFUSED(ddl_alltoallv(comm, a, one, here, a, one, there, DDL_F32, NULL, NULL),
+            "in place, but rank 1 gets 1 elements at 4 and gives 1 at 5");
+}
+
+static void pointers(ddl_comm *comm, float *a, float *b)
+{
+    int rank = ddl_comm_rank(comm), other = !rank;
+    REFUSED(ddl_reduce(comm, NULL, NULL, 1, DDL_F32, DDL_SUM, 0, NULL, NULL), "send is NULL");
+    REFUSED(ddl_reduce(comm, a, NULL, 1, DDL_F32, DDL_SUM, rank, NULL, NULL), "recv is NULL");
+    REFUSED(ddl_reduce(comm, a, a + 1, 2, DDL_F32, DDL_SUM, rank, NULL, NULL), "overlap");
+    REFUSED(ddl_reduce(comm, a, b, 1, DDL_F32, (ddl_op)0, rank, NULL, NULL), "op is 0");
+    REFUSED(ddl_reduce(comm, a, b, 1, DDL_F32, DDL_SUM, SIZE, NULL, NULL), "root is 2, size is 2");
+    REFUSED(ddl_gather(comm, NULL, b, 1, DDL_F32, other, NULL, NULL), "send is NULL");
+    REFUSED(ddl_gather(comm, a, NULL, 1, DDL_F32, rank, NULL, NULL), "recv is NULL");
+    REFUSED(ddl_gather(comm, a + 1, a, 1, DDL_F32, rank, NULL, NULL), "overlap");
+    REFUSED(ddl_gather(comm, a, b, -1, DDL_F32, rank, NULL, NULL), "count is -1");
+    REFUSED(ddl_gather(comm, a, b, 1, DDL_F32, -1, NULL, NULL), "root is -1");
+    REFUSED(ddl_scatter(comm, NULL, b, 1, DDL_F32, rank, NULL, NULL), "send is NULL");
+    REFUSED(ddl_scatter(comm, a, NULL, 1, DDL_F32, other, NULL, NULL), "recv is NULL");
+    REFUSED(ddl_scatter(comm, a, a + 1, 1, DDL_F32, rank, NULL, NULL), "overlap");
+    REFUSED(ddl_alltoall(comm, a, NULL, 1, DDL_F32, NULL, NULL), "recv is NULL");
+    REFUSED(ddl_alltoall(comm, a, b, INT64_MAX / 4, DDL_F32, NULL, NULL), "too large for 2 ranks");
+    REFUSED(ddl_allgatherv(comm, a, NULL, TWO(1, 1), NULL, DDL_F32, NULL, NULL), "recv is NULL");
+    REFUSED(ddl_reduce_scatterv(comm, NULL, NULL, TWO(1, 1), DDL_F32, DDL_SUM, NULL, NULL),
+            "send is NULL");
+    REFUSED(ddl_alltoallv(comm, NULL, TWO(1, 1), NULL, NULL, TWO(1, 1), NULL, DDL_F32, NULL, NULL),
+            "send is NULL");
+}
+
+static void roots(ddl_comm *comm, float *a, float *b)
+{
+    int rank = ddl_comm_rank(comm), other = !rank;
+    REFUSED(ddl_gatherv(comm, a, 1, b, TWO(1, 1), NULL, DDL_F32, SIZE, NULL, NULL), "root is 2");
+    REFUSED(ddl_gatherv(comm, a, -1, NULL, NULL, NULL, DDL_F32, other, NULL, NULL), "count is -1");
+    REFUSED(ddl_gatherv(comm, a, (int64_t)1 << 48, NULL, NULL, NULL, DDL_F32, other, NULL, NULL),
+            "count is 281474976710656, too large");
+    REFUSED(ddl_gatherv(comm, a, 1, b, NULL, NULL, DDL_F32, rank, NULL, NULL), "counts is NULL");
+    REFUSED(ddl_gatherv(comm, a, 1, b, TWO(2, 2), NULL, DDL_F32, rank, NULL, NULL),
+            rank ? "count is 1, but the root's own counts[1] is 2"
+                 : "count is 1, but the root's own counts[0] is 2");
+    REFUSED(ddl_gatherv(comm, a, 3, b, TWO(3, 3), TWO(2, 0), DDL_F32, rank, NULL, NULL),
+            "rank 1's 3 elements at 0, rank 0's 3 at 2");
+    REFUSED(ddl_gatherv(comm, a, 1, NULL, TWO(1, 1), NULL, DDL_F32, rank, NULL, NULL),
+            "recv is NULL");
+    REFUSED(ddl_gatherv(comm, NULL, 1, b, NULL, NULL, DDL_F32, other, NULL, NULL), "send is NULL");
+    REFUSED(ddl_gatherv(comm, a + 6, 1, a, TWO(1, 1), TWO(0, 8), DDL_F32, rank, NULL, NULL),
+            "send and recv overlap");
+    REFUSED(ddl_scatterv(comm, a, NULL, NULL, b, 1, DDL_F32, rank, NULL, NULL), "counts is NULL");
+    REFUSED(ddl_scatterv(comm, a, TWO(0, 0), NULL, b, 1, DDL_F32, rank, NULL, NULL),
+            "count is 1, but the root's own counts");
+    REFUSED(ddl_scatterv(comm, a, TWO(1, 1), TWO(0, -1), b, 1, DDL_F32, rank, NULL, NULL),
+            "displs[1] is -1");
+    REFUSED(ddl_scatterv(comm, NULL, TWO(1, 1), NULL, b, 1, DDL_F32, rank, NULL, NULL),
+            "send is NULL");
+    REFUSED(ddl_scatterv(comm, NULL, NULL, NULL, NULL, 1, DDL_F32, other, NULL, NULL),
+            "recv is NULL");
+    REFUSED(ddl_scatterv(comm, a, TWO(1, 1), NULL, b, 1, DDL_F32, -3, NULL, NULL), "root is -3");
+    ddl_options options = {.struct_size = sizeof options, .timeout_ms = -1}; /* refused last */
+    REFUSED(ddl_scatterv(comm, a, TWO(1, 1), NULL, b, 1, DDL_F32, rank, &options, NULL),
+            "timeout_ms is -1");
+}
+
+/* A pointer where nothing is given or received, and a displacement of nothing, do not matter. */
+static void ignored(ddl_comm *comm, float *a, float *b)
+{
+    int rank = ddl_comm_rank(comm);
+    void *wild = (void *)(uintptr_t)8;
+    int64_t to_other[] = {0, 0}, nothing[] = {0, 0}, wild_displs[] = {-7, INT64_MAX};
+    OK(ddl_alltoallv(comm, wild, nothing, wild_displs, NULL, nothing, NULL, DDL_F32, NULL, NULL));
+    OK(ddl_gather(comm, wild, wild, 0, DDL_F32, 0, NULL, NULL));
+    to_other[1] = 2; /* from rank 0 to rank 1 only */
+    a[0] = 5;
+    a[1] = 6;
+    b[0] = b[1] = 0;
+    if (rank == 0)
+        OK(ddl_alltoallv(comm, a, to_other, NULL, NULL, nothing, NULL, DDL_F32, NULL, NULL));
+    else
+        OK(ddl_alltoallv(comm, NULL, nothing, NULL, b, TWO(2, 0), NULL, DDL_F32, NULL, NULL));
+    CHECK(b[0] == (rank ? 5 : 0) && b[1] == (rank ? 6 : 0), "%g %g", (double)b[0], (double)b[1]);
+    /* In place, although this rank gets nothing: what it adds lies in recv. */
+    a[0] = 1;
+    a[1] = 2;
+    OK(ddl_reduce_scatterv(comm, NULL, a, TWO(0, 2), DDL_F32, DDL_SUM, NULL, NULL));
+    CHECK(a[0] == (rank ? 2 : 1) && a[1] == (rank ? 4 : 2), "%g %g", (double)a[0], (double)a[1]);
+}
+
+static void refusals(ddl_comm *comm, void *argument)
+{
+    float a[32], b[32], kept[32];
+    (void)argument;
+    for (int i = 0; i < 32; i++)
+        kept[i] = a[i] = b[i] = (float)i;
+    counts(comm, a, b);
+    overlaps(comm, a, b);
+    in_place(comm, a);
+    pointers(comm, a, b);
+    roots(comm, a, b);
+    CHECK(!memcmp(a, kept, sizeof a) && !memcmp(b, kept, sizeof b), "something was touched");
+    OK(ddl_comm_status(comm));
+    ignored(comm, a, b);
+}
+
+/* Nothing may be left of calls on a dead comm: the address sanitizer looks. */
+static void on_dead_comm(ddl_comm *comm, void *argument)
+{
+    float a[2] = {0}, b[2];
+    ddl_work *work = NULL;
+    (void)argument;
+    OK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL));
+    OK(ddl_comm_abort(comm, "enough"));
+    CHECK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL) ==
+              DDL_EABORTED,
+          "blocking: %s", ddl_last_error());
+    CHECK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, &work) ==
+                  DDL_EABORTED &&
+              !work,
+          "asynchronous: %s", ddl_last_error());
+}
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 1); /* a comm dies on purpose */
+    run_ranks(SIZE, 0, refusals, NULL);
+    run_ranks(1, 0, on_dead_comm, NULL);
+    return 0;
+}
