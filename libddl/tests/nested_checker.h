@@ -117,10 +117,25 @@ static void drop_released(member *me, size_t element, bool all)
         me->end = &me->oldest;
 }
 
+static bool share_memory(const machine *m, uint32_t a, uint32_t b)
+{
+    return m->one_window || ddl__topology_group(m->topology, DDL__HOSTS, (int)a) ==
+                                ddl__topology_group(m->topology, DDL__HOSTS, (int)b);
+}
+
+/* What came over a wire and was not taken. */
+static void drop_inbox(machine *m, uint32_t rank, inbox *box)
+{
+    for (; box->n && !share_memory(m, rank, box->from); box->n--)
+        free(box->spans[box->first++ % DDL__LINK_SPANS]);
+}
+
 static void machine_destroy(machine *m)
 {
     for (int r = 0; r < m->request.size; r++) {
         member *me = &m->members[r];
+        for (unsigned i = 0; i < me->n_inboxes; i++)
+            drop_inbox(m, (uint32_t)r, &me->inboxes[i]);
         drop_released(me, m->request.element, true);
         ddl__plan_destroy(me->plan);
         if (me->out != me->in)
@@ -139,12 +154,6 @@ static bool fail(machine *m, const char *error)
     if (!m->error)
         m->error = error;
     return false;
-}
-
-static bool share_memory(const machine *m, uint32_t a, uint32_t b)
-{
-    return m->one_window || ddl__topology_group(m->topology, DDL__HOSTS, (int)a) ==
-                                ddl__topology_group(m->topology, DDL__HOSTS, (int)b);
 }
 
 static inbox *inbox_of(machine *m, uint32_t to, uint32_t from)

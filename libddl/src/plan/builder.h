@@ -98,6 +98,9 @@ ddl__share ddl__block_from(const ddl__request *request, int i);
 /* Rounds between a pairwise exchange's sending and taking. */
 int ddl__pairs_lag(const ddl__request *request);
 
+/* Elements of a segment where the longest share has `longest` and `spans` must fit the window. */
+int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans);
+
 /* The algorithms. Each adds its steps and returns how many whole segments must fit the window. */
 int64_t ddl__build_one_shot(ddl__builder *builder);
 int64_t ddl__build_direct(ddl__builder *builder);
@@ -105,6 +108,10 @@ int64_t ddl__build_ring(ddl__builder *builder);
 int64_t ddl__build_chain(ddl__builder *builder);
 int64_t ddl__build_pairwise(ddl__builder *builder);
 int64_t ddl__build_dissemination(ddl__builder *builder);
+
+/* Of blocks, over hosts of several ranks; if the request is one that this can be done for. */
+int64_t ddl__build_hosts(ddl__builder *builder);
+bool ddl__fits_hosts(const ddl__request *request);
 
 /* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
 int64_t ddl__build_nested(ddl__builder *builder);
