@@ -88,7 +88,7 @@ void ddl__engine_all_shared(ddl__engine *engine)
 
 void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology)
 {
-    engine->ordered.topology = topology;
+    engine->ordered.topology = engine->named.stream.topology = topology;
 }
 
 void ddl__engine_destroy(ddl__engine *engine)
