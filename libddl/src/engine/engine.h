@@ -30,6 +30,9 @@ ddl__link *const *ddl__engine_links(const ddl__engine *engine);
 /* From now on plan for ranks that all share memory. Before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);
 
+/* From now on plan for this topology, which outlives the engine. Before any concurrent use. */
+void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology);
+
 /* Queue an operation. work NULL: run it to its end. Takes call->blocks in any case. */
 ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);
 
