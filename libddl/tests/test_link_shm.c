@@ -6,16 +6,22 @@
 
 enum { ARENA = 2 * LARGEST };
 
+typedef struct memory {
+    ddl__arena *arenas[1 + LEAVES];
+    ddl__link *first[2 * LEAVES]; /* those that have links beside them */
+} memory;
+
 /* Arena 0 is the centre's, with a reader for each leaf. */
 static void create(star *s)
 {
-    ddl__arena **arenas = calloc(1 + LEAVES, sizeof(ddl__arena *));
-    s->own = arenas;
-    arenas[0] = ddl__arena_create(s->leaves, ARENA);
+    memory *m = calloc(1, sizeof *m);
+    ddl__arena **arenas = m->arenas;
+    s->own = m;
+    arenas[0] = ddl__arena_create(s->leaves, ARENA, ARENA);
     for (unsigned i = 0; i < s->leaves; i++) {
-        arenas[1 + i] = ddl__arena_create(1, ARENA);
-        ddl__arena *centre = ddl__arena_open(ddl__arena_fd(arenas[0]));
-        ddl__arena *leaf = ddl__arena_open(ddl__arena_fd(arenas[1 + i]));
+        arenas[1 + i] = ddl__arena_create(1, ARENA, ARENA);
+        ddl__arena *centre = ddl__arena_open(ddl__arena_fd(arenas[0]), i);
+        ddl__arena *leaf = ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
         int fds[2];
         CHECK(centre && leaf && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s",
               ddl__message());
@@ -25,16 +31,77 @@ static void create(star *s)
     }
 }
 
+/* All the same, and a link beside each. */
+static void create_beside(star *s)
+{
+    create(s);
+    memory *m = s->own;
+    for (unsigned i = 0; i < s->leaves; i++) {
+        m->first[2 * i] = s->centre[i];
+        m->first[2 * i + 1] = s->leaf[i];
+        s->centre[i] = ddl__shm_link_beside(s->centre[i]);
+        s->leaf[i] = ddl__shm_link_beside(s->leaf[i]);
+        CHECK(s->centre[i] && s->leaf[i], "%s", ddl__message());
+    }
+}
+
 static void destroy(star *s)
 {
-    ddl__arena **arenas = s->own;
+    memory *m = s->own;
+    for (unsigned i = 0; i < 2 * LEAVES; i++)
+        link_destroy(&m->first[i]);
     for (unsigned i = 0; i < 1 + LEAVES; i++)
-        ddl__arena_drop(arenas[i]);
-    free(arenas);
+        ddl__arena_drop(m->arenas[i]);
+    free(m);
+}
+
+/* Two links of one pair, and those of two pairs, hold up each other no more than their ends do. */
+static void test_beside_is_apart(void)
+{
+    star_factory factory = {create_beside, destroy};
+    star s = star_create(&factory, LEAVES);
+    memory *m = s.own;
+    uint64_t sent = 0;
+    while (publish_span(&s.centre[0], 1, sent, 1000)) /* which nobody reads */
+        sent++;
+    for (uint64_t k = 0; k < 500; k++) {
+        CHECK(publish_span(&m->first[0], 1, k, 30000), "held up by the link beside");
+        read_soon(NULL, m->first[1], k, 30000);
+        CHECK(publish_span(&s.centre[1], 1, k, 30000), "held up by another pair");
+        read_soon(NULL, s.leaf[1], k, 30000);
+    }
+    for (uint64_t k = 0; k < sent; k++)
+        read_soon(NULL, s.leaf[0], k, 1000);
+    star_destroy(&factory, &s);
+}
+
+/* A link beside learns how the peer is from the first, after all that was sent. */
+static void test_beside_ends(void)
+{
+    for (ddl__link_state state = DDL__LINK_LEFT; state <= DDL__LINK_LOST; state++) {
+        star_factory factory = {create_beside, destroy};
+        star s = star_create(&factory, 1);
+        memory *m = s.own;
+        ddl__link *leaf = s.leaf[0], *centre = m->first[0];
+        CHECK(publish_span(&s.centre[0], 1, 0, 1000), "full");
+        if (state == DDL__LINK_LOST)
+            pull_plug(centre);
+        else
+            centre->ops->close(centre, state == DDL__LINK_LEFT ? NULL : "enough");
+        check_becomes(m->first[1], state);
+        read_soon(NULL, leaf, 0, 1000);
+        CHECK(!span_is_next(leaf, 1, 0) && leaf->state == state, "state %d, not %d", leaf->state,
+              state);
+        CHECK(state == DDL__LINK_LEFT || leaf->reason[0], "no reason");
+        star_destroy(&factory, &s);
+    }
 }
 
 int main(void)
 {
     ddl__link_conformance(&(star_factory){create, destroy});
+    ddl__link_conformance_beside(&(star_factory){create_beside, destroy});
+    test_beside_is_apart();
+    test_beside_ends();
     return 0;
 }

@@ -149,16 +149,16 @@ static void test_crumbs(bool attend)
 /* Frames that no link sends, and ends in the middle of one. */
 static void test_garbage(void)
 {
-    for (int way = 0; way < 10; way++) {
+    for (int way = 0; way < 8; way++) {
         wire w = wire_create();
         unsigned char bytes[400];
         static const struct {
             unsigned type;
             uint32_t bytes;
-        } cases[] = {{0, 10}, {4, 10}, {1, 0}, {2, 1}, {3, 256}};
-        size_t n = frame_make(bytes, cases[way % 5].type, 7, cases[way % 5].bytes);
+        } cases[] = {{0, 10}, {4, 10}, {2, 1}, {3, 256}};
+        size_t n = frame_make(bytes, cases[way % 4].type, 7, cases[way % 4].bytes);
         wire_send(&w, bytes, n);
-        if (way < 5) {
+        if (way < 4) {
             ddl__signature signature = signature_of(7);
             poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
             CHECK(!w.link->ops->peek(w.link, 10, &signature), "garbage accepted");

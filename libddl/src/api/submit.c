@@ -75,7 +75,7 @@ static bool reduces(const ddl__call *call)
            call->kind == DDL__REDUCE_TO_ROOT;
 }
 
-static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
+ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call)
 {
     size_t element = ddl__dtype_size(call->dtype);
     if (call->count < 0)
@@ -86,12 +86,17 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
         call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
         return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
                          (long long)call->count, comm->size);
-    ddl_status status = reduces(call) ? check_reduction(call->dtype, call->op) : DDL_OK;
-    if (status != DDL_OK)
-        return status;
-    if (call->root < 0 || call->root >= comm->size)
-        return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
     return DDL_OK;
+}
+
+static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
+{
+    ddl_status status = ddl__check_elements(comm, call);
+    if (status == DDL_OK && reduces(call))
+        status = check_reduction(call->dtype, call->op);
+    if (status == DDL_OK && (call->root < 0 || call->root >= comm->size))
+        return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
+    return status;
 }
 
 static ddl_status check_options(const ddl_options *options)

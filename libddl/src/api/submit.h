@@ -29,7 +29,10 @@ static inline void ddl__scatter_from(ddl__buffers *buffers, const void *send)
 ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers buffers,
                        const ddl_options *options, ddl_work **work);
 
-/* The pieces of it. The caller's options with their defaults, checked. */
+/* The pieces of it. An element type and the number of its elements. */
+ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call);
+
+/* The caller's options with their defaults, checked. */
 ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_work *const *work);
 void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_ms);
 

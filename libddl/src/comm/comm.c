@@ -12,6 +12,7 @@
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
+    MESSAGE_BYTES = 256 * 1024,    /* the same of messages to one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
     CREATION_MS = 5 * 60 * 1000,
@@ -81,13 +82,14 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
 {
     size_t size = (size_t)comm->size;
     bool sharing = size > 1 && kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
-    if (sharing && !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES)))
+    if (sharing && !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, MESSAGE_BYTES)))
         return DDL_ESYSTEM;
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
-    ddl__link **links = calloc(size, sizeof *links);
-    if (!comm->slots || !links) {
+    ddl__link **links = calloc(size, sizeof *links), **messages = calloc(size, sizeof *messages);
+    if (!comm->slots || !links || !messages) {
         free(links);
+        free(messages);
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
     }
     ddl__meeting meeting = {.endpoint = comm->endpoint,
@@ -100,18 +102,18 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
                             .deadline = deadline,
                             .arena = comm->arena,
                             .slots = comm->slots,
-                            .links = links};
+                            .links = links,
+                            .messages = messages};
     ddl_status status = ddl__meet(&meeting);
     if (status != DDL_OK) {
-        for (size_t i = 0; i < size; i++)
-            if (links[i])
-                links[i]->ops->destroy(links[i]);
-        free(links);
+        ddl__links_destroy(messages, size);
+        ddl__links_destroy(links, size);
         return status;
     }
     ddl__engine_config config = {.rank = comm->rank,
                                  .size = comm->size,
                                  .links = links,
+                                 .messages = messages,
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,

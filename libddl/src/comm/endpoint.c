@@ -186,9 +186,9 @@ static const char *refusal(const ddl_endpoint *endpoint, const visitor *v)
         return "another endpoint was meant";
     if (!ddl__digest_equal(hello->job, endpoint->job))
         return "another job: the secrets differ";
-    bool tcp = hello->door == DDL__DOOR_TCP;
-    if (tcp == v->local || (hello->door != DDL__DOOR_TCP && hello->door != DDL__DOOR_SHM &&
-                            hello->door != DDL__DOOR_INPROC))
+    bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
+    if (tcp == v->local ||
+        (!tcp && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
         return "a wrong kind of connection";
     if (v->local && !same_user(v->guest.fd))
         return "another user";

@@ -7,10 +7,10 @@
 #include "base/digest.h"
 #include "base/status.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 1 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 2 };
 
-/* How the connection is to be used. */
-enum { DDL__DOOR_TCP = 1, DDL__DOOR_SHM = 2, DDL__DOOR_INPROC = 3 };
+/* How the connection is to be used. Over TCP a second one, for messages, follows the first. */
+enum { DDL__DOOR_TCP = 1, DDL__DOOR_SHM = 2, DDL__DOOR_INPROC = 3, DDL__DOOR_MESSAGES = 4 };
 
 typedef struct ddl__hello {
     uint32_t magic;

@@ -3,7 +3,8 @@
  *
  * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
  * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
- * their arenas over it. Where that fails they meet over TCP. */
+ * their arenas over it. Where that fails they meet over TCP, and when the first connection is
+ * accepted, the dialer opens the second one. */
 #include "comm/meet.h"
 
 #include <errno.h>
@@ -43,16 +44,22 @@ static ddl__hello introduce(const ddl__meeting *m, int peer, uint8_t door)
     return hello;
 }
 
-/* A link from what the two sides exchanged. Takes `fd` over only on success; `passed` is closed. */
-static ddl__link *make_link(const ddl__meeting *m, int peer, uint8_t door, int fd, int passed,
-                            uint64_t pointer)
+static bool over_tcp(uint8_t door)
+{
+    return door == DDL__DOOR_TCP || door == DDL__DOOR_MESSAGES;
+}
+
+/* Make the link, or both, of what the two sides exchanged. Takes `fd` over only on success;
+ * `passed` is closed. */
+static bool make_links(const ddl__meeting *m, int peer, uint8_t door, int fd, int passed,
+                       uint64_t pointer)
 {
     ddl__link *link = NULL;
-    if (door == DDL__DOOR_TCP) {
+    if (over_tcp(door)) {
         link = ddl__tcp_link_create(m->slots, fd);
     } else {
         ddl__arena *theirs = door == DDL__DOOR_INPROC ? (ddl__arena *)(uintptr_t)pointer
-                             : passed >= 0            ? ddl__arena_open(passed)
+                             : passed >= 0            ? ddl__arena_open(passed, (unsigned)m->rank)
                                                       : NULL;
         if (theirs)
             link = ddl__shm_link_create(m->arena, (unsigned)peer, theirs, (unsigned)m->rank, fd,
@@ -64,6 +71,10 @@ static ddl__link *make_link(const ddl__meeting *m, int peer, uint8_t door, int f
     }
     if (passed >= 0)
         close(passed);
+    if (door != DDL__DOOR_MESSAGES)
+        m->links[peer] = link;
+    if (door != DDL__DOOR_TCP)
+        m->messages[peer] = over_tcp(door) || !link ? link : ddl__shm_link_beside(link);
     return link;
 }
 
@@ -120,8 +131,7 @@ static ddl_status enter(const ddl__meeting *m, int peer, int fd, uint8_t door)
     int passed = -1;
     ddl_status status = hear(m, peer, fd, &answer, &passed);
     if (status == DDL_OK) {
-        m->links[peer] = make_link(m, peer, door, fd, passed, answer.arena);
-        if (m->links[peer])
+        if (make_links(m, peer, door, fd, passed, answer.arena))
             return DDL_OK;
         status = DDL_ESYSTEM;
     } else if (passed >= 0) {
@@ -160,27 +170,35 @@ static ddl_status dial_local(const ddl__meeting *m, int peer)
                      m->addresses[peer].host, why);
 }
 
-static ddl_status dial_tcp(const ddl__meeting *m, int peer)
+/* Try the peer's addresses from number *ip on, which becomes that of the one that answers. */
+static ddl_status dial_door(const ddl__meeting *m, int peer, uint8_t door, unsigned *ip)
 {
     const ddl__address *to = &m->addresses[peer];
     char why[DDL__MESSAGE_MAX - 128] = "it has no address";
     ddl_status status = DDL_EUNREACHABLE;
-    for (unsigned i = 0; i < to->n_ips; i++) {
+    for (; *ip < to->n_ips; ++*ip) {
         struct sockaddr_storage address;
-        socklen_t length = ddl__address_ip(to, i, &address);
+        socklen_t length = ddl__address_ip(to, *ip, &address);
         int fd = ddl__dial((struct sockaddr *)&address, length, door_deadline(m));
         if (fd < 0) {
             snprintf(why, sizeof why, "%s", strerror(errno));
             continue;
         }
-        ddl__hello hello = introduce(m, peer, DDL__DOOR_TCP);
+        ddl__hello hello = introduce(m, peer, door);
         status = knock(m, fd, &hello);
         if (status == DDL_OK)
-            return enter(m, peer, fd, DDL__DOOR_TCP);
+            return enter(m, peer, fd, door);
         snprintf(why, sizeof why, "%s", ddl__message());
         close(fd);
     }
     return ddl__fail(status, "rank %d on %s, port %u: %s", peer, to->host, to->port, why);
+}
+
+static ddl_status dial_tcp(const ddl__meeting *m, int peer)
+{
+    unsigned ip = 0;
+    ddl_status status = dial_door(m, peer, DDL__DOOR_TCP, &ip);
+    return status == DDL_OK ? dial_door(m, peer, DDL__DOOR_MESSAGES, &ip) : status;
 }
 
 static ddl_status dial(const ddl__meeting *m, int peer)
@@ -199,23 +217,37 @@ static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
     if (hello->to != (uint32_t)m->rank || hello->size != (uint32_t)m->size ||
         hello->from <= (uint32_t)m->rank || hello->from >= (uint32_t)m->size)
         return "its rank or size does not fit this comm";
-    if (m->links[hello->from])
+    bool second = hello->door == DDL__DOOR_MESSAGES;
+    if (second && !m->links[hello->from])
+        return "a second connection came without a first one";
+    if (second ? m->messages[hello->from] : m->links[hello->from])
         return "this rank is here already";
-    uint32_t kind = hello->door == DDL__DOOR_TCP   ? DDL_LINK_TCP
+    uint32_t kind = over_tcp(hello->door)          ? DDL_LINK_TCP
                     : hello->door == DDL__DOOR_SHM ? DDL_LINK_SHM
                                                    : DDL_LINK_INPROC;
     return m->kinds & kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Whether a member came: who does not fit is refused and changes nothing. */
+/* Forget what make_links made. */
+static void unmake_links(const ddl__meeting *m, int peer, uint8_t door)
+{
+    ddl__link **made = door == DDL__DOOR_MESSAGES ? &m->messages[peer] : &m->links[peer];
+    (*made)->ops->destroy(*made);
+    *made = NULL;
+    if (!over_tcp(door))
+        m->messages[peer] = NULL;
+}
+
+/* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
+ */
 static bool receive(const ddl__meeting *m, ddl__guest *guest)
 {
     const ddl__hello *hello = &guest->hello;
     const char *why = objection(m, hello);
     int peer = (int)hello->from;
     if (!why) {
-        m->links[peer] = make_link(m, peer, hello->door, guest->fd, guest->passed, hello->arena);
-        why = m->links[peer] ? NULL : ddl__message();
+        bool made = make_links(m, peer, hello->door, guest->fd, guest->passed, hello->arena);
+        why = made ? NULL : ddl__message();
     } else {
         if (hello->door == DDL__DOOR_INPROC)
             ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
@@ -233,11 +265,10 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
     if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
-        return true;
+        return m->messages[peer];
     if (hello->door == DDL__DOOR_INPROC)
         ddl__arena_drop(m->arena);
-    m->links[peer]->ops->destroy(m->links[peer]);
-    m->links[peer] = NULL;
+    unmake_links(m, peer, hello->door);
     return false;
 }
 
@@ -262,7 +293,7 @@ static ddl_status missing(const ddl__meeting *m)
     char list[200] = "";
     size_t n = 0;
     for (int i = m->rank + 1; i < m->size && n + 80 < sizeof list; i++)
-        if (!m->links[i])
+        if (!m->messages[i])
             n += (size_t)snprintf(list + n, sizeof list - n, "%s%d on %s", n ? ", " : "", i,
                                   m->addresses[i].host);
     return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s",

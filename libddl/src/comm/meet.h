@@ -1,4 +1,5 @@
-/* meet.h - joining every pair of a new comm's members by a link. */
+/* meet.h - joining every pair of a new comm's members by two links: for collectives and for
+ * messages. */
 #ifndef DDL_COMM_MEET_H
 #define DDL_COMM_MEET_H
 
@@ -16,7 +17,7 @@ typedef struct ddl__meeting {
     int64_t deadline;
     ddl__arena *arena; /* our own, where shared memory is allowed */
     ddl__slots *slots;
-    ddl__link **links; /* by rank: made here */
+    ddl__link **links, **messages; /* by rank: made here */
 } ddl__meeting;
 
 /* Dial the lower ranks, receive the higher ones. On failure the links made so far stay in links. */

@@ -62,6 +62,14 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         pthread_cond_broadcast(&engine->changed);
 }
 
+void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
+{
+    for (ddl_work *work = list, *next; work; work = next) {
+        next = work->next;
+        ddl__finish(engine, work, status);
+    }
+}
+
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
@@ -84,14 +92,14 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         atomic_store_explicit(&engine->failure, status, memory_order_release);
         char reason[256];
         snprintf(reason, sizeof reason, "%d %.240s", status, engine->message);
-        for (int i = 0; i < engine->config.size; i++)
-            if (engine->config.links[i])
-                engine->config.links[i]->ops->close(engine->config.links[i], reason);
+        ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
+        ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
         ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }
     status = atomic_load_explicit(&engine->failure, memory_order_relaxed);
     fail_stream(engine, &engine->ordered, status);
+    ddl__finish_list(engine, ddl__messages_drop(engine->messages), status);
     pthread_mutex_unlock(&engine->lock);
 }
 

@@ -81,3 +81,14 @@ void ddl__describe_signature(char *text, size_t size, const ddl__signature *sign
     ddl__describe_operation(operation, sizeof operation, signature);
     snprintf(text, size, "%s as operation %u", operation, (unsigned)(signature->words[0] >> 32));
 }
+
+void ddl__describe_call(char *text, size_t size, const ddl__call *call)
+{
+    char peer[24] = "any rank";
+    bool sends = call->kind == DDL__SEND;
+    if (call->root != DDL_ANY_SOURCE)
+        snprintf(peer, sizeof peer, "rank %d", call->root);
+    snprintf(text, size, "%s(%s, %lld, %s %s, tag %d)", sends ? "send" : "receive",
+             ddl__dtype_name(call->dtype), (long long)call->count, sends ? "to" : "from", peer,
+             call->tag);
+}

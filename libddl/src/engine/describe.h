@@ -19,4 +19,7 @@ void ddl__describe_operation(char *text, size_t size, const ddl__signature *sign
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
 
+/* "receive(f32, 100, from any rank, tag 7)": a message. */
+void ddl__describe_call(char *text, size_t size, const ddl__call *call);
+
 #endif

@@ -48,8 +48,39 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
     }
 }
 
+/* Give messages' works their results; what has gone wrong with one ends the comm. */
+static void settle_messages(ddl__engine *engine)
+{
+    ddl_work *finished = ddl__messages_finished(engine->messages);
+    if (finished) {
+        pthread_mutex_lock(&engine->lock);
+        ddl__finish_list(engine, finished, DDL_OK);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    const char *text;
+    ddl_status status = ddl__messages_failure(engine->messages, &text);
+    if (status != DDL_OK)
+        ddl__fail_all(engine, status, "%s", text);
+}
+
+/* The messages' part of a pass. While there are none, it costs two loads. */
+static bool advance_messages(ddl__engine *engine)
+{
+    bool posted = ddl__messages_posted(engine->messages);
+    if (posted) {
+        pthread_mutex_lock(&engine->lock);
+        ddl__messages_collect(engine->messages);
+        pthread_mutex_unlock(&engine->lock);
+    } else if (!ddl__messages_pending(engine->messages)) {
+        return false;
+    }
+    bool moved = ddl__messages_run(engine->messages);
+    settle_messages(engine);
+    return moved || posted;
+}
+
 /* Fail when the stream's current operation has run past its own limit. */
-static void check_limit(ddl__engine *engine, const ddl__stream *stream)
+static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
 {
     const ddl_work *work = stream->current;
     if (!work || ddl__now() <= work->deadline)
@@ -58,6 +89,14 @@ static void check_limit(ddl__engine *engine, const ddl__stream *stream)
     ddl__describe_signature(text, sizeof text, &work->signature);
     ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms", own_name(engine),
                   text, (long long)work->call.timeout_ms);
+}
+
+/* Fail when something has run past its own limit. */
+static void check_limits(ddl__engine *engine)
+{
+    ddl__messages_check_limits(engine->messages);
+    settle_messages(engine);
+    check_stream_limit(engine, &engine->ordered);
 }
 
 /* Fail when what blocks the stream cannot come any more. */
@@ -71,21 +110,31 @@ static void check_stream(ddl__engine *engine, ddl__stream *stream)
         char call[DDL__CALL_MAX];
         ddl__describe_signature(call, sizeof call, &stream->current->signature);
         fail_by_link(engine, culprit, rank, call);
-    } else {
-        check_limit(engine, stream);
     }
+}
+
+/* The link to this rank by which it killed the comm, or NULL. */
+static ddl__link *aborted(const ddl__engine *engine, int rank)
+{
+    ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
+    if (link && link->state == DDL__LINK_ABORTED)
+        return link;
+    return other && other->state == DDL__LINK_ABORTED ? other : NULL;
 }
 
 /* Fail when a peer killed the comm, or when what blocks cannot come any more. Only after a run that
  * found nothing to do, since a peer's last spans count more than its end. */
 static void check_blocked(ddl__engine *engine)
 {
-    for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i] && engine->config.links[i]->state == DDL__LINK_ABORTED) {
-            fail_by_link(engine, engine->config.links[i], i, "");
+    ddl__link *link;
+    for (int rank = 0; rank < engine->config.size; rank++)
+        if ((link = aborted(engine, rank))) {
+            fail_by_link(engine, link, rank, "");
             return;
         }
     check_stream(engine, &engine->ordered);
+    ddl__messages_check_peers(engine->messages);
+    check_limits(engine);
 }
 
 /* Get on with a stream's works. False when it is blocked or there are none. */
@@ -118,7 +167,8 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
 /* The driver's one pass over what is to do. False when all is blocked or there is nothing. */
 static bool advance(ddl__engine *engine)
 {
-    return advance_stream(engine, &engine->ordered);
+    bool moved = advance_messages(engine);
+    return advance_stream(engine, &engine->ordered) || moved;
 }
 
 static void announce_sleep(ddl__engine *engine, bool asleep)
@@ -126,6 +176,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i])
             engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
+    ddl__messages_sleeping(engine->messages, asleep);
 }
 
 /* Take in what has happened on the links and on `wake`, waiting at most timeout_ms. */
@@ -150,8 +201,14 @@ void ddl__wake_driver(ddl__engine *engine)
     (void)n; /* a full counter wakes as well */
 }
 
-static int sleep_ms(int64_t deadline)
+/* When to look again although nothing has happened: at the next limit, or the deadline. */
+static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 {
+    const ddl_work *current = engine->ordered.current;
+    if (current && current->deadline < deadline)
+        deadline = current->deadline;
+    if (ddl__messages_deadline(engine->messages) < deadline)
+        deadline = ddl__messages_deadline(engine->messages);
     if (deadline == DDL__NEVER)
         return SLEEP_MAX_MS;
     int64_t left = (deadline - ddl__now()) / 1000000 + 1;
@@ -179,12 +236,6 @@ static bool has_come(ddl__engine *engine, const ddl_work *work)
     return any;
 }
 
-static int64_t earlier(const ddl__stream *stream, int64_t deadline)
-{
-    return stream->current && stream->current->deadline < deadline ? stream->current->deadline
-                                                                   : deadline;
-}
-
 /* Drive until what is waited for has come or the deadline passes. */
 static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
@@ -198,7 +249,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         if (moved) {
             ddl__patience_renew(patience);
             if (passes % LIMIT_PASSES == 0)
-                check_limit(engine, &engine->ordered);
+                check_limits(engine);
             continue;
         }
         if (ddl__patience_turn(patience))
@@ -208,7 +259,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
             break;
         if (!fall_asleep(engine))
             continue;
-        attend(engine, sleep_ms(earlier(&engine->ordered, deadline)));
+        attend(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
     ddl__patience_renew(patience);
@@ -239,7 +290,8 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 
 bool ddl__pending(const ddl__engine *engine)
 {
-    return engine->ordered.current || engine->ordered.head || ddl__abort_is_due(engine);
+    return engine->ordered.current || engine->ordered.head ||
+           ddl__messages_pending(engine->messages) || ddl__abort_is_due(engine);
 }
 
 void ddl__unlock_and_hand_over(ddl__engine *engine)
@@ -272,7 +324,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
             if (ddl__abort_is_due(engine))
                 ddl__carry_out_abort(engine);
             if (moved && passes % LIMIT_PASSES == 0)
-                check_limit(engine, &engine->ordered);
+                check_limits(engine);
             if (moved)
                 continue;
             check_blocked(engine);

@@ -13,7 +13,8 @@ static bool watch(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event);
+    /* Links that share a descriptor: the first attends to it. */
+    return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
 }
 
 static bool open_descriptors(ddl__engine *engine)
@@ -23,9 +24,11 @@ static bool open_descriptors(ddl__engine *engine)
     if (engine->epoll < 0 || engine->wake < 0 || !watch(engine, engine->wake, NULL))
         return false;
     for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i] &&
-            !watch(engine, engine->config.links[i]->fd, engine->config.links[i]))
-            return false;
+        for (int second = 0; second < 2; second++) {
+            ddl__link *link = (second ? engine->config.messages : engine->config.links)[i];
+            if (link && !watch(engine, link->fd, link))
+                return false;
+        }
     return true;
 }
 
@@ -33,10 +36,8 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
 {
     ddl__engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
-        for (int i = 0; i < config->size; i++)
-            if (config->links[i])
-                config->links[i]->ops->destroy(config->links[i]);
-        free(config->links);
+        ddl__links_destroy(config->messages, (size_t)config->size);
+        ddl__links_destroy(config->links, (size_t)config->size);
         ddl__fail(DDL_ENOMEM, "no memory for an engine");
         return NULL;
     }
@@ -53,7 +54,9 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_condattr_destroy(&monotonic);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
-    } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links)) {
+    } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
+               !(engine->messages = ddl__messages_create(config->rank, config->size,
+                                                         config->messages, config->names))) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;
@@ -82,10 +85,9 @@ void ddl__engine_destroy(ddl__engine *engine)
         next = work->next;
         ddl__leave_list(work);
     }
-    for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i])
-            engine->config.links[i]->ops->destroy(engine->config.links[i]);
-    free(engine->config.links);
+    ddl__messages_destroy(engine->messages);
+    ddl__links_destroy(engine->config.messages, (size_t)engine->config.size);
+    ddl__links_destroy(engine->config.links, (size_t)engine->config.size);
     ddl__stream_close(&engine->ordered);
     ddl__close_guarded(engine->epoll);
     ddl__close_guarded(engine->wake);

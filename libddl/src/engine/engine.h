@@ -6,8 +6,9 @@
 
 typedef struct ddl__engine_config {
     int rank, size;
-    ddl__link **links; /* by rank, NULL for our own; owned by the engine from here on */
-    char **names;      /* by rank: "rank 2 on host" for messages; borrowed, outlives the engine */
+    ddl__link **links;    /* by rank, NULL for our own; owned by the engine from here on */
+    ddl__link **messages; /* the same for messages; they go before the others */
+    char **names; /* by rank: "rank 2 on host" for messages; borrowed, outlives the engine */
     int64_t segment_bytes;
     int64_t window; /* see ddl__request */
     /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,

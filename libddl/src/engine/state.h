@@ -4,14 +4,15 @@
  *
  * Design notes.
  *
- * The works of a stream run one after the other, in the order of submission. Whoever holds `driven`
+ * The works of a stream run one after the other, in the order of submission; messages, over links
+ * of their own, complete as they are matched. Whoever holds `driven`
  * is the driver: it alone touches links, plans and current works. A waiter becomes the driver when
  * nobody drives, and keeps the role until what it waits for is complete; other waiters sleep on
  * `changed`. With nobody waiting, the endpoint's thread drives through ddl__engine_background, and
  * gives way at once to any waiter (`waiters`).
  *
- * `lock` guards the queues, the completed list, `driven`, `waiters`, `failure` and every work's
- * completion; it is never held while a plan runs or a thread sleeps on the links.
+ * `lock` guards the queues, the posted messages, the completed list, `driven`, `waiters`, `failure`
+ * and every work's completion; it is never held while a plan runs or a thread sleeps on the links.
  *
  * A work is completed exactly once, by ddl__finish under the lock: by the driver when its plan
  * ends, or by ddl__fail_all when the comm dies, which only the driver calls (an aborter without a
@@ -28,6 +29,7 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
+#include "engine/messages.h"
 #include "engine/patience.h"
 #include "engine/stream.h"
 
@@ -47,6 +49,7 @@ struct ddl__engine {
 
     /* The driver's, but for their queues. */
     ddl__stream ordered; /* operations in the order of submission */
+    ddl__messages *messages;
     ddl__patience patience;
     int epoll, wake;
 };
@@ -75,6 +78,9 @@ void ddl__report(ddl__engine *engine);
 
 /* Under the lock: give the work its result. */
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status);
+
+/* Under the lock: the same for all of a list along `next`. */
+void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status);
 
 /* The driver ends the comm: the first failure wins. */
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)

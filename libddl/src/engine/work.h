@@ -16,7 +16,7 @@ typedef struct ddl__call {
     ddl__kind kind;
     ddl_dtype dtype;
     ddl_op op; /* 0 where the kind has none */
-    int root;
+    int root;  /* of a message: to or from whom */
     int64_t count;
     /* Uneven blocks: size shares of the send buffer, then size of the recv buffer, as in
        ddl__request; NULL: even. On the heap; freed when the work is complete. */
@@ -29,7 +29,18 @@ typedef struct ddl__call {
     void *user;
     double prescale, postscale; /* 0: none */
     ddl__bundle *bundle;        /* several calls that travel as this one; or NULL */
+    int tag;                    /* messages only, as the next */
+    int *sender;
 } ddl__call;
+
+/* Where a message stands; the driver's. */
+typedef struct ddl__transfer {
+    ddl_work *before, *after; /* among all that are pending */
+    uint64_t order;           /* of the submission */
+    int peer;                 /* or DDL_ANY_SOURCE, until one is found */
+    uint32_t partner;         /* the peer's number for it */
+    size_t moved;             /* bytes sent or received in parts */
+} ddl__transfer;
 
 struct ddl_work {
     ddl__engine *engine;
@@ -54,6 +65,8 @@ struct ddl_work {
     uint32_t step;
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
+
+    ddl__transfer transfer;
 
     /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
     atomic_int status;

@@ -35,6 +35,15 @@ static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 }
 
 /* Under the lock. */
+static void enqueue(ddl__engine *engine, ddl_work *work)
+{
+    if (work->call.kind == DDL__SEND || work->call.kind == DDL__RECV)
+        ddl__messages_post(engine->messages, work);
+    else
+        ddl__stream_push(&engine->ordered, work);
+}
+
+/* Under the lock. */
 static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole)
 {
     group->work = whole;
@@ -45,7 +54,7 @@ static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole
         part->deadline = whole->deadline;
         part->call.timeout_ms = whole->call.timeout_ms;
         part->group = group;
-        ddl__stream_push(&engine->ordered, part);
+        enqueue(engine, part);
     }
     if (!group->n_parts) {
         group->work = NULL;
@@ -70,7 +79,7 @@ static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *w
     if (what->group)
         enqueue_parts(engine, what->group, work);
     else
-        ddl__stream_push(&engine->ordered, work);
+        enqueue(engine, work);
     return DDL_OK;
 }
 

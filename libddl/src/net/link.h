@@ -1,8 +1,8 @@
 /* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
  *
- * A span is a run of bytes with a signature. The sender reserves memory, fills it and publishes it,
- * or lends memory it already has; the receiver peeks at a span in place and releases it, or takes
- * it into memory of its own. One published span may have several readers.
+ * A span is a run of bytes, perhaps none, with a signature. The sender reserves memory, fills it
+ * and publishes it, or lends memory it already has; the receiver peeks at a span in place and
+ * releases it, or takes it into memory of its own. One published span may have several readers.
  *
  * Links know no ranks and no reductions. No call blocks. A link is used by one thread at a time
  * (the comm's driver), except for close, which any thread may call. Links never call up: the driver
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "base/status.h"
 
@@ -49,6 +50,9 @@ typedef struct ddl__link_ops {
     bool (*lend)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                  const ddl__signature *signature);
 
+    /* Whether a span comes next, and which: to be peeked at or taken with exactly these. Its bytes
+     * may still be on their way. Without one, and with a state that is not open, none will come. */
+    bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
     /* The next span if it has come whole, else NULL. It must have this length and signature. */
     const void *(*peek)(ddl__link *link, size_t bytes, const ddl__signature *signature);
     /* Done with the span peeked at. */
@@ -82,5 +86,22 @@ struct ddl__link {
     size_t found_bytes;
     char reason[256]; /* ABORTED, LOST: in words */
 };
+
+/* The verb, on the links of an array that may have holes. */
+static inline void ddl__links_close(ddl__link *const *links, size_t n, const char *reason)
+{
+    for (size_t i = 0; i < n; i++)
+        if (links[i])
+            links[i]->ops->close(links[i], reason);
+}
+
+/* Destroy the links of an array that may have holes, and the array. */
+static inline void ddl__links_destroy(ddl__link **links, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (links[i])
+            links[i]->ops->destroy(links[i]);
+    free(links);
+}
 
 #endif

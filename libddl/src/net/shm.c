@@ -1,9 +1,13 @@
 /* Design notes.
  *
- * An arena is one rank's outgoing memory: a ring of bytes for spans, and for each reader a lane, a
- * ring of entries that say where the next span lies. Only the owner writes bytes and entries; only
- * the reader writes its lane's `released` count. So every cache line has one writer, and a short
- * span travels inside its entry: one line moves per message.
+ * An arena is one rank's outgoing memory. It consists of outlets: a ring of bytes for spans, and
+ * for each reader a lane, a ring of entries that say where the next span lies. Only the owner
+ * writes bytes and entries; only the reader writes its lane's `released` count. So every cache line
+ * has one writer, and a short span travels inside its entry: one line moves per message.
+ *
+ * The first outlet serves all readers, and one who does not read holds up the others. Behind it
+ * lies a private outlet for each reader, for links beside the first ones: nobody holds up anybody
+ * there. Their memory is all zero until it is used, and costs nothing until then.
  *
  * Order: the owner fills span and entry, then stores the entry's stamp; the reader loads the stamp
  * before it reads either. The reader stores `released` after its last read; the owner loads it
@@ -34,7 +38,7 @@
 
 enum {
     MAGIC = 0x64646c61,
-    LAYOUT = 1,
+    LAYOUT = 2,
     LINE = 64,
     QUEUE = 64,      /* entries per lane */
     SHORT_SPAN = 32, /* bytes that fit into an entry */
@@ -56,7 +60,7 @@ typedef struct lane {
 
 typedef struct header {
     uint32_t magic, layout, readers, queue;
-    uint64_t bytes;
+    uint64_t bytes, private_bytes;      /* of the first outlet, and of each private one */
     alignas(LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
     alignas(LINE) lane lanes[];
 } header;
@@ -71,14 +75,10 @@ typedef struct reader {
     uint64_t starts[QUEUE]; /* where each unreleased span begins, in bytes ever reserved */
 } reader;
 
-struct ddl__arena {
-    atomic_uint references;
-    int fd;
-    size_t mapped;
+typedef struct outlet {
     header *shared;
     unsigned char *bytes;
-    /* Never read again from memory that a peer can write. */
-    uint64_t size; /* of bytes */
+    uint64_t size; /* of bytes; as `n_readers` never read again from memory that a peer can write */
     unsigned n_readers;
 
     /* The owner's driver only. Offsets count all bytes ever used; modulo the size they are places.
@@ -86,6 +86,19 @@ struct ddl__arena {
     uint64_t head, tail, reserved;
     unsigned char short_span[SHORT_SPAN];
     reader *readers;
+} outlet;
+
+struct ddl__arena {
+    atomic_uint references;
+    int fd;
+    outlet outlet; /* the one for all */
+    size_t mapped;
+
+    /* Private outlets, from that of reader `first` on. */
+    unsigned char *privates;
+    unsigned first;
+    uint64_t private_bytes;
+    size_t privates_mapped;
 };
 
 static size_t lanes_bytes(unsigned readers)
@@ -94,62 +107,92 @@ static size_t lanes_bytes(unsigned readers)
     return (bytes + 4095) & ~(size_t)4095;
 }
 
-static ddl__arena *arena_map(int fd, size_t mapped, bool filled)
+static size_t private_stride(uint64_t private_bytes)
+{
+    return lanes_bytes(1) + ((private_bytes + 4095) & ~(uint64_t)4095);
+}
+
+static void *map(int fd, size_t offset, size_t bytes, int flags)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, (off_t)offset);
+    if (base == MAP_FAILED) {
+        ddl__fail(DDL_ESYSTEM, "mmap of %zu shared bytes: %s", bytes, strerror(errno));
+        return NULL;
+    }
+    /* A forked child must not keep the memory of its parent's comms. */
+    madvise(base, bytes, MADV_DONTFORK);
+    return base;
+}
+
+static void outlet_place(outlet *o, void *memory, unsigned readers, uint64_t bytes)
+{
+    o->shared = memory;
+    o->bytes = (unsigned char *)memory + lanes_bytes(readers);
+    o->size = bytes;
+    o->n_readers = readers;
+}
+
+/* Map the first outlet, at once if it is `filled`, and n private ones from that of reader `first`
+ * on. */
+static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, bool filled,
+                             uint64_t private_bytes, unsigned first, unsigned n)
 {
     ddl__arena *arena = calloc(1, sizeof *arena);
     if (!arena) {
         ddl__fail(DDL_ENOMEM, "no memory for an arena");
         return NULL;
     }
-    int flags = MAP_SHARED | (filled ? MAP_POPULATE : 0);
-    void *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, flags, fd, 0);
-    if (base == MAP_FAILED) {
-        ddl__fail(DDL_ESYSTEM, "mmap of %zu shared bytes: %s", mapped, strerror(errno));
-        free(arena);
-        return NULL;
-    }
-    /* A forked child must not keep the memory of its parent's comms. */
-    madvise(base, mapped, MADV_DONTFORK);
     atomic_init(&arena->references, 1);
     arena->fd = -1;
-    arena->mapped = mapped;
-    arena->shared = base;
-    return arena;
+    arena->first = first;
+    arena->private_bytes = private_bytes;
+    size_t stride = private_stride(private_bytes), mapped = lanes_bytes(readers) + bytes;
+    void *base = map(fd, 0, mapped, filled ? MAP_POPULATE : 0);
+    if (base) {
+        arena->mapped = mapped;
+        outlet_place(&arena->outlet, base, readers, bytes);
+        arena->privates = map(fd, mapped + first * stride, n * stride, 0);
+    }
+    if (arena->privates) {
+        arena->privates_mapped = n * stride;
+        return arena;
+    }
+    ddl__arena_drop(arena);
+    return NULL;
 }
 
-ddl__arena *ddl__arena_create(unsigned readers, size_t bytes)
+ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes)
 {
-    size_t lanes = lanes_bytes(readers), mapped = lanes + bytes;
+    bytes = (bytes + 4095) & ~(size_t)4095;
+    size_t total = lanes_bytes(readers) + bytes + readers * private_stride(private_bytes);
     int fd = memfd_create("libddl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0 || ftruncate(fd, (off_t)mapped)) {
-        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", mapped, strerror(errno));
+    if (fd < 0 || ftruncate(fd, (off_t)total)) {
+        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", total, strerror(errno));
         if (fd >= 0)
             close(fd);
         return NULL;
     }
     /* Peers must be able to trust the size. */
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    ddl__arena *arena = arena_map(fd, mapped, true);
+    ddl__arena *arena = arena_map(fd, readers, bytes, true, private_bytes, 0, readers);
     if (!arena) {
         close(fd);
         return NULL;
     }
     arena->fd = ddl__guard(fd);
-    arena->readers = calloc(readers, sizeof *arena->readers);
-    if (!arena->readers) {
+    arena->outlet.readers = calloc(readers, sizeof *arena->outlet.readers);
+    if (!arena->outlet.readers) {
         ddl__arena_drop(arena);
         ddl__fail(DDL_ENOMEM, "no memory for %u readers", readers);
         return NULL;
     }
-    header *shared = arena->shared;
+    header *shared = arena->outlet.shared;
     shared->magic = MAGIC;
     shared->layout = LAYOUT;
     shared->readers = readers;
     shared->queue = QUEUE;
     shared->bytes = bytes;
-    arena->bytes = (unsigned char *)shared + lanes;
-    arena->size = bytes;
-    arena->n_readers = readers;
+    shared->private_bytes = private_bytes;
     return arena;
 }
 
@@ -158,39 +201,49 @@ int ddl__arena_fd(const ddl__arena *arena)
     return arena->fd;
 }
 
+/* Whether a file of `total` bytes is what its header says; no sum may overflow. */
+static bool fits(const header *said, uint64_t total)
+{
+    uint64_t lanes = lanes_bytes(said->readers), readers = said->readers;
+    if (!readers || lanes > total || said->bytes > total - lanes || said->private_bytes > total)
+        return false;
+    uint64_t rest = total - lanes - said->bytes;
+    return said->bytes % LINE == 0 && rest % readers == 0 &&
+           rest / readers == private_stride(said->private_bytes);
+}
+
 /* A file that can shrink would end this process when it is read. The header is copied before it is
  * believed, since a peer can write it at any moment. */
-ddl__arena *ddl__arena_open(int fd)
+ddl__arena *ddl__arena_open(int fd, unsigned number)
 {
     header said;
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) ||
-        pread(fd, &said, sizeof said, 0) != sizeof said) {
+        pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said) {
         ddl__fail(DDL_EREFUSED, "a peer's shared memory is no sealed file with a header");
         return NULL;
     }
-    size_t mapped = (size_t)status.st_size, lanes = lanes_bytes(said.readers);
     if (said.magic != MAGIC || said.layout != LAYOUT || said.queue != QUEUE) {
         ddl__fail(DDL_EREFUSED, "a peer's shared memory has layout %u, ours is %d", said.layout,
                   LAYOUT);
         return NULL;
     }
-    if (lanes > mapped || said.bytes != mapped - lanes) {
+    if (!fits(&said, (uint64_t)status.st_size)) {
         ddl__fail(DDL_EREFUSED,
-                  "a peer's shared memory of %zu bytes says %u readers and %llu bytes", mapped,
-                  said.readers, (unsigned long long)said.bytes);
+                  "a peer's shared memory of %lld bytes says %u readers, %llu bytes for all and "
+                  "%llu for each",
+                  (long long)status.st_size, said.readers, (unsigned long long)said.bytes,
+                  (unsigned long long)said.private_bytes);
+        return NULL;
+    }
+    if (number >= said.readers) {
+        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", number, said.readers);
         return NULL;
     }
     /* What its owner has not filled is not ours to fill. */
-    bool filled = (uint64_t)status.st_blocks * 512 >= mapped;
-    ddl__arena *arena = arena_map(fd, mapped, filled);
-    if (!arena)
-        return NULL;
-    arena->size = said.bytes;
-    arena->n_readers = said.readers;
-    arena->bytes = (unsigned char *)arena->shared + lanes;
-    return arena;
+    bool filled = (uint64_t)status.st_blocks * 512 >= lanes_bytes(said.readers) + said.bytes;
+    return arena_map(fd, said.readers, said.bytes, filled, said.private_bytes, number, 1);
 }
 
 ddl__arena *ddl__arena_share(ddl__arena *arena)
@@ -203,43 +256,61 @@ void ddl__arena_drop(ddl__arena *arena)
 {
     if (!arena || atomic_fetch_sub_explicit(&arena->references, 1, memory_order_acq_rel) > 1)
         return;
-    munmap(arena->shared, arena->mapped);
+    if (arena->mapped)
+        munmap(arena->outlet.shared, arena->mapped);
+    if (arena->privates_mapped)
+        munmap(arena->privates, arena->privates_mapped);
     ddl__close_guarded(arena->fd);
-    free(arena->readers);
+    free(arena->outlet.readers);
     free(arena);
 }
 
-static bool lane_full(ddl__arena *arena, unsigned to)
+/* The private outlet of a reader, as its owner or that reader sees it. */
+static void outlet_place_private(outlet *o, const ddl__arena *arena, unsigned number)
 {
-    reader *r = &arena->readers[to];
+    size_t stride = private_stride(arena->private_bytes);
+    outlet_place(o, arena->privates + (number - arena->first) * stride, 1, arena->private_bytes);
+}
+
+static bool lane_full(outlet *own, unsigned to)
+{
+    reader *r = &own->readers[to];
     if (r->published - r->released < QUEUE)
         return false;
-    r->released = atomic_load_explicit(&arena->shared->lanes[to].released, memory_order_seq_cst);
+    r->released = atomic_load_explicit(&own->shared->lanes[to].released, memory_order_seq_cst);
     return r->published - r->released >= QUEUE;
 }
 
 /* Move the tail up to the oldest span that some reader still needs. */
-static void reclaim(ddl__arena *arena)
+static void reclaim(outlet *own)
 {
-    uint64_t tail = arena->head;
-    for (unsigned i = 0; i < arena->n_readers; i++) {
-        reader *r = &arena->readers[i];
+    uint64_t tail = own->head;
+    for (unsigned i = 0; i < own->n_readers; i++) {
+        reader *r = &own->readers[i];
         if (r->published == r->released)
             continue;
-        r->released = atomic_load_explicit(&arena->shared->lanes[i].released, memory_order_seq_cst);
+        r->released = atomic_load_explicit(&own->shared->lanes[i].released, memory_order_seq_cst);
         if (r->published != r->released && r->starts[r->released % QUEUE] < tail)
             tail = r->starts[r->released % QUEUE];
     }
-    arena->tail = tail;
+    own->tail = tail;
 }
 
 /* ------------------------------------------------------------------------------------ the link */
 
 typedef struct shm_link {
     ddl__link link;
-    ddl__arena *own, *peer;
+    outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer's */
     unsigned to, from;
     uint64_t position; /* spans released by us */
+
+    /* A link beside another one: */
+    struct shm_link *first; /* has the doorbell and knows how the peer is */
+    outlet private_own, private_peer;
+    reader private_reader;
+
+    /* A first link, which lies in front of the one beside it: */
+    ddl__arena *peer_arena;
     atomic_bool closed;
     size_t reason_length;
     bool reason_whole;
@@ -261,45 +332,45 @@ static void ring(shm_link *s)
 
 static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
-    ddl__arena *arena = shm(to[0])->own;
+    outlet *own = shm(to[0])->own;
     for (unsigned i = 0; i < n; i++)
-        if (lane_full(arena, shm(to[i])->to))
+        if (lane_full(own, shm(to[i])->to))
             return NULL;
     if (bytes <= SHORT_SPAN)
-        return arena->short_span;
+        return own->short_span;
 
-    uint64_t size = arena->size;
+    uint64_t size = own->size;
     uint64_t need = (bytes + LINE - 1) & ~(uint64_t)(LINE - 1);
-    uint64_t start = arena->head, place = start % size;
+    uint64_t start = own->head, place = start % size;
     if (place + need > size)
         start += size - place; /* a span never wraps: leave the rest of this round */
-    if (start + need - arena->tail > size) {
-        reclaim(arena);
-        if (arena->tail == arena->head) /* empty: what was left of the round is free as well */
-            arena->tail = arena->head = start;
+    if (start + need - own->tail > size) {
+        reclaim(own);
+        if (own->tail == own->head) /* empty: what was left of the round is free as well */
+            own->tail = own->head = start;
     }
-    if (start + need - arena->tail > size)
+    if (start + need - own->tail > size)
         return NULL;
-    arena->reserved = start;
-    return arena->bytes + start % size;
+    own->reserved = start;
+    return own->bytes + start % size;
 }
 
 static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                         const ddl__signature *signature)
 {
-    ddl__arena *arena = shm(to[0])->own;
+    outlet *own = shm(to[0])->own;
     bool is_short = bytes <= SHORT_SPAN;
-    uint64_t start = is_short ? arena->head : arena->reserved;
+    uint64_t start = is_short ? own->head : own->reserved;
     if (!is_short)
-        arena->head = start + ((bytes + LINE - 1) & ~(uint64_t)(LINE - 1));
+        own->head = start + ((bytes + LINE - 1) & ~(uint64_t)(LINE - 1));
     for (unsigned i = 0; i < n; i++) {
         shm_link *s = shm(to[i]);
-        reader *r = &arena->readers[s->to];
-        entry *e = &arena->shared->lanes[s->to].entries[r->published % QUEUE];
+        reader *r = &own->readers[s->to];
+        entry *e = &own->shared->lanes[s->to].entries[r->published % QUEUE];
         r->starts[r->published % QUEUE] = start;
         r->published++;
         e->signature = *signature;
-        e->offset = (uint32_t)(start % arena->size);
+        e->offset = (uint32_t)(start % own->size);
         e->bytes = (uint32_t)bytes;
         if (is_short)
             memcpy(e->inline_span, span, bytes);
@@ -322,6 +393,23 @@ static bool shm_lend(ddl__link *const *to, unsigned n, const void *memory, size_
 static entry *next_entry(shm_link *s)
 {
     return &s->peer->shared->lanes[s->from].entries[s->position % QUEUE];
+}
+
+/* What has happened to the peer is read before the last look for a span: so with no span and an end
+ * none will come. */
+static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
+{
+    shm_link *s = shm(link);
+    if (s->first && link->state == DDL__LINK_OPEN && s->first->link.state != DDL__LINK_MISMATCH) {
+        link->state = s->first->link.state;
+        memcpy(link->reason, s->first->link.reason, sizeof link->reason);
+    }
+    entry *e = next_entry(s);
+    if (atomic_load_explicit(&e->stamp, memory_order_seq_cst) != s->position + 1)
+        return false;
+    *signature = e->signature;
+    *bytes = e->bytes;
+    return true;
 }
 
 static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
@@ -391,6 +479,8 @@ static void shm_sleeping(ddl__link *link, bool asleep)
 static void shm_attend(ddl__link *link)
 {
     shm_link *s = shm(link);
+    if (s->first)
+        link = &(s = s->first)->link;
     char bytes[256];
     for (;;) {
         ssize_t n = recv(link->fd, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -421,7 +511,8 @@ static void shm_attend(ddl__link *link)
 
 static void shm_close(ddl__link *link, const char *reason)
 {
-    if (atomic_exchange_explicit(&shm(link)->closed, true, memory_order_relaxed))
+    if (shm(link)->first || /* that one says it */
+        atomic_exchange_explicit(&shm(link)->closed, true, memory_order_relaxed))
         return;
     char text[2 + sizeof link->reason] = "G";
     size_t n = 1;
@@ -437,18 +528,21 @@ static void shm_close(ddl__link *link, const char *reason)
 
 static void shm_destroy(ddl__link *link)
 {
+    shm_link *s = shm(link);
+    if (s->first) /* a part of it */
+        return;
     shm_close(link, NULL);
     ddl__close_guarded(link->fd);
-    ddl__arena_drop(shm(link)->peer);
-    free(link);
+    ddl__arena_drop(s->peer_arena);
+    free(s);
 }
 
 #define SHM_OPS(name)                                                                              \
     {                                                                                              \
         .kind = name, .lends = false, .shared = true, .reserve = shm_reserve,                      \
-        .publish = shm_publish, .lend = shm_lend, .peek = shm_peek, .release = shm_release,        \
-        .take = shm_take, .flush = shm_flush, .owes = shm_owes, .sleeping = shm_sleeping,          \
-        .attend = shm_attend, .close = shm_close, .destroy = shm_destroy                           \
+        .publish = shm_publish, .lend = shm_lend, .next = shm_next, .peek = shm_peek,              \
+        .release = shm_release, .take = shm_take, .flush = shm_flush, .owes = shm_owes,            \
+        .sleeping = shm_sleeping, .attend = shm_attend, .close = shm_close, .destroy = shm_destroy \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm");
@@ -457,20 +551,36 @@ static const ddl__link_ops inproc_ops = SHM_OPS("inproc");
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc)
 {
-    if (to >= own->n_readers || from >= peer->n_readers) {
-        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from, peer->n_readers);
+    if (to >= own->outlet.n_readers || from >= peer->outlet.n_readers) {
+        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from,
+                  peer->outlet.n_readers);
         return NULL;
     }
-    shm_link *s = calloc(1, sizeof *s);
+    shm_link *s = calloc(2, sizeof *s), *beside = s + 1;
     if (!s) {
         ddl__fail(DDL_ENOMEM, "no memory for a link");
         return NULL;
     }
     s->link.ops = inproc ? &inproc_ops : &shm_ops;
     s->link.fd = ddl__guard(fd);
-    s->own = own;
+    s->own = &own->outlet;
     s->to = to;
-    s->peer = peer;
+    s->peer = &peer->outlet;
     s->from = from;
+    s->peer_arena = peer;
+
+    beside->link.ops = s->link.ops;
+    beside->link.fd = fd;
+    beside->first = s;
+    outlet_place_private(&beside->private_own, own, to);
+    outlet_place_private(&beside->private_peer, peer, from);
+    beside->private_own.readers = &beside->private_reader;
+    beside->own = &beside->private_own;
+    beside->peer = &beside->private_peer;
     return &s->link;
+}
+
+ddl__link *ddl__shm_link_beside(ddl__link *link)
+{
+    return &(shm(link) + 1)->link;
 }

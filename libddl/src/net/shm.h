@@ -9,16 +9,18 @@
 /* One rank's outgoing memory. */
 typedef struct ddl__arena ddl__arena;
 
-/* A new arena with one queue for each of `readers` peers and `bytes` for spans. NULL when memory is
- * refused (message set). */
-ddl__arena *ddl__arena_create(unsigned readers, size_t bytes);
+/* A new arena with one queue for each of `readers` peers and `bytes` for spans; and for links
+ * beside the first ones `private_bytes` for each reader, which are no memory until they are used.
+ * NULL when memory is refused (message set). */
+ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes);
 
 /* The memfd to hand to peers; owned by the arena. */
 int ddl__arena_fd(const ddl__arena *arena);
 
-/* A peer's arena from its memfd, or from the peer's own object in the same process. NULL when it
- * cannot be mapped or is not an arena of ours (message set). fd stays the caller's. */
-ddl__arena *ddl__arena_open(int fd);
+/* A peer's arena from its memfd, to be read as its reader `number`, or from the peer's own
+ * object in the same process. NULL when it cannot be mapped or is not an arena of ours (message
+ * set). fd stays the caller's. */
+ddl__arena *ddl__arena_open(int fd, unsigned number);
 ddl__arena *ddl__arena_share(ddl__arena *arena);
 
 /* Drop one reference: create, open and share each give one. */
@@ -29,5 +31,10 @@ void ddl__arena_drop(ddl__arena *arena);
  * link owns it, and one reference of `peer`. `own` is borrowed. `inproc` only names the kind. */
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc);
+
+/* The second link between the same two, in memory that no other link uses, so that neither holds up
+ * the other. It belongs to the first one, which has the doorbell and says how the peer is: `next`
+ * takes its state over. */
+ddl__link *ddl__shm_link_beside(ddl__link *first);
 
 #endif

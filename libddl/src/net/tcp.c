@@ -353,7 +353,7 @@ static bool header_accept(tcp_link *l, const void *payload, size_t extra)
 {
     uint32_t bytes = l->head.bytes;
     switch ((frame_type)l->head.type) {
-    case SPAN: return bytes > 0;
+    case SPAN: return true;
     case GOODBYE:
     case ABORT:
         if (bytes >= sizeof l->base.reason || (bytes && l->head.type == GOODBYE))
@@ -443,13 +443,25 @@ static void look(tcp_link *l)
     receive(l, NULL, 0, NULL);
 }
 
+/* While the state is open, a header that has come is that of a span. */
+static bool tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
+{
+    tcp_link *l = of(link);
+    receive(l, NULL, 0, NULL);
+    if (link->state != DDL__LINK_OPEN || l->got < sizeof l->head || l->head.type != SPAN)
+        return false;
+    *signature = l->head.signature;
+    *bytes = l->head.bytes;
+    return true;
+}
+
 static const void *tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
 {
     tcp_link *l = of(link);
-    if (l->capacity < bytes) {
+    if (!l->buffer || l->capacity < bytes) {
         assert(l->got <= sizeof l->head || l->head.type != SPAN);
         free(l->buffer);
-        l->capacity = (bytes + PAGE - 1) / PAGE * PAGE;
+        l->capacity = bytes ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE;
         l->buffer = aligned_alloc(PAGE, l->capacity);
         if (!l->buffer) {
             l->capacity = 0;
@@ -533,6 +545,7 @@ static const ddl__link_ops tcp_ops = {
     .reserve = tcp_reserve,
     .publish = tcp_publish,
     .lend = tcp_lend,
+    .next = tcp_next,
     .peek = tcp_peek,
     .release = tcp_release,
     .take = tcp_take,

@@ -1,0 +1,654 @@
+/* Messages between ranks of one process: matching, order, sizes, credit, independence of the
+ * collectives and of each other. */
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "ranks.h"
+
+enum { MIB = 1 << 20 };
+
+static uint64_t mixed(uint64_t k)
+{
+    k = (k ^ k >> 30) * 0xbf58476d1ce4e5b9;
+    k = (k ^ k >> 27) * 0x94d049bb133111eb;
+    return k ^ k >> 31;
+}
+
+/* Content that tells messages and places apart. */
+static unsigned char byte_of(uint64_t message, size_t i)
+{
+    return (unsigned char)(mixed(message) + i * 7 + i / 251);
+}
+
+static void fill(unsigned char *to, size_t bytes, uint64_t message)
+{
+    for (size_t i = 0; i < bytes; i++)
+        to[i] = byte_of(message, i);
+}
+
+static void check_filled(const unsigned char *from, size_t bytes, uint64_t message)
+{
+    for (size_t i = 0; i < bytes; i++)
+        CHECK(from[i] == byte_of(message, i), "message %ju of %zu bytes differs at %zu",
+              (uintmax_t)message, bytes, i);
+}
+
+static void finish(ddl_work *work)
+{
+    OK(ddl_work_wait(work, -1));
+    ddl_work_destroy(work);
+}
+
+static ddl_status send_bytes(ddl_comm *comm, const void *data, size_t n, int to, int tag,
+                             ddl_work **work)
+{
+    return ddl_send(comm, data, (int64_t)n, DDL_U8, to, tag, NULL, work);
+}
+
+static ddl_status recv_bytes(ddl_comm *comm, void *data, size_t n, int from, int tag, int *sender,
+                             ddl_work **work)
+{
+    return ddl_recv(comm, data, (int64_t)n, DDL_U8, from, tag, sender, NULL, work);
+}
+
+static const size_t sizes[] = {0, 1, 32, 33, 8192, 8193, 65537, MIB + 3, 5 * MIB};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* Rank 0 and each other one, blocking. */
+static void ping_pong(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    unsigned char *data = malloc(5 * MIB);
+    (void)argument;
+    for (int other = 1; other < size; other++)
+        for (unsigned k = 0; k < SIZES; k++) {
+            int sender = -2;
+            fill(data, sizes[k], rank ? 77 : k);
+            if (rank == 0) {
+                OK(send_bytes(comm, data, sizes[k], other, (int)k, NULL));
+                OK(recv_bytes(comm, data, sizes[k], other, INT32_MAX, &sender, NULL));
+                CHECK(sender == other, "sender %d", sender);
+                check_filled(data, sizes[k], 100 + k);
+            } else if (rank == other) {
+                OK(recv_bytes(comm, data, sizes[k], 0, (int)k, NULL, NULL));
+                check_filled(data, sizes[k], k);
+                fill(data, sizes[k], 100 + k);
+                OK(send_bytes(comm, data, sizes[k], 0, INT32_MAX, NULL));
+            }
+        }
+    free(data);
+}
+
+/* ------------------------------------------------------------------------------ many outstanding
+ */
+
+enum { MANY = 120, TAGS = 5 };
+
+/* Message k from one rank to another. */
+static uint64_t name_of(int from, int to, int k)
+{
+    return (uint64_t)from << 40 | (uint64_t)to << 20 | (uint64_t)k;
+}
+
+static int tag_of(int from, int to, int k)
+{
+    return (int)(mixed(name_of(from, to, k)) % TAGS);
+}
+
+static size_t length_of(int from, int to, int k)
+{
+    uint64_t r = mixed(name_of(from, to, k) + 1);
+    return k % 20 == 7 ? r % 400000 : r % 3 ? r % 9000 : r % 50;
+}
+
+typedef struct flight {
+    ddl_work *work;
+    unsigned char *data;
+    uint64_t name;
+    size_t bytes;
+    int sender;
+} flight;
+
+/* All ranks to all, in both directions, receives of one tag in order and else in any, waited for in
+ * any order. */
+static void many_outstanding(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), n = 0;
+    flight *flights = calloc((size_t)size * MANY * 2, sizeof *flights);
+    (void)argument;
+    for (int peer = 0; peer < size; peer++) {
+        int tag = rank % TAGS, at = 0, received = 0;
+        for (int k = 0; k < MANY; k++) {
+            flight *out = &flights[n++];
+            *out = (flight){.name = name_of(rank, peer, k), .bytes = length_of(rank, peer, k)};
+            out->data = malloc(out->bytes + 1);
+            fill(out->data, out->bytes, out->name);
+            OK(send_bytes(comm, out->data, out->bytes, peer, tag_of(rank, peer, k), &out->work));
+            for (int more = k == MANY - 1 ? MANY : k % 3; more && received < MANY; at++) {
+                if (at == MANY) { /* the next tag */
+                    at = -1;
+                    tag = (tag + 1) % TAGS;
+                    continue;
+                }
+                if (tag_of(peer, rank, at) != tag)
+                    continue;
+                flight *in = &flights[n++];
+                *in = (flight){.name = name_of(peer, rank, at), .bytes = length_of(peer, rank, at)};
+                in->data = malloc(in->bytes + 1);
+                OK(recv_bytes(comm, in->data, in->bytes, peer, tag, &in->sender, &in->work));
+                received++;
+                more--;
+            }
+        }
+    }
+    CHECK(n == size * MANY * 2, "%d", n);
+    for (int i = 0, k = 0; i < n; i++, k = (k + 7 * 11 * 13) % n) {
+        flight *f = &flights[k];
+        finish(f->work);
+        check_filled(f->data, f->bytes, f->name);
+        CHECK(f->sender == 0 || f->sender == (int)(f->name >> 40), "sender %d", f->sender);
+        free(f->data);
+    }
+    free(flights);
+}
+
+/* Receives wait before anything is sent, and the other way round. */
+static void before_and_after(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    (void)argument;
+    if (size < 2)
+        return;
+    unsigned char *data = malloc(SIZES * (size_t)MIB * 5);
+    ddl_work *works[SIZES];
+    for (int sends_first = 0; sends_first < 2; sends_first++) {
+        for (int turn = 0; turn < 2; turn++) {
+            bool receives = rank == size - 1 && turn == sends_first;
+            bool sends = rank == 0 && turn != sends_first;
+            for (unsigned k = 0; k < SIZES; k++) {
+                unsigned char *at = data + k * (size_t)MIB * 5;
+                if (receives)
+                    OK(recv_bytes(comm, at, sizes[k], 0, 1, NULL, &works[k]));
+                if (sends) {
+                    fill(at, sizes[k], k);
+                    OK(send_bytes(comm, at, sizes[k], size - 1, 1, &works[k]));
+                }
+            }
+            OK(ddl_barrier(comm, NULL, NULL));
+        }
+        for (unsigned k = 0; k < SIZES && (rank == 0 || rank == size - 1); k++) {
+            finish(works[k]);
+            check_filled(data + k * (size_t)MIB * 5, sizes[k], k);
+        }
+    }
+    free(data);
+}
+
+/* ------------------------------------------------------------------------------------- matching */
+
+static void any_source(ddl_comm *comm, void *argument)
+{
+    enum { EACH = 50 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), next[RANKS_MAX] = {0};
+    static _Thread_local unsigned char large[20000];
+    (void)argument;
+    if (rank) {
+        for (int k = 0; k < EACH; k++) {
+            memset(large, rank, sizeof large);
+            memcpy(large, &k, sizeof k);
+            OK(send_bytes(comm, large, k % 7 ? 100 : sizeof large, 0, k % 7 ? 3 : 4, NULL));
+        }
+    } else {
+        for (int i = 0; i < EACH * (size - 1); i++) {
+            int sender = -2, k;
+            bool is_large = next[0]++ % EACH < (EACH + 6) / 7; /* these first */
+            OK(recv_bytes(comm, large, is_large ? sizeof large : 100, DDL_ANY_SOURCE,
+                          is_large ? 4 : 3, &sender, NULL));
+            memcpy(&k, large, sizeof k);
+            CHECK(sender > 0 && sender < size && large[99] == sender, "sender %d", sender);
+            CHECK(is_large == (k % 7 == 0), "message %d", k);
+        }
+    }
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
+/* Of equal receives the older is served first, whether it names its source or not; of messages the
+ * oldest is taken. */
+static void order(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    (void)argument;
+    for (int way = 0; way < 4 && size > 1; way++) {
+        int data[2] = {-1, -1}, senders[2] = {-1, -1};
+        ddl_work *works[2];
+        for (int turn = 0; turn < 2; turn++) {
+            for (int k = 0; k < 2; k++) {
+                int source = k == way / 2 ? 1 : DDL_ANY_SOURCE;
+                if (rank == 0 && turn == way % 2)
+                    OK(ddl_recv(comm, &data[k], 1, DDL_I32, source, 9, &senders[k], NULL,
+                                &works[k]));
+                if (rank == 1 && turn != way % 2)
+                    OK(ddl_send(comm, &k, 1, DDL_I32, 0, 9, NULL, NULL));
+            }
+            OK(ddl_barrier(comm, NULL, NULL));
+        }
+        for (int k = 0; rank == 0 && k < 2; k++) {
+            finish(works[k]);
+            CHECK(data[k] == k && senders[k] == 1, "receive %d got %d from %d", k, data[k],
+                  senders[k]);
+        }
+    }
+}
+
+/* To the right and from the left, as a pipeline or a ring of attention does it. */
+static void ring(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    unsigned char *out = malloc(MIB), *in = malloc(MIB);
+    (void)argument;
+    for (unsigned round = 0; round < 30; round++) {
+        size_t bytes = round % 10 == 9 ? MIB - round : mixed(round) % 20000;
+        ddl_work *works[2];
+        fill(out, bytes, name_of(rank, 0, (int)round));
+        OK(send_bytes(comm, out, bytes, right, 5, &works[0]));
+        OK(recv_bytes(comm, in, bytes, left, 5, NULL, &works[1]));
+        finish(works[round % 2]);
+        finish(works[1 - round % 2]);
+        check_filled(in, bytes, name_of(left, 0, (int)round));
+    }
+    free(out);
+    free(in);
+}
+
+static void to_self(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm);
+    unsigned char *out = malloc(MIB), *in = malloc(MIB);
+    (void)argument;
+    fill(out, 100, 1);
+    OK(send_bytes(comm, out, 100, rank, 1, NULL)); /* kept, although nobody receives it yet */
+    OK(recv_bytes(comm, in, 100, rank, 1, NULL, NULL));
+    check_filled(in, 100, 1);
+    for (int way = 0; way < 80; way++) {
+        ddl_work *works[2];
+        size_t bytes = way % 4 < 2 ? MIB - 5 : 5000;
+        int sender = -2, source = way % 8 < 4 ? DDL_ANY_SOURCE : rank;
+        fill(out, bytes, (uint64_t)way);
+        if (way % 2) {
+            OK(send_bytes(comm, out, bytes, rank, 2, &works[0]));
+            OK(recv_bytes(comm, in, bytes, source, 2, &sender, &works[1]));
+        } else {
+            OK(recv_bytes(comm, in, bytes, source, 2, &sender, &works[1]));
+            OK(send_bytes(comm, out, bytes, rank, 2, &works[0]));
+        }
+        finish(works[1]);
+        finish(works[0]);
+        CHECK(sender == rank, "sender %d", sender);
+        check_filled(in, bytes, (uint64_t)way);
+    }
+    OK(ddl_barrier(comm, NULL, NULL)); /* from anywhere cannot be when all others have left */
+    free(out);
+    free(in);
+}
+
+/* --------------------------------------------------------------------------------- independence */
+
+/* Ranks come to their collectives before or behind their messages. */
+static void among_collectives(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    unsigned char *data = malloc(3 * MIB);
+    static _Thread_local int32_t sums[100000];
+    (void)argument;
+    for (int round = 0; round < 6 && size > 1; round++) {
+        size_t bytes = round % 2 ? 3 * MIB : 500;
+        int peer = rank == 0 ? 1 : 0, count = round < 3 ? 1 : 100000;
+        ddl_work *work = NULL, *sum = NULL;
+        for (int i = 0; i < count; i++)
+            sums[i] = rank;
+        fill(data, bytes, rank > 0 ? 99 : (uint64_t)round);
+        if (rank == 0) {
+            OK(send_bytes(comm, data, bytes, peer, 0, &work));
+            OK(ddl_allreduce(comm, NULL, sums, count, DDL_I32, DDL_SUM, NULL, NULL));
+            finish(work);
+        } else if (rank == 1 && round % 3) {
+            OK(recv_bytes(comm, data, bytes, peer, 0, NULL, NULL));
+            OK(ddl_allreduce(comm, NULL, sums, count, DDL_I32, DDL_SUM, NULL, NULL));
+        } else if (rank == 1) {
+            OK(ddl_allreduce(comm, NULL, sums, count, DDL_I32, DDL_SUM, NULL, &sum));
+            OK(recv_bytes(comm, data, bytes, peer, 0, NULL, NULL));
+            finish(sum);
+        } else {
+            OK(ddl_allreduce(comm, NULL, sums, count, DDL_I32, DDL_SUM, NULL, NULL));
+        }
+        if (rank < 2)
+            check_filled(data, bytes, (uint64_t)round);
+        CHECK(sums[count - 1] == size * (size - 1) / 2, "%d", sums[count - 1]);
+    }
+    free(data);
+}
+
+/* A rank that does not look at its messages holds up nobody else's. */
+static void holds_up_nobody(ddl_comm *comm, void *argument)
+{
+    enum { UNREAD = 100 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    unsigned char *data = malloc(3 * MIB);
+    ddl_work *works[UNREAD];
+    float one = 1;
+    (void)argument;
+    if (size >= 3 && rank == 0) {
+        fill(data, 3 * MIB, 3);
+        for (int k = 0; k < UNREAD; k++)
+            OK(send_bytes(comm, data, 8000, 2, 0, &works[k]));
+        OK(send_bytes(comm, data, 3 * MIB, 1, 0, NULL));
+    } else if (size >= 3 && rank == 1) {
+        OK(recv_bytes(comm, data, 3 * MIB, 0, 0, NULL, NULL));
+        check_filled(data, 3 * MIB, 3);
+        OK(send_bytes(comm, data, 3 * MIB, 2, 0, NULL));
+    } else if (size >= 3 && rank == 2) {
+        OK(recv_bytes(comm, data, 3 * MIB, 1, 0, NULL, NULL));
+        check_filled(data, 3 * MIB, 3);
+    }
+    OK(ddl_allreduce(comm, NULL, &one, 1, DDL_F32, DDL_SUM, NULL, NULL));
+    for (int k = 0; size >= 3 && rank == 2 && k < UNREAD; k++) {
+        OK(recv_bytes(comm, data, 8000, 0, 0, NULL, NULL));
+        check_filled(data, 8000, 3);
+    }
+    for (int k = 0; size >= 3 && rank == 0 && k < UNREAD; k++)
+        finish(works[k]);
+    free(data);
+}
+
+/* Many that nobody has asked for: all are kept, with credit and then without. */
+static void flood(ddl_comm *comm, void *argument)
+{
+    enum { N = 10000 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), last = size - 1, end = -1;
+    ddl_work **works = calloc(N, sizeof(ddl_work *));
+    int32_t *data = calloc(N, sizeof *data);
+    (void)argument;
+    for (int looks = 0; looks < 2 && size > 1; looks++) {
+        for (int k = 0; rank == 0 && k < N; k++) {
+            data[k] = k;
+            OK(ddl_send(comm, &data[k], k % 3 == 0 ? 0 : 1, DDL_I32, last, 1, NULL, &works[k]));
+        }
+        if (looks && rank == 0)
+            OK(ddl_send(comm, &last, 1, DDL_I32, last, 2, NULL, NULL));
+        if (looks && rank == last)
+            OK(ddl_recv(comm, &end, 1, DDL_I32, 0, 2, NULL, NULL, NULL));
+        OK(ddl_barrier(comm, NULL, NULL));
+        for (int k = 0; rank == last && k < N; k++) {
+            int32_t got = -1;
+            OK(ddl_recv(comm, &got, k % 3 == 0 ? 0 : 1, DDL_I32, 0, 1, NULL, NULL, NULL));
+            CHECK(got == (k % 3 == 0 ? -1 : k), "message %d is %d", k, got);
+        }
+        for (int k = 0; rank == 0 && k < N; k++)
+            finish(works[k]);
+    }
+    free(data);
+    free(works);
+}
+
+/* Without end, one way: credit comes back. */
+static void stream(ddl_comm *comm, void *argument)
+{
+    enum { N = 3000 };
+    static _Thread_local unsigned char data[4000];
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    (void)argument;
+    for (int k = 0; k < N && size > 1; k++) {
+        memset(data, k, sizeof data);
+        if (rank == 0)
+            OK(send_bytes(comm, data, sizeof data, size - 1, 1, NULL));
+        data[7]++;
+        if (rank == size - 1)
+            OK(recv_bytes(comm, data, sizeof data, 0, 1, NULL, NULL));
+        CHECK(rank != size - 1 || data[7] == k % 256, "message %d", k);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- works */
+
+static void completion_queue(ddl_comm *comm, void *argument)
+{
+    enum { N = 60 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int right = (rank + 1) % size, left = (rank + size - 1) % size, seen[2 * N] = {0};
+    static _Thread_local unsigned char out[N][9000], in[N][9000];
+    ddl_options options = {.struct_size = sizeof options, .queued = 1};
+    ddl_work *work, *works[8];
+    void *users[8];
+    (void)argument;
+    for (int k = 0; k < N; k++) {
+        memset(out[k], k, sizeof out[k]);
+        options.user = &seen[k];
+        OK(ddl_recv(comm, in[k], 8000 + k * 10, DDL_U8, left, k, NULL, &options, &work));
+    }
+    for (int k = N - 1; k >= 0; k--) {
+        options.user = &seen[N + k];
+        OK(ddl_send(comm, out[k], 8000 + k * 10, DDL_U8, right, k, &options, &work));
+    }
+    for (int n = 0, taken; n < 2 * N; n += taken) {
+        OK(ddl_comm_completed(comm, works, users, 8, -1, &taken));
+        for (int i = 0; i < taken; i++) {
+            CHECK(++*(int *)users[i] == 1, "reported twice");
+            OK(ddl_work_test(works[i]));
+            ddl_work_destroy(works[i]);
+        }
+    }
+    for (int k = 0; k < N; k++)
+        CHECK(in[k][7999] == k, "message %d", k);
+}
+
+static void waits(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), got = 0;
+    ddl_work *work;
+    (void)argument;
+    if (size < 2)
+        return;
+    if (rank == 0) {
+        OK(ddl_recv(comm, &got, 1, DDL_I32, 1, 0, NULL, NULL, &work));
+        CHECK(ddl_work_wait(work, 0) == DDL_ETIMEDOUT, "looked only");
+        CHECK(ddl_work_wait(work, 50) == DDL_ETIMEDOUT, "waited 50 ms");
+        OK(ddl_barrier(comm, NULL, NULL));
+        finish(work);
+        CHECK(got == 1, "%d", got);
+    } else {
+        OK(ddl_barrier(comm, NULL, NULL));
+        if (rank == 1)
+            OK(ddl_send(comm, &rank, 1, DDL_I32, 0, 0, NULL, NULL));
+    }
+}
+
+/* Nobody waits: the endpoints' threads do the work. */
+static void in_background(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    unsigned char *out = malloc(3 * MIB), *in = malloc(3 * MIB);
+    (void)argument;
+    for (int round = 0; round < 5; round++) {
+        ddl_work *works[2];
+        size_t bytes = round % 2 ? 3 * MIB : 100;
+        fill(out, bytes, (uint64_t)rank);
+        OK(send_bytes(comm, out, bytes, (rank + 1) % size, 0, &works[0]));
+        OK(recv_bytes(comm, in, bytes, (rank + size - 1) % size, 0, NULL, &works[1]));
+        for (int k = 0, tries = 0; k < 2; k++, tries = 0)
+            while (ddl_work_test(works[k]) == DDL_INPROGRESS) {
+                usleep(1000);
+                CHECK(++tries < 30000, "no progress in the background");
+            }
+        finish(works[0]);
+        finish(works[1]);
+        check_filled(in, bytes, (uint64_t)((rank + size - 1) % size));
+    }
+    free(out);
+    free(in);
+}
+
+/* Given up while pending: matched in their turn all the same. */
+static void abandoned(ddl_comm *comm, void *argument)
+{
+    enum { N = 40, LENGTH = 12000 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    static _Thread_local unsigned char out[N][LENGTH], in[N + 1][LENGTH];
+    ddl_work *work;
+    (void)argument;
+    for (int k = 0; k < N; k++) {
+        OK(recv_bytes(comm, in[k], k % 2 ? LENGTH : 10, (rank + size - 1) % size, 1, NULL, &work));
+        ddl_work_destroy(work);
+    }
+    for (int k = 0; k < N; k++) {
+        memset(out[k], k + 1, LENGTH);
+        OK(send_bytes(comm, out[k], k % 2 ? LENGTH : 10, (rank + 1) % size, 1, &work));
+        ddl_work_destroy(work);
+    }
+    OK(recv_bytes(comm, in[N], LENGTH, (rank + size - 1) % size, 1, NULL, &work));
+    OK(send_bytes(comm, out[0], LENGTH, (rank + 1) % size, 1, NULL));
+    finish(work); /* runs behind them */
+    for (int k = 0; k < N; k++)
+        CHECK(in[k][k % 2 ? LENGTH - 1 : 9] == k + 1, "message %d", k);
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
+typedef struct talker {
+    ddl_comm *comm;
+    int number;
+    pthread_t thread;
+} talker;
+
+static void *talk(void *argument)
+{
+    talker *t = argument;
+    int rank = ddl_comm_rank(t->comm), size = ddl_comm_size(t->comm);
+    unsigned char *out = malloc(20000), *in = malloc(20000);
+    for (int k = 0; k < 60; k++) {
+        ddl_work *work;
+        size_t bytes = k % 5 ? 200 : 20000;
+        fill(out, bytes, name_of(rank, t->number, k));
+        OK(recv_bytes(t->comm, in, bytes, (rank + size - 1) % size, t->number, NULL, &work));
+        OK(send_bytes(t->comm, out, bytes, (rank + 1) % size, t->number, NULL));
+        finish(work);
+        check_filled(in, bytes, name_of((rank + size - 1) % size, t->number, k));
+    }
+    free(out);
+    free(in);
+    return NULL;
+}
+
+/* Several threads of one rank talk by tags of their own, and one adds up meanwhile. */
+static void threads(ddl_comm *comm, void *argument)
+{
+    enum { N = 3 };
+    talker talkers[N];
+    (void)argument;
+    for (int i = 0; i < N; i++) {
+        talkers[i] = (talker){.comm = comm, .number = i};
+        CHECK(!pthread_create(&talkers[i].thread, NULL, talk, &talkers[i]), "thread");
+    }
+    for (int k = 0; k < 50; k++) {
+        int32_t one = 1;
+        OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+        CHECK(one == ddl_comm_size(comm), "%d", one);
+    }
+    for (int i = 0; i < N; i++)
+        pthread_join(talkers[i].thread, NULL);
+}
+
+/* ------------------------------------------------------------------------------------- refusals */
+
+#define REFUSED(call, words)                                                                       \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == DDL_EINVAL, "%s gave %d, message \"%s\"", #call, status_,                 \
+              ddl_last_error());                                                                   \
+        CHECK(strstr(ddl_last_error(), words), "message \"%s\" lacks \"%s\"", ddl_last_error(),    \
+              words);                                                                              \
+    } while (0)
+
+static void refusals(ddl_comm *comm, void *argument)
+{
+    float f = 5;
+    int sender = 77;
+    ddl_work *work = (ddl_work *)&f;
+    ddl_options options = {.struct_size = sizeof options};
+    (void)argument;
+    REFUSED(ddl_send(NULL, &f, 1, DDL_F32, 0, 0, NULL, NULL), "comm is NULL");
+    REFUSED(ddl_recv(NULL, &f, 1, DDL_F32, 0, 0, NULL, NULL, NULL), "comm is NULL");
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL), "dest is 2, size is 2");
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, -1, 0, NULL, NULL), "dest is -1");
+    REFUSED(ddl_recv(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL, NULL), "source is 2, size is 2");
+    REFUSED(ddl_recv(comm, &f, 1, DDL_F32, -2, 0, &sender, NULL, &work), "source is -2");
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, 0, -1, NULL, NULL), "tag is -1");
+    REFUSED(ddl_recv(comm, &f, 1, DDL_F32, 0, -5, NULL, NULL, NULL), "tag is -5");
+    REFUSED(ddl_send(comm, &f, -1, DDL_F32, 0, 0, NULL, NULL), "count is -1");
+    REFUSED(ddl_send(comm, &f, (int64_t)1 << 48, DDL_U8, 0, 0, NULL, NULL), "too large");
+    REFUSED(ddl_send(comm, &f, 1, (ddl_dtype)99, 0, 0, NULL, NULL), "dtype is 99");
+    REFUSED(ddl_send(comm, NULL, 3, DDL_F32, 0, 0, NULL, NULL), "buffer is NULL, count is 3");
+    REFUSED(ddl_recv(comm, NULL, 3, DDL_F32, 0, 0, NULL, NULL, NULL), "buffer is NULL");
+    options.name = "grad";
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, 0, 0, &options, NULL), "options.name is \"grad\"");
+    options.name = "";
+    options.prescale = 2;
+    REFUSED(ddl_recv(comm, &f, 1, DDL_F32, 0, 0, NULL, &options, NULL), "options.prescale is 2");
+    options.prescale = 0;
+    options.postscale = 0.5;
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, 0, 0, &options, NULL), "options.postscale is 0.5");
+    options.postscale = 0;
+    options.queued = 1;
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, 0, 0, &options, NULL), "options.queued is 1");
+    options.timeout_ms = -1;
+    REFUSED(ddl_send(comm, &f, 1, DDL_F32, 0, 0, &options, &work), "timeout_ms is -1");
+    CHECK(sender == 77 && work == (ddl_work *)&f && f == 5, "outputs were touched");
+    OK(ddl_comm_status(comm));
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        uint32_t links;
+    } kinds[] = {{"inproc", DDL_LINK_INPROC},
+                 {"shm", DDL_LINK_SHM},
+                 {"tcp", DDL_LINK_TCP},
+                 {"mixed", LINKS_MIXED}};
+    static const struct {
+        const char *name;
+        rank_fn *fn;
+        int largest;
+    } tests[] = {{"ping_pong", ping_pong, 3},
+                 {"many_outstanding", many_outstanding, 4},
+                 {"before_and_after", before_and_after, 3},
+                 {"any_source", any_source, 4},
+                 {"order", order, 3},
+                 {"ring", ring, 5},
+                 {"to_self", to_self, 2},
+                 {"among_collectives", among_collectives, 3},
+                 {"holds_up_nobody", holds_up_nobody, 3},
+                 {"flood", flood, 3},
+                 {"stream", stream, 2},
+                 {"completion_queue", completion_queue, 3},
+                 {"waits", waits, 3},
+                 {"in_background", in_background, 3},
+                 {"abandoned", abandoned, 3},
+                 {"threads", threads, 3}};
+    for (unsigned l = 0; l < sizeof kinds / sizeof *kinds; l++) {
+        if (argc > 1 && strcmp(argv[1], kinds[l].name))
+            continue;
+        for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
+            if (argc > 2 && strcmp(argv[2], tests[t].name))
+                continue;
+            int64_t start = ddl__now();
+            for (int size = 1; size <= tests[t].largest; size++)
+                run_ranks(size, kinds[l].links, tests[t].fn, NULL);
+            printf("%-8s %-20s %.2f s\n", kinds[l].name, tests[t].name,
+                   1e-9 * (double)(ddl__now() - start));
+            fflush(stdout);
+        }
+        run_ranks(2, kinds[l].links, refusals, NULL);
+    }
+    return 0;
+}
