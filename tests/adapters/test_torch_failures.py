@@ -90,16 +90,17 @@ options = dist.BroadcastOptions()
 options.rootRank = 7
 refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.broadcast, [ones],
         options)
-refused(ValueError, "the destination is rank 2, but the group has 2 ranks", backend.send, [ones], 2, 0)
+refused(ValueError, "the destination is rank 2, but the group has 2", backend.send, [ones], 2, 0)
 refused(ValueError, "the source is rank -1, but", backend.recv, [ones], -1, 0)
-refused(RuntimeError, "Split sizes doesn't match", dist.all_to_all_single, ones, ones, [1, 2], [1, 1])
+refused(RuntimeError, "Split sizes doesn't match", dist.all_to_all_single, ones, ones, [1, 2],
+        [1, 1])
 refused(TypeError, "output is of type Float, input of type Int", backend.alltoall_base, ones,
         integers, [], [])
 refused(ValueError, "inputs has 1 tensors, but there are 2 ranks", backend.alltoall, [ones, ones],
         [ones])
-gathering = dist.GatherOptions()
-refused(ValueError, "outputs has 1 tensors, but there are 2 ranks" if rank == 0 else
-        "outputs has 1 lists, but is only for the root", backend.gather, [[ones]], [ones], gathering)
+said = ["outputs has 1 tensors, but there are 2 ranks",
+        "outputs has 1 lists, but is only for the root, rank 0"]
+refused(ValueError, said[rank], backend.gather, [[ones]], [ones], dist.GatherOptions())
 refused(Dead, "coalescing has not been started", backend._end_coalescing)
 backend._start_coalescing()
 refused(Dead, "coalescing has been started already", backend._start_coalescing)
@@ -179,6 +180,51 @@ if rank == 1:
 else:
     refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
     dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_monitored_barrier(ranks: Run) -> None:
+    """It names who is missing, and leaves the group as it was. Late ranks hear of the verdict."""
+    text = """
+for wait in (False, True):
+    dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=wait)
+if rank == 0:
+    said = "[Rank 0]: Rank 0 timed out in monitoredBarrier after 500 ms: Ranks 1, 2 failed to pass"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.5), True)
+    said = "Rank 1 failed to pass monitoredBarrier in 100 ms"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.1))
+else:
+    time.sleep(2)
+    said = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
+    refused(Dead, said, dist.monitored_barrier)
+    refused(Dead, said, dist.monitored_barrier)
+dist.monitored_barrier()
+half = dist.new_group([0, 1], backend="ddl")
+if rank == 0:
+    refused(Dead, "Rank 1 failed", dist.monitored_barrier, half, timedelta(seconds=0.1))
+dist.barrier()
+others = dist.new_group([0, 2], backend="gloo")
+dist.monitored_barrier(others)  # as before
+dist.destroy_process_group()
+"""
+    for ended in ranks(3, text):
+        ended.expect_success()
+
+
+def test_timeout_of_the_group(ranks: Run) -> None:
+    """It may be changed, and a barrier may have its own."""
+    text = """
+group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+group._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=1))
+options = dist.BarrierOptions()
+options.timeout = timedelta(seconds=1)
+if rank == 0:
+    assert 0.9 < refused(Dead, "the timeout passed: ", dist.barrier, group) < 8
+    assert 0.9 < refused(Dead, "the timeout passed: ", lambda: second.barrier(options).wait()) < 8
+dist.barrier()
 """
     for ended in ranks(2, text):
         ended.expect_success()

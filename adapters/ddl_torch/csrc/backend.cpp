@@ -191,10 +191,8 @@ Backend::WorkPtr Backend::submit(Operation operation)
 
 // ---- coalescing ----
 
-bool Backend::supportsCoalescing() const
-{
-    return true;
-}
+// Not supportsCoalescing(): all that c10d does with it is to give batch_isend_irecv one Work for
+// the whole batch, where Gloo's users expect one for each message.
 
 void Backend::startCoalescing()
 {

@@ -60,7 +60,6 @@ class Backend final : public c10d::Backend
     // Rank and number among the ranks that share this one's memory.
     std::pair<int, int> local();
 
-    bool supportsCoalescing() const;
     void startCoalescing() override;
     WorkPtr endCoalescing() override;
 

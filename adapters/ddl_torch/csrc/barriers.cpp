@@ -40,7 +40,7 @@ std::string verdict(const std::string &barrier)
 std::string list(const std::vector<int> &ranks)
 {
     std::string text = ranks.size() == 1 ? "Rank " : "Ranks ";
-    for (int rank : ranks)
+    for (const int &rank : ranks)
         text += (&rank == &ranks[0] ? "" : ", ") + std::to_string(rank);
     return text;
 }
