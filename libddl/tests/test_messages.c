@@ -241,6 +241,32 @@ static void order(ddl_comm *comm, void *argument)
     }
 }
 
+/* From any rank: the oldest of what has come. */
+static void oldest_of_all(ddl_comm *comm, void *argument)
+{
+    enum { MESSAGE = 3, END = 4 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    (void)argument;
+    for (int way = 0; way < 2 && size > 2; way++) {
+        for (int k = 0; k < 2; k++) {
+            int turn = k == way ? 1 : 2, end;
+            if (rank == turn) {
+                OK(ddl_send(comm, &rank, 1, DDL_I32, 0, MESSAGE, NULL, NULL));
+                OK(ddl_send(comm, &rank, 1, DDL_I32, 0, END, NULL, NULL));
+            }
+            if (rank == 0)
+                OK(ddl_recv(comm, &end, 1, DDL_I32, turn, END, NULL, NULL, NULL));
+            OK(ddl_barrier(comm, NULL, NULL));
+        }
+        for (int k = 0; k < 2 && rank == 0; k++) {
+            int got = -1, sender = -1;
+            OK(ddl_recv(comm, &got, 1, DDL_I32, DDL_ANY_SOURCE, MESSAGE, &sender, NULL, NULL));
+            CHECK(got == (k == way ? 1 : 2) && sender == got, "message %d is %d from %d", k, got,
+                  sender);
+        }
+    }
+}
+
 /* To the right and from the left, as a pipeline or a ring of attention does it. */
 static void ring(ddl_comm *comm, void *argument)
 {
@@ -392,7 +418,8 @@ static void flood(ddl_comm *comm, void *argument)
     free(works);
 }
 
-/* Without end, one way: credit comes back. */
+/* Without end, one way: credit comes back, so that in the end a short message is sent at once
+ * although nobody asks for it. */
 static void stream(ddl_comm *comm, void *argument)
 {
     enum { N = 3000 };
@@ -408,6 +435,13 @@ static void stream(ddl_comm *comm, void *argument)
             OK(recv_bytes(comm, data, sizeof data, 0, 1, NULL, NULL));
         CHECK(rank != size - 1 || data[7] == k % 256, "message %d", k);
     }
+    ddl_options soon = {.struct_size = sizeof soon, .timeout_ms = 20000};
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (rank == 0)
+        OK(ddl_send(comm, data, sizeof data, DDL_U8, size - 1, 1, &soon, NULL));
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (rank == size - 1)
+        OK(recv_bytes(comm, data, sizeof data, 0, 1, NULL, NULL));
 }
 
 /* ---------------------------------------------------------------------------------------- works */
@@ -462,6 +496,29 @@ static void waits(ddl_comm *comm, void *argument)
         if (rank == 1)
             OK(ddl_send(comm, &rank, 1, DDL_I32, 0, 0, NULL, NULL));
     }
+}
+
+/* Who sleeps on a message is woken by it, and does not wait for its next look around. */
+static void wakes(ddl_comm *comm, void *argument)
+{
+    enum { ROUNDS = 12 };
+    static _Thread_local char data[20000];
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t start = ddl__now();
+    (void)argument;
+    for (int k = 0; k < ROUNDS && size > 1; k++)
+        for (int turn = 0; turn < 2; turn++) {
+            if (rank == turn) {
+                usleep(20000);
+                OK(send_bytes(comm, data, k % 2 ? 1 : sizeof data, 1 - turn, 0, NULL));
+            } else if (rank == 1 - turn) {
+                int source = k % 4 < 2 ? turn : DDL_ANY_SOURCE;
+                OK(recv_bytes(comm, data, k % 2 ? 1 : sizeof data, source, 0, NULL, NULL));
+            }
+        }
+    CHECK(ddl__now() - start < ROUNDS * 1000000000ll, "%lld ms",
+          (long long)(ddl__now() - start) / 1000000);
+    OK(ddl_barrier(comm, NULL, NULL));
 }
 
 /* Nobody waits: the endpoints' threads do the work. */
@@ -624,6 +681,7 @@ int main(int argc, char **argv)
                  {"before_and_after", before_and_after, 3},
                  {"any_source", any_source, 4},
                  {"order", order, 3},
+                 {"oldest_of_all", oldest_of_all, 3},
                  {"ring", ring, 5},
                  {"to_self", to_self, 2},
                  {"among_collectives", among_collectives, 3},
@@ -632,6 +690,7 @@ int main(int argc, char **argv)
                  {"stream", stream, 2},
                  {"completion_queue", completion_queue, 3},
                  {"waits", waits, 3},
+                 {"wakes", wakes, 3},
                  {"in_background", in_background, 3},
                  {"abandoned", abandoned, 3},
                  {"threads", threads, 3}};

@@ -200,12 +200,49 @@ static void waits_end_in_time(ddl_comm *comm, void *argument)
     free(data);
 }
 
+static void *answer(void *comm)
+{
+    int32_t x = 7;
+    OK(ddl_send(comm, &x, 1, DDL_I32, 1, 2, NULL, NULL));
+    return NULL;
+}
+
+/* Rank 0 sleeps in a receive; what another of its threads does then goes out at once all the same.
+ */
+static void beside_a_sleeper(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    int32_t x = 0;
+    if (ddl_comm_size(comm) < 2 || ddl_comm_rank(comm) > 1)
+        return;
+    if (ddl_comm_rank(comm) == 1) {
+        int64_t start = ddl__now();
+        OK(ddl_recv(comm, &x, 1, DDL_I32, 0, 2, NULL, NULL, NULL));
+        OK(ddl_send(comm, &x, 1, DDL_I32, 0, 1, NULL, NULL));
+        int64_t took = (ddl__now() - start) / 1000000;
+        CHECK(x == 7 && took < 900, "%d after %lld ms", x, (long long)took);
+        return;
+    }
+    ddl_work *work;
+    pthread_t thread;
+    waiter sleeper;
+    OK(ddl_recv(comm, &x, 1, DDL_I32, 1, 1, NULL, NULL, &work));
+    sleeper.work = work;
+    CHECK(!pthread_create(&sleeper.thread, NULL, wait_for, &sleeper), "thread");
+    usleep(200000); /* by now it sleeps for a second */
+    CHECK(!pthread_create(&thread, NULL, answer, comm), "thread");
+    pthread_join(thread, NULL);
+    pthread_join(sleeper.thread, NULL);
+    CHECK(sleeper.status == DDL_OK && x == 7, "%d", x);
+    ddl_work_destroy(work);
+}
+
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP};
-    static rank_fn *const tests[] = {many_pending, completion_queue, in_background,
-                                     abandoned,    many_waiters,     late,
-                                     aborted,      waits_end_in_time};
+    static rank_fn *const tests[] = {many_pending, completion_queue,  in_background,
+                                     abandoned,    many_waiters,      late,
+                                     aborted,      waits_end_in_time, beside_a_sleeper};
     for (unsigned l = 0; l < 3; l++)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 3; size++)

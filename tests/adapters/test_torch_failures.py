@@ -74,7 +74,6 @@ refused(TypeError, "ddl allreduce: cannot reduce tensors of type Float8_e4m3fnuz
 premultiplied = getattr(dist, "_make_premul_sum", None) or dist._make_nccl_premul_sum
 refused(ValueError, "PREMUL_SUM has the factor 0", dist.all_reduce, ones, premultiplied(0.0))
 sparse = ones.to_sparse()
-refused(ValueError, "ddl broadcast: tensors has layout Sparse", dist.broadcast, sparse, 0)
 refused(ValueError, "only ReduceOp.SUM and AVG", dist.all_reduce, sparse, ops.MAX)
 refused(ValueError, f"the tensor of rank {1 - rank} is [{3 - rank}] of Float with 1 sparse dim",
         dist.all_reduce, torch.ones(2 + rank).to_sparse())
@@ -90,6 +89,7 @@ options = dist.BroadcastOptions()
 options.rootRank = 7
 refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.broadcast, [ones],
         options)
+refused(ValueError, "ddl send: tensors has layout Sparse", backend.send, [sparse], 1 - rank, 0)
 refused(ValueError, "the destination is rank 2, but the group has 2", backend.send, [ones], 2, 0)
 refused(ValueError, "the source is rank -1, but", backend.recv, [ones], -1, 0)
 refused(RuntimeError, "Split sizes doesn't match", dist.all_to_all_single, ones, ones, [1, 2],

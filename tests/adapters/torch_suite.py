@@ -46,8 +46,6 @@ SAMPLE = (
     "test_all_to_all_single_unequal_split_full_group",
     "test_barrier_timeout_global",
     "test_batch_isend_irecv_gloo",
-    "test_ddp_join_model_equivalence",
-    "test_ddp_uneven_inputs",
     "test_gather_full_group",
     "test_monitored_barrier_gloo",
     "test_reduce_sum",

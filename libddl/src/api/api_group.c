@@ -31,6 +31,13 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
                          "options.%s is for the operations of a group, not for the "
                          "whole",
                          own.group ? "group" : "prescale and postscale");
+    bool named = own.name && own.name[0];
+    for (uint32_t i = 0; named && i < group->n_calls; i++)
+        if (group->calls[i].kind == DDL__SEND || group->calls[i].kind == DDL__RECV)
+            return ddl__fail(DDL_EINVAL,
+                             "options.name is \"%.100s\", but the group holds messages, "
+                             "which have tags, no names",
+                             own.name);
     ddl__apply_options(&whole, &own, group->limit_ms);
     return ddl__engine_submit_group(group->engine, group, &whole, work);
 }

@@ -1,6 +1,7 @@
 #include "api/submit.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/check_object.h"
 #include "api/take_struct.h"
@@ -107,6 +108,10 @@ static ddl_status check_options(const ddl_options *options)
     if (options->timeout_ms < 0 || options->queued > 1)
         return ddl__fail(DDL_EINVAL, "options.timeout_ms is %lld, options.queued is %u",
                          (long long)options->timeout_ms, options->queued);
+    size_t length = options->name ? strnlen(options->name, DDL_NAME_MAX) : 0;
+    if (length == DDL_NAME_MAX)
+        return ddl__fail(DDL_EINVAL, "options.name has %d bytes or more, \"%.40s...\"; at most %d",
+                         DDL_NAME_MAX, options->name, DDL_NAME_MAX - 1);
     return DDL_OK;
 }
 
@@ -126,6 +131,7 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->timeout_ms = own->timeout_ms ? own->timeout_ms : limit_ms;
     call->queued = own->queued;
     call->user = own->user;
+    call->name = own->name && own->name[0] ? own->name : NULL;
     call->prescale = own->prescale == 1 ? 0 : own->prescale;
     call->postscale = own->postscale == 1 ? 0 : own->postscale;
 }

@@ -12,7 +12,7 @@
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
-    MESSAGE_BYTES = 256 * 1024,    /* the same of messages to one peer */
+    MESSAGE_BYTES = 512 * 1024,    /* the same of messages to one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
     CREATION_MS = 5 * 60 * 1000,
@@ -117,6 +117,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,
+                                 .message_window = MESSAGE_BYTES / 2,
                                  .need_progress = need_progress,
                                  .context = comm};
     comm->engine = ddl__engine_create(&config);

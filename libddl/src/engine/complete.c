@@ -23,11 +23,14 @@ void ddl__report(ddl__engine *engine)
  * status, since a failure ends all parts that are left. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
-    if (--group->left)
-        return;
-    ddl_work *whole = group->work;
+    if (!--group->left)
+        ddl__finish(engine, group->work, status);
+}
+
+/* Under the lock. The group's work is about to be completed. */
+static void release_group(ddl_group *group)
+{
     group->work = NULL;
-    ddl__finish(engine, whole, status);
     if (group->doomed)
         ddl__group_free(group);
 }
@@ -35,11 +38,17 @@ static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
     ddl__stage_drop(work);
+    if (ddl__is_message(work))
+        atomic_fetch_sub_explicit(&engine->n_messages, 1, memory_order_relaxed);
     if (work->group) {
         finish_part(engine, work->group, status);
         return;
     }
     free(work->call.blocks);
+    if (work->whole_of)
+        release_group(work->whole_of);
+    if (work->name)
+        ddl__named_remove(engine, work);
     if (work->abandoned) {
         if (work->call.queued)
             engine->queued--;
@@ -99,6 +108,8 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
     }
     status = atomic_load_explicit(&engine->failure, memory_order_relaxed);
     fail_stream(engine, &engine->ordered, status);
+    fail_stream(engine, &engine->named.stream, status);
+    ddl__named_fail(engine, status);
     ddl__finish_list(engine, ddl__messages_drop(engine->messages), status);
     pthread_mutex_unlock(&engine->lock);
 }

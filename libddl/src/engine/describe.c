@@ -3,9 +3,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/digest.h"
 #include "base/dtype.h"
+#include "engine/group.h"
 
 enum { COUNT_BITS = 48 };
+static const uint64_t GROUP = 0xff; /* in place of a kind */
 static const uint64_t UNEVEN = 1 << 24, COUNT = ((uint64_t)1 << COUNT_BITS) - 1;
 
 ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
@@ -15,6 +18,16 @@ ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
                                  (uint64_t)call->kind << 16 | (uint64_t)call->dtype << 8 |
                                  (uint64_t)call->op,
                              root << COUNT_BITS | (uint64_t)call->count}};
+}
+
+ddl__signature ddl__signature_of_group(const ddl_group *group)
+{
+    ddl__digest digest = {{0, 0}};
+    for (uint32_t i = 0; i < group->n_calls; i++) {
+        ddl__signature call = ddl__signature_of(&group->calls[i], 0);
+        ddl__digest_add(&digest, &call, sizeof call);
+    }
+    return (ddl__signature){{digest.words[0] << 32 | GROUP << 16, group->n_calls}};
 }
 
 void ddl__sign_block(ddl__signature *signature, int64_t count)
@@ -57,6 +70,11 @@ void ddl__describe_operation(char *text, size_t size, const ddl__signature *sign
     unsigned kind = a >> 16 & 0xff, root = (unsigned)(b >> COUNT_BITS);
     bool uneven = a & UNEVEN;
     size_t n = 0;
+    if (kind == GROUP) {
+        snprintf(text, size, "a group of %llu operations with digest %08x",
+                 (unsigned long long)(b & COUNT), (unsigned)(a >> 32));
+        return;
+    }
     if (kind >= sizeof kinds / sizeof *kinds || !kinds[kind].name) {
         snprintf(text, size, "an unknown operation");
         return;

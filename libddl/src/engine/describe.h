@@ -9,6 +9,9 @@ enum { DDL__CALL_MAX = 128 };
 /* What two ranks compare: sequence, kind, dtype, op, even or uneven, root and count. */
 ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
 
+/* The same of a group: how many calls, and a digest of all of them. */
+ddl__signature ddl__signature_of_group(const ddl_group *group);
+
 /* The signature of a block's spans in an operation on uneven blocks: its count is the block's,
  * since the others' need not be known to both ranks. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);

@@ -63,20 +63,19 @@ static void settle_messages(ddl__engine *engine)
         ddl__fail_all(engine, status, "%s", text);
 }
 
-/* The messages' part of a pass. While there are none, it costs two loads. */
+/* Messages and letters. */
 static bool advance_messages(ddl__engine *engine)
 {
-    bool posted = ddl__messages_posted(engine->messages);
-    if (posted) {
-        pthread_mutex_lock(&engine->lock);
-        ddl__messages_collect(engine->messages);
-        pthread_mutex_unlock(&engine->lock);
-    } else if (!ddl__messages_pending(engine->messages)) {
-        return false;
-    }
     bool moved = ddl__messages_run(engine->messages);
     settle_messages(engine);
-    return moved || posted;
+    return moved;
+}
+
+/* Whether there is something to do beside the ordered operations. */
+static bool has_more(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
+           ddl__named_pending(engine) || ddl__messages_unsent(engine->messages);
 }
 
 /* Fail when the stream's current operation has run past its own limit. */
@@ -97,6 +96,8 @@ static void check_limits(ddl__engine *engine)
     ddl__messages_check_limits(engine->messages);
     settle_messages(engine);
     check_stream_limit(engine, &engine->ordered);
+    check_stream_limit(engine, &engine->named.stream);
+    ddl__named_check_limits(engine);
 }
 
 /* Fail when what blocks the stream cannot come any more. */
@@ -133,12 +134,13 @@ static void check_blocked(ddl__engine *engine)
             return;
         }
     check_stream(engine, &engine->ordered);
+    check_stream(engine, &engine->named.stream);
+    ddl__named_check_peers(engine);
     ddl__messages_check_peers(engine->messages);
     check_limits(engine);
 }
 
-/* Get on with a stream's works. False when it is blocked or there are none. */
-static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
+bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
         pthread_mutex_lock(&engine->lock);
@@ -164,11 +166,20 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
     return true;
 }
 
+/* Messages and operations by name. */
+static bool advance_more(ddl__engine *engine)
+{
+    bool named = ddl__named_pending(engine);
+    ddl__messages_attend(engine->messages, named);
+    bool moved = advance_messages(engine);
+    return (named && ddl__named_advance(engine)) || moved;
+}
+
 /* The driver's one pass over what is to do. False when all is blocked or there is nothing. */
 static bool advance(ddl__engine *engine)
 {
-    bool moved = advance_messages(engine);
-    return advance_stream(engine, &engine->ordered) || moved;
+    bool moved = has_more(engine) && advance_more(engine);
+    return ddl__advance_stream(engine, &engine->ordered) || moved;
 }
 
 static void announce_sleep(ddl__engine *engine, bool asleep)
@@ -201,12 +212,19 @@ void ddl__wake_driver(ddl__engine *engine)
     (void)n; /* a full counter wakes as well */
 }
 
+static int64_t earlier(const ddl__stream *stream, int64_t deadline)
+{
+    return stream->current && stream->current->deadline < deadline ? stream->current->deadline
+                                                                   : deadline;
+}
+
 /* When to look again although nothing has happened: at the next limit, or the deadline. */
 static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 {
-    const ddl_work *current = engine->ordered.current;
-    if (current && current->deadline < deadline)
-        deadline = current->deadline;
+    deadline = earlier(&engine->ordered, deadline);
+    deadline = earlier(&engine->named.stream, deadline);
+    if (engine->named.deadline < deadline)
+        deadline = engine->named.deadline;
     if (ddl__messages_deadline(engine->messages) < deadline)
         deadline = ddl__messages_deadline(engine->messages);
     if (deadline == DDL__NEVER)
@@ -290,8 +308,8 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 
 bool ddl__pending(const ddl__engine *engine)
 {
-    return engine->ordered.current || engine->ordered.head ||
-           ddl__messages_pending(engine->messages) || ddl__abort_is_due(engine);
+    return engine->ordered.current || engine->ordered.head || has_more(engine) ||
+           ddl__abort_is_due(engine);
 }
 
 void ddl__unlock_and_hand_over(ddl__engine *engine)

@@ -4,7 +4,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include "base/clock.h"
 #include "base/forks.h"
+#include "engine/frames.h"
 #include "engine/state.h"
 
 static bool watch(ddl__engine *engine, int fd, ddl__link *link)
@@ -44,6 +46,12 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     engine->config = *config;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
+    engine->named.stream.segment_bytes = config->segment_bytes;
+    engine->named.stream.window = config->message_window;
+    engine->named.stream.sequences = 1u << DDL__SEQUENCE_BITS;
+    engine->named.stream.runner.among_frames = true;
+    engine->named.book.size = config->size;
+    engine->named.deadline = DDL__NEVER;
     engine->last = &engine->completed;
     engine->epoll = engine->wake = engine->report = -1;
     pthread_mutex_init(&engine->lock, NULL);
@@ -52,11 +60,14 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
+                                            config->names, &engine->lock);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
-               !(engine->messages = ddl__messages_create(config->rank, config->size,
-                                                         config->messages, config->names))) {
+               !ddl__stream_open(&engine->named.stream, config->rank, config->size,
+                                 config->messages) ||
+               !engine->messages) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;
@@ -72,7 +83,7 @@ ddl__link *const *ddl__engine_links(const ddl__engine *engine)
 
 void ddl__engine_all_shared(ddl__engine *engine)
 {
-    engine->ordered.all_shared = true;
+    engine->ordered.all_shared = engine->named.stream.all_shared = true;
 }
 
 void ddl__engine_destroy(ddl__engine *engine)
@@ -89,6 +100,8 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__links_destroy(engine->config.messages, (size_t)engine->config.size);
     ddl__links_destroy(engine->config.links, (size_t)engine->config.size);
     ddl__stream_close(&engine->ordered);
+    ddl__stream_close(&engine->named.stream);
+    ddl__book_clear(&engine->named.book);
     ddl__close_guarded(engine->epoll);
     ddl__close_guarded(engine->wake);
     ddl__close_guarded(engine->report);

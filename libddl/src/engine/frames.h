@@ -9,7 +9,9 @@ typedef enum ddl__frame_kind {
     DDL__OFFER,     /* a message that waits for its receive */
     DDL__ACCEPT,    /* the receive is there: send */
     DDL__DATA,      /* the next part of an accepted message */
-    DDL__CREDIT     /* so much of what came eagerly was received */
+    DDL__CREDIT,    /* so much of what came eagerly was received */
+    DDL__ANNOUNCE,  /* letters: an operation was called by its name ... */
+    DDL__ORDER      /* ... and is to be run */
 } ddl__frame_kind;
 
 /* Unused fields are zero. */
@@ -21,6 +23,17 @@ typedef struct ddl__frame {
     uint32_t id;    /* of its sender: OFFER, ACCEPT */
     uint32_t your;  /* of its receiver, in place of the tag: ACCEPT, DATA */
 } ddl__frame;
+
+/* Longest letter: a signature and a name. */
+enum { DDL__LETTER_MAX = 16 + DDL_NAME_MAX };
+
+/* The spans of the stream that shares a message link are no frames: what their signatures have in
+ * place of a kind is 0. */
+enum { DDL__SEQUENCE_BITS = 24 };
+static inline bool ddl__is_frame(const ddl__signature *s)
+{
+    return s->words[0] >> 56;
+}
 
 /* Kind 8, dtype 8, count 48 bits; tag or `your` 32, id 32. */
 static inline ddl__signature ddl__frame_encode(const ddl__frame *f)

@@ -10,9 +10,8 @@
  * nobody wants yet. A peer's link is looked at only while a work waits for that peer: until then
  * nothing is owed to it, for what it has sent without being accepted fits its credit and its link.
  *
- * Matching. Frames of a peer come in the order of its sends, and are matched in it: first with the
- * receives that wait, oldest first, else they wait among the peer's arrivals for the first receive
- * that fits. `order` counts both, so that receives from any rank keep their place as well.
+ * Matching. Frames of a peer come in the order of its sends, and in it the mailbox matches them
+ * with receives, or keeps them.
  *
  * Sending lends the caller's memory, and lends more only when the link has done with it, so that a
  * work is known to be complete when its last part has left. Where links share memory, lending
@@ -32,6 +31,8 @@
 #include "engine/describe.h"
 #include "engine/frames.h"
 #include "engine/ids.h"
+#include "engine/mailbox.h"
+#include "engine/queue.h"
 
 enum {
     EAGER_MAX = 8 * 1024,     /* bytes of a message that travels whole */
@@ -40,117 +41,50 @@ enum {
     OVERHEAD = 64,            /* what the shortest message takes of it */
     SEGMENT = 256 * 1024,     /* of a longer message */
     SEGMENT_SHARED = 64 * 1024,
-    SLICE = 16 /* frames to and from one peer in one pass */
+    SLICE = 16, /* frames to and from one peer in one pass */
+
+    /* What may lie between the spans of a stream on the same link, that its plans must not miss. */
+    FLIGHT_FRAMES = 16,
+    FLIGHT_BYTES = 64 * 1024 /* and one frame more */
 };
 
-typedef struct queue {
-    ddl_work *head, *tail;
-} queue;
-
-/* A message that came before its receive. */
-typedef struct arrival {
-    struct arrival *next;
-    uint64_t order;
-    ddl__frame frame;
-    unsigned char payload[];
-} arrival;
-
 typedef struct peer {
-    ddl__link *link;  /* NULL: ourselves */
-    unsigned waiting; /* works that wait for this peer */
-    bool listed;      /* among the active ones */
-    queue sends;      /* not yet announced */
-    queue accepted;   /* sends: their parts go out */
-    queue leaving;    /* sends: all is lent */
-    queue receives;   /* from this peer, not yet matched */
-    queue accepting;  /* receives: matched with an offer, to be accepted */
-    arrival *first, *last;
-    int64_t credit; /* ours */
-    int64_t owed;   /* the peer's, to be given back */
+    ddl__link *link;      /* NULL: ourselves */
+    unsigned waiting;     /* works that wait for this peer */
+    bool listed;          /* among the active ones */
+    ddl__queue sends;     /* not yet announced */
+    ddl__queue accepted;  /* sends: their parts go out */
+    ddl__queue leaving;   /* sends: all is lent */
+    ddl__queue accepting; /* receives: matched with an offer, to be accepted */
+    int64_t credit;       /* ours */
+    int64_t spent;        /* by the peer, and not given back */
+    int64_t owed;         /* .. though received: to be given back */
+    ddl__mail letters;
+    size_t flight_bytes; /* since the link was last seen empty */
+    unsigned flight_frames;
 } peer;
 
 struct ddl__messages {
-    queue inbox; /* under the engine's lock */
+    pthread_mutex_t *lock;
+    ddl__queue inbox; /* under the lock: submitted */
     atomic_bool posted;
 
-    queue collected; /* from the inbox */
     int rank, size;
     char *const *names;
     peer *peers;
     uint32_t *active, n_active; /* peers for which works wait; some that did are still in it */
-    queue anywhere;             /* receives from any rank, not yet matched */
-    unsigned n_anywhere;
-    uint64_t order;
+    unsigned n_anywhere;        /* receives from any rank, not yet matched */
+    ddl__mailbox *mailbox;
     ddl__ids ids;
     ddl_work *pending; /* all, in no order */
-    queue finished;
-    int64_t deadline; /* not after any work's */
+    ddl__queue finished;
+    bool attentive;     /* to all peers, for operations by name */
+    ddl__mail letters;  /* that have come */
+    atomic_uint unsent; /* letters to others */
+    int64_t deadline;   /* not after any work's */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
 };
-
-/* ------------------------------------------------------------------------------------- queueing */
-
-static void push(queue *q, ddl_work *work)
-{
-    work->next = NULL;
-    if (q->tail)
-        q->tail->next = work;
-    else
-        q->head = work;
-    q->tail = work;
-}
-
-static void remove_from(queue *q, ddl_work *work)
-{
-    ddl_work *before = NULL;
-    for (ddl_work *w = q->head; w != work; w = w->next)
-        before = w;
-    if (before)
-        before->next = work->next;
-    else
-        q->head = work->next;
-    if (q->tail == work)
-        q->tail = before;
-}
-
-static ddl_work *pop(queue *q)
-{
-    ddl_work *work = q->head;
-    if (work)
-        remove_from(q, work);
-    return work;
-}
-
-/* The first receive with this tag. */
-static ddl_work *find(const queue *q, uint32_t tag)
-{
-    ddl_work *work = q->head;
-    while (work && (uint32_t)work->call.tag != tag)
-        work = work->next;
-    return work;
-}
-
-static arrival *find_arrival(const peer *p, uint32_t tag)
-{
-    arrival *a = p->first;
-    while (a && a->frame.tag != tag)
-        a = a->next;
-    return a;
-}
-
-static void remove_arrival(peer *p, const arrival *a)
-{
-    arrival *before = NULL;
-    for (arrival *b = p->first; b != a; b = b->next)
-        before = b;
-    if (before)
-        before->next = a->next;
-    else
-        p->first = a->next;
-    if (p->last == a)
-        p->last = before;
-}
 
 /* -------------------------------------------------------------------------------- works' states */
 
@@ -197,7 +131,7 @@ static void finish(ddl__messages *m, ddl_work *work)
         m->pending = work->transfer.after;
     if (work->transfer.after)
         work->transfer.after->transfer.before = work->transfer.before;
-    push(&m->finished, work);
+    ddl__queue_push(&m->finished, work);
 }
 
 /* ------------------------------------------------------------------------------------- matching */
@@ -248,7 +182,7 @@ static void join(ddl__messages *m, ddl_work *receive, int source, const ddl__fra
         p->owed += cost(bytes);
     } else if (p->link) {
         receive->transfer.partner = f->id;
-        push(&p->accepting, receive);
+        ddl__queue_push(&p->accepting, receive);
         return;
     } else {
         ddl_work *send = ddl__ids_get(&m->ids, f->id);
@@ -261,84 +195,35 @@ static void join(ddl__messages *m, ddl_work *receive, int source, const ddl__fra
     finish(m, receive);
 }
 
-/* The receive that has waited longest for such a message; it waits no more. */
-static ddl_work *match(ddl__messages *m, int source, uint32_t tag)
-{
-    queue *from = &m->peers[source].receives;
-    ddl_work *work = find(from, tag), *other = find(&m->anywhere, tag);
-    if (other && (!work || other->transfer.order < work->transfer.order)) {
-        from = &m->anywhere;
-        work = other;
-    }
-    if (work)
-        remove_from(from, work);
-    return work;
-}
-
-/* A message for which there is no receive yet. */
 static void keep(ddl__messages *m, int source, const ddl__frame *f, const void *payload,
                  size_t bytes)
 {
-    peer *p = &m->peers[source];
-    arrival *a = malloc(sizeof *a + bytes);
-    if (!a) {
+    if (!ddl__mailbox_keep(m->mailbox, source, f, payload, bytes))
         fail_for_memory(m);
-        return;
-    }
-    a->next = NULL;
-    a->order = m->order++;
-    a->frame = *f;
-    if (bytes)
-        memcpy(a->payload, payload, bytes);
-    if (p->last)
-        p->last->next = a;
-    else
-        p->first = a;
-    p->last = a;
 }
 
 static void arrive(ddl__messages *m, int source, const ddl__frame *f, const void *payload,
                    size_t bytes)
 {
-    ddl_work *receive = match(m, source, f->tag);
+    ddl_work *receive = ddl__mailbox_take_receive(m->mailbox, source, f->tag);
     if (receive)
         join(m, receive, source, f, payload);
     else
         keep(m, source, f, payload, bytes);
 }
 
-/* The oldest message that fits the receive, and its source. */
-static arrival *oldest(const ddl__messages *m, const ddl_work *receive, int *source)
-{
-    arrival *best = NULL;
-    int from = receive->call.root == DDL_ANY_SOURCE ? 0 : receive->call.root;
-    int to = receive->call.root == DDL_ANY_SOURCE ? m->size : from + 1;
-    for (int i = from; i < to; i++) {
-        arrival *a = find_arrival(&m->peers[i], (uint32_t)receive->call.tag);
-        if (a && (!best || a->order < best->order)) {
-            best = a;
-            *source = i;
-        }
-    }
-    return best;
-}
-
 static void add_receive(ddl__messages *m, ddl_work *work)
 {
-    bool any = work->call.root == DDL_ANY_SOURCE;
-    int source = 0;
-    arrival *a = oldest(m, work, &source);
-    if (any)
+    if (work->call.root == DDL_ANY_SOURCE)
         m->n_anywhere++;
     else
         wait_for(m, work, work->call.root);
-    if (a) {
-        remove_arrival(&m->peers[source], a);
-        join(m, work, source, &a->frame, a->payload);
-        free(a);
-    } else {
-        push(any ? &m->anywhere : &m->peers[work->call.root].receives, work);
-    }
+    ddl__arrival *a = ddl__mailbox_take_message(m->mailbox, work);
+    if (a)
+        join(m, work, a->source, &a->frame, a->payload);
+    else
+        ddl__mailbox_wait(m->mailbox, work);
+    free(a);
 }
 
 static bool travels_whole(const peer *p, size_t bytes)
@@ -354,7 +239,7 @@ static void add_to_self(ddl__messages *m, ddl_work *work)
     self->credit += self->owed;
     self->owed = 0;
     ddl__frame f = announce(work, DDL__EAGER);
-    ddl_work *receive = match(m, m->rank, f.tag);
+    ddl_work *receive = ddl__mailbox_take_receive(m->mailbox, m->rank, f.tag);
     if (receive || travels_whole(self, bytes)) {
         self->credit -= cost(bytes);
         if (receive)
@@ -373,8 +258,7 @@ static void add_to_self(ddl__messages *m, ddl_work *work)
 
 static void add(ddl__messages *m, ddl_work *work)
 {
-    work->transfer =
-        (ddl__transfer){.after = m->pending, .order = m->order++, .peer = DDL_ANY_SOURCE};
+    work->transfer = (ddl__transfer){.after = m->pending, .peer = DDL_ANY_SOURCE};
     if (m->pending)
         m->pending->transfer.before = work;
     m->pending = work;
@@ -388,33 +272,80 @@ static void add(ddl__messages *m, ddl_work *work)
     if (work->call.root == m->rank)
         add_to_self(m, work);
     else
-        push(&m->peers[work->call.root].sends, work);
+        ddl__queue_push(&m->peers[work->call.root].sends, work);
 }
 
 void ddl__messages_post(ddl__messages *m, ddl_work *work)
 {
-    push(&m->inbox, work);
+    ddl__queue_push(&m->inbox, work);
     atomic_store_explicit(&m->posted, true, memory_order_relaxed);
 }
 
-bool ddl__messages_posted(const ddl__messages *m)
+/* Under the lock: what was posted. */
+static ddl_work *collect(ddl__messages *m)
 {
-    return atomic_load_explicit(&m->posted, memory_order_relaxed);
+    ddl_work *list = m->inbox.head;
+    m->inbox = (ddl__queue){NULL, NULL};
+    atomic_store_explicit(&m->posted, false, memory_order_relaxed);
+    return list;
 }
 
-void ddl__messages_collect(ddl__messages *m)
+/* Take up what was posted; false when that is nothing. */
+static bool add_posted(ddl__messages *m)
 {
-    m->collected = m->inbox;
-    m->inbox = (queue){NULL, NULL};
-    atomic_store_explicit(&m->posted, false, memory_order_relaxed);
+    if (!atomic_load_explicit(&m->posted, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(m->lock);
+    ddl_work *list = collect(m);
+    pthread_mutex_unlock(m->lock);
+    for (ddl_work *work = list, *next; work; work = next) {
+        next = work->next;
+        add(m, work);
+    }
+    return true;
 }
 
 /* -------------------------------------------------------------------------------------- sending */
 
-static bool lend(const peer *p, const ddl__frame *f, const void *memory, size_t bytes)
+static void count_flight(peer *p, size_t bytes)
+{
+    p->flight_bytes += bytes;
+    p->flight_frames++;
+}
+
+/* Whether a stream that shares the link keeps the room its plans count on. */
+static bool leaves_room(const ddl__messages *m, peer *p)
+{
+    if (!m->attentive || !p->link->ops->owes(p->link)) {
+        p->flight_bytes = 0;
+        p->flight_frames = 0;
+    }
+    return p->flight_bytes < FLIGHT_BYTES && p->flight_frames < FLIGHT_FRAMES;
+}
+
+static bool lend(peer *p, const ddl__frame *f, const void *memory, size_t bytes)
 {
     ddl__signature signature = ddl__frame_encode(f);
-    return p->link->ops->lend(&p->link, 1, bytes ? memory : "", bytes, &signature);
+    if (!p->link->ops->lend(&p->link, 1, bytes ? memory : "", bytes, &signature))
+        return false;
+    count_flight(p, bytes);
+    return true;
+}
+
+static bool send_letter(ddl__messages *m, peer *p)
+{
+    const ddl__letter *letter = p->letters.first;
+    void *span = letter ? p->link->ops->reserve(&p->link, 1, letter->bytes) : NULL;
+    if (!span)
+        return false;
+    ddl__frame f = {.kind = letter->kind};
+    ddl__signature signature = ddl__frame_encode(&f);
+    memcpy(span, letter->payload, letter->bytes);
+    p->link->ops->publish(&p->link, 1, span, letter->bytes, &signature);
+    count_flight(p, letter->bytes);
+    free(ddl__mail_take(&p->letters));
+    atomic_fetch_sub_explicit(&m->unsent, 1, memory_order_relaxed);
+    return true;
 }
 
 /* What peers wait for: our word that they may send. */
@@ -431,7 +362,7 @@ static bool send_word(ddl__messages *m, peer *p)
         if (!sent || empty) /* nothing will come for it */
             ddl__ids_remove(&m->ids, f.id);
         if (sent)
-            pop(&p->accepting);
+            ddl__queue_pop(&p->accepting);
         if (sent && empty)
             finish(m, work);
         return sent;
@@ -439,6 +370,7 @@ static bool send_word(ddl__messages *m, peer *p)
     ddl__frame f = {.kind = DDL__CREDIT, .count = p->owed};
     if (p->owed < CREDIT_BATCH || !lend(p, &f, NULL, 0))
         return false;
+    p->spent -= p->owed;
     p->owed = 0;
     return true;
 }
@@ -455,7 +387,7 @@ static bool send_announcement(ddl__messages *m, peer *p)
         if (!lend(p, &f, work->call.send, bytes))
             return false;
         p->credit -= cost(bytes);
-        push(&p->leaving, pop(&p->sends));
+        ddl__queue_push(&p->leaving, ddl__queue_pop(&p->sends));
         return true;
     }
     ddl__frame f = announce(work, DDL__OFFER);
@@ -467,7 +399,7 @@ static bool send_announcement(ddl__messages *m, peer *p)
         ddl__ids_remove(&m->ids, f.id);
         return false;
     }
-    pop(&p->sends);
+    ddl__queue_pop(&p->sends);
     return true;
 }
 
@@ -486,7 +418,7 @@ static bool send_part(peer *p)
         return false;
     work->transfer.moved += part;
     if (part == left)
-        push(&p->leaving, pop(&p->accepted));
+        ddl__queue_push(&p->leaving, ddl__queue_pop(&p->accepted));
     return true;
 }
 
@@ -494,9 +426,10 @@ static bool send_some(ddl__messages *m, peer *p)
 {
     bool moved = false;
     for (unsigned n = 0; n < SLICE && p->link->ops->flush(p->link); n++) {
-        for (ddl_work *work; (work = pop(&p->leaving)); moved = true)
+        for (ddl_work *work; (work = ddl__queue_pop(&p->leaving)); moved = true)
             finish(m, work);
-        if (!send_word(m, p) && !send_announcement(m, p) && !send_part(p))
+        if (!leaves_room(m, p) ||
+            (!send_letter(m, p) && !send_word(m, p) && !send_announcement(m, p) && !send_part(p)))
             break;
         moved = true;
     }
@@ -532,20 +465,27 @@ static void be_accepted(ddl__messages *m, peer *p, ddl_work *work, const ddl__fr
     ddl__ids_remove(&m->ids, f->your);
     work->transfer.partner = f->id;
     if (work->call.count)
-        push(&p->accepted, work);
+        ddl__queue_push(&p->accepted, work);
     else
         finish(m, work);
 }
 
-/* Whether the frame makes sense; *work becomes the one that is meant. */
+/* Whether the frame makes sense; *work becomes the one that is meant. Nobody spends credit that it
+ * does not have, nor gives back what was not spent. */
 static bool is_sound(const ddl__messages *m, int rank, const ddl__frame *f, size_t bytes,
                      ddl_work **work)
 {
+    const peer *p = &m->peers[rank];
+    size_t element = ddl__dtype_size(f->dtype);
+    bool announces = element && f->tag <= INT32_MAX;
     switch ((ddl__frame_kind)f->kind) {
     case DDL__EAGER:
-        return bytes <= EAGER_MAX && bytes == (size_t)f->count * ddl__dtype_size(f->dtype);
-    case DDL__OFFER: return bytes == 0 && ddl__dtype_size(f->dtype);
-    case DDL__CREDIT: return bytes == 0;
+        return announces && bytes <= EAGER_MAX && bytes == (size_t)f->count * element &&
+               cost(bytes) <= CREDIT - p->spent;
+    case DDL__OFFER: return announces && bytes == 0;
+    case DDL__CREDIT: return bytes == 0 && f->count <= CREDIT - p->credit;
+    case DDL__ANNOUNCE:
+    case DDL__ORDER: return bytes && bytes <= DDL__LETTER_MAX;
     case DDL__ACCEPT: *work = meant(m, f->your, DDL__SEND, rank); return bytes == 0 && *work;
     case DDL__DATA:
         *work = meant(m, f->your, DDL__RECV, rank);
@@ -571,14 +511,25 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
     if (!payload)
         return false;
     switch ((ddl__frame_kind)f.kind) {
-    case DDL__EAGER:
+    case DDL__EAGER: p->spent += cost(bytes); /* fall through */
     case DDL__OFFER: arrive(m, rank, &f, payload, bytes); break;
     case DDL__ACCEPT: be_accepted(m, p, work, &f); break;
     case DDL__CREDIT: p->credit += f.count; break;
+    case DDL__ANNOUNCE:
+    case DDL__ORDER:
+        if (!ddl__mail_add(&m->letters, rank, f.kind, payload, bytes))
+            fail_for_memory(m);
+        break;
     case DDL__DATA: break;
     }
     p->link->ops->release(p->link);
     return true;
+}
+
+/* With no operation by name under way, nothing else can come than frames. */
+static bool is_ours(const ddl__messages *m, const ddl__signature *signature)
+{
+    return ddl__is_frame(signature) || !m->attentive;
 }
 
 static bool receive_some(ddl__messages *m, int rank)
@@ -588,7 +539,7 @@ static bool receive_some(ddl__messages *m, int rank)
     size_t bytes;
     unsigned n = 0;
     while (n < SLICE && m->status == DDL_OK && link->ops->next(link, &signature, &bytes) &&
-           receive_frame(m, rank, &signature, bytes))
+           is_ours(m, &signature) && receive_frame(m, rank, &signature, bytes))
         n++;
     return n;
 }
@@ -603,17 +554,15 @@ static bool run_peer(ddl__messages *m, int rank)
 
 bool ddl__messages_run(ddl__messages *m)
 {
-    bool moved = false;
-    for (ddl_work *work; (work = pop(&m->collected));)
-        add(m, work);
-    if (m->n_anywhere) {
+    bool moved = add_posted(m);
+    if (m->n_anywhere || m->attentive || ddl__messages_unsent(m)) {
         for (int i = 0; i < m->size; i++)
             moved = run_peer(m, i) || moved;
         return moved;
     }
     for (uint32_t k = 0; k < m->n_active;) {
         peer *p = &m->peers[m->active[k]];
-        if (p->waiting) {
+        if (p->waiting || p->owed >= CREDIT_BATCH) {
             moved = run_peer(m, (int)m->active[k]) || moved;
             k++;
         } else {
@@ -645,9 +594,9 @@ static void fail_by_leaving(ddl__messages *m, const char *who, const ddl_work *w
 void ddl__messages_check_peers(ddl__messages *m)
 {
     int left = 0;
-    for (int i = 0; m->pending && i < m->size; i++) {
+    for (int i = 0; (m->pending || m->attentive) && i < m->size; i++) {
         const peer *p = &m->peers[i];
-        if (!p->link || (!p->waiting && !m->n_anywhere))
+        if (!p->link || (!p->waiting && !m->n_anywhere && !m->attentive))
             continue;
         switch (p->link->state) {
         case DDL__LINK_OPEN:
@@ -657,7 +606,10 @@ void ddl__messages_check_peers(ddl__messages *m)
             if (p->waiting)
                 fail_by_leaving(m, m->names[i], who_waits(m, p));
             break;
-        case DDL__LINK_MISMATCH:
+        case DDL__LINK_MISMATCH: /* with what its link said just before */
+            fail(m, DDL_EPEER, "%s is lost: its shared memory changed while it was read",
+                 m->names[i]);
+            break;
         case DDL__LINK_LOST:
             fail(m, DDL_EPEER, "%s is lost: %s", m->names[i], p->link->reason);
             break;
@@ -698,26 +650,46 @@ ddl_status ddl__messages_failure(const ddl__messages *m, const char **text)
 
 /* ------------------------------------------------------------------------------------ lifecycle */
 
-bool ddl__messages_pending(const ddl__messages *m)
-{
-    return m && (m->pending || ddl__messages_posted(m));
-}
-
 ddl_work *ddl__messages_finished(ddl__messages *m)
 {
     ddl_work *list = m->finished.head;
-    m->finished = (queue){NULL, NULL};
+    m->finished = (ddl__queue){NULL, NULL};
     return list;
+}
+
+void ddl__messages_attend(ddl__messages *m, bool attentive)
+{
+    m->attentive = attentive;
+}
+
+bool ddl__messages_write(ddl__messages *m, int rank, unsigned kind, const void *payload,
+                         size_t bytes)
+{
+    bool added = ddl__mail_add(&m->peers[rank].letters, m->rank, kind, payload, bytes);
+    atomic_fetch_add_explicit(&m->unsent, added, memory_order_relaxed);
+    return added;
+}
+
+bool ddl__messages_unsent(const ddl__messages *m)
+{
+    return m && atomic_load_explicit(&m->unsent, memory_order_relaxed);
+}
+
+ddl__letter *ddl__messages_read(ddl__messages *m)
+{
+    return ddl__mail_take(&m->letters);
 }
 
 ddl_work *ddl__messages_drop(ddl__messages *m)
 {
-    ddl__messages_collect(m);
-    queue all = m->collected;
+    ddl__queue all = m->inbox;
+    collect(m);
     for (ddl_work *work = m->pending; work; work = work->transfer.after)
-        push(&all, work);
-    m->collected = (queue){NULL, NULL};
+        ddl__queue_push(&all, work);
     m->pending = NULL;
+    for (int i = 0; i < m->size; i++)
+        ddl__mail_clear(&m->peers[i].letters);
+    atomic_store_explicit(&m->unsent, 0, memory_order_relaxed);
     m->n_active = m->n_anywhere = 0;
     m->deadline = DDL__NEVER;
     m->status = DDL_OK;
@@ -726,33 +698,34 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
 
 void ddl__messages_sleeping(ddl__messages *m, bool asleep)
 {
-    for (int i = 0; m->pending && i < m->size; i++) {
+    for (int i = 0; (m->pending || m->attentive) && i < m->size; i++) {
         peer *p = &m->peers[i];
-        if (p->link && (p->waiting || m->n_anywhere))
+        if (p->link && (p->waiting || m->n_anywhere || m->attentive))
             p->link->ops->sleeping(p->link, asleep);
     }
 }
 
-ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names)
+ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
+                                    pthread_mutex_t *lock)
 {
     ddl__messages *m = calloc(1, sizeof *m);
-    peer *peers = calloc((size_t)size, sizeof *peers);
-    uint32_t *active = calloc((size_t)size, sizeof *active);
-    if (!m || !peers || !active) {
-        free(active);
-        free(peers);
-        free(m);
+    if (!m)
         return NULL;
-    }
     m->rank = rank;
     m->size = size;
     m->names = names;
-    m->peers = peers;
-    m->active = active;
+    m->lock = lock;
     m->deadline = DDL__NEVER;
+    m->peers = calloc((size_t)size, sizeof *m->peers);
+    m->active = calloc((size_t)size, sizeof *m->active);
+    m->mailbox = ddl__mailbox_create(size);
+    if (!m->peers || !m->active || !m->mailbox) {
+        ddl__messages_destroy(m);
+        return NULL;
+    }
     for (int i = 0; i < size; i++) {
-        peers[i].link = links[i];
-        peers[i].credit = CREDIT;
+        m->peers[i].link = links[i];
+        m->peers[i].credit = CREDIT;
     }
     return m;
 }
@@ -761,11 +734,10 @@ void ddl__messages_destroy(ddl__messages *m)
 {
     if (!m)
         return;
-    for (int i = 0; i < m->size; i++)
-        for (arrival *a = m->peers[i].first, *next; a; a = next) {
-            next = a->next;
-            free(a);
-        }
+    for (int i = 0; m->peers && i < m->size; i++)
+        ddl__mail_clear(&m->peers[i].letters);
+    ddl__mail_clear(&m->letters);
+    ddl__mailbox_destroy(m->mailbox);
     ddl__ids_clear(&m->ids);
     free(m->active);
     free(m->peers);

@@ -2,28 +2,40 @@
 #ifndef DDL_ENGINE_MESSAGES_H
 #define DDL_ENGINE_MESSAGES_H
 
+#include <pthread.h>
+
+#include "engine/letters.h"
 #include "engine/work.h"
 
 /* The messages of one comm. The driver's alone, but for posting. */
 typedef struct ddl__messages ddl__messages;
 
-/* Links and names by rank, NULL for our own link; borrowed. NULL when out of memory. */
-ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links,
-                                    char *const *names);
+/* Links and names by rank, NULL for our own link; borrowed, as the engine's lock. NULL when out of
+ * memory. */
+ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
+                                    pthread_mutex_t *lock);
 void ddl__messages_destroy(ddl__messages *messages);
 
-/* A send or receive was submitted; in order, under the engine's lock. */
+/* A send or receive was submitted. Under the lock. */
 void ddl__messages_post(ddl__messages *messages, ddl_work *work);
-
-/* Whether something was posted; then it is collected, under the lock again. */
-bool ddl__messages_posted(const ddl__messages *messages);
-void ddl__messages_collect(ddl__messages *messages);
-
-/* Whether works are posted, or wait for others. NULL has none. */
-bool ddl__messages_pending(const ddl__messages *messages);
 
 /* Do what can be done now; false when that is nothing. */
 bool ddl__messages_run(ddl__messages *messages);
+
+/* Operations by name are under way: letters may come from everywhere, and a stream shares the
+ * links.
+ */
+void ddl__messages_attend(ddl__messages *messages, bool attentive);
+
+/* Send a letter to another rank, behind earlier ones; false when out of memory. */
+bool ddl__messages_write(ddl__messages *messages, int rank, unsigned kind, const void *payload,
+                         size_t bytes);
+
+/* Whether letters wait to be sent; NULL has none. Any thread. */
+bool ddl__messages_unsent(const ddl__messages *messages);
+
+/* The next letter that has come, or NULL; the caller frees it. */
+ddl__letter *ddl__messages_read(ddl__messages *messages);
 
 /* The works that have succeeded since the last call, linked by `next`. */
 ddl_work *ddl__messages_finished(ddl__messages *messages);

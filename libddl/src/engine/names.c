@@ -33,7 +33,7 @@ void ddl__names_add(ddl__names *names, ddl_work *work)
     ddl_work **list = &names->lists[list_of(work->name, strlen(work->name))];
     work->next_named = *list;
     *list = work;
-    names->n++;
+    atomic_fetch_add_explicit(&names->n, 1, memory_order_relaxed);
 }
 
 void ddl__names_remove(ddl__names *names, ddl_work *work)
@@ -42,7 +42,7 @@ void ddl__names_remove(ddl__names *names, ddl_work *work)
     while (*at != work)
         at = &(*at)->next_named;
     *at = work->next_named;
-    names->n--;
+    atomic_fetch_sub_explicit(&names->n, 1, memory_order_relaxed);
 }
 
 /* ------------------------------------------------------------------------------------- the book */
@@ -118,6 +118,12 @@ void ddl__book_missing(const ddl__book *book, const char *name, char *text, size
         n += (size_t)snprintf(text + n, size - n, "%s%d", before, rank);
         left--;
     }
+}
+
+bool ddl__book_has(const ddl__book *book, const char *name, int rank)
+{
+    const ddl__entry *entry = *find(book, name, strlen(name));
+    return entry && entry->by[rank];
 }
 
 void ddl__book_clear(ddl__book *book)

@@ -11,7 +11,7 @@ enum { DDL__NAME_LISTS = 64 };
 
 typedef struct ddl__names {
     ddl_work *lists[DDL__NAME_LISTS]; /* by a hash of the name, along work->next_named */
-    uint32_t n;
+    atomic_uint n;                    /* may be looked at without the lock */
 } ddl__names;
 
 /* The work of this name, or NULL. */
@@ -43,6 +43,9 @@ ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, siz
 /* Write the ranks that have not announced the name, as "1, 3 and 4"; "" when it is not in the book.
  */
 void ddl__book_missing(const ddl__book *book, const char *name, char *text, size_t size);
+
+/* Whether that rank has announced it; false when it is not in the book. */
+bool ddl__book_has(const ddl__book *book, const char *name, int rank);
 
 void ddl__book_clear(ddl__book *book);
 

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "engine/describe.h"
+#include "engine/frames.h"
 
 enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
 
@@ -48,7 +49,7 @@ static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const dd
     unsigned n = 0;
     for (uint32_t i = work->published; i < step->targets; i++) {
         ddl__link *link = runner->links[ranks[i]];
-        if (n && link->ops != runner->targets[0]->ops)
+        if (n && (link->ops != runner->targets[0]->ops || runner->among_frames))
             break;
         runner->targets[n++] = link;
     }
@@ -93,6 +94,21 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
     return true;
 }
 
+/* Whether what comes next is for a stream. Messages that share the link are not for us to take. */
+static bool comes_next(const ddl__runner *runner, ddl__link *link)
+{
+    ddl__signature signature;
+    size_t bytes;
+    return !runner->among_frames ||
+           (link->ops->next(link, &signature, &bytes) && !ddl__is_frame(&signature));
+}
+
+static const void *peek(const ddl__runner *runner, ddl__link *link, size_t bytes,
+                        const ddl__signature *signature)
+{
+    return comes_next(runner, link) ? link->ops->peek(link, bytes, signature) : NULL;
+}
+
 /* All operands of a reduction, or false while one is missing. Looks at every link, so that all of
  * them make progress. */
 static bool gather(ddl__runner *runner, ddl_work *work, const ddl__step *step, size_t bytes,
@@ -103,7 +119,7 @@ static bool gather(ddl__runner *runner, ddl_work *work, const ddl__step *step, s
     for (uint32_t i = 0; i < step->operands; i++) {
         ddl__link *link = runner->links[ranks[i]];
         runner->operands[i] =
-            link ? link->ops->peek(link, bytes, &work->signature) : source(work, step, k);
+            link ? peek(runner, link, bytes, &work->signature) : source(work, step, k);
         whole = whole && runner->operands[i];
     }
     return whole;
@@ -157,7 +173,7 @@ static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     unsigned char *dst = destination(work, step, k);
     if (!work->received) {
         ddl__link *link = runner->links[work->plan->ranks[step->operand]];
-        if (!link->ops->take(link, dst, bytes, &work->signature))
+        if (!comes_next(runner, link) || !link->ops->take(link, dst, bytes, &work->signature))
             return false;
         work->received = true;
     }
@@ -234,7 +250,7 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
     /* A peer that left or died after publishing what we wait for keeps nobody waiting. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
-            (step->kind == DDL__TAKE || !link->ops->peek(link, bytes, &work->signature)))
+            (step->kind == DDL__TAKE || !peek(runner, link, bytes, &work->signature)))
             return link;
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))

@@ -10,6 +10,7 @@
 typedef struct ddl__runner {
     int rank, size;
     ddl__link **links; /* by rank */
+    bool among_frames; /* messages share the links: see frames.h */
     const ddl__kernels *kernels;
     ddl__link **lending; /* the links that lend, to be flushed */
     unsigned n_lending;

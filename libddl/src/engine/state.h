@@ -30,6 +30,7 @@
 
 #include "engine/engine.h"
 #include "engine/messages.h"
+#include "engine/named.h"
 #include "engine/patience.h"
 #include "engine/stream.h"
 
@@ -40,6 +41,7 @@ struct ddl__engine {
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
     uint32_t queued;             /* works for the completed list: pending or in it */
     int report;                  /* readable while `completed` has works; -1: nobody asked */
+    atomic_uint n_messages;      /* pending works that are messages */
     bool driven;
     atomic_uint waiters;
     atomic_int failure; /* ddl_status; DDL_OK while alive */
@@ -49,6 +51,7 @@ struct ddl__engine {
 
     /* The driver's, but for their queues. */
     ddl__stream ordered; /* operations in the order of submission */
+    ddl__named named;    /* operations by name */
     ddl__messages *messages;
     ddl__patience patience;
     int epoll, wake;
@@ -73,6 +76,11 @@ static inline void ddl__leave_list(ddl_work *work)
     atomic_store_explicit(&work->reported, false, memory_order_release);
 }
 
+static inline bool ddl__is_message(const ddl_work *work)
+{
+    return work->call.kind == DDL__SEND || work->call.kind == DDL__RECV;
+}
+
 /* Under the lock, when the list of completed works has become empty or is no longer so. */
 void ddl__report(ddl__engine *engine);
 
@@ -90,7 +98,16 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
 bool ddl__abort_is_due(const ddl__engine *engine);
 void ddl__carry_out_abort(ddl__engine *engine);
 
+/* ---- works.c ---- */
+
+/* Under the lock: queue all parts of the group that `whole` is; they are the whole's from then on.
+ */
+void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
+
 /* ---- drive.c ---- */
+
+/* Get on with a stream's works. False when it is blocked or there are none. */
+bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream);
 
 /* Wait for this work, or (NULL) for any completed one to take, by driving or by waiting for who
  * drives. Called and left with the lock held. */

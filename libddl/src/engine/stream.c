@@ -36,6 +36,8 @@ void ddl__stream_close(ddl__stream *stream)
 void ddl__stream_push(ddl__stream *stream, ddl_work *work)
 {
     work->sequence = stream->sequence++;
+    if (stream->sequence == stream->sequences)
+        stream->sequence = 0;
     work->next = NULL;
     *stream->tail = work;
     stream->tail = &work->next;

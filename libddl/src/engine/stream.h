@@ -7,8 +7,8 @@
 
 typedef struct ddl__stream {
     /* Under the engine's lock. */
-    ddl_work *head, **tail; /* submitted, not yet current */
-    uint32_t sequence;
+    ddl_work *head, **tail;       /* submitted, not yet current */
+    uint32_t sequence, sequences; /* of the next one, modulo so many (0: 2^32) */
 
     /* The driver's. */
     ddl_work *current;

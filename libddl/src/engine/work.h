@@ -27,6 +27,7 @@ typedef struct ddl__call {
     int64_t timeout_ms; /* this operation's limit */
     bool queued;
     void *user;
+    const char *name;           /* borrowed until it is submitted; NULL: matched by order */
     double prescale, postscale; /* 0: none */
     ddl__bundle *bundle;        /* several calls that travel as this one; or NULL */
     int tag;                    /* messages only, as the next */
@@ -36,7 +37,7 @@ typedef struct ddl__call {
 /* Where a message stands; the driver's. */
 typedef struct ddl__transfer {
     ddl_work *before, *after; /* among all that are pending */
-    uint64_t order;           /* of the submission */
+    uint64_t order;           /* in the mailbox */
     int peer;                 /* or DDL_ANY_SOURCE, until one is found */
     uint32_t partner;         /* the peer's number for it */
     size_t moved;             /* bytes sent or received in parts */
@@ -46,9 +47,11 @@ struct ddl_work {
     ddl__engine *engine;
     unsigned generation; /* of the process that submitted it */
     ddl__call call;
-    ddl_group *group; /* of which this is a part, and which owns it; or NULL */
-    ddl_work *next;   /* in the queue of submitted, or of completed works */
-    char *name;       /* owned; NULL: matched by order */
+    ddl_group *group;    /* of which this is a part, and which owns it; or NULL */
+    ddl_group *whole_of; /* the group that this completes; or NULL */
+    bool ordered;        /* by name, and rank 0 has said that it is its turn */
+    ddl_work *next;      /* in the queue of submitted, or of completed works */
+    char *name;          /* owned; NULL: matched by order */
     ddl_work *next_named;
     uint32_t sequence;
     int64_t deadline;

@@ -22,7 +22,7 @@ ddl_status ddl__work_test(const ddl_work *work)
     return status;
 }
 
-/* A work of which nothing has happened yet. */
+/* A work of which nothing has happened yet, but for its name. */
 static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 {
     memset(work, 0, sizeof *work);
@@ -35,18 +35,19 @@ static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 }
 
 /* Under the lock. */
-static void enqueue(ddl__engine *engine, ddl_work *work)
+static void enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
-    if (work->call.kind == DDL__SEND || work->call.kind == DDL__RECV)
+    if (ddl__is_message(work)) {
+        atomic_fetch_add_explicit(&engine->n_messages, 1, memory_order_relaxed);
         ddl__messages_post(engine->messages, work);
-    else
-        ddl__stream_push(&engine->ordered, work);
+    } else {
+        ddl__stream_push(stream, work);
+    }
 }
 
-/* Under the lock. */
-static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole)
+void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole)
 {
-    group->work = whole;
+    ddl_group *group = whole->whole_of;
     group->left = group->n_parts;
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl_work *part = &group->parts[i].work;
@@ -54,12 +55,10 @@ static void enqueue_parts(ddl__engine *engine, ddl_group *group, ddl_work *whole
         part->deadline = whole->deadline;
         part->call.timeout_ms = whole->call.timeout_ms;
         part->group = group;
-        enqueue(engine, part);
+        enqueue(engine, stream, part);
     }
-    if (!group->n_parts) {
-        group->work = NULL;
+    if (!group->n_parts)
         ddl__finish(engine, whole, DDL_OK);
-    }
 }
 
 /* What is submitted: a call, or a group whose whole is `call`. */
@@ -75,26 +74,51 @@ static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *w
         return ddl__engine_status(engine);
     if (what->group && what->group->work)
         return ddl__fail(DDL_ESTATE, "the group is under way: submit it again when it is complete");
+    if (work->name) {
+        ddl_status status = ddl__named_admit(engine, work);
+        if (status != DDL_OK)
+            return status;
+    }
     engine->queued += work->call.queued;
+    if (what->group) {
+        what->group->work = work;
+        work->whole_of = what->group;
+    }
+    if (work->name)
+        return DDL_OK; /* until rank 0 says that it is its turn */
     if (what->group)
-        enqueue_parts(engine, what->group, work);
+        ddl__push_parts(engine, &engine->ordered, work);
     else
-        enqueue(engine, work);
+        enqueue(engine, &engine->ordered, work);
     return DDL_OK;
+}
+
+/* Prepare the work for what is submitted, then admit it. The lock is left held on success only. */
+static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *work)
+{
+    prepare(engine, work, what->call);
+    ddl_status status = DDL_OK;
+    if (what->call->name && !(work->name = strdup(what->call->name)))
+        status = ddl__fail(DDL_ENOMEM, "no memory for a name");
+    pthread_mutex_lock(&engine->lock);
+    if (status == DDL_OK)
+        status = admit(engine, what, work);
+    if (status == DDL_OK)
+        return DDL_OK;
+    pthread_mutex_unlock(&engine->lock);
+    free(work->name);
+    free(what->call->blocks);
+    return status;
 }
 
 static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 {
     ddl_work work;
-    prepare(engine, &work, what->call);
-    work.call.queued = false;
-    pthread_mutex_lock(&engine->lock);
-    ddl_status status = admit(engine, what, &work);
-    if (status != DDL_OK) {
-        pthread_mutex_unlock(&engine->lock);
-        free(what->call->blocks);
+    ddl_status status = enter(engine, what, &work);
+    if (status != DDL_OK)
         return status;
-    }
+    if (engine->driven) /* it may sleep, and what is new need not wait for what it waits for */
+        ddl__wake_driver(engine);
     ddl__wait_locked(engine, &work, DDL__NEVER);
     ddl__unlock_and_hand_over(engine);
     status = ddl__work_test(&work);
@@ -111,12 +135,8 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
-    prepare(engine, work, what->call);
-    pthread_mutex_lock(&engine->lock);
-    ddl_status status = admit(engine, what, work);
+    ddl_status status = enter(engine, what, work);
     if (status != DDL_OK) {
-        pthread_mutex_unlock(&engine->lock);
-        free(what->call->blocks);
         free(work);
         return status;
     }

@@ -1,0 +1,263 @@
+/* Design notes.
+ *
+ * A named work is in `names` from its submission to its completion. The driver announces it to rank
+ * 0 with name and signature; rank 0 enters it in its book, and when all ranks have announced it,
+ * tells all of them to run it. Letters from one rank to another keep their order, so every rank
+ * runs what rank 0 has ordered in that order: a stream of its own.
+ *
+ * The stream shares the message links. What travels there says by its signature whether it is a
+ * message or a letter, or belongs to the stream; each side takes only what is its own, and both are
+ * driven while a named work is pending, so neither can stand in the other's way for long. */
+#include "engine/named.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/describe.h"
+#include "engine/frames.h"
+#include "engine/state.h"
+
+/* What a rank tells rank 0. */
+typedef struct announcement {
+    ddl__signature signature;
+    char name[DDL_NAME_MAX]; /* without its end, as long as the letter */
+} announcement;
+
+static const char *rank_name(const ddl__engine *engine, int rank)
+{
+    return engine->config.names[rank];
+}
+
+static void fail_for_memory(ddl__engine *engine)
+{
+    ddl__fail_all(engine, DDL_ENOMEM, "%s: no memory for an operation by name",
+                  rank_name(engine, engine->config.rank));
+}
+
+/* ----------------------------------------------------------------------------------- submission */
+
+ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work)
+{
+    ddl__named *named = &engine->named;
+    if (ddl__names_find(&named->names, work->name, strlen(work->name)))
+        return ddl__fail(
+            DDL_EINVAL,
+            "an operation named \"%s\" is under way on rank %d: wait for it, or choose "
+            "another name",
+            work->name, engine->config.rank);
+    ddl__names_add(&named->names, work);
+    if (!named->fresh)
+        named->behind_fresh = &named->fresh;
+    *named->behind_fresh = work;
+    named->behind_fresh = &work->next;
+    return DDL_OK;
+}
+
+void ddl__named_remove(ddl__engine *engine, ddl_work *work)
+{
+    ddl__names_remove(&engine->named.names, work);
+    free(work->name);
+    work->name = NULL;
+}
+
+bool ddl__named_pending(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->named.names.n, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------------------------- ordering */
+
+/* All ranks have called it: it is this rank's turn to run it. */
+static void run_next(ddl__engine *engine, const char *name, size_t length)
+{
+    pthread_mutex_lock(&engine->lock);
+    ddl_work *work = ddl__names_find(&engine->named.names, name, length);
+    if (work) {
+        work->ordered = true;
+        if (work->whole_of)
+            ddl__push_parts(engine, &engine->named.stream, work);
+        else
+            ddl__stream_push(&engine->named.stream, work);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (!work)
+        ddl__fail_all(engine, DDL_EINTERNAL, "%s was told to run \"%.*s\", which it has not called",
+                      rank_name(engine, engine->config.rank), (int)length, name);
+}
+
+static void order(ddl__engine *engine, const char *name, size_t length)
+{
+    for (int rank = 1; rank < engine->config.size; rank++)
+        if (!ddl__messages_write(engine->messages, rank, DDL__ORDER, name, length)) {
+            fail_for_memory(engine);
+            return;
+        }
+    run_next(engine, name, length);
+}
+
+static void fail_by_difference(ddl__engine *engine, int rank, const ddl__signature *signature,
+                               int first, const ddl__signature *theirs, const char *name,
+                               size_t length)
+{
+    char one[DDL__CALL_MAX], other[DDL__CALL_MAX];
+    ddl__describe_operation(one, sizeof one, theirs);
+    ddl__describe_operation(other, sizeof other, signature);
+    ddl__fail_all(engine, DDL_EMISMATCH, "%s called %s by the name \"%.*s\"; %s called %s",
+                  rank_name(engine, first), one, (int)length, name, rank_name(engine, rank), other);
+}
+
+/* At rank 0: a rank has called this. */
+static void enter(ddl__engine *engine, int rank, const announcement *call, size_t length)
+{
+    int first;
+    ddl__signature theirs;
+    switch (ddl__book_announce(&engine->named.book, rank, call->name, length, &call->signature,
+                               &first, &theirs)) {
+    case DDL__ANNOUNCED: break;
+    case DDL__COMPLETE: order(engine, call->name, length); break;
+    case DDL__DIFFERENT:
+        fail_by_difference(engine, rank, &call->signature, first, &theirs, call->name, length);
+        break;
+    case DDL__NO_MEMORY: fail_for_memory(engine); break;
+    }
+}
+
+static void announce(ddl__engine *engine, const announcement *call, size_t length)
+{
+    size_t bytes = offsetof(announcement, name) + length;
+    if (engine->config.rank == 0)
+        enter(engine, 0, call, length);
+    else if (!ddl__messages_write(engine->messages, 0, DDL__ANNOUNCE, call, bytes))
+        fail_for_memory(engine);
+}
+
+/* The oldest work that is not announced, as its announcement; the name's length, or 0: none. */
+static size_t next_fresh(ddl__engine *engine, announcement *call)
+{
+    ddl__named *named = &engine->named;
+    size_t length = 0;
+    pthread_mutex_lock(&engine->lock);
+    ddl_work *work = named->fresh;
+    if (work) {
+        named->fresh = work->next;
+        length = strlen(work->name);
+        memcpy(call->name, work->name, length);
+        call->signature = work->whole_of ? ddl__signature_of_group(work->whole_of)
+                                         : ddl__signature_of(&work->call, 0);
+        if (work->deadline < named->deadline)
+            named->deadline = work->deadline;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return length;
+}
+
+static void open_letter(ddl__engine *engine, const ddl__letter *letter)
+{
+    announcement call;
+    size_t head = offsetof(announcement, name);
+    if (letter->kind == DDL__ORDER && letter->from == 0) {
+        run_next(engine, (const char *)letter->payload, letter->bytes);
+    } else if (letter->kind == DDL__ANNOUNCE && engine->config.rank == 0 && letter->bytes > head &&
+               letter->bytes <= sizeof call) {
+        memcpy(&call, letter->payload, letter->bytes);
+        enter(engine, letter->from, &call, letter->bytes - head);
+    } else {
+        ddl__fail_all(engine, DDL_EINTERNAL, "%s sent what only rank 0 may send, or too much of it",
+                      rank_name(engine, letter->from));
+    }
+}
+
+bool ddl__named_advance(ddl__engine *engine)
+{
+    bool moved = false;
+    announcement call;
+    for (size_t length; (length = next_fresh(engine, &call)); moved = true)
+        announce(engine, &call, length);
+    for (ddl__letter *letter; (letter = ddl__messages_read(engine->messages)); moved = true) {
+        open_letter(engine, letter);
+        free(letter);
+    }
+    /* What is ordered must not overtake its order. */
+    ddl__stream *stream = &engine->named.stream;
+    if (stream->current || !ddl__messages_unsent(engine->messages))
+        moved = ddl__advance_stream(engine, stream) || moved;
+    return moved;
+}
+
+/* ------------------------------------------------------------------------------------- failures */
+
+/* The work that waits for its turn and whose limit is the nearest, or NULL. Under the lock. */
+static const ddl_work *most_urgent(const ddl__named *named)
+{
+    const ddl_work *urgent = NULL;
+    for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
+        for (const ddl_work *work = named->names.lists[i]; work; work = work->next_named)
+            if (!work->ordered && (!urgent || work->deadline < urgent->deadline))
+                urgent = work;
+    return urgent;
+}
+
+/* A copy of its name, and its limit; false when none waits. */
+static bool find_urgent(ddl__engine *engine, char *name, int64_t *deadline, int64_t *limit_ms)
+{
+    pthread_mutex_lock(&engine->lock);
+    const ddl_work *work = most_urgent(&engine->named);
+    if (work) {
+        snprintf(name, DDL_NAME_MAX, "%s", work->name);
+        *deadline = work->deadline;
+        *limit_ms = work->call.timeout_ms;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return work;
+}
+
+void ddl__named_check_limits(ddl__engine *engine)
+{
+    char name[DDL_NAME_MAX], missing[128] = "";
+    int64_t deadline, limit_ms;
+    if (engine->named.deadline == DDL__NEVER || ddl__now() <= engine->named.deadline)
+        return;
+    engine->named.deadline = DDL__NEVER;
+    if (!find_urgent(engine, name, &deadline, &limit_ms))
+        return;
+    if (ddl__now() <= deadline) {
+        engine->named.deadline = deadline;
+        return;
+    }
+    ddl__book_missing(&engine->named.book, name, missing, sizeof missing);
+    ddl__fail_all(engine, DDL_EEXPIRED,
+                  "%s: the operation named \"%s\" ran past its limit of %lld ms: it was not called "
+                  "by %s%s",
+                  rank_name(engine, engine->config.rank), name, (long long)limit_ms,
+                  missing[0] ? "rank " : "all ranks", missing);
+}
+
+/* Rank 0 misses whoever has left before announcing; the others, rank 0. */
+void ddl__named_check_peers(ddl__engine *engine)
+{
+    char name[DDL_NAME_MAX];
+    int64_t deadline, limit_ms;
+    int last = engine->config.rank == 0 ? engine->config.size : 1;
+    if (!ddl__named_pending(engine) || !find_urgent(engine, name, &deadline, &limit_ms))
+        return;
+    for (int rank = 0; rank < last; rank++) {
+        const ddl__link *link = engine->config.messages[rank];
+        if (!link || link->state != DDL__LINK_LEFT ||
+            ddl__book_has(&engine->named.book, name, rank))
+            continue;
+        ddl__fail_all(engine, DDL_EPEER, "%s left the comm while %s called \"%s\"",
+                      rank_name(engine, rank), rank_name(engine, engine->config.rank), name);
+        return;
+    }
+}
+
+void ddl__named_fail(ddl__engine *engine, ddl_status status)
+{
+    ddl__named *named = &engine->named;
+    named->fresh = NULL;
+    for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
+        while (named->names.lists[i])
+            ddl__finish(engine, named->names.lists[i], status);
+}
