@@ -79,12 +79,12 @@ refused(ValueError, f"the tensor of rank {1 - rank} is [{3 - rank}] of Float wit
         dist.all_reduce, torch.ones(2 + rank).to_sparse())
 refused(ValueError, "the input has 2 elements, but this rank's output has 3", dist.all_gather,
         [torch.ones(3), torch.ones(3)], ones)
-refused(TypeError, "outputs[1] is of type Int, the other side of type Float", dist.all_gather,
-        [ones, integers], ones)
 refused(ValueError, "output has 3 elements, which is not 2 times the 2 of input", gather,
         torch.ones(3), ones)
 refused(TypeError, "input is of type Int, output of type Float", scatter, torch.ones(1), integers)
 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+refused(TypeError, "outputs[1] is of type Int, the other side of type Float", backend.allgather,
+        [[ones, integers]], [ones])
 options = dist.BroadcastOptions()
 options.rootRank = 7
 refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.broadcast, [ones],
