@@ -44,7 +44,12 @@ def _open_monitored_barrier(dist: Any) -> None:
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """The c10d backend of a new group of which this process is a member."""
+    """The backend of a new group of which this process is a member."""
     from ddl_torch import _build
 
-    return _build.module().create(store, rank, size, timeout)
+    native = _build.module_or_none()
+    if native is not None:
+        return native.create(store, rank, size, timeout)
+    from ddl_torch import fallback
+
+    return fallback.ProcessGroup(store, rank, size, timeout)

@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.util
 import sysconfig
 import threading
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -27,6 +28,7 @@ _SOURCES = Path(__file__).parent / "csrc"
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
+_missing = False  # building has failed
 
 
 def module() -> ModuleType:
@@ -37,6 +39,23 @@ def module() -> ModuleType:
             _module = _load(build())
             atexit.register(_module.close_all)  # say goodbye, so that peers take it for no crash
         return _module
+
+
+def module_or_none() -> ModuleType | None:
+    """The same, but None where there is none to be had, with a warning the first time. Then
+    ddl_torch.fallback does what it does."""
+    global _missing
+    if not _missing:
+        try:
+            return module()
+        except BuildError as error:
+            _missing = True
+            warnings.warn(
+                f"the backend ddl runs without its native part, hence slower: {error}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    return None
 
 
 def build() -> Path:

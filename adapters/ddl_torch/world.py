@@ -30,9 +30,9 @@ def init(*, timeout: float | None = None) -> None:
     minutes).
 
     All ranks call it. Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for a
-    bad timeout, ddl_core's errors when the ranks do not find together, BuildError (a RuntimeError)
-    when the native part cannot be compiled, and torch.distributed.DistBackendError when the group
-    cannot be made.
+    bad timeout, ddl_core's errors when the ranks do not find together, and
+    torch.distributed.DistBackendError when the group cannot be made. Warns where the native part
+    cannot be compiled and Python has to do.
     """
     global _group, _ours
     from ddl_core.errors import InvalidArgument, InvalidState
@@ -57,7 +57,7 @@ def init(*, timeout: float | None = None) -> None:
     from ddl_torch._autoload import register
 
     register()
-    _build.module()  # before anybody waits for anybody
+    _build.module_or_none()  # before anybody waits for anybody
     limit = None if timeout is None else timedelta(seconds=timeout)
     store, own_rank, world_size = _meet(timeout)
     dist.init_process_group("ddl", store=store, rank=own_rank, world_size=world_size, timeout=limit)
@@ -122,7 +122,9 @@ def is_ddl(candidate: Any) -> bool:
 def _local() -> tuple[int, int]:
     from ddl_torch import _build
 
-    place: tuple[int, int] = _build.module().local(_cpu_backend(group()))
+    backend = _cpu_backend(group())
+    place: tuple[int, int]
+    place = backend.local() if hasattr(backend, "local") else _build.module().local(backend)
     return place
 
 

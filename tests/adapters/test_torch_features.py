@@ -20,11 +20,8 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
     ("size", "features"),
     [
-        (2, "fsdp2 dtensor zero1 checkpoint"),
-        (2, "functional compiled"),
-        (2, "gloo hooks"),
-        (2, "inductor"),
-        (3, "fsdp2 dtensor gloo"),
+        (2, "functional compiled inductor hooks gloo"),
+        (3, "fsdp2 dtensor zero1 checkpoint"),
         (4, "mesh2d"),
     ],
 )

@@ -54,7 +54,7 @@ assert not ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).shape == ()
 refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, ones, op="mean")
 refused(InvalidArgument, "out: has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
-refused(TypeError, "Float8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
+refused(TypeError, "loat8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
 
 value = torch.tensor([rank, rank])
 assert ddl.broadcast(value, size - 1).tolist() == [size - 1] * 2

@@ -1,0 +1,557 @@
+"""The backend "ddl" without a compiler: a process group in Python over ddl_core.
+
+Its results are those of the native part. It is slower by some tenths of a millisecond for each
+operation; and DDP's built-in hooks in C++ (register_builtin_comm_hook), torch.compile of DDP models,
+PREMUL_SUM, coalescing into one operation, PyTorch's profiler and TORCH_DISTRIBUTED_DEBUG need the native part.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import ddl_core
+from ddl_core import dtypes
+from ddl_core.errors import DdlError, TimedOut, UsageError
+
+_OPS = {
+    "SUM": "sum",
+    "AVG": "average",
+    "PRODUCT": "product",
+    "MIN": "min",
+    "MAX": "max",
+    "BAND": "bit_and",
+    "BOR": "bit_or",
+    "BXOR": "bit_xor",
+}
+_KNOWN = {getattr(torch, dtype.name, None) for dtype in dtypes.TABLE}
+_NO_TIMEOUT = timedelta(0)
+
+_endpoint: ddl_core.Endpoint | None = None
+_endpoint_lock = threading.Lock()
+
+
+class Work(dist.Work):
+    """One operation, which may be several of ddl_core's."""
+
+    def __init__(self, works: list[Any], outputs: list[Tensor], finish: list[Callable[[], None]]):
+        super().__init__()
+        self._works = works
+        self._outputs = outputs
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._future: torch.futures.Future[list[Tensor]] | None = None
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        limit = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
+        with _dist_errors():
+            for work in self._works:
+                try:
+                    work.wait(limit)
+                except TimedOut:
+                    raise dist.DistBackendError(
+                        f"ddl: not complete after {timeout // timedelta(milliseconds=1)} ms (timed"
+                        " out), and still pending"
+                    ) from None
+        with self._lock, torch.no_grad():
+            while self._finish:
+                self._finish.pop(0)()
+        return True
+
+    def get_future(self) -> Any:
+        """Completed by a thread of its own, since callbacks may wait for other operations."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+        if self.is_completed():
+            self._complete(self._future)
+        else:
+            threading.Thread(target=self._complete, args=(self._future,), daemon=True).start()
+        return self._future
+
+    def _complete(self, future: Any) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self._outputs)
+
+    def is_completed(self) -> bool:
+        if not all(work.done() for work in self._works):
+            return False
+        with suppress(Exception):  # it is completed nevertheless
+            self.wait()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        try:
+            self.wait()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> list[Tensor]:
+        return self._outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        source: int = self._works[0].source
+        return source
+
+    _source_rank = source_rank
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """A process group over one ddl_core.Comm. What c10d calls by two names, in older and in newer
+    versions of PyTorch, is here by both."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._store = store
+        self._timeout = timeout
+        self._name = self._description = ""
+        self._window: Work | None = None
+        self._sequence = self._monitored = 0
+        with _dist_errors():
+            self._comm = _meet(store, rank, size, timeout)
+
+    # ---- about the group ----
+
+    def getBackendName(self) -> str:
+        return "ddl"
+
+    name = getBackendName
+
+    def getRank(self) -> int:
+        return self._comm.rank
+
+    def getSize(self) -> int:
+        return self._comm.size
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+
+    def _get_backend(self, device: Any) -> ProcessGroup:
+        return self
+
+    def local(self) -> tuple[int, int]:
+        return self._comm.local_rank, self._comm.local_size
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self._comm.abort(f"abort of the process group on rank {self._comm.rank}")
+
+    def shutdown(self) -> None:
+        self._comm.close()
+
+    # ---- running ----
+
+    def _run(
+        self,
+        calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]],
+        outputs: Sequence[Tensor],
+        options: Any = None,
+        copies: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> Work:
+        """Start operations of the comm, as one; then, when they are complete, copy."""
+        limit = getattr(options, "timeout", None) or self._timeout
+        limit = limit if limit > _NO_TIMEOUT else self._timeout
+        self._sequence += 1
+        works = []
+        with _dist_errors():
+            for name, arguments, keywords in calls:
+                start = getattr(self._comm, name + "_async")
+                works.append(start(*arguments, **keywords, timeout=limit.total_seconds()))
+        finish = [functools.partial(_copy, to, part) for to, part in copies]
+        work = Work(works, list(outputs), finish)
+        if self._window is None:
+            return work
+        self._window._works += works
+        self._window._finish += finish
+        self._window._outputs += outputs
+        return Work([], [], [])
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._window = Work([], [], [])
+
+    def _end_coalescing(self, device: Any = None) -> Work | None:
+        work, self._window = self._window, None
+        return work
+
+    # ---- reductions ----
+
+    def allreduce(self, tensors: Any, options: Any = None) -> Work:
+        tensors = _listed(tensors)
+        if tensors[0].is_sparse:
+            return self._allreduce_sparse(tensors[0], options)
+        return self.allreduce_coalesced(tensors, options)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> Work:
+        calls, copies = [], []
+        for tensor in tensors:
+            memory = _writable(tensor, copies, filled=True)
+            calls.append(("allreduce", (_array(memory),), _reduction(options, tensor)))
+        return self._run(calls, tensors, options, copies)
+
+    def reduce(self, tensors: Any, options: Any) -> Work:
+        (tensor,) = _listed(tensors)
+        copies: list[tuple[Tensor, Tensor]] = []
+        root = options.rootRank == self._comm.rank
+        memory = _writable(tensor, copies, filled=True)
+        keywords = {**_reduction(options, tensor), "root": options.rootRank}
+        call = ("reduce", (_array(memory),), keywords)
+        return self._run([call], [tensor], options, copies if root else ())
+
+    def reduce_scatter(self, outputs: Any, inputs: list[list[Tensor]], options: Any = None) -> Work:
+        (output,), (parts,) = _listed(outputs), inputs
+        copies: list[tuple[Tensor, Tensor]] = []
+        memory = _writable(output, copies)
+        keywords = {**_reduction(options, output), "counts": [part.numel() for part in parts]}
+        call = ("reduce_scatterv", (_array(_joined(parts)), _array(memory)), keywords)
+        return self._run([call], [output], options, copies)
+
+    def _reduce_scatter_base(self, output: Tensor, input: Tensor, options: Any = None) -> Work:
+        return self.reduce_scatter_tensor_coalesced([output], [input], options)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
+    ) -> Work:
+        calls, copies = [], []
+        for output, input in zip(outputs, inputs, strict=True):
+            memory = _writable(output, copies)
+            arguments = (_array(_apart(_readable(input), memory)), _array(memory))
+            calls.append(("reduce_scatter", arguments, _reduction(options, output)))
+        return self._run(calls, outputs, options, copies)
+
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def _allreduce_sparse(self, tensor: Tensor, options: Any) -> Work:
+        """Everybody gets all indices and values, and adds them up in the order of ranks."""
+        op = _reduction(options, tensor)["op"]
+        if op not in ("sum", "average"):
+            raise ValueError("ddl: only ReduceOp.SUM and AVG are possible for sparse tensors")
+        own = tensor.detach().coalesce()
+        counts = torch.empty(self._comm.size, dtype=torch.int64)
+        self._comm.allgather(torch.tensor([own._nnz()]), counts)
+        parts = []
+        for mine in (own._indices().t().contiguous(), own._values().contiguous()):
+            every = mine.new_empty(int(counts.sum()), *mine.shape[1:])
+            row = every[0].numel() if len(every) else 0
+            self._comm.allgatherv(_array(mine), _array(every), counts=(counts * row).tolist())
+            parts.append(every)
+        total = torch.sparse_coo_tensor(
+            parts[0].t(), parts[1], tensor.shape, check_invariants=False
+        ).coalesce()
+        if op == "average":
+            total = total / self._comm.size
+        with torch.no_grad():
+            tensor.copy_(total)
+        return self._run([], [tensor])
+
+    # ---- movements ----
+
+    def broadcast(self, tensors: Any, options: Any) -> Work:
+        (tensor,) = _listed(tensors)
+        copies: list[tuple[Tensor, Tensor]] = []
+        memory = _writable(tensor, copies, filled=True)
+        call = ("broadcast", (_array(memory), options.rootRank), {})
+        return self._run([call], [tensor], options, copies)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: Any, options: Any = None) -> Work:
+        (parts,), (input,) = outputs, _listed(inputs)
+        copies: list[tuple[Tensor, Tensor]] = []
+        call = self._allgatherv(parts, input, copies)
+        return self._run([call], parts, options, copies)
+
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
+    ) -> Work:
+        copies: list[tuple[Tensor, Tensor]] = []
+        columns = [[row[i] for row in outputs] for i in range(len(inputs))]
+        calls = [self._allgatherv(c, x, copies) for c, x in zip(columns, inputs, strict=True)]
+        return self._run(calls, [tensor for row in outputs for tensor in row], options, copies)
+
+    def _allgatherv(
+        self, parts: list[Tensor], input: Tensor, copies: list[tuple[Tensor, Tensor]]
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        whole = _whole(parts, copies)
+        each = _bytes_each(input)
+        counts = [part.numel() * each for part in parts]
+        return "allgatherv", (_array(_readable(input)), _array(whole)), {"counts": counts}
+
+    def _allgather_base(self, output: Tensor, input: Tensor, options: Any = None) -> Work:
+        return self.allgather_into_tensor_coalesced([output], [input], options)
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
+    ) -> Work:
+        calls, copies = [], []
+        for output, input in zip(outputs, inputs, strict=True):
+            memory = _writable(output, copies)
+            arguments = (_array(_apart(_readable(input), memory)), _array(memory))
+            calls.append(("allgather", arguments, {}))
+        return self._run(calls, outputs, options, copies)
+
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(self, outputs: list[list[Tensor]], inputs: Any, options: Any) -> Work:
+        (input,) = _listed(inputs)
+        copies: list[tuple[Tensor, Tensor]] = []
+        parts, counts, whole = [], None, None
+        if options.rootRank == self._comm.rank:
+            (parts,) = outputs
+            counts = [part.numel() * _bytes_each(input) for part in parts]
+            whole = _array(_whole(parts, copies))
+        keywords = {"root": options.rootRank, "counts": counts}
+        call = ("gatherv", (_array(_readable(input)), whole), keywords)
+        return self._run([call], parts, options, copies)
+
+    def scatter(self, outputs: Any, inputs: list[list[Tensor]], options: Any) -> Work:
+        (output,) = _listed(outputs)
+        copies: list[tuple[Tensor, Tensor]] = []
+        memory = _writable(output, copies)
+        counts, whole = None, None
+        if options.rootRank == self._comm.rank:
+            (parts,) = inputs
+            counts = [part.numel() * _bytes_each(output) for part in parts]
+            whole = _array(_joined(parts))
+        keywords = {"root": options.rootRank, "counts": counts}
+        call = ("scatterv", (whole, _array(memory)), keywords)
+        return self._run([call], [output], options, copies)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> Work:
+        copies: list[tuple[Tensor, Tensor]] = []
+        each = _bytes_each(outputs[0])
+        sent = [part.numel() * each for part in inputs]
+        taken = [part.numel() * each for part in outputs]
+        whole = _whole(outputs, copies)
+        keywords = {"send_counts": sent, "recv_counts": taken}
+        call = ("alltoallv", (_array(_joined(inputs)), _array(whole)), keywords)
+        return self._run([call], outputs, options, copies)
+
+    def alltoall_base(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        options: Any = None,
+    ) -> Work:
+        copies: list[tuple[Tensor, Tensor]] = []
+        memory = _writable(output, copies)
+        keywords = {
+            "send_counts": self._split(input, input_sizes),
+            "recv_counts": self._split(output, output_sizes),
+        }
+        arguments = (_array(_apart(_readable(input), memory)), _array(memory))
+        return self._run([("alltoallv", arguments, keywords)], [output], options, copies)
+
+    all_to_all_single = alltoall_base
+
+    def _split(self, tensor: Tensor, sizes: list[int]) -> list[int]:
+        rows = len(tensor)
+        sizes = list(sizes) or [rows // self._comm.size] * self._comm.size
+        if len(sizes) != self._comm.size or sum(sizes) != rows:
+            raise RuntimeError(f"ddl: splits {sizes} do not fit {rows} rows")
+        row = tensor.numel() // rows * _bytes_each(tensor) if rows else 0
+        return [count * row for count in sizes]
+
+    # ---- messages and barriers ----
+
+    def send(self, tensors: Any, to: int, tag: int = 0) -> Work:
+        (tensor,) = _listed(tensors)
+        return self._run([("send", (_array(_readable(tensor)), to), {"tag": tag})], [])
+
+    def recv(self, tensors: Any, source: int | None, tag: int = 0) -> Work:
+        (tensor,) = _listed(tensors)
+        copies: list[tuple[Tensor, Tensor]] = []
+        call = ("recv", (_array(_writable(tensor, copies)), source), {"tag": tag})
+        return self._run([call], [tensor], None, copies)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        return self.recv(tensors, None, tag)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._run([("barrier", (), {})], [], opts)
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """As barriers.cpp has it: through the store."""
+        limit = self._timeout if timeout is None or timeout < _NO_TIMEOUT else timeout
+        self._monitored += 1
+        barrier = f"monitored_barrier/{self._monitored}"
+        marks = [f"{barrier}/{of}" for of in range(self._comm.size)]
+        rank = self._comm.rank
+        self._store.set(marks[rank], "here")
+        if rank:
+            try:
+                self._store.wait([f"{barrier}/verdict"], limit + timedelta(seconds=1))
+                reason = self._store.get(f"{barrier}/verdict").decode()
+            except dist.DistError:
+                reason = f"no answer within {limit}"
+            if reason != "passed":
+                raise dist.DistBackendError(
+                    f"ddl: [Rank {rank}]: Rank {rank} successfully reached monitoredBarrier, but"
+                    f" received errors while waiting for send/recv from rank 0: {reason}"
+                )
+            return
+        try:
+            self._store.wait(marks, max(limit, timedelta(milliseconds=1)))
+        except dist.DistError:
+            missing = [str(of) for of, mark in enumerate(marks) if not self._store.check([mark])]
+            named = missing if wait_all_ranks else missing[:1]
+            milliseconds = limit // timedelta(milliseconds=1)
+            reason = (
+                f"Rank{'s' * (len(named) != 1)} {', '.join(named)} failed to pass monitoredBarrier"
+                f" in {milliseconds} ms"
+            )
+            self._store.set(f"{barrier}/verdict", reason)
+            raise dist.DistBackendError(
+                f"ddl: [Rank 0]: Rank 0 timed out in monitoredBarrier after {milliseconds} ms:"
+                f" {reason}"
+            ) from None
+        self._store.set(f"{barrier}/verdict", "passed")
+
+
+def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> ddl_core.Comm:
+    """Exchange addresses through the store, as group.cpp does, and join."""
+    global _endpoint
+    with _endpoint_lock:
+        if _endpoint is None or _endpoint.closed:
+            _endpoint = ddl_core.Endpoint()
+    meeting = store.add(f"python/{rank}", 1)
+    keys = [f"python/{meeting}/{of}" for of in range(size)]
+    store.set(keys[rank], _endpoint.address)
+    try:
+        store.wait(keys, timeout)
+    except dist.DistError as error:
+        missing = ", ".join(str(of) for of, key in enumerate(keys) if not store.check([key]))
+        raise dist.DistBackendError(
+            f"ddl: rank {rank} of {size} could not meet the others within"
+            f" {timeout.total_seconds():g} s; missing: rank {missing}"
+        ) from error
+    seconds = timeout.total_seconds()
+    config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
+    return _endpoint.connect([store.get(key) for key in keys], rank, config)
+
+
+@contextmanager
+def _dist_errors() -> Iterator[None]:
+    """ddl_core's errors as PyTorch's, but for those about arguments."""
+    try:
+        yield
+    except UsageError as error:
+        if isinstance(error, (ValueError, NotImplementedError)):
+            raise
+        raise dist.DistBackendError(f"ddl: {error}") from error
+    except DdlError as error:
+        raise dist.DistBackendError(f"ddl: {error}") from error
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _reduction(options: Any, tensor: Tensor) -> dict[str, Any]:
+    if tensor.dtype not in _KNOWN:
+        raise TypeError(f"ddl: cannot reduce tensors of type {tensor.dtype}")
+    op = dist.ReduceOp(dist.ReduceOp.SUM) if options is None else options.reduceOp
+    for name, ours in _OPS.items():
+        if op == getattr(dist.ReduceOp, name):
+            return {"op": ours}
+    raise NotImplementedError(f"ddl: {op} needs the native part; there is {', '.join(_OPS)}")
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _bytes_each(tensor: Tensor) -> int:
+    """How many elements of what ddl_core moves one element is."""
+    return 1 if tensor.dtype in _KNOWN else tensor.element_size()
+
+
+def _array(tensor: Tensor) -> Tensor:
+    """What ddl_core takes for a contiguous tensor."""
+    flat = tensor.detach().view(-1)
+    return flat if tensor.dtype in _KNOWN else flat.view(torch.uint8)
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    if _is_plain(tensor):
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+
+
+def _writable(tensor: Tensor, copies: list[tuple[Tensor, Tensor]], filled: bool = False) -> Tensor:
+    """The tensor's memory, or scratch that is copied to it in the end."""
+    if _is_plain(tensor):
+        return tensor
+    scratch = torch.empty(tensor.shape, dtype=tensor.dtype)
+    if filled:
+        scratch.copy_(tensor.detach())
+    copies.append((tensor, scratch))
+    return scratch
+
+
+def _apart(input: Tensor, output: Tensor) -> Tensor:
+    """The input, or a copy of it if it shares memory with the output."""
+    begin, end = input.data_ptr(), input.data_ptr() + input.nbytes
+    shared = begin < output.data_ptr() + output.nbytes and output.data_ptr() < end
+    return input.detach().clone() if shared else input
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat([_readable(part).detach().reshape(-1) for part in parts])
+
+
+def _copy(to: Tensor, part: Tensor) -> None:
+    with torch.inference_mode(to.is_inference()):
+        to.detach().copy_(part)
+
+
+def _whole(parts: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Scratch for all parts, which are copied from it in the end."""
+    counts = [part.numel() for part in parts]
+    whole = torch.empty(sum(counts), dtype=parts[0].dtype)
+    rows = whole.split(counts)
+    copies += [(part, row.view(part.shape)) for part, row in zip(parts, rows, strict=True)]
+    return whole
