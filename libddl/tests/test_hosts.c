@@ -150,6 +150,11 @@ static void test_choice(void)
         {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring"}, /* too many waves */
         {{2, 2, 2}, DDL__BROADCAST, 5, false, "chain"},
         {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "nested"},
+        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "nested"},
+        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384, false, "ring"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 3 * 16384, true, "nested"}, /* a contradiction, but right */
+        {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__topology *t = machine(cases[i].hosts, 3, false);

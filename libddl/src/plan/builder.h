@@ -12,6 +12,10 @@ enum {
     DDL__ONE_SHOT_WIRES = 4 << 10,
     DDL__ONE_SHOT_WIRES_RANKS = 8, /* ranks; beyond, a ring's many hops are the lesser evil */
 
+    /* Up to so much for each rank the levels' few hops beat a ring's many even where every rank is
+     * a host of its own; beyond, wires that each carry one stream do a little better. */
+    DDL__NESTED_SHARE = 64 << 10,
+
     DDL__SEGMENT_SHARED = 256 << 10, /* stays in a core's second-level cache with its operands */
     DDL__SEGMENT_WIRES = 128 << 10,
     DDL__SEGMENT_MAX = 1 << 30,

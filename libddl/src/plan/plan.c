@@ -45,11 +45,16 @@ static bool is_pairwise(const ddl__request *request)
            request->kind == DDL__ALLTOALL;
 }
 
-/* Several levels are worth the trouble; but who has declared some wants them. */
+/* Where there are several levels, or some are declared. */
 static bool is_nested(const ddl__request *request)
 {
     const ddl__topology *topology = request->topology;
-    return topology && (topology->declared || ddl__topology_is_nested(topology));
+    if (!topology)
+        return false;
+    int64_t line = DDL__LINE / (int64_t)request->element; /* elements; bytes might overflow */
+    bool small = request->count / request->size / line < DDL__NESTED_SHARE / DDL__LINE;
+    return topology->declared || ddl__topology_is_nested(topology) ||
+           (small && !request->all_shared);
 }
 
 /* Blocks of a declared topology's hosts would be passed on in vain if they all share memory. */
