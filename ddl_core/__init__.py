@@ -18,6 +18,7 @@ from ddl_core.comm import Comm
 from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
 from ddl_core.errors import DdlError
+from ddl_core.group import Group
 from ddl_core.work import Work
 from ddl_core.world_comm import finalize, init, is_initialized, world
 
@@ -28,6 +29,7 @@ __all__ = [
     "Config",
     "DdlError",
     "Endpoint",
+    "Group",
     "Work",
     "errors",
     "finalize",

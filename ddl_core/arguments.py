@@ -3,62 +3,123 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, SupportsFloat, TypeVar
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 from ddl_core._lib import ffi, lib
 from ddl_core.buffer import Buffer, as_buffer
-from ddl_core.config import integer, milliseconds
+from ddl_core.config import INT_MAX, integer
 from ddl_core.errors import InvalidArgument
 
-OPS = {"sum": 1, "average": 2, "min": 3, "max": 4, "product": 5}
+_OP_NAMES = (
+    *("sum", "average", "min", "max", "product"),
+    *("bit_and", "bit_or", "bit_xor", "logical_and", "logical_or"),
+)
+OPS = {name: value for value, name in enumerate(_OP_NAMES, 1)}
 
 Array = TypeVar("Array")
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Call(Generic[Array]):
+class Call(Generic[Result]):
     """`function(comm, *arguments, options, work)`, the array that it fills, and what must stay
-    alive until it is complete."""
+    alive, beside the arguments, until it is complete. `sender` is where a receive stores the rank
+    that it came from."""
 
     function: Any
     arguments: tuple[Any, ...]
-    result: Array
+    result: Result
     keep: object
+    sender: Any = None
+
+
+# ---- equal counts on all ranks ----
 
 
 def allreduce(send: Array, recv: Array | None, op: str) -> Call[Array]:
-    source, target = _pair(send, recv)
-    _expect("recv", target.count, source.count, "like send")
-    arguments = (*_pointers(source, target), source.count, source.dtype.value, _op(op))
+    source, target = pair(send, recv)
+    expect("recv", target.count, source.count, "like send")
+    arguments = (*_pointers(source, target), source.count, source.dtype.value, op_value(op))
     return Call(lib.ddl_allreduce, arguments, send if recv is None else recv, (source, target))
 
 
+def reduce(
+    send: Array, recv: Array | None, op: str, root: SupportsIndex, rank: int, size: int
+) -> Call[Array | None]:
+    root = root_rank(root, size)
+    if rank == root:
+        source, target = pair(send, recv)
+        expect("recv", target.count, source.count, "like send")
+        result, pointers = send if recv is None else recv, _pointers(source, target)
+    else:
+        source = target = as_buffer(send, "send")
+        result, pointers = None, (pointer(source), ffi.NULL)
+    arguments = (*pointers, source.count, source.dtype.value, op_value(op), root)
+    return Call(lib.ddl_reduce, arguments, result, (source, target))
+
+
 def reduce_scatter(send: Array, recv: Array | None, op: str, size: int) -> Call[Array]:
-    source, target = _pair(send, recv)
+    source, target = pair(send, recv)
     if recv is None:
         count = _block("send", source, size)
     else:
         count = target.count
-        _expect("send", source.count, size * count, f"{size} blocks like recv")
-    arguments = (*_pointers(source, target), count, source.dtype.value, _op(op))
+        expect("send", source.count, size * count, f"{size} blocks like recv")
+    arguments = (*_pointers(source, target), count, source.dtype.value, op_value(op))
     return Call(lib.ddl_reduce_scatter, arguments, send if recv is None else recv, (source, target))
 
 
 def allgather(send: Array, recv: Array | None, size: int) -> Call[Array]:
-    source, target = _pair(send, recv)
-    if recv is None:
-        count = _block("send", source, size)
-    else:
-        count = source.count
-        _expect("recv", target.count, size * count, f"{size} blocks like send")
+    source, target, count = _gathered(send, recv, size)
     arguments = (*_pointers(source, target), count, source.dtype.value)
     return Call(lib.ddl_allgather, arguments, send if recv is None else recv, (source, target))
 
 
-def broadcast(array: Array, root: int, size: int) -> Call[Array]:
+def gather(
+    send: Array, recv: Array | None, root: SupportsIndex, rank: int, size: int
+) -> Call[Array | None]:
+    root = root_rank(root, size)
+    if rank == root:
+        source, target, count = _gathered(send, recv, size)
+        result, pointers = send if recv is None else recv, _pointers(source, target)
+    else:
+        source = target = as_buffer(send, "send")
+        result, pointers, count = None, (pointer(source), ffi.NULL), source.count
+    arguments = (*pointers, count, source.dtype.value, root)
+    return Call(lib.ddl_gather, arguments, result, (source, target))
+
+
+def scatter(
+    send: Array | None, recv: Array | None, root: SupportsIndex, rank: int, size: int
+) -> Call[Array]:
+    root = root_rank(root, size)
+    if rank == root and recv is None:
+        buffer = as_buffer(send, "send")
+        arguments = (pointer(buffer), ffi.NULL, _block("send", buffer, size))
+    elif rank == root:
+        source, buffer = pair(send, recv)
+        expect("send", source.count, size * buffer.count, f"{size} blocks like recv")
+        arguments = (*_pointers(source, buffer), buffer.count)
+    else:
+        buffer = as_buffer(recv, "recv", write=True)
+        arguments = (ffi.NULL, pointer(buffer), buffer.count)
+    result: Any = send if recv is None else recv
+    keep = (buffer, send)
+    return Call(lib.ddl_scatter, (*arguments, buffer.dtype.value, root), result, keep)
+
+
+def alltoall(send: Array, recv: Array | None, size: int) -> Call[Array]:
+    source, target = pair(send, recv)
+    count = _block("send", source, size)
+    expect("recv", target.count, source.count, "like send")
+    arguments = (*_pointers(source, target), count, source.dtype.value)
+    return Call(lib.ddl_alltoall, arguments, send if recv is None else recv, (source, target))
+
+
+def broadcast(array: Array, root: SupportsIndex, size: int) -> Call[Array]:
     buffer = as_buffer(array, "array", write=True)
-    root = integer(root, "root", 0, size - 1)
-    arguments = (_pointer(buffer), buffer.count, buffer.dtype.value, root)
+    root = root_rank(root, size)
+    arguments = (pointer(buffer), buffer.count, buffer.dtype.value, root)
     return Call(lib.ddl_broadcast, arguments, array, buffer)
 
 
@@ -66,15 +127,51 @@ def barrier() -> Call[None]:
     return Call(lib.ddl_barrier, (), None, None)
 
 
-def options(timeout: SupportsFloat | None) -> Any:
-    """The ddl_options for an operation's own limit in seconds."""
-    if timeout is None:
-        return ffi.NULL
-    fields = {"struct_size": ffi.sizeof("ddl_options")}
-    return ffi.new("ddl_options *", fields | {"timeout_ms": milliseconds(timeout, "timeout")})
+# ---- messages ----
 
 
-def _pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
+def send(array: Any, dest: SupportsIndex, tag: SupportsIndex, size: int) -> Call[None]:
+    buffer = as_buffer(array, "array")
+    where = integer(dest, "dest", 0, size - 1), integer(tag, "tag", 0, INT_MAX)
+    return Call(
+        lib.ddl_send, (pointer(buffer), buffer.count, buffer.dtype.value, *where), None, buffer
+    )
+
+
+def recv(array: Array, source: SupportsIndex | None, tag: SupportsIndex, size: int) -> Call[Array]:
+    buffer = as_buffer(array, "array", write=True)
+    where = _source(source, size), integer(tag, "tag", 0, INT_MAX)
+    sender = ffi.new("int *", -1)
+    arguments = (pointer(buffer), buffer.count, buffer.dtype.value, *where, sender)
+    return Call(lib.ddl_recv, arguments, array, buffer, sender)
+
+
+def sendrecv(
+    send: Any,
+    recv: Array,
+    dest: SupportsIndex,
+    source: SupportsIndex | None,
+    tags: tuple[SupportsIndex, SupportsIndex],
+    size: int,
+) -> Call[Array]:
+    if recv is None:
+        raise InvalidArgument("recv: None, but what comes needs a place of its own")
+    given, taken = pair(send, recv)
+    sent = integer(dest, "dest", 0, size - 1), integer(tags[0], "send_tag", 0, INT_MAX)
+    received = _source(source, size), integer(tags[1], "recv_tag", 0, INT_MAX)
+    arguments = (
+        *(pointer(given), given.count, *sent),
+        *(pointer(taken), taken.count, *received),
+        given.dtype.value,
+    )
+    return Call(lib.ddl_sendrecv, arguments, recv, (given, taken))
+
+
+# ---- parts of them ----
+
+
+def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
+    """Both buffers, of one dtype; twice the same one when recv is None, which means in place."""
     if recv is None:
         buffer = as_buffer(send, "send", write=True)
         return buffer, buffer
@@ -85,9 +182,30 @@ def _pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
     return source, target
 
 
-def _expect(argument: str, count: int, expected: int, reason: str) -> None:
+def expect(argument: str, count: int, expected: int, reason: str) -> None:
+    """Refuse another count than the expected one."""
     if count != expected:
         raise InvalidArgument(f"{argument}: {count} elements, expected {expected}: {reason}")
+
+
+def op_value(name: str) -> int:
+    """The ddl_op of this name."""
+    try:
+        return OPS[name]
+    except (KeyError, TypeError):
+        raise InvalidArgument(f"op: {name!r} is none of {', '.join(OPS)}") from None
+
+
+def root_rank(root: SupportsIndex, size: int) -> int:
+    return integer(root, "root", 0, size - 1)
+
+
+def pointer(buffer: Buffer) -> Any:
+    return ffi.cast("void *", buffer.address)
+
+
+def _pointers(source: Buffer, target: Buffer) -> tuple[Any, Any]:
+    return pointer(source), pointer(target)
 
 
 def _block(argument: str, whole: Buffer, size: int) -> int:
@@ -99,16 +217,14 @@ def _block(argument: str, whole: Buffer, size: int) -> int:
     return count
 
 
-def _op(name: str) -> int:
-    try:
-        return OPS[name]
-    except (KeyError, TypeError):
-        raise InvalidArgument(f"op: {name!r} is none of {', '.join(OPS)}") from None
+def _gathered(send: Any, recv: Any, size: int) -> tuple[Buffer, Buffer, int]:
+    """Both buffers and the count of elements that each rank gives."""
+    source, target = pair(send, recv)
+    if recv is None:
+        return source, target, _block("send", source, size)
+    expect("recv", target.count, size * source.count, f"{size} blocks like send")
+    return source, target, source.count
 
 
-def _pointer(buffer: Buffer) -> Any:
-    return ffi.cast("void *", buffer.address)
-
-
-def _pointers(source: Buffer, target: Buffer) -> tuple[Any, Any]:
-    return _pointer(source), _pointer(target)
+def _source(source: SupportsIndex | None, size: int) -> int:
+    return lib.DDL_ANY_SOURCE if source is None else integer(source, "source", 0, size - 1)

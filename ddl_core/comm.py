@@ -4,157 +4,181 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, forks
+from ddl_core import config as configs
+from ddl_core import options as all_options
 from ddl_core._lib import check, ffi, lib, to_error
 from ddl_core.arguments import Call
+from ddl_core.config import INT_MAX, Config, integer
 from ddl_core.errors import DdlError, InvalidState
-from ddl_core.work import Work
+from ddl_core.group import Collection, Group
+from ddl_core.operations import Operations
+from ddl_core.operations_async import AsyncOperations
+from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ddl_core.endpoint import Endpoint
+    from ddl_core.options import AsyncMessageOptions, MessageOptions
 
 _INPROGRESS = 1  # ddl_status
 _CLOSE_PATIENCE = 2.0  # seconds for other threads to leave the library after an abort
 
 _log = logging.getLogger("ddl_core")
 
-Array = TypeVar("Array")
+Result = TypeVar("Result")
 
 
-class Comm:
+class Comm(Operations, AsyncOperations):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
-    All members call the same operations in the same order, with equal counts, dtypes, ops and
-    roots; a difference raises Mismatch on all of them. Arrays are C-contiguous ones in host memory,
-    of dtype int8, uint8, int32, int64, float16, bfloat16, float32 or float64, given as NumPy
-    arrays or by the buffer protocol, DLPack or `__array_interface__`.
+    All members call the same collective operations in the same order, with equal counts, dtypes,
+    ops and roots; a difference raises Mismatch on all of them. Messages (send, recv) go beside
+    them. Arrays are C-contiguous ones in host memory, of any shape, given as NumPy arrays or by the
+    buffer protocol, DLPack or `__array_interface__`; their dtypes are bool, signed and unsigned
+    integers of 8 to 64 bits, float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2,
+    complex64 and complex128, the NumPy types of ml_dtypes included. send and recv of a call have
+    the same dtype. Results are bit-identical on all ranks and from run to run.
 
-    Every operation takes `timeout`, its own limit in seconds (None: the comm's; reaching it kills
-    the comm), raises InvalidArgument before it touches anything, and PeerLost, Mismatch, Aborted or
-    Expired when the comm dies. Waiting releases the GIL. The `..._async` forms return a Work at
-    once; their arrays must not be touched before the work is complete.
+    Every operation takes options as keywords, told in ddl_core.options: timeout (reaching it kills
+    the comm), name, and those that reduce prescale and postscale. It raises InvalidArgument, or
+    Unsupported for a dtype and op that do not go together, before it touches anything, and
+    PeerLost, Mismatch, Aborted or Expired when the comm dies. Waiting releases the GIL. The
+    `..._async` forms return a Work at once, and take `queued` as well: see `completed`.
 
     rank, size               this process in the group
     local_rank, local_size   the same among the members proven to share this one's memory
     """
 
-    def __init__(self, handle: Any, endpoint: Endpoint, *, owns_endpoint: bool = False) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        endpoint: Endpoint,
+        *,
+        owns_endpoint: bool = False,
+        parent: Comm | None = None,
+    ) -> None:
         self._handle = handle
         self._endpoint = endpoint
         self._owns_endpoint = owns_endpoint
+        self._parent = parent  # kept: it may own the endpoint
         self._forks = forks.count
         # Guards _handle and _inside, the number of threads that are in the library with it. Its
         # lock is recursive: a signal handler may call abort.
         self._idle = threading.Condition()
         self._inside = 0
         self._dropped: list[tuple[Any, object]] = []  # works given up while pending, their arrays
+        self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
+        self._queued: dict[Any, Work[Any]] = {}  # not yet reported
+        self._collections: weakref.WeakSet[Collection] = weakref.WeakSet()
         self.rank: int = lib.ddl_comm_rank(handle)
         self.size: int = lib.ddl_comm_size(handle)
         self.local_rank: int = lib.ddl_comm_local_rank(handle)
         self.local_size: int = lib.ddl_comm_local_size(handle)
 
-    # ---- operations ----
+    # ---- operations: see Operations, and AsyncOptions for the ..._async forms ----
 
-    def allreduce(
+    def recv(
         self,
-        send: Array,
-        recv: Array | None = None,
+        array: Any,
+        source: SupportsIndex | None = None,
         *,
-        op: str = "sum",
-        timeout: float | None = None,
-    ) -> Array:
-        """recv[i] = op over all ranks of send[i]; returns recv. Both have the same count and dtype.
+        tag: SupportsIndex = 0,
+        **options: Unpack[MessageOptions],
+    ) -> int:
+        """Receive from rank source, or from any (None), into array; returns the rank it came from.
 
-        op is "sum", "average", "min", "max" or "product". Without recv the result replaces send,
-        which is returned.
+        Takes the oldest message with this tag that no other receive has taken. Count and dtype are
+        those of the sender; a difference raises Mismatch.
         """
-        return self._run(arguments.allreduce(send, recv, op), timeout)
+        call = arguments.recv(array, source, tag, self.size)
+        self._run(call, options)
+        return int(call.sender[0])
 
-    def allreduce_async(
-        self,
-        send: Array,
-        recv: Array | None = None,
-        *,
-        op: str = "sum",
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Start `allreduce`."""
-        return self._start(arguments.allreduce(send, recv, op), timeout)
+    def group(self) -> Group:
+        """A new group, for operations to be submitted as one."""
+        return Group(self)
 
-    def reduce_scatter(
-        self,
-        send: Array,
-        recv: Array | None = None,
-        *,
-        op: str = "sum",
-        timeout: float | None = None,
-    ) -> Array:
-        """recv[i] = op over all ranks of send[rank * count + i], for i < count; returns recv.
+    # ---- further comms ----
 
-        send holds size * count elements, recv count of the same dtype. Without recv the result lies
-        at rank * count of send, whose other blocks stay as they were; send is returned.
+    def split(
+        self, color: SupportsIndex | None, key: SupportsIndex = 0, config: Config | None = None
+    ) -> Comm | None:
+        """A comm of the members that give the same color, ranked by key, then by their rank here.
+
+        color is 0 or more; None takes part but joins none, and None is returned. An operation of
+        this comm: all members call it. Otherwise as `Endpoint.connect`. Closing a comm that `init`
+        made closes its parts as well; other parts live on.
         """
-        return self._run(arguments.reduce_scatter(send, recv, op, self.size), timeout)
+        chosen = -1 if color is None else integer(color, "color", 0, INT_MAX)
+        order = integer(key, "key", -INT_MAX - 1, INT_MAX)
+        own = configs.native(config)
+        return self._derive(lib.ddl_comm_split, chosen, order, own)
 
-    def reduce_scatter_async(
-        self,
-        send: Array,
-        recv: Array | None = None,
-        *,
-        op: str = "sum",
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Start `reduce_scatter`."""
-        return self._start(arguments.reduce_scatter(send, recv, op, self.size), timeout)
+    def subset(self, ranks: Sequence[SupportsIndex], config: Config | None = None) -> Comm:
+        """A comm of the members whose ranks here are listed, in that order. Only these call it,
+        with equal lists. Otherwise as `split`."""
+        listed = [integer(r, f"ranks[{i}]", 0, self.size - 1) for i, r in enumerate(ranks)]
+        own = configs.native(config)
+        part = self._derive(lib.ddl_comm_subset, ffi.new("int[]", listed), len(listed), own)
+        assert part is not None
+        return part
 
-    def allgather(
-        self, send: Array, recv: Array | None = None, *, timeout: float | None = None
-    ) -> Array:
-        """recv[r * count + i] = rank r's send[i], for i < count; returns recv.
+    def duplicate(self, config: Config | None = None) -> Comm:
+        """A second comm of the same members in the same order, with operations of its own. All
+        members call it. Otherwise as `split`."""
+        twin = self._derive(lib.ddl_comm_duplicate, configs.native(config))
+        assert twin is not None
+        return twin
 
-        send holds count elements, recv size * count of the same dtype. Without recv, send holds
-        size * count elements, this rank's own at rank * count; it is filled and returned.
+    # ---- completion ----
+
+    def fd(self) -> int:
+        """A descriptor that is readable while `completed` has something to give, for select and
+        asyncio: always the same, and the comm's own. Neither read nor close it."""
+        slot = ffi.new("int *")
+        with self._held() as handle:
+            check(lib.ddl_comm_fd(handle, slot))
+        return int(slot[0])
+
+    def completed(self, limit: int = 64, timeout: float | None = None) -> list[Work[Any]]:
+        """Up to limit finished works that were started with queued=True, in the order they
+        completed, each once. Waits until there is at least one.
+
+        timeout: seconds, 0 only looks; None: no limit.
+        Raises TimedOut after `timeout`, and InvalidState when no queued work is pending or
+        finished. What the works ended with is told by their `wait`.
         """
-        return self._run(arguments.allgather(send, recv, self.size), timeout)
+        limit = integer(limit, "limit", 1, 2**16)
+        slots, taken = ffi.new("ddl_work *[]", limit), ffi.new("int *")
 
-    def allgather_async(
-        self, send: Array, recv: Array | None = None, *, timeout: float | None = None
-    ) -> Work[Array]:
-        """Start `allgather`."""
-        return self._start(arguments.allgather(send, recv, self.size), timeout)
+        def take(milliseconds: int) -> int:
+            with self._held() as handle:
+                status: int = lib.ddl_comm_completed(
+                    handle, slots, ffi.NULL, limit, milliseconds, taken
+                )
+                return status
 
-    def broadcast(self, array: Array, root: int = 0, *, timeout: float | None = None) -> Array:
-        """array[i] on every rank = root's array[i]; returns array."""
-        return self._run(arguments.broadcast(array, root, self.size), timeout)
-
-    def broadcast_async(
-        self, array: Array, root: int = 0, *, timeout: float | None = None
-    ) -> Work[Array]:
-        """Start `broadcast`."""
-        return self._start(arguments.broadcast(array, root, self.size), timeout)
-
-    def barrier(self, *, timeout: float | None = None) -> None:
-        """Return on no rank before every rank has called it."""
-        self._run(arguments.barrier(), timeout)
-
-    def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
-        """Start `barrier`."""
-        return self._start(arguments.barrier(), timeout)
+        check(wait_in_slices(take, timeout, "no queued work has completed"))
+        with self._queue_lock:
+            return [self._queued.pop(slots[i]) for i in range(taken[0])]
 
     # ---- life ----
 
     @property
     def error(self) -> DdlError | None:
         """What killed this comm (sticky), None while it works. InvalidState when it is closed."""
-        handle = self._hold()
-        try:
+        with self._held() as handle:
             status = lib.ddl_comm_status(handle)
             return to_error(status) if status != 0 else None
-        finally:
-            self._leave()
 
     @property
     def closed(self) -> bool:
@@ -164,15 +188,12 @@ class Comm:
     def abort(self, reason: str = "") -> None:
         """Kill the comm everywhere: pending and later operations of all members raise Aborted with
         this reason. At any time, from any thread; does not block."""
-        handle = self._hold()
-        try:
+        with self._held() as handle:
             check(lib.ddl_comm_abort(handle, reason.encode()))
-        finally:
-            self._leave()
 
     def close(self) -> None:
         """Leave the group. Pending works end with Aborted first. Calling it again does nothing."""
-        if self._forks != forks.count:
+        if self._inherited():
             return  # the parent's: neither its threads nor its memory are here
         with self._idle:
             handle, self._handle = self._handle, None
@@ -183,8 +204,13 @@ class Comm:
                 if not self._idle.wait_for(lambda: self._inside == 0, _CLOSE_PATIENCE):
                     _log.warning("%r: a thread is still in the library; not freed", self)
                     return
+        if not self._close_groups(handle):
+            _log.warning("%r: a group is still under way; not freed", self)
+            return
         lib.ddl_comm_destroy(handle)
         self._reap()
+        self._queued.clear()
+        self._parent = None
         if self._owns_endpoint:
             self._endpoint.close()
 
@@ -208,41 +234,81 @@ class Comm:
 
     # ---- calls ----
 
-    def _run(self, call: Call[Array], timeout: float | None) -> Array:
-        options = arguments.options(timeout)
-        handle = self._hold()
-        try:
-            check(call.function(handle, *call.arguments, options, ffi.NULL))
-        finally:
-            self._leave()
+    def _run(self, call: Call[Result], options: MessageOptions) -> Result:
+        native = all_options.native(options)
+        with self._held() as handle:
+            check(call.function(handle, *call.arguments, native.pointer, ffi.NULL))
         return call.result
 
-    def _start(self, call: Call[Array], timeout: float | None) -> Work[Array]:
-        options = arguments.options(timeout)
+    def _start(self, call: Call[Result], options: AsyncMessageOptions) -> Work[Result]:
+        native = all_options.native(options)
+        queued = options.get("queued", False)
         slot = ffi.new("ddl_work **")
-        handle = self._hold()
-        try:
+        with self._held() as handle, self._queue_lock if queued else nullcontext():
             if self._dropped:
                 self._reap()
-            check(call.function(handle, *call.arguments, options, slot))
-            return Work(self, slot[0], call.result, call.keep)
+            check(call.function(handle, *call.arguments, native.pointer, slot))
+            work = Work(self, slot[0], call)
+            if queued:
+                self._queued[slot[0]] = work
+        return work
+
+    def _derive(self, function: Any, *arguments: Any) -> Comm | None:
+        def create(_endpoint: Any, slot: Any) -> int:
+            with self._held() as handle:
+                status: int = function(handle, *arguments, slot)
+                return status
+
+        return self._endpoint._join(create, parent=self)
+
+    def _collection(self) -> Collection:
+        slot = ffi.new("ddl_group **")
+        with self._held() as handle:
+            check(lib.ddl_group_create(handle, slot))
+            collection = Collection(self, slot[0])
+        self._collections.add(collection)
+        return collection
+
+    def _close_groups(self, handle: Any) -> bool:
+        """Destroy the groups, which must not outlive the comm; those under way end with Aborted
+        first. Whether they did."""
+        collections = list(self._collections)
+        deadline = time.monotonic() + _CLOSE_PATIENCE
+        while collections and self._under_way(collections):
+            lib.ddl_comm_abort(handle, b"closed while a group was under way")
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        for collection in collections:
+            collection.destroy()
+        return True
+
+    def _under_way(self, collections: list[Collection]) -> bool:
+        self._reap()
+        return bool(self._dropped) or any(c.under_way() for c in collections)
+
+    @contextmanager
+    def _held(self) -> Iterator[Any]:
+        handle = self._enter()
+        if handle is None:
+            raise InvalidState("the comm is closed")
+        try:
+            yield handle
         finally:
             self._leave()
 
     def _enter(self) -> Any:
         """Count this thread as inside; the handle, or None (and not counted) when closed."""
-        if self._forks != forks.count:
+        if self._inherited():
             raise InvalidState("this process was forked from the one that made the comm")
         with self._idle:
             if self._handle is not None:
                 self._inside += 1
             return self._handle
 
-    def _hold(self) -> Any:
-        handle = self._enter()
-        if handle is None:
-            raise InvalidState("the comm is closed")
-        return handle
+    def _inherited(self) -> bool:
+        """Whether this process was forked from the one that made the comm."""
+        return self._forks != forks.count
 
     def _leave(self) -> None:
         with self._idle:
@@ -252,7 +318,7 @@ class Comm:
 
     def _release(self, work: Any, keep: object) -> None:
         """Take back a work that nobody refers to any more."""
-        if self._forks != forks.count:
+        if self._inherited():
             return
         if lib.ddl_work_test(work) == _INPROGRESS:
             self._dropped.append((work, keep))

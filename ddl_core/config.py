@@ -6,11 +6,13 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
+from ddl_core._lib import ffi
 from ddl_core.errors import InvalidArgument
 
 LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
+INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ class Config:
             "operation_timeout_ms": milliseconds(self.operation_timeout, "operation_timeout"),
             "segment_bytes": integer(self.segment_bytes, "segment_bytes", 0, 2**64 - 1),
         }
+
+
+def native(config: Config | None) -> Any:
+    """The ddl_comm_config."""
+    size = {"struct_size": ffi.sizeof("ddl_comm_config")}
+    return ffi.new("ddl_comm_config *", size | (config or Config()).fields())
 
 
 def _link_bits(links: Iterable[str] | None) -> int:

@@ -11,8 +11,8 @@ from ddl_core.errors import InvalidArgument
 class DType:
     """One element type.
 
-    `value` is the ddl_dtype, `name` NumPy's name of the type (bfloat16: the one of ml_dtypes),
-    `dlpack` DLPack's (type code, bits).
+    `value` is the ddl_dtype, `name` NumPy's name of the type (bfloat16 and the float8 ones: that of
+    ml_dtypes), `dlpack` DLPack's (type code, bits).
     """
 
     name: str
@@ -21,17 +21,27 @@ class DType:
     dlpack: tuple[int, int]
 
 
-_INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4  # DLDataTypeCode
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6  # DLDataTypeCode
+_FLOAT8_E4M3FN, _FLOAT8_E5M2 = 10, 12
 
 TABLE = (
+    DType("bool", 1, 1, (_BOOL, 8)),
     DType("int8", 2, 1, (_INT, 8)),
     DType("uint8", 3, 1, (_UINT, 8)),
+    DType("int16", 4, 2, (_INT, 16)),
+    DType("uint16", 5, 2, (_UINT, 16)),
     DType("int32", 6, 4, (_INT, 32)),
+    DType("uint32", 7, 4, (_UINT, 32)),
     DType("int64", 8, 8, (_INT, 64)),
+    DType("uint64", 9, 8, (_UINT, 64)),
     DType("float16", 10, 2, (_FLOAT, 16)),
     DType("bfloat16", 11, 2, (_BFLOAT, 16)),
     DType("float32", 12, 4, (_FLOAT, 32)),
     DType("float64", 13, 8, (_FLOAT, 64)),
+    DType("float8_e4m3fn", 14, 1, (_FLOAT8_E4M3FN, 8)),
+    DType("float8_e5m2", 15, 1, (_FLOAT8_E5M2, 8)),
+    DType("complex64", 16, 8, (_COMPLEX, 64)),
+    DType("complex128", 17, 16, (_COMPLEX, 128)),
 )
 
 _BY_NAME = {dtype.name: dtype for dtype in TABLE}

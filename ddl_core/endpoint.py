@@ -10,13 +10,12 @@ from concurrent.futures import Future, InvalidStateError
 from types import TracebackType
 from typing import Any
 
+from ddl_core import config as configs
 from ddl_core import forks
 from ddl_core._lib import check, ffi, lib
 from ddl_core.comm import Comm
-from ddl_core.config import Config, integer
+from ddl_core.config import INT_MAX, Config, integer
 from ddl_core.errors import InvalidState
-
-_INT_MAX = 2**31 - 1
 
 
 class Endpoint:
@@ -78,13 +77,13 @@ class Endpoint:
         views = [ffi.from_buffer(address) for address in addresses]
         pointers = ffi.new("void *[]", views)
         lengths = ffi.new("size_t[]", [len(address) for address in addresses])
-        own = _comm_config(config)
+        own = configs.native(config)
 
         def create(handle: Any, slot: Any) -> int:
             status: int = lib.ddl_comm_create(handle, pointers, lengths, rank, size, own, slot)
             return status
 
-        return self._join(create, owned)
+        return self._join_all(create, owned)
 
     def rendezvous(
         self,
@@ -101,16 +100,16 @@ class Endpoint:
         What is left out is taken from DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE; without these, a comm
         of size 1. Otherwise like `connect`.
         """
-        rank = integer(rank, "rank", -1, _INT_MAX)
-        size = integer(size, "size", 0, _INT_MAX)
+        rank = integer(rank, "rank", -1, INT_MAX)
+        size = integer(size, "size", 0, INT_MAX)
         where = _c_string(url)
-        own = _comm_config(config)
+        own = configs.native(config)
 
         def create(handle: Any, slot: Any) -> int:
             status: int = lib.ddl_rendezvous(handle, where, rank, size, own, slot)
             return status
 
-        return self._join(create, owned)
+        return self._join_all(create, owned)
 
     def close(self) -> None:
         """Close its comms, its ports and its thread. Calling it again does nothing."""
@@ -153,16 +152,30 @@ class Endpoint:
             raise InvalidState("the endpoint is closed")
         return self._handle
 
-    def _join(self, create: Callable[[Any, Any], int], owned: bool) -> Comm:
+    def _join_all(self, create: Callable[[Any, Any], int], owned: bool) -> Comm:
+        comm = self._join(create, owned=owned)
+        assert comm is not None
+        return comm
+
+    def _join(
+        self,
+        create: Callable[[Any, Any], int],
+        *,
+        owned: bool = False,
+        parent: Comm | None = None,
+    ) -> Comm | None:
+        """The comm that `create(endpoint, slot)` makes; None if it makes none."""
         with self._lock:
             handle = self._live()
             self._joining += 1
 
-        def join() -> Comm:
+        def join() -> Comm | None:
             try:
                 slot = ffi.new("ddl_comm **")
                 check(create(handle, slot))
-                comm = Comm(slot[0], self, owns_endpoint=owned)
+                if slot[0] == ffi.NULL:
+                    return None
+                comm = Comm(slot[0], self, owns_endpoint=owned, parent=parent)
                 with self._lock:
                     self._comms.add(comm)
                     closed = self._handle is None
@@ -180,12 +193,12 @@ class Endpoint:
         return _interruptible(join)
 
 
-def _interruptible(join: Callable[[], Comm]) -> Comm:
+def _interruptible(join: Callable[[], Comm | None]) -> Comm | None:
     """Run `join` so that Ctrl-C ends the wait, which may take minutes: in a thread of its own when
     this is the main one, since only Python code of that notices signals."""
     if threading.current_thread() is not threading.main_thread():
         return join()
-    future: Future[Comm] = Future()
+    future: Future[Comm | None] = Future()
 
     def run() -> None:
         try:
@@ -197,25 +210,22 @@ def _interruptible(join: Callable[[], Comm]) -> Comm:
             try:
                 future.set_result(comm)
             except InvalidStateError:  # nobody waits any more
-                comm.close()
+                if comm is not None:
+                    comm.close()
 
     threading.Thread(target=run, name="ddl-join", daemon=True).start()
     try:
         return future.result()
     except KeyboardInterrupt:
         if not future.cancel() and future.exception() is None:
-            future.result().close()
+            comm = future.result()
+            if comm is not None:
+                comm.close()
         raise
 
 
 def _c_string(text: str | None) -> Any:
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())
-
-
-def _comm_config(config: Config | None) -> Any:
-    fields = (config or Config()).fields()
-    size = {"struct_size": ffi.sizeof("ddl_comm_config")}
-    return ffi.new("ddl_comm_config *", size | fields)
 
 
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()

@@ -26,7 +26,7 @@ static house *the_house(void)
         ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
         REQUIRE(ddl__endpoint_create(&config, &h.endpoint) == DDL_OK, "%s", ddl__message());
         REQUIRE(ddl__endpoint_enter(h.endpoint, h.comm, &h.seat) == DDL_OK, "%s", ddl__message());
-        h.arena = ddl__arena_create(1, 4096);
+        h.arena = ddl__arena_create(1, 4096, 4096);
         REQUIRE(h.arena, "%s", ddl__message());
     }
     return &h;
@@ -40,7 +40,7 @@ static bool fits(const house *h, const ddl__hello *hello, bool local)
            ddl__digest_equal(hello->endpoint, right.endpoint) &&
            ddl__digest_equal(hello->job, right.job) &&
            (local ? hello->door == DDL__DOOR_SHM || hello->door == DDL__DOOR_INPROC
-                  : hello->door == DDL__DOOR_TCP);
+                  : hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES);
 }
 
 /* The answer at the door to a whole hello. */

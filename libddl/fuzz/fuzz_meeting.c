@@ -1,17 +1,19 @@
 /* The meeting of a comm of two, one of whom says anything. As rank 0 we are dialed, by a stranger
- * and then by the right one, who must get the place that the stranger could not take. As rank 1 we
- * dial, and are answered with altered answers and altered memory. */
+ * and by the right one, who must get the place that the stranger could not take; over TCP by a
+ * second connection, for messages. As rank 1 we dial, and are answered with altered answers and
+ * altered memory. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "comm/meet.h"
 #include "door.h"
 
-enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 2, MORE = 64 };
+enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };
 
 typedef struct stage {
     ddl_endpoint *endpoint;
@@ -34,8 +36,8 @@ static stage *the_stage(void)
     ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
     REQUIRE(ddl__endpoint_create(&config, &s.endpoint) == DDL_OK, "%s", ddl__message());
     REQUIRE(ddl__endpoint_enter(s.endpoint, s.comm, &s.seat) == DDL_OK, "%s", ddl__message());
-    s.own = ddl__arena_create(2, ARENA);
-    s.theirs = ddl__arena_create(2, ARENA);
+    s.own = ddl__arena_create(2, ARENA, ARENA);
+    s.theirs = ddl__arena_create(2, ARENA, ARENA);
     s.slots = ddl__slots_create(SLOT, 1);
     s.peer = *ddl__endpoint_address(s.endpoint);
     s.peer.endpoint.words[0]++;
@@ -56,32 +58,56 @@ static int make_memory(const stage *s, input *in)
     unsigned how = input_byte(in) % 4;
     if (how < 2)
         return how ? -1 : dup(ddl__arena_fd(s->theirs));
-    unsigned char bytes[3 * 4096];
+    unsigned char header[HEADER];
+    struct stat right;
     int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ssize_t n = pread(ddl__arena_fd(s->theirs), bytes, sizeof bytes, 0);
-    REQUIRE(fd >= 0 && n > HEADER, "%s", strerror(errno));
-    input_alter(in, bytes, HEADER);
-    REQUIRE(write(fd, bytes, (size_t)n) == n, "%s", strerror(errno));
+    REQUIRE(fd >= 0 && !fstat(ddl__arena_fd(s->theirs), &right) && !ftruncate(fd, right.st_size) &&
+                pread(ddl__arena_fd(s->theirs), header, HEADER, 0) == HEADER,
+            "%s", strerror(errno));
+    input_alter(in, header, HEADER);
+    REQUIRE(pwrite(fd, header, HEADER, 0) == HEADER, "%s", strerror(errno));
     if (how == 2)
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
     return fd;
 }
 
-/* What a link makes of whatever comes next. */
+/* By rank; of the two, only the other's are ever made. */
+typedef struct met {
+    ddl__link *links[2], *messages[2];
+} met;
+
+/* What a link makes of whatever comes next, from the other end of its connection if we have it. */
 static void use_link(ddl__link *link, int fd, input *in)
 {
     unsigned char bytes[MORE];
     ddl__signature signature = {{1, 2}};
     size_t n = input_run(in, bytes, sizeof bytes);
-    REQUIRE(link->state == DDL__LINK_OPEN, "state %d", link->state);
     if (fd >= 0 && n)
         send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    link->ops->next(link, &signature, &n);
     link->ops->peek(link, 16, &signature);
     link->ops->attend(link);
-    link->ops->destroy(link);
 }
 
-static void meet(const stage *s, int rank, uint32_t kinds, ddl__link **links)
+static void use_links(const met *m, int peer, int fd, int messages_fd, input *in)
+{
+    ddl__link *link = m->links[peer], *messages = m->messages[peer];
+    REQUIRE(link->state == DDL__LINK_OPEN && messages->state == DDL__LINK_OPEN, "states %d, %d",
+            link->state, messages->state);
+    REQUIRE(!link->ops->shared || messages == ddl__shm_link_beside(link), "not the one beside");
+    use_link(messages, messages_fd, in);
+    use_link(link, fd, in);
+}
+
+static void drop_links(const met *m, int peer)
+{
+    if (m->messages[peer])
+        m->messages[peer]->ops->destroy(m->messages[peer]);
+    if (m->links[peer])
+        m->links[peer]->ops->destroy(m->links[peer]);
+}
+
+static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
 {
     ddl__address addresses[2];
     addresses[rank] = *ddl__endpoint_address(s->endpoint);
@@ -97,13 +123,17 @@ static void meet(const stage *s, int rank, uint32_t kinds, ddl__link **links)
                             .deadline = start + PATIENCE_NS,
                             .arena = s->own,
                             .slots = s->slots,
-                            .links = links};
+                            .links = m->links,
+                            .messages = m->messages};
     ddl__message_clear();
     ddl_status status = ddl__meet(&meeting);
     REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());
-    REQUIRE(!links[rank] && !links[!rank] == (status != DDL_OK), "status %d", status);
+    REQUIRE(!m->links[rank] && !m->messages[rank], "a link to ourselves");
+    REQUIRE(!m->messages[!rank] == (status != DDL_OK), "status %d", status);
+    REQUIRE(m->links[!rank] || !m->messages[!rank], "a second link without a first one");
     REQUIRE(status == DDL_OK || (rank == 1 && ddl__message()[0]), "status %d: %s", status,
             ddl__message());
+    return status == DDL_OK;
 }
 
 /* ------------------------------------------------------------------------------------- we are
@@ -120,9 +150,46 @@ static bool knock(int fd, const ddl__hello *hello, int memory)
     return answer.status == DDL_INPROGRESS;
 }
 
+/* The right one. Over TCP it comes again when it has been answered; should the stranger have its
+ * place, it completes what that one began. */
+typedef struct member {
+    const stage *stage;
+    int fd, second;
+    bool in; /* with the first connection */
+} member;
+
+static void *come_again(void *argument)
+{
+    member *m = argument;
+    const stage *s = m->stage;
+    ddl__hello answer, hello = right_hello(s->endpoint, s->comm, DDL__DOOR_MESSAGES);
+    REQUIRE(ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
+            strerror(errno));
+    m->in = answer.status == DDL_OK;
+    m->second = dial(s->endpoint, false);
+    REQUIRE(knock(m->second, &hello, -1), "the second connection is not let in");
+    return NULL;
+}
+
+/* Over TCP the meeting lasts until the second connection is there. */
+static void meet_both(const stage *s, bool local, member *m, met *made)
+{
+    ddl__hello answer;
+    pthread_t thread;
+    if (!local) {
+        REQUIRE(!pthread_create(&thread, NULL, come_again, m), "no thread");
+        meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, made);
+        pthread_join(thread, NULL);
+        return;
+    }
+    meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, made);
+    m->in = ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now());
+    REQUIRE(!m->in || answer.status == DDL_OK, "the right one is refused: %s", answer.text);
+}
+
 static void run_dialed(const stage *s, input *in)
 {
-    ddl__link *links[2] = {NULL};
+    met made = {0};
     bool local = input_byte(in) % 2;
     ddl__hello hello = right_hello(s->endpoint, s->comm, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
     ddl__hello right = hello;
@@ -139,18 +206,17 @@ static void run_dialed(const stage *s, input *in)
         else
             REQUIRE(knock(fds[i], &right, local ? whole : -1), "the right one is not let in");
     }
-    int stranger = fds[late], member = fds[!late];
-    meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, links);
-    bool is_stranger = false;
-    ddl__hello answer;
-    if (!ddl__recv_all(member, &answer, sizeof answer, ddl__now()))
-        is_stranger = true; /* who did fit, and was first */
-    else
-        REQUIRE(answer.status == DDL_OK, "the right one is refused: %s", answer.text);
-    use_link(links[1], is_stranger ? stranger : member, in);
+    int stranger = fds[late];
+    member m = {.stage = s, .fd = fds[!late], .second = -1};
+    meet_both(s, local, &m, &made);
+    /* Either of the two may have either connection over TCP; the stranger has one at most. */
+    use_links(&made, 1, m.in ? m.fd : stranger, m.second, in);
+    drop_links(&made, 1);
     close(stranger);
-    close(member);
+    close(m.fd);
     close(whole);
+    if (m.second >= 0)
+        close(m.second);
     if (memory >= 0)
         close(memory);
 }
@@ -222,7 +288,7 @@ static call make_call(const stage *s, input *in)
 static void run_dialing(const stage *s, input *in)
 {
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_TCP | DDL_LINK_SHM};
-    ddl__link *links[2] = {NULL};
+    met made = {0};
     uint32_t allowed = kinds[input_byte(in) % 3];
     host h = {.stage = s, .stop = eventfd(0, EFD_CLOEXEC)};
     for (int i = 0; i < CALLS; i++)
@@ -230,15 +296,18 @@ static void run_dialing(const stage *s, input *in)
     input_run(in, h.more, sizeof h.more);
     pthread_t thread;
     REQUIRE(h.stop >= 0 && !pthread_create(&thread, NULL, answer_all, &h), "no thread");
-    meet(s, 1, allowed, links);
+    bool all = meet(s, 1, allowed, &made);
     eventfd_write(h.stop, 1);
     pthread_join(thread, NULL);
-    if (links[0]) {
-        REQUIRE(ddl__hello_check(&h.calls[0].answers[1]) == DDL_OK ||
-                    ddl__hello_check(&h.calls[1].answers[1]) == DDL_OK,
-                "let in by what is no answer");
-        use_link(links[0], -1, in);
+    if (made.links[0]) {
+        bool answered = false;
+        for (int i = 0; i < CALLS; i++)
+            answered = answered || ddl__hello_check(&h.calls[i].answers[1]) == DDL_OK;
+        REQUIRE(answered, "let in by what is no answer");
     }
+    if (all)
+        use_links(&made, 0, -1, -1, in);
+    drop_links(&made, 0);
     for (int i = 0; i < CALLS; i++)
         if (h.calls[i].memory >= 0)
             close(h.calls[i].memory);

@@ -1,5 +1,6 @@
 /* A peer's memory file with anything in it, and the peer's scribbling in ours, between any calls of
- * the link's verbs: nothing outside the mapped memory is touched, and a span is what was asked for.
+ * the verbs of a link and of the one beside it: nothing outside the mapped memory is touched, and a
+ * span is what was asked for.
  * Mappings lie between guard pages, since sanitizers know nothing of shared memory. */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,10 +13,14 @@
 #include "input.h"
 #include "net/shm.h"
 
-enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, MAPPINGS = 2, STEPS_MAX = 200 };
+enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STEPS_MAX = 200 };
 
-/* As in the arena, written down a second time: header, then the first reader's lane. */
+/* In the order of mapping: our outlets, first and private, then the peer's. */
+enum { OWN, OWN_PRIVATE, PEER, PEER_PRIVATE, MAPPINGS };
+
+/* As in the arena, written down a second time: header, then the readers' lanes. */
 enum { LANES = 128, LANE = 64 + 64 * 64, ENTRY = 64, OFFSET = 24, BYTES = 28 };
+enum { RIGHT_BESIDE = 2 * PAGE + SPANS, RIGHT_STRIDE = 2 * PAGE + PRIVATE };
 
 /* --------------------------------------------------------------------------------- guard pages */
 
@@ -66,32 +71,38 @@ static bool is_inside(unsigned mapping, const void *at, size_t bytes)
 
 /* ------------------------------------------------------------------------------------- the peer */
 
+typedef struct side {
+    ddl__link *link;
+    unsigned own, peer;                       /* mappings */
+    off_t own_outlet, peer_outlet, peer_lane; /* in the files */
+    uint64_t position;
+    ddl__link_state before;
+} side;
+
 typedef struct scene {
     input in;
     ddl__arena *own;
-    ddl__link *link;
+    side sides[2]; /* the link and the one beside it */
     int own_file, peer_file, bell;
-    uint64_t position;
-    ddl__link_state before;
 } scene;
 
-/* Overwrite short runs of a memory file's header and first lanes. */
-static void scribble(scene *s, int file)
+/* Overwrite short runs of an outlet's header and first lanes. */
+static void scribble(scene *s, int file, off_t outlet)
 {
     unsigned char memory[LANES + LANE];
     if (file < 0)
         return;
-    ssize_t n = pread(file, memory, sizeof memory, 0);
+    ssize_t n = pread(file, memory, sizeof memory, outlet);
     if (n <= 0)
         return;
     input_alter(&s->in, memory, (size_t)n);
-    REQUIRE(pwrite(file, memory, (size_t)n, 0) == n, "%s", strerror(errno));
+    REQUIRE(pwrite(file, memory, (size_t)n, outlet) == n, "%s", strerror(errno));
 }
 
 /* The right arena's header in a file of any size, sealed or not. */
 static int make_file(scene *s, const ddl__arena *right)
 {
-    static const size_t sizes[] = {0, 64, 127, 128, 4096, 8192, 8200, 65536};
+    static const size_t sizes[] = {0, 64, 127, 128, 4096, 24576, 24584, 65536};
     unsigned how = input_byte(&s->in);
     if (how < 128)
         return dup(ddl__arena_fd(right));
@@ -102,7 +113,7 @@ static int make_file(scene *s, const ddl__arena *right)
     REQUIRE(fd >= 0 && n > 0 && !ftruncate(fd, (off_t)size), "%s", strerror(errno));
     if ((size_t)n > size)
         n = (ssize_t)size;
-    uint64_t spans = size - 8192;
+    uint64_t spans = size - 2 * PAGE - RIGHT_STRIDE;
     if (how & 8)
         memcpy(header + 16, &spans, sizeof spans);
     REQUIRE(pwrite(fd, header, (size_t)n, 0) == n, "%s", strerror(errno));
@@ -112,10 +123,10 @@ static int make_file(scene *s, const ddl__arena *right)
 }
 
 /* Publish as a peer would, but say any place and length. */
-static void publish(scene *s)
+static void publish(scene *s, const side *d)
 {
-    size_t entry = LANES + 64 + (s->position + input_byte(&s->in) % 2) % 64 * ENTRY;
-    uint64_t stamp = s->position + 1 + input_byte(&s->in) % 2;
+    off_t entry = d->peer_lane + 64 + (off_t)((d->position + input_byte(&s->in) % 2) % 64 * ENTRY);
+    uint64_t stamp = d->position + 1 + input_byte(&s->in) % 2;
     uint64_t signature[2] = {1, 2};
     uint32_t place[2] = {input_word(&s->in), input_word(&s->in)};
     unsigned how = input_byte(&s->in);
@@ -123,9 +134,9 @@ static void publish(scene *s)
         place[0] = place[0] % (SPANS / 64) * 64;
     if (how & 2)
         place[1] %= 2 * PAGE;
-    pwrite(s->peer_file, signature, sizeof signature, (off_t)entry + 8);
-    pwrite(s->peer_file, place, sizeof place, (off_t)entry + OFFSET);
-    pwrite(s->peer_file, &stamp, sizeof stamp, (off_t)entry);
+    pwrite(s->peer_file, signature, sizeof signature, entry + 8);
+    pwrite(s->peer_file, place, sizeof place, entry + OFFSET);
+    pwrite(s->peer_file, &stamp, sizeof stamp, entry);
 }
 
 static void ring(scene *s)
@@ -139,89 +150,125 @@ static void ring(scene *s)
 /* ------------------------------------------------------------------------------------- the link */
 
 /* What the next entry says, so that the span asked for is mostly the one that is there. */
-static size_t wanted(scene *s)
+static size_t wanted(scene *s, const side *d)
 {
     uint32_t bytes = 0;
-    off_t at = LANES + 64 + (off_t)(s->position % 64) * ENTRY + BYTES;
+    off_t at = d->peer_lane + 64 + (off_t)(d->position % 64) * ENTRY + BYTES;
     if (input_byte(&s->in) % 8 && pread(s->peer_file, &bytes, sizeof bytes, at) == sizeof bytes)
         return bytes;
     return input_word(&s->in) % (2 * SPANS);
 }
 
-static void receive(scene *s, bool take)
+static void check_span(const side *d, const void *span, size_t bytes)
+{
+    REQUIRE(is_inside(d->peer, span, bytes), "%zu bytes that are not the peer's", bytes);
+    REQUIRE((uintptr_t)span % 8 == 0, "a span at an odd place");
+}
+
+static void receive(scene *s, side *d, bool take)
 {
     static unsigned char dst[1 << 17];
     ddl__signature signature = {{1, 2}};
-    size_t bytes = wanted(s);
-    const unsigned char *span = s->link->ops->peek(s->link, bytes, &signature);
+    size_t bytes = wanted(s, d);
+    const void *span = d->link->ops->peek(d->link, bytes, &signature);
     if (!span)
         return;
-    REQUIRE(is_inside(1, span, bytes), "%zu bytes that are not the peer's", bytes);
-    REQUIRE((uintptr_t)span % 8 == 0, "a span at an odd place");
+    check_span(d, span, bytes);
     REQUIRE(bytes <= sizeof dst, "%zu bytes", bytes);
     if (take)
-        REQUIRE(s->link->ops->take(s->link, dst, bytes, &signature), "a span has gone");
+        REQUIRE(d->link->ops->take(d->link, dst, bytes, &signature), "a span has gone");
     else
-        s->link->ops->release(s->link);
-    s->position++;
+        d->link->ops->release(d->link);
+    d->position++;
 }
 
-static void send_span(scene *s, bool lend)
+/* What is said to come next is what comes, or the peer's memory is corrupt. */
+static void look(const side *d)
+{
+    ddl__signature signature;
+    size_t bytes;
+    if (!d->link->ops->next(d->link, &signature, &bytes))
+        return;
+    const void *span = d->link->ops->peek(d->link, bytes, &signature);
+    if (span)
+        check_span(d, span, bytes);
+    else
+        REQUIRE(d->link->state == DDL__LINK_LOST, "state %d", d->link->state);
+}
+
+static void send_span(scene *s, const side *d, bool lend)
 {
     static const unsigned char memory[SPANS];
     ddl__signature signature = {{3, 4}};
-    size_t bytes = 1 + input_length(&s->in, SPANS);
+    ddl__link *link = d->link;
+    size_t bytes = 1 + input_length(&s->in, d->own == OWN ? SPANS : PRIVATE);
     if (lend) {
-        s->link->ops->lend(&s->link, 1, memory, bytes, &signature);
+        link->ops->lend(&link, 1, memory, bytes, &signature);
         return;
     }
-    void *span = s->link->ops->reserve(&s->link, 1, bytes);
+    void *span = link->ops->reserve(&link, 1, bytes);
     if (!span)
         return;
-    REQUIRE(bytes <= 32 || is_inside(0, span, bytes), "%zu bytes that are not ours", bytes);
+    REQUIRE(bytes <= 32 || is_inside(d->own, span, bytes), "%zu bytes that are not ours", bytes);
     memset(span, 1, bytes);
-    s->link->ops->publish(&s->link, 1, span, bytes, &signature);
+    link->ops->publish(&link, 1, span, bytes, &signature);
+}
+
+static void check_state(side *d)
+{
+    const ddl__link *link = d->link;
+    REQUIRE(memchr(link->reason, 0, sizeof link->reason), "a reason without an end");
+    REQUIRE(d->before == DDL__LINK_OPEN || link->state != DDL__LINK_OPEN, "open again after %d",
+            d->before);
+    REQUIRE(link->state != DDL__LINK_LOST || link->reason[0], "lost without a reason");
+    d->before = link->state;
 }
 
 static void step(scene *s)
 {
-    ddl__link *link = s->link;
-    switch (input_byte(&s->in) % 12) {
-    case 0: scribble(s, s->peer_file); break;
-    case 1: scribble(s, s->own_file); break;
-    case 2: publish(s); break;
+    enum { KINDS = 13 };
+    unsigned what = input_byte(&s->in);
+    side *d = &s->sides[what / KINDS % 2];
+    ddl__link *link = d->link;
+    switch (what % KINDS) {
+    case 0: scribble(s, s->peer_file, d->peer_outlet); break;
+    case 1: scribble(s, s->own_file, d->own_outlet); break;
+    case 2: publish(s, d); break;
     case 3: ring(s); break;
-    case 4: receive(s, true); break;
-    case 5: receive(s, false); break;
+    case 4: receive(s, d, true); break;
+    case 5: receive(s, d, false); break;
     case 6: link->ops->attend(link); break;
-    case 7: send_span(s, true); break;
-    case 8: send_span(s, false); break;
+    case 7: send_span(s, d, true); break;
+    case 8: send_span(s, d, false); break;
     case 9: link->ops->sleeping(link, input_byte(&s->in) % 2); break;
     case 10: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
+    case 11: look(d); break;
     default:
         link->ops->owes(link);
         link->ops->flush(link);
         break;
     }
-    REQUIRE(memchr(link->reason, 0, sizeof link->reason), "a reason without an end");
-    REQUIRE(s->before == DDL__LINK_OPEN || link->state != DDL__LINK_OPEN, "open again after %d",
-            s->before);
-    REQUIRE(link->state != DDL__LINK_LOST || link->reason[0], "lost without a reason");
-    s->before = link->state;
+    check_state(&s->sides[0]);
+    check_state(&s->sides[1]);
 }
 
-static void run_link(scene *s, ddl__arena *peer, int bell)
+static void run_links(scene *s, ddl__arena *peer, unsigned number, int bell)
 {
-    s->link = ddl__shm_link_create(s->own, 0, peer, input_byte(&s->in) % 4, bell, false);
-    if (!s->link) {
-        REQUIRE(ddl__message()[0], "refused without a message");
-        close(bell);
-        ddl__arena_drop(peer);
-        return;
-    }
+    ddl__link *link = ddl__shm_link_create(s->own, 0, peer, number, bell, false);
+    REQUIRE(link && n_mappings == MAPPINGS, "%s", ddl__message());
+    off_t beside = (off_t)(mappings[PEER].bytes + number * mappings[PEER_PRIVATE].bytes);
+    s->sides[0] =
+        (side){.link = link, .own = OWN, .peer = PEER, .peer_lane = LANES + (off_t)number * LANE};
+    s->sides[1] = (side){.link = ddl__shm_link_beside(link),
+                         .own = OWN_PRIVATE,
+                         .peer = PEER_PRIVATE,
+                         .own_outlet = RIGHT_BESIDE,
+                         .peer_outlet = beside,
+                         .peer_lane = beside + LANES};
     for (unsigned i = 0; s->in.left && i < STEPS_MAX; i++)
         step(s);
-    s->link->ops->destroy(s->link);
+    s->sides[1].link->ops->destroy(s->sides[1].link);
+    link->ops->destroy(link);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
@@ -229,21 +276,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     scene s = {.in = {bytes, n}};
     ddl__arena *right = NULL;
     int bells[2];
-    s.own = ddl__arena_create(1, SPANS); /* mapping 0 */
+    s.own = ddl__arena_create(1, SPANS, PRIVATE);
     n_mappings = MAPPINGS;
-    right = ddl__arena_create(1, SPANS); /* without guards: it is not looked at */
-    n_mappings = 1;
+    right = ddl__arena_create(1, SPANS, PRIVATE); /* without guards: it is not looked at */
+    n_mappings = PEER;
     REQUIRE(s.own && right && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, bells), "%s",
             strerror(errno));
     s.own_file = ddl__arena_fd(s.own);
     s.peer_file = make_file(&s, right);
     s.bell = bells[1];
-    scribble(&s, s.peer_file);
+    scribble(&s, s.peer_file, 0);
+    unsigned number = input_byte(&s.in) % 4;
 
     ddl__message_clear();
-    ddl__arena *peer = ddl__arena_open(s.peer_file); /* mapping 1 */
+    ddl__arena *peer = ddl__arena_open(s.peer_file, number);
     if (peer) {
-        run_link(&s, peer, bells[0]);
+        run_links(&s, peer, number, bells[0]);
     } else {
         REQUIRE(ddl__message()[0], "refused without a message");
         close(bells[0]);

@@ -227,6 +227,21 @@ static void receive(scene *s)
         peek(s);
 }
 
+/* What is said to come next is what the wire has brought, with or without its end. */
+static void look(scene *s)
+{
+    frame head;
+    const unsigned char *payload;
+    ddl__signature signature;
+    size_t bytes;
+    if (!s->link->ops->next(s->link, &signature, &bytes))
+        return;
+    REQUIRE(next_frame(s, &head, &payload), "a span without a header");
+    REQUIRE(head.type == SPAN && head.bytes == bytes &&
+                !memcmp(&head.signature, &signature, sizeof signature),
+            "type %x, %u bytes", head.type, head.bytes);
+}
+
 static void send_span(scene *s, bool lend)
 {
     static const unsigned char lent[SLOT];
@@ -246,7 +261,7 @@ static void send_span(scene *s, bool lend)
 static void step(scene *s)
 {
     ddl__link *link = s->link;
-    switch (input_byte(&s->in) % 18) {
+    switch (input_byte(&s->in) % 19) {
     case 0: write_raw(s); break;
     case 1: {
         uint32_t bytes = 1 + (uint32_t)input_length(&s->in, SPAN_MAX);
@@ -277,6 +292,7 @@ static void step(scene *s)
     case 14: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
     case 15: hear(s); break;
     case 16: shutdown(s->fd, input_byte(&s->in) % 2 ? SHUT_WR : SHUT_RDWR); break;
+    case 17: look(s); break;
     default:
         link->ops->sleeping(link, true);
         link->ops->owes(link);

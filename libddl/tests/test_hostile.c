@@ -107,9 +107,25 @@ static void test_descriptors(void)
 /* ----------------------------------------------------------------------------------- shared memory
  */
 
-enum { SPANS = 64 * 1024, LANES = 8192, READERS = 8, BYTES = 16 }; /* with one reader; fields */
+/* An arena with one reader: lanes and spans, then the private outlet, which has the same. */
+enum {
+    SPANS = 64 * 1024,
+    PRIVATE = 32 * 1024,
+    LANES = 8192,
+    BESIDE = LANES + SPANS,
+    WHOLE = BESIDE + LANES + PRIVATE
+};
 
-/* A memory file as large as an arena with one reader, with an arena's header. */
+enum { READERS = 8, BYTES = 16, PRIVATE_BYTES = 24, FIELDS = 32 }; /* places in the header */
+
+static ddl__arena *make_arena(void)
+{
+    ddl__arena *arena = ddl__arena_create(1, SPANS, PRIVATE);
+    CHECK(arena, "%s", ddl__message());
+    return arena;
+}
+
+/* A memory file with an arena's header. */
 static int make_file(const ddl__arena *arena, size_t size, bool sealed)
 {
     unsigned char header[128];
@@ -121,39 +137,63 @@ static int make_file(const ddl__arena *arena, size_t size, bool sealed)
     return fd;
 }
 
+static void put(int fd, const void *bytes, size_t n, off_t at)
+{
+    CHECK(pwrite(fd, bytes, n, at) == (ssize_t)n, "%s", strerror(errno));
+}
+
 static void check_refused(int fd, const char *why)
 {
     ddl__message_clear();
-    ddl__arena *opened = ddl__arena_open(fd);
+    ddl__arena *opened = ddl__arena_open(fd, 0);
     CHECK(!opened && strstr(ddl__message(), "shared memory"), "%s: opened, or \"%s\"", why,
           ddl__message());
     close(fd);
+}
+
+/* So many readers and bytes that a sum or product of sizes wraps to what the file has. */
+static void test_arena_sizes_that_wrap(const ddl__arena *arena)
+{
+    int fd = make_file(arena, WHOLE, true); /* lanes end behind the file */
+    uint32_t readers = 1000;
+    uint64_t lanes = (128 + readers * (64 + 64 * 64) + 4095) & ~4095u,
+             bytes = WHOLE - lanes - readers * (uint64_t)(LANES + PRIVATE);
+    put(fd, &readers, sizeof readers, READERS);
+    put(fd, &bytes, sizeof bytes, BYTES);
+    check_refused(fd, "bytes that wrap");
+
+    fd = make_file(arena, 3 * WHOLE, true); /* two readers, twice the stride is 2^64 more */
+    readers = 2;
+    lanes = 12288;
+    uint64_t private_bytes = ((uint64_t)1 << 63) + (3 * WHOLE - lanes - SPANS) / 2 - LANES;
+    put(fd, &readers, sizeof readers, READERS);
+    put(fd, &private_bytes, sizeof private_bytes, PRIVATE_BYTES);
+    check_refused(fd, "strides that wrap");
+
+    fd = make_file(arena, BESIDE + LANES, true); /* rounded up, they are none */
+    private_bytes = UINT64_MAX;
+    put(fd, &private_bytes, sizeof private_bytes, PRIVATE_BYTES);
+    check_refused(fd, "a stride that wraps");
 }
 
 /* A header that contradicts its file; a file that its owner can shrink under us; no memory at all.
  */
 static void test_arena_headers(void)
 {
-    ddl__arena *arena = ddl__arena_create(1, SPANS);
-    CHECK(arena, "%s", ddl__message());
-    for (unsigned field = 0; field < 24; field += 4) {
-        int fd = make_file(arena, LANES + SPANS, true);
-        CHECK(pwrite(fd, "\5\5\5\5", 4, field) == 4, "%s", strerror(errno));
+    ddl__arena *arena = make_arena();
+    for (unsigned field = 0; field < FIELDS; field += 4) {
+        int fd = make_file(arena, WHOLE, true);
+        put(fd, "\5\5\5\5", 4, field);
         check_refused(fd, "a damaged header");
     }
-    /* Lanes that end behind the file, and so many bytes that the sum wraps to its size. */
-    int fd = make_file(arena, LANES + SPANS, true);
-    uint32_t readers = 1000;
-    uint64_t lanes = (128 + readers * (64 + 64 * 64) + 4095) & ~4095u,
-             bytes = LANES + SPANS - lanes;
-    CHECK(pwrite(fd, &readers, 4, READERS) == 4 && pwrite(fd, &bytes, 8, BYTES) == 8, "write");
-    check_refused(fd, "sizes that wrap");
-    check_refused(make_file(arena, LANES + SPANS - 4096, true), "a short file");
-    check_refused(make_file(arena, LANES + SPANS, false), "a file without seals");
+    test_arena_sizes_that_wrap(arena);
+    check_refused(make_file(arena, WHOLE - 4096, true), "a short file");
+    check_refused(make_file(arena, WHOLE, false), "a file without seals");
     check_refused(open("/dev/null", O_RDWR | O_CLOEXEC), "a device");
 
-    fd = make_file(arena, LANES + SPANS, true);
-    ddl__arena *opened = ddl__arena_open(fd);
+    int fd = make_file(arena, WHOLE, true);
+    CHECK(!ddl__arena_open(fd, 1) && strstr(ddl__message(), "reader 1 of 1"), "%s", ddl__message());
+    ddl__arena *opened = ddl__arena_open(fd, 0);
     CHECK(opened, "%s", ddl__message());
     ddl__arena_drop(opened);
     close(fd);
@@ -163,72 +203,101 @@ static void test_arena_headers(void)
 /* What is claimed but was never filled costs its owner nothing, and so must not cost us memory. */
 static void test_arena_holes(void)
 {
-    const uint64_t claimed = (uint64_t)1 << 28;
-    ddl__arena *arena = ddl__arena_create(1, SPANS);
-    CHECK(arena, "%s", ddl__message());
-    int fd = make_file(arena, LANES + claimed, true);
-    CHECK(pwrite(fd, &claimed, sizeof claimed, BYTES) == sizeof claimed, "%s", strerror(errno));
-    ddl__arena *opened = ddl__arena_open(fd);
-    struct stat status;
-    CHECK(opened && !fstat(fd, &status), "%s", ddl__message());
-    CHECK((uint64_t)status.st_blocks * 512 < claimed / 2, "%ju blocks",
-          (uintmax_t)status.st_blocks);
-    ddl__arena_drop(opened);
-    close(fd);
+    static const off_t fields[] = {BYTES, PRIVATE_BYTES};
+    static const uint64_t claimed = (uint64_t)1 << 28, sizes[] = {SPANS, PRIVATE};
+    ddl__arena *arena = make_arena();
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        int fd = make_file(arena, WHOLE - sizes[i] + claimed, true);
+        put(fd, &claimed, sizeof claimed, fields[i]);
+        ddl__arena *opened = ddl__arena_open(fd, 0);
+        struct stat status;
+        CHECK(opened && !fstat(fd, &status), "%s", ddl__message());
+        CHECK((uint64_t)status.st_blocks * 512 < claimed / 2, "%ju blocks",
+              (uintmax_t)status.st_blocks);
+        ddl__arena_drop(opened);
+        close(fd);
+    }
     ddl__arena_drop(arena);
+}
+
+/* Our end, whose peer's memory is `theirs` in a mapping of its own, and the peer's. */
+typedef struct two {
+    ddl__arena *own, *theirs;
+    ddl__link *link, *other;
+} two;
+
+static two make_two(void)
+{
+    two t = {.own = make_arena(), .theirs = make_arena()};
+    ddl__arena *peer = ddl__arena_open(ddl__arena_fd(t.theirs), 0);
+    int fds[2];
+    CHECK(peer && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", ddl__message());
+    t.link = ddl__shm_link_create(t.own, 0, peer, 0, fds[0], false);
+    t.other = ddl__shm_link_create(t.theirs, 0, ddl__arena_share(t.own), 0, fds[1], false);
+    CHECK(t.link && t.other, "%s", ddl__message());
+    return t;
+}
+
+static void drop_two(two *t)
+{
+    t->link->ops->destroy(t->link);
+    t->other->ops->destroy(t->other);
+    ddl__arena_drop(t->theirs);
+    ddl__arena_drop(t->own);
 }
 
 /* The number of readers may be altered once an arena is open, the owner's as well. */
 static void test_arena_readers(void)
 {
-    ddl__arena *own = ddl__arena_create(1, SPANS), *theirs = ddl__arena_create(1, SPANS);
-    CHECK(own && theirs, "%s", ddl__message());
-    ddl__arena *peer = ddl__arena_open(ddl__arena_fd(theirs));
+    static const off_t headers[] = {0, BESIDE};
+    two t = make_two();
+    ddl__arena *peer = ddl__arena_open(ddl__arena_fd(t.theirs), 0);
     uint32_t many = 1000000;
-    CHECK(peer && pwrite(ddl__arena_fd(theirs), &many, 4, READERS) == 4 &&
-              pwrite(ddl__arena_fd(own), &many, 4, READERS) == 4,
-          "%s", ddl__message());
-    CHECK(!ddl__shm_link_create(own, 0, peer, 1000, -1, false), "a lane that is not there");
-    CHECK(!ddl__shm_link_create(own, 1000, peer, 0, -1, false), "a lane that is not there");
-    int fds[2];
-    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    ddl__link *link = ddl__shm_link_create(own, 0, peer, 0, fds[0], false);
-    CHECK(link, "%s", ddl__message());
-    ddl__signature signature = {{1, 2}};
-    for (void *span; (span = link->ops->reserve(&link, 1, SPANS / 4));)
-        link->ops->publish(&link, 1, span, SPANS / 4, &signature);
-    link->ops->destroy(link);
-    close(fds[1]);
-    ddl__arena_drop(theirs);
-    ddl__arena_drop(own);
+    CHECK(peer, "%s", ddl__message());
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        put(ddl__arena_fd(t.theirs), &many, sizeof many, headers[i] + READERS);
+        put(ddl__arena_fd(t.own), &many, sizeof many, headers[i] + READERS);
+    }
+    CHECK(!ddl__shm_link_create(t.own, 0, peer, 1000, -1, false), "a lane that is not there");
+    CHECK(!ddl__shm_link_create(t.own, 1000, peer, 0, -1, false), "a lane that is not there");
+    ddl__arena_drop(peer);
+    ddl__link *links[] = {t.link, ddl__shm_link_beside(t.link)};
+    for (size_t i = 0; i < 2; i++) {
+        ddl__signature signature = {{1, 2}};
+        for (void *span; (span = links[i]->ops->reserve(&links[i], 1, PRIVATE / 4));)
+            links[i]->ops->publish(&links[i], 1, span, PRIVATE / 4, &signature);
+    }
+    drop_two(&t);
 }
 
-/* An entry that points out of the arena, or where no span begins. */
+/* An entry, of the link or the one beside it, points out of the outlet that is the link's, or where
+ * no span begins. */
+static void check_entry(bool beside, uint32_t offset)
+{
+    enum { ENTRY = 128 + 64, OFFSET = 24 };
+    two t = make_two();
+    ddl__link *link = beside ? ddl__shm_link_beside(t.link) : t.link;
+    ddl__link *other = beside ? ddl__shm_link_beside(t.other) : t.other;
+    ddl__signature signature = {{1, 2}};
+    void *span = other->ops->reserve(&other, 1, 100);
+    memset(span, 1, 100);
+    other->ops->publish(&other, 1, span, 100, &signature);
+    put(ddl__arena_fd(t.theirs), &offset, sizeof offset, (beside ? BESIDE : 0) + ENTRY + OFFSET);
+    CHECK(!link->ops->peek(link, 100, &signature) && link->state == DDL__LINK_LOST &&
+              strstr(link->reason, "corrupt"),
+          "offset %u: state %d: %s", offset, link->state, link->reason);
+    drop_two(&t);
+}
+
 static void test_arena_entries(void)
 {
-    static const uint32_t offsets[] = {SPANS, SPANS - 64, UINT32_MAX & ~63u, 4, 65};
-    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
-        ddl__arena *own = ddl__arena_create(1, SPANS), *theirs = ddl__arena_create(1, SPANS);
-        CHECK(own && theirs, "%s", ddl__message());
-        ddl__arena *peer = ddl__arena_open(ddl__arena_fd(theirs));
-        int fds[2];
-        CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-        ddl__link *link = ddl__shm_link_create(own, 0, peer, 0, fds[0], false);
-        ddl__link *other = ddl__shm_link_create(theirs, 0, ddl__arena_share(own), 0, fds[1], false);
-        CHECK(link && other, "%s", ddl__message());
-        ddl__signature signature = {{1, 2}};
-        void *span = other->ops->reserve(&other, 1, 100);
-        memset(span, 1, 100);
-        other->ops->publish(&other, 1, span, 100, &signature);
-        enum { ENTRY = 128 + 64, OFFSET = 24 };
-        CHECK(pwrite(ddl__arena_fd(theirs), &offsets[i], 4, ENTRY + OFFSET) == 4, "write");
-        CHECK(!link->ops->peek(link, 100, &signature) && link->state == DDL__LINK_LOST &&
-                  strstr(link->reason, "corrupt"),
-              "offset %u: state %d: %s", offsets[i], link->state, link->reason);
-        link->ops->destroy(link);
-        other->ops->destroy(other);
-        ddl__arena_drop(theirs);
-        ddl__arena_drop(own);
+    static const uint32_t sizes[] = {SPANS, PRIVATE};
+    for (unsigned beside = 0; beside < 2; beside++) {
+        check_entry(beside, sizes[beside]);
+        check_entry(beside, sizes[beside] - 64);
+        check_entry(beside, UINT32_MAX & ~63u);
+        check_entry(beside, 4);
+        check_entry(beside, 65);
     }
 }
 

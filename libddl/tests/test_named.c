@@ -162,7 +162,8 @@ static void groups(ddl_comm *comm, void *argument)
     enum { N = 5, M = 12 };
     (void)argument;
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), order[N];
-    static _Thread_local float data[N][M][64];
+    float(*data)[M][64] = calloc(N, sizeof *data);
+    CHECK(data, "no memory");
     ddl_group *all[N];
     ddl_work *works[N];
     for (int g = 0; g < N; g++) {
@@ -194,6 +195,7 @@ static void groups(ddl_comm *comm, void *argument)
     }
     for (int g = 0; g < N; g++)
         ddl_group_destroy(all[g]);
+    free(data);
 }
 
 /* Named operations and messages travel over the same links. */
@@ -203,7 +205,9 @@ static void among_messages(ddl_comm *comm, void *argument)
     (void)argument;
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     int next = (rank + 1) % size, before = (rank + size - 1) % size;
-    static _Thread_local int32_t out[N][LONG], in[N][LONG], sums[N][2000];
+    int32_t(*out)[LONG] = calloc(N, sizeof *out), (*in)[LONG] = calloc(N, sizeof *in);
+    int32_t(*sums)[2000] = calloc(N, sizeof *sums);
+    CHECK(out && in && sums, "no memory");
     ddl_work *sent[N], *received[N], *reduced[N];
     for (int i = 0; i < N; i++) {
         char name[16];
@@ -228,6 +232,9 @@ static void among_messages(ddl_comm *comm, void *argument)
         ddl_work_destroy(reduced[i]);
         ddl_work_destroy(sent[i]);
     }
+    free(out);
+    free(in);
+    free(sums);
 }
 
 /* --------------------------------------------------------------------------------- what is wrong
@@ -285,6 +292,7 @@ static void different(ddl_comm *comm, void *argument)
     ddl_options options = named("the name");
     if (size == 1)
         return;
+    usleep(50000); /* by then the others have left the creation as well */
     ddl_status status = rank == size - 1
                             ? ddl_allreduce(comm, NULL, x, 20, DDL_F32, DDL_SUM, &options, NULL)
                             : ddl_broadcast(comm, x, 10, DDL_F32, 0, &options, NULL);

@@ -57,7 +57,8 @@ typedef struct peer {
     ddl__queue leaving;   /* sends: all is lent */
     ddl__queue accepting; /* receives: matched with an offer, to be accepted */
     int64_t credit;       /* ours */
-    int64_t owed;         /* the peer's, to be given back */
+    int64_t spent;        /* by the peer, and not given back */
+    int64_t owed;         /* .. though received: to be given back */
     ddl__mail letters;
     size_t flight_bytes; /* since the link was last seen empty */
     unsigned flight_frames;
@@ -369,6 +370,7 @@ static bool send_word(ddl__messages *m, peer *p)
     ddl__frame f = {.kind = DDL__CREDIT, .count = p->owed};
     if (p->owed < CREDIT_BATCH || !lend(p, &f, NULL, 0))
         return false;
+    p->spent -= p->owed;
     p->owed = 0;
     return true;
 }
@@ -468,15 +470,20 @@ static void be_accepted(ddl__messages *m, peer *p, ddl_work *work, const ddl__fr
         finish(m, work);
 }
 
-/* Whether the frame makes sense; *work becomes the one that is meant. */
+/* Whether the frame makes sense; *work becomes the one that is meant. Nobody spends credit that it
+ * does not have, nor gives back what was not spent. */
 static bool is_sound(const ddl__messages *m, int rank, const ddl__frame *f, size_t bytes,
                      ddl_work **work)
 {
+    const peer *p = &m->peers[rank];
+    size_t element = ddl__dtype_size(f->dtype);
+    bool announces = element && f->tag <= INT32_MAX;
     switch ((ddl__frame_kind)f->kind) {
     case DDL__EAGER:
-        return bytes <= EAGER_MAX && bytes == (size_t)f->count * ddl__dtype_size(f->dtype);
-    case DDL__OFFER: return bytes == 0 && ddl__dtype_size(f->dtype);
-    case DDL__CREDIT: return bytes == 0;
+        return announces && bytes <= EAGER_MAX && bytes == (size_t)f->count * element &&
+               cost(bytes) <= CREDIT - p->spent;
+    case DDL__OFFER: return announces && bytes == 0;
+    case DDL__CREDIT: return bytes == 0 && f->count <= CREDIT - p->credit;
     case DDL__ANNOUNCE:
     case DDL__ORDER: return bytes && bytes <= DDL__LETTER_MAX;
     case DDL__ACCEPT: *work = meant(m, f->your, DDL__SEND, rank); return bytes == 0 && *work;
@@ -504,7 +511,7 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
     if (!payload)
         return false;
     switch ((ddl__frame_kind)f.kind) {
-    case DDL__EAGER:
+    case DDL__EAGER: p->spent += cost(bytes); /* fall through */
     case DDL__OFFER: arrive(m, rank, &f, payload, bytes); break;
     case DDL__ACCEPT: be_accepted(m, p, work, &f); break;
     case DDL__CREDIT: p->credit += f.count; break;
@@ -519,6 +526,12 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
     return true;
 }
 
+/* With no operation by name under way, nothing else can come than frames. */
+static bool is_ours(const ddl__messages *m, const ddl__signature *signature)
+{
+    return ddl__is_frame(signature) || !m->attentive;
+}
+
 static bool receive_some(ddl__messages *m, int rank)
 {
     ddl__link *link = m->peers[rank].link;
@@ -526,7 +539,7 @@ static bool receive_some(ddl__messages *m, int rank)
     size_t bytes;
     unsigned n = 0;
     while (n < SLICE && m->status == DDL_OK && link->ops->next(link, &signature, &bytes) &&
-           ddl__is_frame(&signature) && receive_frame(m, rank, &signature, bytes))
+           is_ours(m, &signature) && receive_frame(m, rank, &signature, bytes))
         n++;
     return n;
 }
@@ -593,7 +606,10 @@ void ddl__messages_check_peers(ddl__messages *m)
             if (p->waiting)
                 fail_by_leaving(m, m->names[i], who_waits(m, p));
             break;
-        case DDL__LINK_MISMATCH:
+        case DDL__LINK_MISMATCH: /* with what its link said just before */
+            fail(m, DDL_EPEER, "%s is lost: its shared memory changed while it was read",
+                 m->names[i]);
+            break;
         case DDL__LINK_LOST:
             fail(m, DDL_EPEER, "%s is lost: %s", m->names[i], p->link->reason);
             break;

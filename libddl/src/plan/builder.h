@@ -117,6 +117,9 @@ int64_t ddl__build_dissemination(ddl__builder *builder);
 int64_t ddl__build_hosts(ddl__builder *builder);
 bool ddl__fits_hosts(const ddl__request *request);
 
+/* From and to a root, over hosts of several ranks. */
+int64_t ddl__build_leaders(ddl__builder *builder);
+
 /* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
 int64_t ddl__build_nested(ddl__builder *builder);
 

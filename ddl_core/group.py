@@ -1,0 +1,170 @@
+"""Operations that are submitted as one."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+
+from ddl_core import arguments, options
+from ddl_core._lib import check, ffi, lib
+from ddl_core.arguments import Call
+from ddl_core.errors import InvalidArgument, InvalidState
+from ddl_core.operations import Operations
+from ddl_core.work import Work
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ddl_core.comm import Comm
+    from ddl_core.options import AsyncOptions, MessageOptions, Options
+
+Result = TypeVar("Result")
+
+
+class Received:
+    """A receive in a group. `source` is the rank that the message came from, None before."""
+
+    __slots__ = ("_sender",)
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    @property
+    def source(self) -> int | None:
+        return None if self._sender[0] < 0 else int(self._sender[0])
+
+    def __repr__(self) -> str:
+        return f"<ddl_core.Received, source {self.source}>"
+
+
+class Collection:
+    """The ddl_group and what it refers to, for the Group and for its works, one of which may
+    outlive the other."""
+
+    def __init__(self, comm: Comm, handle: Any) -> None:
+        self.comm = comm
+        self.handle = handle
+        self.calls: list[Call[Any]] = []
+        self._work: weakref.ref[Work[None]] | None = None
+
+    def submitted(self, work: Work[None]) -> None:
+        self._work = weakref.ref(work)
+
+    def under_way(self) -> bool:
+        """Whether a work that somebody still holds is pending."""
+        work = self._work() if self._work else None
+        return work is not None and not work.done()
+
+    def destroy(self) -> None:
+        """Not while under way."""
+        handle, self.handle = self.handle, None
+        if handle is not None and not self.comm._inherited():
+            lib.ddl_group_destroy(handle)
+        self.calls.clear()
+
+    def __del__(self) -> None:
+        self.destroy()
+
+
+class Group(Operations):
+    """Operations of one comm that are submitted as one, in the order of the calls; small
+    all-reduces of equal dtype and op travel together. Made by `Comm.group`; a context manager.
+
+        with comm.group() as g:
+            g.allreduce(a)
+            g.allreduce(b)
+        # here both are complete
+
+    Leaving the block submits what has not been submitted yet and waits; after an exception it does
+    not. All members collect the same operations in the same order. The methods are those of Comm,
+    and raise the same for wrong arguments, but only collect: what they return holds its result
+    after the submission. Of the options they take prescale and postscale; timeout and name belong
+    to `submit`.
+
+    When it is complete, a group may be submitted again with what its arrays hold by then, or get
+    further operations. Until then it raises InvalidState. Arrays stay alive as long as the group.
+    Not for several threads at once.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._collection = comm._collection()
+        self._work: Work[None] | None = None
+        self._open = False  # something is collected and not yet submitted
+        self.rank, self.size = comm.rank, comm.size
+
+    def recv(
+        self,
+        array: Any,
+        source: SupportsIndex | None = None,
+        *,
+        tag: SupportsIndex = 0,
+        **options: Unpack[MessageOptions],
+    ) -> Received:
+        """As `Comm.recv`; the returned object will know the source."""
+        call = arguments.recv(array, source, tag, self.size)
+        self._run(call, options)
+        return Received(call.sender)
+
+    def submit(self, **options: Unpack[Options]) -> None:
+        """Run what was collected, and return when all of it is complete.
+
+        timeout holds for all together; name is for groups without messages. Raises what the
+        operations raise.
+        """
+        self.submit_async(**options).wait()
+
+    def submit_async(self, **options: Unpack[AsyncOptions]) -> Work[None]:
+        """Start `submit`."""
+        own = self._idle()
+
+        def submit(_comm: Any, native: Any, slot: Any) -> int:
+            status: int = lib.ddl_group_submit(own.handle, native, slot)
+            return status
+
+        self._work = self._comm._start(Call(submit, (), None, own), options)
+        own.submitted(self._work)
+        self._open = False
+        return self._work
+
+    def close(self) -> None:
+        """Let go of the arrays. InvalidState while under way. Calling it again does nothing."""
+        if self._collection.handle is not None:
+            self._idle().destroy()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None and self._open:
+            self.submit()
+
+    def __repr__(self) -> str:
+        return f"<ddl_core.Group of {self._comm!r}, {len(self._collection.calls)} operations>"
+
+    def _run(self, call: Call[Result], given: MessageOptions) -> Result:
+        wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale"}
+        if wrong:
+            raise InvalidArgument(f"{min(wrong)}: in a group, it is for submit to take")
+        own = self._idle()
+        native = options.native(given, own.handle)
+        with self._comm._held() as comm:
+            check(call.function(comm, *call.arguments, native.pointer, ffi.NULL))
+        own.calls.append(call)
+        self._open = True
+        return call.result
+
+    def _idle(self) -> Collection:
+        if self._work is not None and not self._work.done():
+            raise InvalidState("the group is under way: wait for its work first")
+        if self._comm.closed:
+            raise InvalidState("the comm is closed")
+        if self._collection.handle is None:
+            raise InvalidState("the group is closed")
+        return self._collection

@@ -1,0 +1,261 @@
+"""The operations: as a Comm runs them, and as a Group collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+
+from ddl_core import arguments, blocks
+from ddl_core.arguments import Call
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ddl_core.options import MessageOptions, Options, ReduceOptions
+
+Array = TypeVar("Array")
+Result = TypeVar("Result")
+Numbers = Sequence[SupportsIndex]
+
+
+class Operations:
+    """All operations but `recv`, whose results differ.
+
+    send and recv have the same dtype, and must not overlap. Without recv an operation is in place:
+    send holds both what is given and what comes, and is returned.
+    """
+
+    rank: int
+    size: int
+
+    def _run(self, call: Call[Result], options: MessageOptions) -> Result:
+        raise NotImplementedError
+
+    # ---- reductions ----
+
+    def allreduce(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        op: str = "sum",
+        **options: Unpack[ReduceOptions],
+    ) -> Array:
+        """recv[i] = op over all ranks of send[i]; returns recv. Both have the same count.
+
+        op is "sum", "average", "min", "max" or "product"; for bool and integers also "bit_and",
+        "bit_or", "bit_xor", "logical_and" or "logical_or". There is no average of bools, and only
+        sum and average of complex numbers. Without recv the result replaces send.
+        """
+        return self._run(arguments.allreduce(send, recv, op), options)
+
+    def reduce(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        op: str = "sum",
+        root: SupportsIndex = 0,
+        **options: Unpack[ReduceOptions],
+    ) -> Array | None:
+        """On root: recv[i] = op over all ranks of send[i]; returns recv, on other ranks None.
+
+        op as in `allreduce`. On root both have the same count, and without recv the result replaces
+        send; elsewhere send is only read, and recv ignored.
+        """
+        call = arguments.reduce(send, recv, op, root, self.rank, self.size)
+        return self._run(call, options)
+
+    def reduce_scatter(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        op: str = "sum",
+        **options: Unpack[ReduceOptions],
+    ) -> Array:
+        """recv[i] = op over all ranks of send[rank * count + i], for i < count; returns recv.
+
+        op as in `allreduce`. send holds size * count elements, recv count. Without recv the result
+        lies at rank * count of send, whose other blocks stay as they were.
+        """
+        return self._run(arguments.reduce_scatter(send, recv, op, self.size), options)
+
+    def reduce_scatterv(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        counts: Numbers,
+        op: str = "sum",
+        **options: Unpack[ReduceOptions],
+    ) -> Array:
+        """`reduce_scatter` with counts[r] elements for rank r; returns recv.
+
+        counts is equal on all ranks. send holds the sum of all counts, recv counts[rank].
+        """
+        call = blocks.reduce_scatterv(send, recv, counts, op, self.rank, self.size)
+        return self._run(call, options)
+
+    # ---- moves ----
+
+    def broadcast(self, array: Array, root: SupportsIndex = 0, **options: Unpack[Options]) -> Array:
+        """array[i] on every rank = root's array[i]; returns array."""
+        return self._run(arguments.broadcast(array, root, self.size), options)
+
+    def allgather(
+        self, send: Array, recv: Array | None = None, **options: Unpack[Options]
+    ) -> Array:
+        """recv[r * count + i] = rank r's send[i], for i < count; returns recv.
+
+        send holds count elements, recv size * count. Without recv, send holds size * count
+        elements, this rank's own at rank * count; it is filled.
+        """
+        return self._run(arguments.allgather(send, recv, self.size), options)
+
+    def allgatherv(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        counts: Numbers,
+        displs: Numbers | None = None,
+        **options: Unpack[Options],
+    ) -> Array:
+        """`allgather` with counts[r] elements from rank r, which come to displs[r] of recv; returns
+        recv.
+
+        counts is equal on all ranks; displs need not be, and without it the blocks lie one behind
+        the other. send holds counts[rank] elements; without recv, all blocks.
+        """
+        call = blocks.allgatherv(send, recv, counts, displs, self.rank, self.size)
+        return self._run(call, options)
+
+    def gather(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        root: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> Array | None:
+        """On root: recv[r * count + i] = rank r's send[i], for i < count; returns recv, on other
+        ranks None.
+
+        send holds count elements, recv size * count. Without recv, root's send holds size * count
+        elements, its own at rank * count; it is filled. Elsewhere recv is ignored.
+        """
+        return self._run(arguments.gather(send, recv, root, self.rank, self.size), options)
+
+    def gatherv(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        counts: Numbers | None = None,
+        displs: Numbers | None = None,
+        root: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> Array | None:
+        """`gather` with counts[r] elements from rank r, which come to displs[r] of root's recv.
+
+        Root needs counts, and without displs the blocks lie one behind the other. Elsewhere recv,
+        counts and displs are ignored, and send holds what this rank gives.
+        """
+        call = blocks.gatherv(send, recv, counts, displs, root, self.rank, self.size)
+        return self._run(call, options)
+
+    def scatter(
+        self,
+        send: Array | None,
+        recv: Array | None = None,
+        *,
+        root: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> Array:
+        """recv[i] = root's send[rank * count + i], for i < count; returns recv.
+
+        recv holds count elements, root's send size * count; elsewhere send is ignored. On root,
+        without recv, its own block stays where it is, and send is returned.
+        """
+        return self._run(arguments.scatter(send, recv, root, self.rank, self.size), options)
+
+    def scatterv(
+        self,
+        send: Array | None,
+        recv: Array | None = None,
+        *,
+        counts: Numbers | None = None,
+        displs: Numbers | None = None,
+        root: SupportsIndex = 0,
+        **options: Unpack[Options],
+    ) -> Array:
+        """`scatter` with counts[r] elements for rank r, which lie at displs[r] of root's send.
+
+        Root needs counts, and without displs the blocks lie one behind the other. Elsewhere send,
+        counts and displs are ignored, and recv holds what this rank gets.
+        """
+        call = blocks.scatterv(send, recv, counts, displs, root, self.rank, self.size)
+        return self._run(call, options)
+
+    def alltoall(self, send: Array, recv: Array | None = None, **options: Unpack[Options]) -> Array:
+        """recv[r * count + i] = rank r's send[rank * count + i], for i < count; returns recv.
+
+        Both hold size * count elements. Without recv, what comes replaces what is given.
+        """
+        return self._run(arguments.alltoall(send, recv, self.size), options)
+
+    def alltoallv(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        send_counts: Numbers,
+        recv_counts: Numbers | None = None,
+        send_displs: Numbers | None = None,
+        recv_displs: Numbers | None = None,
+        **options: Unpack[Options],
+    ) -> Array:
+        """`alltoall` with send_counts[r] elements at send_displs[r] for rank r, and recv_counts[r]
+        from rank r to recv_displs[r]; returns recv.
+
+        What r sends to q is what q receives from r. Without displacements the blocks lie one behind
+        the other. Without recv, each block replaces one of equal size at the same place, and the
+        receiving side may be left out.
+        """
+        counts, displs = (send_counts, recv_counts), (send_displs, recv_displs)
+        return self._run(blocks.alltoallv(send, recv, counts, displs, self.size), options)
+
+    def barrier(self, **options: Unpack[Options]) -> None:
+        """Return on no rank before every rank has called it."""
+        self._run(arguments.barrier(), options)
+
+    # ---- messages ----
+
+    def send(
+        self,
+        array: Any,
+        dest: SupportsIndex,
+        *,
+        tag: SupportsIndex = 0,
+        **options: Unpack[MessageOptions],
+    ) -> None:
+        """Send array to rank dest, which receives it with the same tag, count and dtype; tags are 0
+        or more. Returns when array may be used again; it may not have been received by then."""
+        self._run(arguments.send(array, dest, tag, self.size), options)
+
+    def sendrecv(
+        self,
+        send: Any,
+        recv: Array,
+        *,
+        dest: SupportsIndex,
+        source: SupportsIndex | None,
+        send_tag: SupportsIndex = 0,
+        recv_tag: SupportsIndex = 0,
+        **options: Unpack[MessageOptions],
+    ) -> Array:
+        """Send send to rank dest and receive recv from rank source (None: from any) at once;
+        returns recv. Their counts may differ."""
+        tags = send_tag, recv_tag
+        return self._run(arguments.sendrecv(send, recv, dest, source, tags, self.size), options)

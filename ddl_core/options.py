@@ -1,0 +1,112 @@
+"""What every operation takes beside its arguments, as keywords."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from ddl_core._lib import ffi
+from ddl_core.config import milliseconds
+from ddl_core.errors import InvalidArgument
+
+
+class MessageOptions(TypedDict, total=False):
+    """Of every operation.
+
+    timeout   its own limit in seconds; None: the comm's. Reaching it kills the comm
+    """
+
+    timeout: float | None
+
+
+class Options(MessageOptions, total=False):
+    """Of every collective operation.
+
+    name   match it by name instead of by order: each rank may call named operations in an order of
+           its own, and those without a name are not affected. At most 255 bytes; None: by order
+    """
+
+    name: str | None
+
+
+class ReduceOptions(Options, total=False):
+    """Of every operation that reduces. For floats and complex numbers only.
+
+    prescale    this rank's elements are multiplied by it before the reduction
+    postscale   the result is multiplied by it after the reduction, equally on all ranks
+    """
+
+    prescale: float
+    postscale: float
+
+
+class AsyncMessageOptions(MessageOptions, total=False):
+    """Of every asynchronous operation.
+
+    queued   report the work through Comm.completed as well
+    """
+
+    queued: bool
+
+
+class AsyncOptions(Options, AsyncMessageOptions, total=False):
+    """Of every asynchronous collective operation: see Options and AsyncMessageOptions."""
+
+
+class AsyncReduceOptions(ReduceOptions, AsyncMessageOptions, total=False):
+    """Of every asynchronous one that reduces: see ReduceOptions and AsyncMessageOptions."""
+
+
+@dataclass(slots=True)
+class Native:
+    """A ddl_options, NULL where all is as by default. Lives as long as this object."""
+
+    pointer: Any
+    name: Any
+
+
+_KNOWN = frozenset(AsyncReduceOptions.__annotations__)
+
+
+def native(options: MessageOptions, group: Any = None) -> Native:
+    """The ddl_options for these, collected into the ddl_group `group` if there is one.
+
+    Raises InvalidArgument for a wrong value, and TypeError, as any function, for unknown ones.
+    """
+    given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+    if not given.keys() <= _KNOWN:
+        raise TypeError(f"unexpected keyword argument {min(given.keys() - _KNOWN)!r}")
+    if not given and group is None:
+        return Native(ffi.NULL, None)
+    name = _name(given.get("name"))
+    fields = {
+        "struct_size": ffi.sizeof("ddl_options"),
+        "timeout_ms": milliseconds(given.get("timeout"), "timeout"),
+        "queued": bool(given.get("queued")),
+        "name": name,
+        "prescale": _factor(given.get("prescale"), "prescale"),
+        "postscale": _factor(given.get("postscale"), "postscale"),
+        "group": ffi.NULL if group is None else group,
+    }
+    return Native(ffi.new("ddl_options *", fields), name)
+
+
+def _name(name: Any) -> Any:
+    if name is None:
+        return ffi.NULL
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidArgument(f"name: {name!r} is no text of at least one character")
+    return ffi.new("char[]", name.encode())
+
+
+def _factor(value: Any, argument: str) -> float:
+    """ddl.h takes 0 for 1, so a 0 that was meant would be ignored."""
+    if value is None:
+        return 0.0
+    try:
+        factor = float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{argument}: {value!r} is not a number") from None
+    if factor == 0:
+        raise InvalidArgument(f"{argument}: {value} would make everything zero")
+    return factor

@@ -1,0 +1,233 @@
+/* Sends and receives, and a peer that says anything over a real message link: any frames in any
+ * order, about works that are there or not, with too much or too little behind them. No byte goes
+ * where it does not belong (buffers are as large as their messages, for sanitizers to see), a
+ * receive that succeeds has all its bytes, and what makes no sense ends the comm in words. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/dtype.h"
+#include "engine/frames.h"
+#include "engine/messages.h"
+#include "input.h"
+#include "net/shm.h"
+#include "net/tcp.h"
+
+enum {
+    SLOT = 4096,
+    SPANS = 4096,
+    PRIVATE = 256 * 1024,
+    WORKS = 12,
+    BYTES_MAX = 1 << 17,
+    SPAN_MAX = 1 << 16,
+    REPEATS = 40,
+    STEPS_MAX = 200
+};
+
+/* Whatever anybody sends; no byte is 0, and what receives wait in is. */
+static unsigned char sent[BYTES_MAX];
+
+typedef struct scene {
+    input in;
+    ddl__arena *own, *theirs;
+    ddl__slots *slots;
+    ddl__link *first, *their_first; /* ours and the peer's .. */
+    ddl__link *link, *other;        /* .. and those for messages */
+    ddl__messages *messages;
+    ddl_work works[WORKS];
+    unsigned n_works;
+    uint32_t offered, accepted; /* our last numbers, as the peer has heard them */
+    bool dead;
+} scene;
+
+static char *const names[] = {"rank 0", "rank 1"};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody else is there */
+
+/* ------------------------------------------------------------------------------------- both ends
+ */
+
+static void open_links(scene *s, bool shared)
+{
+    int fds[2];
+    REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    if (shared) {
+        s->own = ddl__arena_create(2, SPANS, PRIVATE);
+        s->theirs = ddl__arena_create(2, SPANS, PRIVATE);
+        ddl__arena *opened = s->theirs ? ddl__arena_open(ddl__arena_fd(s->theirs), 0) : NULL;
+        REQUIRE(s->own && opened, "%s", ddl__message());
+        s->first = ddl__shm_link_create(s->own, 1, opened, 0, fds[0], false);
+        s->their_first =
+            ddl__shm_link_create(s->theirs, 0, ddl__arena_share(s->own), 1, fds[1], false);
+        s->link = ddl__shm_link_beside(s->first);
+        s->other = ddl__shm_link_beside(s->their_first);
+    } else {
+        s->slots = ddl__slots_create(SLOT, 1);
+        s->link = s->first = ddl__tcp_link_create(s->slots, fds[0]);
+        s->other = s->their_first = ddl__tcp_link_create(s->slots, fds[1]);
+    }
+    ddl__link *links[] = {NULL, s->link};
+    s->messages = ddl__messages_create(0, 2, links, names, &lock);
+    REQUIRE(s->messages, "no memory");
+}
+
+static void close_links(scene *s)
+{
+    s->their_first->ops->destroy(s->their_first);
+    s->first->ops->destroy(s->first);
+    ddl__slots_destroy(s->slots);
+    ddl__arena_drop(s->theirs);
+    ddl__arena_drop(s->own);
+}
+
+/* ------------------------------------------------------------------------------------- the peer */
+
+/* A number that was heard, or any. */
+static uint32_t some_id(scene *s)
+{
+    unsigned how = input_byte(&s->in);
+    switch (how % 4) {
+    case 0: return s->offered;
+    case 1: return s->accepted;
+    case 2: return how / 4;
+    default: return input_word(&s->in);
+    }
+}
+
+/* One frame, perhaps often; the count is that of the bytes, or any. */
+static void say(scene *s)
+{
+    unsigned how = input_byte(&s->in);
+    ddl__frame f = {.kind = input_byte(&s->in) % 8};
+    size_t bytes = how & 1 ? 0 : input_length(&s->in, SPAN_MAX);
+    if (f.kind == DDL__ACCEPT || f.kind == DDL__DATA) {
+        f.your = some_id(s);
+    } else {
+        f.dtype = how & 2 ? DDL_U8 : input_byte(&s->in);
+        f.tag = how & 4 ? 0 : input_byte(&s->in);
+        f.count = how & 8 ? (int64_t)bytes : (int64_t)input_word(&s->in);
+    }
+    f.id = how & 16 ? 0 : some_id(s);
+    ddl__signature signature = ddl__frame_encode(&f);
+    if (how & 32)
+        input_alter(&s->in, &signature, sizeof signature);
+    for (unsigned n = how & 64 ? input_byte(&s->in) % REPEATS + 1 : 1; n; n--)
+        s->other->ops->lend(&s->other, 1, sent, bytes, &signature);
+    s->other->ops->flush(s->other);
+}
+
+/* Our own frames must make sense to a peer. */
+static void hear(scene *s)
+{
+    ddl__signature signature;
+    size_t bytes;
+    while (s->other->ops->next(s->other, &signature, &bytes)) {
+        ddl__frame f = ddl__frame_decode(&signature);
+        REQUIRE(f.kind >= DDL__EAGER && f.kind <= DDL__CREDIT && bytes <= BYTES_MAX,
+                "we sent kind %u, %zu bytes", f.kind, bytes);
+        const unsigned char *span = s->other->ops->peek(s->other, bytes, &signature);
+        if (!span)
+            return;
+        REQUIRE(!memchr(span, 0, bytes), "something else than the message");
+        s->other->ops->release(s->other);
+        if (f.kind == DDL__OFFER)
+            s->offered = f.id;
+        if (f.kind == DDL__ACCEPT)
+            s->accepted = f.id;
+    }
+}
+
+/* -------------------------------------------------------------------------------------- our side
+ */
+
+static size_t bytes_of(const ddl_work *work)
+{
+    return (size_t)work->call.count * ddl__dtype_size(work->call.dtype);
+}
+
+static void post(scene *s, ddl__kind kind)
+{
+    static const ddl_dtype dtypes[] = {DDL_U8, DDL_F32, DDL_C128};
+    static const int roots[] = {1, 1, 0, DDL_ANY_SOURCE};
+    if (s->n_works == WORKS)
+        return;
+    unsigned how = input_byte(&s->in);
+    ddl_work *work = &s->works[s->n_works++];
+    work->call = (ddl__call){.kind = kind, .root = roots[how % 4], .tag = (int)(how / 4 % 2)};
+    if (kind == DDL__SEND && work->call.root == DDL_ANY_SOURCE)
+        work->call.root = 1;
+    work->call.dtype = how & 8 ? dtypes[how / 16 % 3] : DDL_U8;
+    work->call.count = (int64_t)input_length(&s->in, SPAN_MAX);
+    if (how & 128 && work->call.dtype == DDL_U8)
+        work->call.count *= 2;
+    if (bytes_of(work) > BYTES_MAX)
+        work->call.count = BYTES_MAX / 16;
+    work->deadline = INT64_MAX;
+    if (kind == DDL__SEND) {
+        work->call.send = sent;
+    } else {
+        work->call.recv = calloc(1, bytes_of(work) ? bytes_of(work) : 1);
+        REQUIRE(work->call.recv, "no memory");
+    }
+    ddl__messages_post(s->messages, work);
+}
+
+/* As the driver does. */
+static void run(scene *s)
+{
+    const char *text;
+    if (!ddl__messages_run(s->messages)) {
+        ddl__messages_check_peers(s->messages);
+        ddl__messages_check_limits(s->messages);
+    }
+    for (ddl_work *work = ddl__messages_finished(s->messages); work; work = work->next)
+        REQUIRE(work->call.kind == DDL__SEND || !memchr(work->call.recv, 0, bytes_of(work)),
+                "a receive of %zu bytes succeeded without all of them", bytes_of(work));
+    ddl_status status = ddl__messages_failure(s->messages, &text);
+    s->dead = status != DDL_OK;
+    REQUIRE(!s->dead ||
+                ((status == DDL_EMISMATCH || status == DDL_EPEER || status == DDL_EINTERNAL) &&
+                 strstr(text, "rank") && text[strlen(text) - 1] != ' '),
+            "status %d: \"%s\"", status, text);
+}
+
+static void step(scene *s)
+{
+    switch (input_byte(&s->in) % 12) {
+    case 0: post(s, DDL__SEND); break;
+    case 1: post(s, DDL__RECV); break;
+    case 2:
+    case 3: say(s); break;
+    case 4: hear(s); break;
+    case 5: ddl__messages_sleeping(s->messages, input_byte(&s->in) % 2); break;
+    case 6: s->link->ops->attend(s->link); break;
+    case 7:
+        s->their_first->ops->close(s->their_first, input_byte(&s->in) % 2 ? "enough" : NULL);
+        break;
+    default: run(s); break;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    static scene s;
+    memset(&s, 0, sizeof s);
+    for (size_t i = 0; !sent[BYTES_MAX - 1] && i < BYTES_MAX; i++)
+        sent[i] = (unsigned char)(i % 255 + 1);
+    s.in = (input){bytes, n};
+    open_links(&s, input_byte(&s.in) % 2);
+    for (unsigned i = 0; s.in.left && !s.dead && i < STEPS_MAX; i++)
+        step(&s);
+    for (unsigned i = 0; !s.dead && i < 4; i++) {
+        hear(&s);
+        run(&s);
+    }
+    for (ddl_work *work = ddl__messages_drop(s.messages); work; work = work->next)
+        REQUIRE(work >= s.works && work < s.works + s.n_works, "a work of nobody's");
+    ddl__messages_destroy(s.messages);
+    close_links(&s);
+    for (unsigned i = 0; i < s.n_works; i++)
+        free(s.works[i].call.recv);
+    return 0;
+}

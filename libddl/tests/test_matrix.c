@@ -1,0 +1,466 @@
+/* Every operation with equal counts x dtype x op x ranks x count x in place or not x blocking,
+ * asynchronous or grouped, against a reference of its own.
+ *
+ *     test_matrix inproc|shm|tcp [full|pairwise|sample] [shard=I/N] [PARAMETER=VALUE ...]
+ *
+ * full: all; pairwise: a covering array, in which each pair of values of two parameters occurs;
+ * sample (the default): pairwise, and each 199th of all. shard: each N-th of these from the I-th
+ * on. A failing case is told as the command that runs it alone. */
+#include "matrix_cases.h"
+#include "ranks.h"
+
+#include <stdarg.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MARGIN = 16, COMPANION = 3, SAMPLE_STEP = 199, SEGMENT_BYTES = 4096 };
+static const unsigned char UNTOUCHED = 0x5a;
+
+/* ---- the operations ---- */
+
+typedef struct call {
+    const void *send;
+    void *recv;
+    int64_t count;
+    ddl_dtype dtype;
+    ddl_op op;
+    int root;
+} call;
+
+typedef ddl_status run_fn(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w);
+
+static ddl_status allreduce(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_allreduce(comm, c->send, c->recv, c->count, c->dtype, c->op, o, w);
+}
+
+static ddl_status reduce(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_reduce(comm, c->send, c->recv, c->count, c->dtype, c->op, c->root, o, w);
+}
+
+static ddl_status reduce_scatter(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_reduce_scatter(comm, c->send, c->recv, c->count, c->dtype, c->op, o, w);
+}
+
+static ddl_status broadcast(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_broadcast(comm, c->recv, c->count, c->dtype, c->root, o, w);
+}
+
+static ddl_status allgather(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_allgather(comm, c->send, c->recv, c->count, c->dtype, o, w);
+}
+
+static ddl_status gather(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_gather(comm, c->send, c->recv, c->count, c->dtype, c->root, o, w);
+}
+
+static ddl_status scatter(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_scatter(comm, c->send, c->recv, c->count, c->dtype, c->root, o, w);
+}
+
+static ddl_status alltoall(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    return ddl_alltoall(comm, c->send, c->recv, c->count, c->dtype, o, w);
+}
+
+static ddl_status barrier(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
+{
+    (void)c;
+    return ddl_barrier(comm, o, w);
+}
+
+typedef enum who { NOBODY, EVERYBODY, ROOT } who;
+
+/* What block q of the result is. */
+typedef enum content {
+    REDUCED, /* of the reduction */
+    OTHERS,  /* of rank q's elements */
+    ROOTS    /* of the root's elements */
+} content;
+
+typedef struct operation {
+    const char *name;
+    run_fn *run;
+    who gives, gets;
+    bool gives_all, gets_all; /* a block for each rank, not only one */
+    content content;
+    bool own_share; /* what comes are the elements from rank * count on */
+    values kind;
+} operation;
+
+static const operation operations[] = {
+    {"allreduce", allreduce, EVERYBODY, EVERYBODY, 0, 0, REDUCED, 0, EXACT},
+    {"rough-allreduce", allreduce, EVERYBODY, EVERYBODY, 0, 0, REDUCED, 0, ROUGH},
+    {"reduce", reduce, EVERYBODY, ROOT, 0, 0, REDUCED, 0, EXACT},
+    {"reduce-scatter", reduce_scatter, EVERYBODY, EVERYBODY, 1, 0, REDUCED, 1, EXACT},
+    {"broadcast", broadcast, ROOT, EVERYBODY, 0, 0, ROOTS, 0, ANY},
+    {"allgather", allgather, EVERYBODY, EVERYBODY, 0, 1, OTHERS, 0, ANY},
+    {"gather", gather, EVERYBODY, ROOT, 0, 1, OTHERS, 0, ANY},
+    {"scatter", scatter, ROOT, EVERYBODY, 1, 0, ROOTS, 1, ANY},
+    {"alltoall", alltoall, EVERYBODY, EVERYBODY, 1, 1, OTHERS, 1, ANY},
+    {"barrier", barrier, NOBODY, NOBODY, 0, 0, OTHERS, 0, ANY},
+};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+static bool sensible(const combination *c)
+{
+    const operation *o = &operations[c->v[OPERATION]];
+    const type *t = &types[c->v[DTYPE]];
+    ddl_op op = (ddl_op)c->v[OP];
+    if (o->run == barrier)
+        return !op && !c->v[COUNT] && !c->v[DTYPE] && !c->v[PLACE];
+    if (o->run == broadcast && !c->v[PLACE]) /* it has one buffer */
+        return false;
+    if (o->kind == ANY)
+        return !op;
+    if (!op || !reducible(t, op))
+        return false;
+    return o->kind == EXACT ||
+           (t->family >= FLOATS && (op == DDL_SUM || op == DDL_AVERAGE || op == DDL_PRODUCT));
+}
+
+/* ---- one rank in one case ---- */
+
+/* All ranks of one run; the results are compared between the two barriers. */
+typedef struct shared {
+    const char *link;
+    const cases *cases;
+    int ranks;
+    const unsigned char *results[RANKS_MAX];
+    pthread_barrier_t barrier;
+    size_t done;
+} shared;
+
+typedef struct member {
+    shared *all;
+    ddl_comm *comm;
+    const combination *c;
+    const operation *o;
+    const type *t;
+    int rank, size, root;
+    int64_t n;
+    bool in_place; /* on this rank */
+    size_t room;
+    unsigned char *space[2], *send, *recv;
+    patterns patterns;
+} member;
+
+__attribute__((format(printf, 2, 3), noreturn)) static void failed(const member *m,
+                                                                   const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    flockfile(stderr);
+    fprintf(stderr, "rank %d: ", m->rank);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\n  again: test_matrix %s full%s\n", m->all->link, described(m->c, text));
+    fflush(NULL);
+    _exit(1);
+}
+
+static void must(const member *m, ddl_status status)
+{
+    if (status != DDL_OK)
+        failed(m, "%s: %s", ddl_strerror(status), ddl_last_error());
+}
+
+/* Elements first to first + n of a pattern. */
+static void fill(const member *m, unsigned char *at, const unsigned char *pattern, int64_t first,
+                 int64_t n)
+{
+    size_t size = m->t->size;
+    for (int64_t start = first % PERIOD, left = n, some; left > 0; left -= some, start = 0) {
+        some = left < PERIOD - start ? left : PERIOD - start;
+        memcpy(at, pattern + (size_t)start * size, (size_t)some * size);
+        at += (size_t)some * size;
+    }
+}
+
+/* Whether `got` is near enough: one rounding per addition, and sums may cancel each other out. */
+static bool near(const member *m, const unsigned char *got, const unsigned char *want)
+{
+    number a = loaded(m->t, got), b = loaded(m->t, want);
+    double step = m->size * ldexp(1, -m->t->mantissa) * m->size * 2;
+    return fabs(a.re - b.re) <= step * fmax(1, fabs(b.re)) &&
+           fabs(a.im - b.im) <= step * fmax(1, fabs(b.im));
+}
+
+static void expect(const member *m, const char *what, const unsigned char *at,
+                   const unsigned char *pattern, int64_t first, int64_t n)
+{
+    size_t size = m->t->size;
+    bool rough = m->o->kind == ROUGH && pattern == m->patterns.reduced;
+    for (int64_t start = first % PERIOD, k = 0, some; k < n; k += some, start = 0) {
+        some = n - k < PERIOD - start ? n - k : PERIOD - start;
+        const unsigned char *want = pattern + (size_t)start * size;
+        if (!rough && !memcmp(at, want, (size_t)some * size)) {
+            at += (size_t)some * size;
+            continue;
+        }
+        for (int64_t i = 0; i < some; i++, at += size, want += size)
+            if (rough ? !near(m, at, want) : memcmp(at, want, size))
+                failed(m, "%s: element %lld of %lld is 0x%02x..., expected 0x%02x...", what,
+                       (long long)(k + i), (long long)n, *at, *want);
+    }
+}
+
+static void expect_untouched(const member *m, const char *what, const unsigned char *at, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (at[i] != UNTOUCHED)
+            failed(m, "%s: byte %zu of %zu is 0x%02x, was 0x%02x", what, i, n, at[i], UNTOUCHED);
+}
+
+/* A buffer of n elements close to the end of its space, which a sanitizer guards; half of them
+ * unaligned. */
+static unsigned char *place(const member *m, unsigned char *space, int64_t n)
+{
+    const unsigned char *v = m->c->v;
+    size_t bytes = (size_t)n * m->t->size, tail = (v[DTYPE] + v[COUNT] + v[MODE]) % 2;
+    unsigned char *at = space + m->room - tail - bytes;
+    memset(at - MARGIN, UNTOUCHED, bytes + MARGIN + tail);
+    return at;
+}
+
+static void check_margins(const member *m, const unsigned char *at, int64_t n,
+                          const unsigned char *space)
+{
+    const unsigned char *end = at + (size_t)n * m->t->size;
+    expect_untouched(m, "before the buffer", at - MARGIN, MARGIN);
+    expect_untouched(m, "behind the buffer", end, (size_t)(space + m->room - end));
+}
+
+static void expect_result(const member *m, const unsigned char *at)
+{
+    int64_t first = m->o->own_share ? m->rank * m->n : 0;
+    for (int q = 0; q < (m->o->gets_all ? m->size : 1); q++) {
+        const unsigned char *pattern = m->o->content == REDUCED  ? m->patterns.reduced
+                                       : m->o->content == OTHERS ? m->patterns.of[q]
+                                                                 : m->patterns.of[m->root];
+        expect(m, "result", at + (size_t)(q * m->n) * m->t->size, pattern, first, m->n);
+    }
+}
+
+/* What was reduced with rounding must have the same bits everywhere. */
+static void compare_ranks(const member *m)
+{
+    m->all->results[m->rank] = m->recv;
+    pthread_barrier_wait(&m->all->barrier);
+    if (memcmp(m->recv, m->all->results[0], (size_t)m->n * m->t->size))
+        failed(m, "not the same bits as on rank 0");
+    pthread_barrier_wait(&m->all->barrier);
+}
+
+/* Between two small operations, with which it may be fused. */
+static void run_grouped(const member *m, const call *main_call)
+{
+    ddl_group *group;
+    unsigned char small[2][COMPANION * ELEMENT_MAX];
+    must(m, ddl_group_create(m->comm, &group));
+    ddl_options o = {.struct_size = sizeof o, .group = group};
+    run_fn *run = m->o->kind == ANY ? broadcast : allreduce;
+    const unsigned char *want = m->o->kind == ANY ? m->patterns.of[m->root] : m->patterns.reduced;
+    for (int i = 0; i < 2; i++) {
+        call c = {NULL, small[i], COMPANION, m->t->dtype, main_call->op, m->root};
+        fill(m, small[i], m->patterns.of[m->rank], i, COMPANION);
+        must(m, run(m->comm, &c, &o, NULL));
+        if (i == 0)
+            must(m, m->o->run(m->comm, main_call, &o, NULL));
+    }
+    must(m, ddl_group_submit(group, NULL, NULL));
+    ddl_group_destroy(group);
+    for (int i = 0; i < 2; i++)
+        expect(m, "companion", small[i], want, i, COMPANION);
+}
+
+static void run_call(const member *m, const call *c)
+{
+    ddl_work *work = NULL;
+    if (m->c->v[MODE] == GROUPED) {
+        run_grouped(m, c);
+        return;
+    }
+    must(m, m->o->run(m->comm, c, NULL, m->c->v[MODE] == ASYNC ? &work : NULL));
+    if (work)
+        must(m, ddl_work_wait(work, -1));
+    ddl_work_destroy(work);
+}
+
+static void run_in_place(member *m, call c, int64_t given, int64_t got)
+{
+    const unsigned char *own = m->patterns.of[m->rank];
+    size_t size = m->t->size;
+    int64_t n = given > got ? given : got, share = m->rank * m->n;
+    int64_t at = m->o->gets_all && !m->o->gives_all ? share : 0; /* of what is given */
+    m->recv = place(m, m->space[0], n);
+    fill(m, m->recv + (size_t)at * size, own, 0, given);
+    c.send = c.recv = m->recv;
+    if (m->c->v[OP] % 2 == 0 && m->o->run == scatter) /* in place can be said in two ways */
+        c.recv = NULL;
+    else if (m->c->v[OP] % 2 == 0)
+        c.send = NULL;
+    run_call(m, &c);
+    check_margins(m, m->recv, n, m->space[0]);
+    if (!got) {
+        expect(m, "in place", m->recv, own, 0, given);
+    } else if (given > got) {
+        expect_result(m, m->recv + (size_t)share * size);
+        expect(m, "blocks before", m->recv, own, 0, share);
+        expect(m, "blocks behind", m->recv + (size_t)(share + m->n) * size, own, share + m->n,
+               given - share - m->n);
+    } else {
+        expect_result(m, m->recv);
+    }
+}
+
+static void run_out_of_place(member *m, call c, int64_t given, int64_t got)
+{
+    const unsigned char *own = m->patterns.of[m->rank];
+    m->send = place(m, m->space[1], given);
+    m->recv = place(m, m->space[0], got);
+    fill(m, m->send, own, 0, given);
+    c.send = given ? m->send : NULL;
+    c.recv = got ? m->recv : NULL;
+    run_call(m, &c);
+    check_margins(m, m->send, given, m->space[1]);
+    check_margins(m, m->recv, got, m->space[0]);
+    expect(m, "send", m->send, own, 0, given);
+    if (got)
+        expect_result(m, m->recv);
+}
+
+static void run_case(member *m, const combination *chosen)
+{
+    m->c = chosen;
+    m->o = &operations[chosen->v[OPERATION]];
+    m->t = &types[chosen->v[DTYPE]];
+    m->n = count_of(chosen);
+    m->root = (chosen->v[DTYPE] + chosen->v[OP] + chosen->v[COUNT] + chosen->v[MODE]) % m->size;
+    make_patterns(&m->patterns, m->t, (ddl_op)chosen->v[OP], m->o->kind, m->size);
+    bool gives = m->o->gives == EVERYBODY || (m->o->gives == ROOT && m->rank == m->root);
+    bool gets = m->o->gets == EVERYBODY || (m->o->gets == ROOT && m->rank == m->root);
+    int64_t given = gives ? (m->o->gives_all ? m->size : 1) * m->n : 0;
+    int64_t got = gets ? (m->o->gets_all ? m->size : 1) * m->n : 0;
+    call c = {.count = m->n, .dtype = m->t->dtype, .op = (ddl_op)chosen->v[OP], .root = m->root};
+    /* Where a rank only gives or only gets, just broadcast and reduce know "in place". */
+    bool in_place =
+        chosen->v[PLACE] && ((gives && gets) || m->o->run == broadcast || m->o->run == reduce);
+    if (in_place)
+        run_in_place(m, c, given, got);
+    else
+        run_out_of_place(m, c, given, got);
+    if (m->o->kind == ROUGH)
+        compare_ranks(m);
+}
+
+/* ---- all cases ---- */
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *space(size_t n)
+{
+    void *at = malloc(n);
+    CHECK(at, "no memory for %zu bytes", n);
+    return at;
+}
+
+static void run_cases(ddl_comm *comm, void *argument)
+{
+    shared *all = argument;
+    member *m = space(sizeof *m);
+    memset(m, 0, sizeof *m);
+    m->all = all, m->comm = comm;
+    m->rank = ddl_comm_rank(comm), m->size = ddl_comm_size(comm);
+    m->room = (size_t)m->size * 100003 * ELEMENT_MAX + 2 * MARGIN + 1;
+    for (int i = 0; i < 2; i++)
+        m->space[i] = space(m->room);
+    for (int o = 0; o < OPERATIONS; o++) {
+        size_t n = 0;
+        double start = seconds();
+        for (size_t k = 0; k < all->cases->n; k++) {
+            const combination *c = &all->cases->all[k];
+            if (!c->chosen || ranks_of(c) != m->size || c->v[OPERATION] != o)
+                continue;
+            run_case(m, c);
+            n++;
+        }
+        if (n && m->rank == 0) {
+            printf("%-6s %d ranks  %-15s %6zu cases  %.1f s\n", all->link, m->size,
+                   operations[o].name, n, seconds() - start);
+            fflush(stdout);
+            all->done += n;
+        }
+    }
+    free(m->space[0]);
+    free(m->space[1]);
+    free(m);
+}
+
+static uint32_t link_named(const char *name)
+{
+    return !strcmp(name, "inproc") ? DDL_LINK_INPROC
+           : !strcmp(name, "shm")  ? DDL_LINK_SHM
+           : !strcmp(name, "tcp")  ? DDL_LINK_TCP
+                                   : 0;
+}
+
+/* The filters hold for all sets, so that a failing case of any is found in "full". */
+static void choose(cases *all, int argc, char **argv)
+{
+    const char *set = argc > 2 && !strchr(argv[2], '=') ? argv[2] : "sample";
+    bool full = !strcmp(set, "full"), sample = !strcmp(set, "sample");
+    CHECK(full || sample || !strcmp(set, "pairwise"), "%s is no set of cases", set);
+    if (!full)
+        choose_pairwise(all);
+    if (!strcmp(set, "full") || sample)
+        choose_each(all, full ? 1 : SAMPLE_STEP);
+    size_t i, n;
+    for (int a = argv[2] == set ? 3 : 2; a < argc; a++)
+        if (sscanf(argv[a], "shard=%zu/%zu", &i, &n) == 2 && i < n)
+            keep_shard(all, i, n);
+        else
+            CHECK(filtered(all, argv[a]), "%s is no parameter and value of it", argv[a]);
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t links = argc > 1 ? link_named(argv[1]) : 0;
+    CHECK(links, "usage: test_matrix inproc|shm|tcp [full|pairwise|sample] [shard=I/N] "
+                 "[PARAMETER=VALUE ...]");
+    for (int i = 0; i < OPERATIONS; i++)
+        value_names[OPERATION][i] = operations[i].name;
+    for (int i = 0; i < TYPES; i++)
+        value_names[DTYPE][i] = types[i].name;
+    cases all = every_case();
+    choose(&all, argc, argv);
+    ddl_comm_config config = {
+        .links = links, .segment_bytes = SEGMENT_BYTES, .operation_timeout_ms = 120000};
+    shared run = {.link = argv[1], .cases = &all};
+    double start = seconds();
+    for (int i = 0; i < values_of(RANKS); i++) {
+        bool any = false;
+        for (size_t k = 0; k < all.n; k++)
+            any |= all.all[k].chosen && all.all[k].v[RANKS] == i;
+        if (!any)
+            continue;
+        pthread_barrier_init(&run.barrier, NULL, (unsigned)rank_counts[i]);
+        run_ranks_with(rank_counts[i], config, run_cases, &run);
+        pthread_barrier_destroy(&run.barrier);
+    }
+    printf("%-6s %zu of %zu cases passed  %.1f s\n", argv[1], run.done, all.n, seconds() - start);
+    free(all.all);
+    return run.done == 0; /* nothing chosen is a mistake in the choice */
+}

@@ -1,0 +1,39 @@
+"""A sample of the matrix between real processes, and what the choice of cases promises.
+
+`make test-matrix` runs all of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from matrix.cases import PARAMETERS, matching, pairs, pairwise, possible_pairs, sensible
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+PROGRAM = Path(__file__).with_name("program.py")
+
+
+@pytest.mark.parametrize(("links", "size"), [("shm", 2), ("tcp", 3), ("shm", 5), ("tcp", 4)])
+def test_sample(ddlrun: Run, links: str, size: int) -> None:
+    ended = ddlrun(size, PROGRAM, env={"DDL_LINKS": links}).expect_success()
+    assert ended.lines(0) == [f"{len(matching(pairwise(), [f'size={size}']))} cases"]
+
+
+def test_failing_case_tells_how_to_run_it_again(ddlrun: Run) -> None:
+    case = "operation=allreduce dtype=int8 op=sum size=2 count=1000 place=in mode=blocking"
+    broken = ddlrun(2, PROGRAM, *case.split(), env={"DDL_MATRIX_BREAK": "1"})
+    assert broken.code == 1
+    assert "result: element 7 of 1000 is" in broken.err
+    assert f"again: DDL_LINKS= ddlrun -n 2 {PROGRAM} {case}" in broken.err
+
+
+def test_every_pair_of_values_occurs() -> None:
+    cases = pairwise()
+    assert {pair for case in cases for pair in pairs(case)} == possible_pairs()
+    assert all(case.keys() == PARAMETERS.keys() and sensible(case) for case in cases)
+    assert cases == pairwise()  # the same on all ranks
+    assert len(cases) < 400
