@@ -570,7 +570,8 @@ static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
     return scramble(all);
 }
 
-/* Led by hosts a result begins with the host before the root's and goes back to it, rank by rank. */
+/* Led by hosts a result begins with the host before the root's and goes back to it, rank by rank.
+ */
 static uint64_t reduced_by_leaders(const world *w, int64_t i)
 {
     const ddl__topology *t = w->request.topology;

@@ -1,4 +1,5 @@
-/* All-gather, reduce-scatter, broadcast and reduce over hosts of many shapes, through the simulator. */
+/* All-gather, reduce-scatter, broadcast and reduce over hosts of many shapes, through the
+ * simulator. */
 #include "plan_simulator.h"
 
 #include <stdio.h>

@@ -11,7 +11,8 @@
 typedef struct team {
     uint32_t *all, *others; /* ranks of this rank's host; without itself */
     uint32_t n;             /* in all */
-    uint32_t leader, before, after; /* the leaders of this host and of its neighbours in the chain */
+    uint32_t leader, before,
+        after; /* the leaders of this host and of its neighbours in the chain */
     bool is_first, is_last;
 } team;
 
