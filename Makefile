@@ -24,7 +24,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
+.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
   abi-baseline clean
 
 help: ## this text
@@ -56,6 +56,11 @@ fuzz: ## fuzz what is parsed from the wire and from peers' memory, FUZZ_SECONDS=
 
 test-py: $(VENV)/test.stamp ## the Python tests
 	@$(stages) py
+
+test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backend "ddl"
+	@mkdir -p build
+	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
+	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py

@@ -12,18 +12,32 @@ on torch.distributed works as usual. Who starts torch.distributed himself calls
 torch.distributed.init_process_group("ddl"), for which nothing need be imported from here.
 """
 
+from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.collectives import (
     Work,
     allgather,
     allgather_async,
     allreduce,
     allreduce_async,
+    alltoall,
+    alltoall_async,
     barrier,
     barrier_async,
     broadcast,
     broadcast_async,
+    grouped_allreduce,
+    grouped_allreduce_async,
+    reduce_scatter,
+    reduce_scatter_async,
+)
+from ddl_torch.optimizer import DistributedOptimizer
+from ddl_torch.state import (
+    all_gather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
     broadcast_parameters,
 )
+from ddl_torch.training import average_metrics, scaled_warmup
 from ddl_torch.world import (
     init,
     is_initialized,
@@ -35,21 +49,34 @@ from ddl_torch.world import (
 )
 
 __all__ = [
+    "DistributedOptimizer",
+    "SyncBatchNorm",
     "Work",
+    "all_gather_object",
     "allgather",
     "allgather_async",
     "allreduce",
     "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "average_metrics",
     "barrier",
     "barrier_async",
     "broadcast",
     "broadcast_async",
+    "broadcast_object",
+    "broadcast_optimizer_state",
     "broadcast_parameters",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
+    "reduce_scatter",
+    "reduce_scatter_async",
+    "scaled_warmup",
     "shutdown",
     "size",
 ]

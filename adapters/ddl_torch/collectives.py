@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -10,11 +10,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddl_torch.world import group
+from ddl_torch.world import group, rank, size
 
 Result = TypeVar("Result")
 
-_OPS = {"sum": "SUM", "average": "AVG", "min": "MIN", "max": "MAX", "product": "PRODUCT"}
+_OPS = {
+    "sum": "SUM",
+    "average": "AVG",
+    "min": "MIN",
+    "max": "MAX",
+    "product": "PRODUCT",
+    "bit_and": "BAND",
+    "bit_or": "BOR",
+    "bit_xor": "BXOR",
+}
+
+# Renamed in PyTorch 2.13.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Work(Generic[Result]):
@@ -33,6 +45,8 @@ class Work(Generic[Result]):
         torch.distributed.DistBackendError when it passes, the work then being pending still, and
         when the operation fails.
         """
+        if self._work is None:  # there was nothing to do
+            return self._result
         if timeout is None:
             self._work.wait()
         else:
@@ -41,28 +55,34 @@ class Work(Generic[Result]):
 
     def done(self) -> bool:
         """Whether the operation is complete, with whatever result. Does not block."""
-        done: bool = self._work.is_completed()
+        done: bool = self._work is None or self._work.is_completed()
         return done
 
     def future(self) -> torch.futures.Future[list[Tensor]]:
         """A future of the list of the operation's output tensors, for callbacks."""
-        future: torch.futures.Future[list[Tensor]] = self._work.get_future()
+        future: torch.futures.Future[list[Tensor]]
+        if self._work is None:
+            future = torch.futures.Future()
+            future.set_result([])
+        else:
+            future = self._work.get_future()
         return future
 
 
 def allreduce(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Tensor:
     """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
-    tensor   of the same shape on all ranks, and of type float16, bfloat16, float32, float64, int8,
-             uint8, int32 or int64, in CPU memory
-    op       "sum", "average", "min", "max" or "product". Integers wrap; their average truncates
+    tensor   of the same shape and type on all ranks, in CPU memory
+    op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
+             wrap; their average truncates
     out      what gets the result, of the same shape and type; may be `tensor` itself. None: a new
              tensor
 
     All ranks call it. Raises ddl_core.errors.InvalidArgument for an unknown op or an unfit `out`,
-    TypeError for another element type, ValueError for a tensor that is not dense or not in CPU
-    memory, InvalidState before init, and torch.distributed.DistBackendError when ranks call
-    different things, a rank dies, or the time passes.
+    TypeError for an element type that cannot be reduced, NotImplementedError for an op that the
+    type does not have, ValueError for a tensor that is not dense or not in CPU memory, InvalidState
+    before init, and torch.distributed.DistBackendError when ranks call different things, a rank
+    dies, or the time passes.
     """
     target, reduction = _prepared(tensor, out), _reduction(op)
     dist.all_reduce(target, reduction, group=group())
@@ -73,6 +93,36 @@ def allreduce_async(tensor: Tensor, op: str = "sum", out: Tensor | None = None) 
     """Start `allreduce`. `tensor` may be changed at once, `out` not before the work is complete."""
     target, reduction = _prepared(tensor, out), _reduction(op)
     return Work(dist.all_reduce(target, reduction, group=group(), async_op=True), target)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor], op: str = "sum", out: Sequence[Tensor] | None = None
+) -> list[Tensor]:
+    """`allreduce` of several tensors as one operation, in which small ones travel together.
+
+    tensors  in the same order on all ranks; they may be of different shapes and types
+    out      what gets the results, one for each tensor; may be `tensors` itself
+
+    All ranks call it. Raises like `allreduce`.
+    """
+    return grouped_allreduce_async(tensors, op, out).wait()
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor], op: str = "sum", out: Sequence[Tensor] | None = None
+) -> Work[list[Tensor]]:
+    """Start `grouped_allreduce`."""
+    if out is not None and len(out) != len(tensors):
+        raise _invalid(f"out: has {len(out)} tensors, but there are {len(tensors)}")
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = _reduction(op)
+    targets = [
+        _prepared(tensor, None if out is None else out[number])
+        for number, tensor in enumerate(tensors)
+    ]
+    if not targets:
+        return Work(None, targets)
+    return Work(group().allreduce_coalesced(targets, options), targets)
 
 
 def broadcast(tensor: Tensor, root: int = 0, out: Tensor | None = None) -> Tensor:
@@ -96,23 +146,98 @@ def broadcast_async(tensor: Tensor, root: int = 0, out: Tensor | None = None) ->
     return Work(dist.broadcast(target, _root(root), group=group(), async_op=True), target)
 
 
-def allgather(tensor: Tensor) -> Tensor:
+def allgather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
     """The ranks' tensors one after the other, along the first dimension.
 
     tensor   of the same shape and type on all ranks, in CPU memory; any element type
+    rows     for tensors that differ in the first dimension: its size on each rank
 
     Returns a tensor of shape (size * tensor.shape[0], ...); of shape (size,) for a scalar. All
     ranks call it. Raises like `allreduce`.
     """
-    target, rows = _gathered(tensor)
-    dist.all_gather(rows, _row(tensor), group=group())
-    return target
+    return allgather_async(tensor, rows).wait()
 
 
-def allgather_async(tensor: Tensor) -> Work[Tensor]:
+def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[Tensor]:
     """Start `allgather`. `tensor` must not be changed before the work is complete."""
-    target, rows = _gathered(tensor)
-    return Work(dist.all_gather(rows, _row(tensor), group=group(), async_op=True), target)
+    own = tensor.detach().reshape(tensor.shape or (1,))
+    counts = _rows("rows", rows, len(own))
+    if counts[rank()] != len(own):
+        raise _invalid(f"rows: is {counts[rank()]} for this rank, whose tensor has {len(own)}")
+    target = own.new_empty(sum(counts), *own.shape[1:])
+    return Work(
+        dist.all_gather(list(target.split(counts)), own, group=group(), async_op=True), target
+    )
+
+
+def reduce_scatter(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Tensor:
+    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
+    dimension, as there are ranks.
+
+    tensor   of the same shape and type on all ranks, in CPU memory; its first dimension is a
+             multiple of size
+    op, out  as for `allreduce`; `out` has the shape of a part
+
+    All ranks call it. Raises like `allreduce`.
+    """
+    return reduce_scatter_async(tensor, op, out).wait()
+
+
+def reduce_scatter_async(
+    tensor: Tensor, op: str = "sum", out: Tensor | None = None
+) -> Work[Tensor]:
+    """Start `reduce_scatter`. `tensor` must not be changed before the work is complete."""
+    reduction = _reduction(op)
+    part = (_part(tensor), *tensor.shape[1:])
+    if out is None:
+        target = tensor.new_empty(part)
+    elif out.shape == part and out.dtype == tensor.dtype:
+        target = out.detach()
+    else:
+        raise _unfit(out, part, tensor.dtype)
+    own = tensor.detach()
+    return Work(_reduce_scatter(target, own, reduction, group=group(), async_op=True), target)
+
+
+def alltoall(
+    tensor: Tensor,
+    sent_rows: Sequence[int] | None = None,
+    received_rows: Sequence[int] | None = None,
+) -> Tensor:
+    """Give each rank its part of `tensor`, and get theirs, one after the other in the order of
+    ranks. Parts are along the first dimension.
+
+    tensor         of the same type on all ranks, and of the same shape but for the first dimension,
+                   in CPU memory; any element type
+    sent_rows      the size of each rank's part; None: equal parts
+    received_rows  the size of the part from each rank; None: found out, by an exchange that takes
+                   a moment, unless sent_rows is None too
+
+    All ranks call it, and either all or none with received_rows. Raises like `allreduce`.
+    """
+    return alltoall_async(tensor, sent_rows, received_rows).wait()
+
+
+def alltoall_async(
+    tensor: Tensor,
+    sent_rows: Sequence[int] | None = None,
+    received_rows: Sequence[int] | None = None,
+) -> Work[Tensor]:
+    """Start `alltoall`. `tensor` must not be changed before the work is complete."""
+    own = tensor.detach()
+    if sent_rows is None and received_rows is None:
+        _part(own)
+    sent = _rows("sent_rows", sent_rows, len(own) // size())
+    if sum(sent) != len(own):
+        raise _invalid(f"sent_rows: are {sum(sent)} in all, but the tensor has {len(own)}")
+    if received_rows is None and sent_rows is not None:
+        taken = torch.empty(size(), dtype=torch.int64)
+        dist.all_to_all_single(taken, torch.tensor(sent), group=group())
+        received_rows = taken.tolist()
+    received = _rows("received_rows", received_rows, sent[0])
+    target = own.new_empty(sum(received), *own.shape[1:])
+    work = dist.all_to_all_single(target, own, received, sent, group=group(), async_op=True)
+    return Work(work, target)
 
 
 def barrier() -> None:
@@ -125,44 +250,35 @@ def barrier_async() -> Work[None]:
     return Work(dist.barrier(group(), async_op=True), None)
 
 
-def broadcast_parameters(parameters: torch.nn.Module | Mapping[str, Any], root: int = 0) -> None:
-    """Give all ranks the root's values of a module's parameters and buffers, or of the tensors in a
-    state_dict, in place.
-
-    All ranks call it with equal names, shapes and types. What is not a tensor in a state_dict stays
-    as it is. Raises like `broadcast`.
-    """
-    state = parameters.state_dict() if isinstance(parameters, torch.nn.Module) else parameters
-    tensors = [value.detach() for value in state.values() if isinstance(value, Tensor)]
-    for work in [broadcast_async(tensor, root, out=tensor) for tensor in tensors]:
-        work.wait()
-
-
 def _prepared(tensor: Tensor, out: Tensor | None) -> Tensor:
     """The tensor that the operation works on, in place: `out`, holding the values of `tensor`."""
     tensor = tensor.detach()
     if out is None:
         return tensor.clone(memory_format=torch.contiguous_format)
     if out.shape != tensor.shape or out.dtype != tensor.dtype:
-        raise _invalid(
-            f"out: has shape {tuple(out.shape)} and type {out.dtype}, not the tensor's"
-            f" {tuple(tensor.shape)} and {tensor.dtype}"
-        )
+        raise _unfit(out, tuple(tensor.shape), tensor.dtype)
     out = out.detach()
     if out.data_ptr() != tensor.data_ptr() or out.stride() != tensor.stride():
         out.copy_(tensor)
     return out
 
 
-def _gathered(tensor: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What gets all ranks' tensors, and each rank's part of it."""
-    first, *others = tensor.shape or (1,)
-    rows = tensor.new_empty(group().size(), first, *others)
-    return rows.flatten(0, 1), list(rows.unbind())
+def _rows(name: str, given: Sequence[int] | None, otherwise: int) -> list[int]:
+    """What each rank has; `otherwise` each where it is not given."""
+    if given is None:
+        return [otherwise] * size()
+    if len(given) != size() or min(given) < 0:
+        raise _invalid(f"{name}: {list(given)} is not one number for each of {size()} ranks")
+    return list(given)
 
 
-def _row(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(tensor.shape or (1,))
+def _part(tensor: Tensor) -> int:
+    """An equal part of the first dimension."""
+    if not tensor.shape or tensor.shape[0] % size():
+        raise _invalid(
+            f"tensor: the first dimension of shape {tuple(tensor.shape)} is no multiple of {size()}"
+        )
+    return tensor.shape[0] // size()
 
 
 def _reduction(op: str) -> Any:
@@ -172,9 +288,16 @@ def _reduction(op: str) -> Any:
 
 
 def _root(root: int) -> int:
-    if not 0 <= root < group().size():
-        raise _invalid(f"root: {root} is not a rank; there are {group().size()}")
+    if not 0 <= root < size():
+        raise _invalid(f"root: {root} is not a rank; there are {size()}")
     return root
+
+
+def _unfit(out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Exception:
+    return _invalid(
+        f"out: has shape {tuple(out.shape)} and type {out.dtype}, not the result's"
+        f" {shape} and {dtype}"
+    )
 
 
 def _invalid(message: str) -> Exception:

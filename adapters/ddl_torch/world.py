@@ -45,7 +45,7 @@ def init(*, timeout: float | None = None) -> None:
         raise InvalidState("this PyTorch was built without torch.distributed")
     if dist.is_initialized():
         name = dist.get_backend()
-        if _cpu_backend(dist.group.WORLD).name() != "ddl":
+        if not is_ddl(dist.group.WORLD):
             raise InvalidState(
                 f"torch.distributed is initialised already, with the backend {name};"
                 ' initialise it with "ddl", or leave it to ddl_torch.init()'
@@ -107,6 +107,16 @@ def group() -> Any:
 
         raise InvalidState("not initialised: call ddl_torch.init() first")
     return _group
+
+
+def is_ddl(candidate: Any) -> bool:
+    """Whether this is a process group whose backend for CPU tensors is "ddl"."""
+    if not isinstance(candidate, dist.ProcessGroup):
+        return False
+    try:
+        return bool(_cpu_backend(candidate).name() == "ddl")
+    except RuntimeError:  # it has none for the CPU
+        return False
 
 
 def _local() -> tuple[int, int]:

@@ -24,6 +24,19 @@ def test_collectives(ddlrun: Run, size: int) -> None:
     assert len(numbers) == size and min(numbers) > 500
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_operations(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_operations.py", limit=180).expect_success()
+    numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
+    assert len(numbers) == size and min(numbers) > 500
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_messages(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_messages.py", limit=180).expect_success()
+    assert ended.out.count("done") == size
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_async(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_async.py", limit=180).expect_success()
@@ -39,6 +52,12 @@ def test_training(ddlrun: Run, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_own_names(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_api.py", limit=180).expect_success()
+    assert ended.out.count("done") == size
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_own_training(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "torch_own_training.py", limit=180).expect_success()
     assert ended.out.count("done") == size
 
 

@@ -68,31 +68,44 @@ ones, ops = torch.ones(2), dist.ReduceOp
 gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 integers = torch.ones(2, dtype=torch.int32)
-refused(ValueError, "ddl allreduce: ReduceOp.BAND is not supported yet", dist.all_reduce, integers,
-        ops.BAND)
-refused(TypeError, "ddl allreduce: cannot reduce tensors of type Short", dist.all_reduce,
-        torch.ones(2, dtype=torch.int16))
-refused(TypeError, "type Bool", dist.all_reduce, torch.tensor([True]))
-refused(ValueError, "ddl allreduce: tensors has layout Sparse", dist.all_reduce, ones.to_sparse())
-refused(ValueError, "outputs[1] has 3 elements, the other side 2", dist.all_gather,
-        [ones, torch.ones(3)], ones)
+refused(NotImplementedError, "ddl allreduce: ", dist.all_reduce, ones, ops.BAND)
+refused(TypeError, "ddl allreduce: cannot reduce tensors of type Float8_e4m3fnuz", dist.all_reduce,
+        torch.ones(2).to(torch.float8_e4m3fnuz))
+premultiplied = getattr(dist, "_make_premul_sum", None) or dist._make_nccl_premul_sum
+refused(ValueError, "PREMUL_SUM has the factor 0", dist.all_reduce, ones, premultiplied(0.0))
+sparse = ones.to_sparse()
+refused(ValueError, "only ReduceOp.SUM and AVG", dist.all_reduce, sparse, ops.MAX)
+refused(ValueError, f"the tensor of rank {1 - rank} is [{3 - rank}] of Float with 1 sparse dim",
+        dist.all_reduce, torch.ones(2 + rank).to_sparse())
+refused(ValueError, "the input has 2 elements, but this rank's output has 3", dist.all_gather,
+        [torch.ones(3), torch.ones(3)], ones)
 refused(ValueError, "output has 3 elements, which is not 2 times the 2 of input", gather,
         torch.ones(3), ones)
 refused(TypeError, "input is of type Int, output of type Float", scatter, torch.ones(1), integers)
 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+refused(TypeError, "outputs[1] is of type Int, the other side of type Float", backend.allgather,
+        [[ones, integers]], [ones])
 options = dist.BroadcastOptions()
 options.rootRank = 7
 refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.broadcast, [ones],
         options)
-for name, call in {
-    "send": lambda: dist.send(ones, 1 - rank),
-    "recv": lambda: dist.recv(ones, 1 - rank),
-    "gather": lambda: dist.gather(ones, [ones, ones] if rank == 0 else None, 0),
-    "scatter": lambda: dist.scatter(ones, [ones, ones] if rank == 0 else None, 0),
-    "reduce": lambda: dist.reduce(ones, 0),
-    "alltoall": lambda: dist.all_to_all([ones, ones], [ones, ones]),
-}.items():
-    refused(RuntimeError, f"Backend ddl does not support {name}", call)
+refused(ValueError, "ddl send: tensors has layout Sparse", backend.send, [sparse], 1 - rank, 0)
+refused(ValueError, "the destination is rank 2, but the group has 2", backend.send, [ones], 2, 0)
+refused(ValueError, "the source is rank -1, but", backend.recv, [ones], -1, 0)
+refused(RuntimeError, "Split sizes doesn't match", dist.all_to_all_single, ones, ones, [1, 2],
+        [1, 1])
+refused(TypeError, "output is of type Float, input of type Int", backend.alltoall_base, ones,
+        integers, [], [])
+refused(ValueError, "inputs has 1 tensors, but there are 2 ranks", backend.alltoall, [ones, ones],
+        [ones])
+said = ["outputs has 1 tensors, but there are 2 ranks",
+        "outputs has 1 lists, but is only for the root, rank 0"]
+refused(ValueError, said[rank], backend.gather, [[ones]], [ones], dist.GatherOptions())
+refused(Dead, "coalescing has not been started", backend._end_coalescing)
+backend._start_coalescing()
+refused(Dead, "coalescing has been started already", backend._start_coalescing)
+refused(NotImplementedError, "cannot be coalesced", backend.allreduce, [sparse])
+backend._end_coalescing().wait()
 dist.all_reduce(ones)  # nothing of this has hurt the group
 assert ones.tolist() == [2, 2]
 dist.destroy_process_group()
@@ -167,6 +180,51 @@ if rank == 1:
 else:
     refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
     dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_monitored_barrier(ranks: Run) -> None:
+    """It names who is missing, and leaves the group as it was. Late ranks hear of the verdict."""
+    text = """
+for wait in (False, True):
+    dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=wait)
+if rank == 0:
+    said = "[Rank 0]: Rank 0 timed out in monitoredBarrier after 500 ms: Ranks 1, 2 failed to pass"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.5), True)
+    said = "Rank 1 failed to pass monitoredBarrier in 100 ms"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.1))
+else:
+    time.sleep(2)
+    said = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
+    refused(Dead, said, dist.monitored_barrier)
+    refused(Dead, said, dist.monitored_barrier)
+dist.monitored_barrier()
+half = dist.new_group([0, 1], backend="ddl")
+if rank == 0:
+    refused(Dead, "Rank 1 failed", dist.monitored_barrier, half, timedelta(seconds=0.1))
+dist.barrier()
+others = dist.new_group([0, 2], backend="gloo")
+dist.monitored_barrier(others)  # as before
+dist.destroy_process_group()
+"""
+    for ended in ranks(3, text):
+        ended.expect_success()
+
+
+def test_timeout_of_the_group(ranks: Run) -> None:
+    """It may be changed, and a barrier may have its own."""
+    text = """
+group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+group._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=1))
+options = dist.BarrierOptions()
+options.timeout = timedelta(seconds=1)
+if rank == 0:
+    assert 0.9 < refused(Dead, "the timeout passed: ", dist.barrier, group) < 8
+    assert 0.9 < refused(Dead, "the timeout passed: ", lambda: second.barrier(options).wait()) < 8
+dist.barrier()
 """
     for ended in ranks(2, text):
         ended.expect_success()

@@ -2,6 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+
 #include "errors.hpp"
 
 namespace ddl_torch
@@ -10,42 +12,29 @@ namespace ddl_torch
 namespace
 {
 
-// Older versions of PyTorch do not say whether the caller waits at once.
-template <class Options> auto is_async(const Options &options, int) -> decltype(options.asyncOp)
-{
-    return options.asyncOp;
-}
-
-template <class Options> bool is_async(const Options &, long)
-{
-    return true;
-}
-
 void require_open(const Group::Use &use, const char *operation)
 {
     TORCH_CHECK_WITH(DistBackendError, use, "ddl ", operation,
                      ": the process group has been shut down");
 }
 
+void append(Tensors &to, const Tensors &from)
+{
+    to.insert(to.end(), from.begin(), from.end());
+}
+
+GroupOfCalls create_calls(ddl_comm *comm, const char *operation)
+{
+    ddl_group *calls = nullptr;
+    check(ddl_group_create(comm, &calls), operation);
+    return GroupOfCalls(calls);
+}
+
 } // namespace
 
-struct Backend::Call {
-    const char *name;
-    const char *title; // for the profiler
-    c10d::OpType type;
-    bool async;
-    std::chrono::milliseconds timeout;
-
-    template <class Options>
-    Call(const char *its_name, const char *its_title, c10d::OpType its_type, const Options &options)
-        : name(its_name), title(its_title), type(its_type), async(is_async(options, 0)),
-          timeout(options.timeout)
-    {
-    }
-};
-
-Backend::Backend(c10d::Store &store, int rank, int size, std::chrono::milliseconds timeout)
-    : c10d::Backend(rank, size), group_(Group::join(store, rank, size, timeout)),
+Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout)
+    : c10d::Backend(rank, size), store_(std::move(store)),
+      group_(Group::join(*store_, rank, size, timeout)),
       options_(c10::make_intrusive<Options>("ddl", timeout))
 {
     init();
@@ -53,6 +42,7 @@ Backend::Backend(c10d::Store &store, int rank, int size, std::chrono::millisecon
 
 Backend::~Backend()
 {
+    window_.reset(); // its calls go before the comm
     // Python may drop the last reference with the GIL held, which callbacks need to end.
     if (Py_IsInitialized() && PyGILState_Check()) {
         pybind11::gil_scoped_release no_gil;
@@ -72,7 +62,7 @@ c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions()
     return options_;
 }
 
-void Backend::setTimeout(std::chrono::milliseconds timeout)
+void Backend::setTimeout(Milliseconds timeout)
 {
     options_->timeout = timeout;
 }
@@ -86,8 +76,29 @@ uint64_t Backend::getSequenceNumberForGroup()
     return sequence_;
 }
 
+bool Backend::supportsSplitting() const
+{
+    return true;
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store> &store,
+                                                 const std::vector<int> &ranks,
+                                                 const c10::intrusive_ptr<Options> &options)
+{
+    auto own = std::find(ranks.begin(), ranks.end(), rank_);
+    if (own == ranks.end())
+        return nullptr;
+    return c10::make_intrusive<Backend>(store, int(own - ranks.begin()), int(ranks.size()),
+                                        options ? options->timeout : options_->timeout);
+}
+
 void Backend::shutdown()
 {
+    {
+        std::lock_guard<std::mutex> lock(window_mutex_);
+        window_.reset();
+        coalescing_ = false;
+    }
     group_->close();
 }
 
@@ -119,210 +130,122 @@ std::pair<int, int> Backend::local()
 
 // ---- submission ----
 
-template <class Part>
-Backend::WorkPtr Backend::run(const Call &call, const Tensors &inputs, Buffers buffers,
-                              const std::vector<Part> &parts)
+ddl_options Backend::options_of(const Operation &operation) const
 {
-    auto use = group_->use();
-    require_open(use, call.name);
-    ddl_comm *comm = group_->comm();
-    group_->completion().poll();
-    auto work = c10::make_intrusive<Work>(group_, rank_, call.type, call.name, call.title, inputs,
-                                          std::move(buffers), ++sequence_);
-    const auto timeout = call.timeout > kNoTimeout ? call.timeout : options_->timeout;
+    const auto timeout = operation.timeout > kNoTimeout ? operation.timeout : options_->timeout;
     ddl_options options{};
     options.struct_size = sizeof options;
     options.timeout_ms = timeout.count();
+    options.prescale = operation.prescale;
+    return options;
+}
 
-    // A caller who waits at once gets the blocking call, which is the fastest. With several parts
-    // one may be refused while another is under way, whose tensors the completion queue keeps
-    // alive.
-    if (!call.async && parts.size() == 1) {
-        check(parts[0](comm, &options, nullptr), call.name);
-        work->seal();
+// Submit the operation, or the calls collected for it, and hear of the end by the queue.
+void Backend::start(Work &work, const Operation &operation, ddl_group *calls)
+{
+    ddl_options options = options_of(operation);
+    options.queued = 1;
+    options.user = &work;
+    if (calls)
+        options.prescale = 0; // each call has its own
+    check(work.start([&](ddl_work **handle) {
+        return calls ? ddl_group_submit(calls, &options, handle)
+                     : operation.parts[0](group_->comm(), &options, handle);
+    }),
+          operation.name);
+}
+
+Backend::WorkPtr Backend::submit(Operation operation)
+{
+    auto use = group_->use();
+    require_open(use, operation.name);
+    if (coalescing_)
+        if (auto work = collect(operation))
+            return work;
+    ddl_comm *comm = group_->comm();
+    group_->completion().poll();
+    auto work =
+        c10::make_intrusive<Work>(group_, rank_, operation.type, operation.name, operation.title,
+                                  operation.inputs, std::move(operation.buffers), ++sequence_);
+    ddl_options options = options_of(operation);
+    if (operation.parts.size() == 1) {
+        // A caller who waits at once gets the blocking call, which is the fastest.
+        if (operation.async) {
+            start(*work, operation, nullptr);
+        } else {
+            check(operation.parts[0](comm, &options, nullptr), operation.name);
+            work->done();
+        }
         return work;
     }
-    options.queued = 1;
-    options.user = work.get();
-    for (const Part &part : parts)
-        check(work->add([&](ddl_work **handle) { return part(comm, &options, handle); }),
-              call.name);
-    work->seal();
-    if (!call.async)
+    GroupOfCalls calls = create_calls(comm, operation.name);
+    ddl_group *group = options.group = calls.get();
+    for (const Part &part : operation.parts)
+        check(part(comm, &options, nullptr), operation.name);
+    work->own(std::move(calls));
+    start(*work, operation, group);
+    if (!operation.async)
         work->wait();
     return work;
 }
 
-template <class Part>
-Backend::WorkPtr Backend::run_one(const Call &call, const Tensors &inputs, Buffers buffers,
-                                  const Part &part)
+// ---- coalescing ----
+
+// Not supportsCoalescing(): all that c10d does with it is to give batch_isend_irecv one Work for
+// the whole batch, where Gloo's users expect one for each message.
+
+void Backend::startCoalescing()
 {
-    return run(call, inputs, std::move(buffers), std::vector<Part>{part});
+    static constexpr const char *name = "startCoalescing";
+    auto use = group_->use();
+    require_open(use, name);
+    std::lock_guard<std::mutex> lock(window_mutex_);
+    TORCH_CHECK_WITH(DistBackendError, !window_, "ddl ", name,
+                     ": coalescing has been started already; end that first");
+    auto work = c10::make_intrusive<Work>(group_, rank_, c10d::OpType::COALESCED, "coalesced",
+                                          "ddl:coalesced", Tensors{}, Buffers{}, ++sequence_);
+    window_.reset(new Window{std::this_thread::get_id(), create_calls(group_->comm(), name), work});
+    coalescing_ = true;
 }
 
-// ---- operations ----
-
-Backend::WorkPtr Backend::allreduce(Tensors &tensors, const c10d::AllreduceOptions &options)
+// Collect the operation if it is this thread that coalesces; else null.
+Backend::WorkPtr Backend::collect(Operation &operation)
 {
-    Call call("allreduce", "ddl:all_reduce", c10d::OpType::ALLREDUCE, options);
-    at::Tensor tensor = only(call.name, "tensors", tensors);
-    ddl_op op = reduction(call.name, options.reduceOp);
-    ddl_dtype dtype = reduced_type(call.name, tensor);
-    Buffers buffers;
-    buffers.outputs = tensors;
-    at::Tensor memory = writable(tensor, true, buffers);
-    return run_one(call, tensors, std::move(buffers), [=](auto comm, auto how, auto work) {
-        return ddl_allreduce(comm, nullptr, memory.data_ptr(), memory.numel(), dtype, op, how,
-                             work);
-    });
+    std::lock_guard<std::mutex> lock(window_mutex_);
+    if (!window_ || window_->owner != std::this_thread::get_id())
+        return nullptr;
+    ddl_options options = options_of(operation);
+    options.group = window_->calls.get();
+    for (const Part &part : operation.parts)
+        check(part(group_->comm(), &options, nullptr), operation.name);
+    Buffers &from = operation.buffers, &to = window_->work->buffers();
+    TORCH_CHECK_WITH(NotImplementedError, !from.finish, "ddl ", operation.name,
+                     " cannot be coalesced");
+    append(to.outputs, from.outputs);
+    append(to.keep, from.keep);
+    to.copies.insert(to.copies.end(), from.copies.begin(), from.copies.end());
+    to.senders.insert(to.senders.end(), from.senders.begin(), from.senders.end());
+    return window_->work;
 }
 
-Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors,
-                                              const c10d::AllreduceCoalescedOptions &options)
+Backend::WorkPtr Backend::endCoalescing()
 {
-    Call call("allreduce_coalesced", "ddl:all_reduce", c10d::OpType::ALLREDUCE_COALESCED, options);
-    ddl_op op = reduction(call.name, options.reduceOp);
-    for (const auto &tensor : tensors) {
-        require_host(call.name, "tensors", tensor);
-        reduced_type(call.name, tensor);
+    Operation operation("coalesced", "ddl:coalesced", c10d::OpType::COALESCED);
+    auto use = group_->use();
+    require_open(use, "endCoalescing");
+    std::unique_ptr<Window> window;
+    {
+        std::lock_guard<std::mutex> lock(window_mutex_);
+        window = std::move(window_);
+        coalescing_ = false;
     }
-    Buffers buffers;
-    buffers.outputs = tensors;
-    auto part = [&](const at::Tensor &tensor) {
-        at::Tensor memory = writable(tensor, true, buffers);
-        ddl_dtype dtype = reduced_type(call.name, tensor);
-        return [=](ddl_comm *comm, const ddl_options *how, ddl_work **work) {
-            return ddl_allreduce(comm, nullptr, memory.data_ptr(), memory.numel(), dtype, op, how,
-                                 work);
-        };
-    };
-    std::vector<decltype(part(tensors[0]))> parts;
-    for (const auto &tensor : tensors)
-        parts.push_back(part(tensor));
-    return run(call, tensors, std::move(buffers), parts);
-}
-
-Backend::WorkPtr Backend::broadcast(Tensors &tensors, const c10d::BroadcastOptions &options)
-{
-    Call call("broadcast", "ddl:broadcast", c10d::OpType::BROADCAST, options);
-    at::Tensor tensor = only(call.name, "tensors", tensors);
-    const int64_t root = options.rootRank;
-    TORCH_CHECK_VALUE(root >= 0 && root < size_, "ddl broadcast: the root is rank ", root,
-                      ", but the group has ", size_, " ranks");
-    Buffers buffers;
-    buffers.outputs = tensors;
-    const bool is_root = root == rank_;
-    at::Tensor memory = is_root ? readable(tensor, buffers) : writable(tensor, false, buffers);
-    const Cargo load = cargo(memory);
-    return run_one(call, tensors, std::move(buffers), [=](auto comm, auto how, auto work) {
-        return ddl_broadcast(comm, memory.data_ptr(), load.count, load.dtype, int(root), how, work);
-    });
-}
-
-Backend::WorkPtr Backend::allgather_rows(const Call &call, const at::Tensor &rows,
-                                         const at::Tensor &input, Buffers buffers)
-{
-    const Cargo load = cargo(input);
-    char *to = static_cast<char *>(rows.data_ptr());
-    const void *from = input.const_data_ptr();
-    if (input.nbytes() && from == to + rank_ * input.nbytes()) {
-        from = nullptr; // in place
-    } else if (overlap(rows, input)) {
-        at::Tensor copy = input.detach().clone();
-        from = copy.const_data_ptr();
-        buffers.keep.push_back(copy);
-    }
-    buffers.keep.push_back(rows);
-    return run_one(call, {input}, std::move(buffers), [=](auto comm, auto how, auto work) {
-        return ddl_allgather(comm, from, to, load.count, load.dtype, how, work);
-    });
-}
-
-Backend::WorkPtr Backend::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
-                                    const c10d::AllgatherOptions &options)
-{
-    Call call("allgather", "ddl:all_gather", c10d::OpType::ALLGATHER, options);
-    at::Tensor input = only(call.name, "inputs", inputs);
-    TORCH_CHECK_VALUE(outputs.size() == 1, "ddl allgather: outputs has ", outputs.size(),
-                      " lists, but takes one");
-    require_alike(call.name, "outputs", outputs[0], input, size_);
-    Buffers buffers;
-    buffers.outputs = outputs[0];
-    at::Tensor from = readable(input, buffers);
-    at::Tensor rows = writable_rows(outputs[0], buffers);
-    return allgather_rows(call, rows, from, std::move(buffers));
-}
-
-Backend::WorkPtr Backend::_allgather_base(at::Tensor &output, at::Tensor &input,
-                                          const c10d::AllgatherOptions &options)
-{
-    Call call("_allgather_base", "ddl:_all_gather_base", c10d::OpType::_ALLGATHER_BASE, options);
-    require_multiple(call.name, "output", output, "input", input, size_);
-    Buffers buffers;
-    buffers.outputs = {output};
-    at::Tensor from = readable(input, buffers);
-    at::Tensor rows = writable(output, false, buffers);
-    return allgather_rows(call, rows, from, std::move(buffers));
-}
-
-Backend::WorkPtr Backend::reduce_scatter_rows(const Call &call, const at::Tensor &output,
-                                              const at::Tensor &rows, ddl_op op, Buffers buffers)
-{
-    const ddl_dtype dtype = reduced_type(call.name, output);
-    const int64_t count = output.numel();
-    const void *from = rows.const_data_ptr();
-    char *to = static_cast<char *>(output.data_ptr());
-    if (output.nbytes() && to == static_cast<const char *>(from) + rank_ * output.nbytes()) {
-        to = static_cast<char *>(rows.data_ptr()); // in place: the result lies in rows
-        from = nullptr;
-    } else if (overlap(rows, output)) {
-        at::Tensor copy = rows.detach().clone();
-        from = copy.const_data_ptr();
-        buffers.keep.push_back(copy);
-    }
-    buffers.keep.push_back(output);
-    return run_one(call, {rows}, std::move(buffers), [=](auto comm, auto how, auto work) {
-        return ddl_reduce_scatter(comm, from, to, count, dtype, op, how, work);
-    });
-}
-
-Backend::WorkPtr Backend::reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
-                                         const c10d::ReduceScatterOptions &options)
-{
-    Call call("reduce_scatter", "ddl:reduce_scatter", c10d::OpType::REDUCE_SCATTER, options);
-    at::Tensor output = only(call.name, "outputs", outputs);
-    TORCH_CHECK_VALUE(inputs.size() == 1, "ddl reduce_scatter: inputs has ", inputs.size(),
-                      " lists, but takes one");
-    require_alike(call.name, "inputs", inputs[0], output, size_);
-    ddl_op op = reduction(call.name, options.reduceOp);
-    reduced_type(call.name, output);
-    Buffers buffers;
-    buffers.outputs = outputs;
-    at::Tensor rows = readable_rows(inputs[0], buffers);
-    at::Tensor to = writable(output, false, buffers);
-    return reduce_scatter_rows(call, to, rows, op, std::move(buffers));
-}
-
-Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
-                                               const c10d::ReduceScatterOptions &options)
-{
-    Call call("_reduce_scatter_base", "ddl:_reduce_scatter_base",
-              c10d::OpType::_REDUCE_SCATTER_BASE, options);
-    require_multiple(call.name, "input", input, "output", output, size_);
-    ddl_op op = reduction(call.name, options.reduceOp);
-    reduced_type(call.name, output);
-    Buffers buffers;
-    buffers.outputs = {output};
-    at::Tensor rows = readable(input, buffers);
-    at::Tensor to = writable(output, false, buffers);
-    return reduce_scatter_rows(call, to, rows, op, std::move(buffers));
-}
-
-Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &options)
-{
-    Call call("barrier", "ddl:barrier", c10d::OpType::BARRIER, options);
-    return run_one(call, {}, {},
-                   [](auto comm, auto how, auto work) { return ddl_barrier(comm, how, work); });
+    TORCH_CHECK_WITH(DistBackendError, window,
+                     "ddl endCoalescing: coalescing has not been started");
+    group_->completion().poll();
+    ddl_group *group = window->calls.get();
+    window->work->own(std::move(window->calls));
+    start(*window->work, operation, group);
+    return window->work;
 }
 
 } // namespace ddl_torch

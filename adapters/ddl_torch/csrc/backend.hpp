@@ -5,10 +5,13 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "group.hpp"
+#include "operation.hpp"
 #include "tensors.hpp"
 #include "work.hpp"
 
@@ -31,59 +34,113 @@ namespace ddl_torch
 class Backend final : public c10d::Backend
 {
   public:
-    using Tensors = std::vector<at::Tensor>;
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+    using Milliseconds = std::chrono::milliseconds;
 
     // Joins the group: blocks until all ranks have, at most `timeout`.
-    Backend(c10d::Store &store, int rank, int size, std::chrono::milliseconds timeout);
+    Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout);
     ~Backend() override;
+
+    // ---- backend.cpp ----
 
     const std::string getBackendName() const override;
     c10::intrusive_ptr<Options> getBackendOptions();
-    void setTimeout(std::chrono::milliseconds timeout);
+    void setTimeout(Milliseconds timeout);
     void setSequenceNumberForGroup() override;
     uint64_t getSequenceNumberForGroup() override;
+    bool supportsSplitting() const override;
+    c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store,
+                                            const std::vector<int> &ranks,
+                                            const c10::intrusive_ptr<Options> &options);
     void shutdown();
     void abort();
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
     c10d::ErrorType getError() override;
 #endif
+    // Rank and number among the ranks that share this one's memory.
+    std::pair<int, int> local();
+
+    void startCoalescing() override;
+    WorkPtr endCoalescing() override;
+
+    // ---- reductions.cpp ----
 
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override;
     WorkPtr allreduce_coalesced(Tensors &tensors,
                                 const c10d::AllreduceCoalescedOptions &options) override;
+    WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &options) override;
+    WorkPtr reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                           const c10d::ReduceScatterOptions &options) override;
+    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                 const c10d::ReduceScatterOptions &options) override;
+    WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::ReduceScatterOptions &options) override;
+
+    // ---- sparse.cpp ----
+
+    WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options) override;
+
+    // ---- movements.cpp ----
+
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override;
     WorkPtr allgather(std::vector<Tensors> &outputs, Tensors &inputs,
                       const c10d::AllgatherOptions &options) override;
     WorkPtr _allgather_base(at::Tensor &output, at::Tensor &input,
                             const c10d::AllgatherOptions &options) override;
-    WorkPtr reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
-                           const c10d::ReduceScatterOptions &options) override;
-    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
-                                 const c10d::ReduceScatterOptions &options) override;
-    WorkPtr barrier(const c10d::BarrierOptions &options) override;
+    WorkPtr allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
+                                const c10d::AllgatherOptions &options) override;
+    WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::AllgatherOptions &options) override;
+    WorkPtr gather(std::vector<Tensors> &outputs, Tensors &inputs,
+                   const c10d::GatherOptions &options) override;
+    WorkPtr scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                    const c10d::ScatterOptions &options) override;
+    WorkPtr alltoall(Tensors &outputs, Tensors &inputs,
+                     const c10d::AllToAllOptions &options) override;
+    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_sizes,
+                          std::vector<int64_t> &input_sizes,
+                          const c10d::AllToAllOptions &options) override;
 
-    // Rank and number among the ranks that share this one's memory.
-    std::pair<int, int> local();
+    // ---- messages.cpp ----
+
+    WorkPtr send(Tensors &tensors, int to, int tag) override;
+    WorkPtr recv(Tensors &tensors, int from, int tag) override;
+    WorkPtr recvAnysource(Tensors &tensors, int tag) override;
+
+    // ---- barriers.cpp ----
+
+    WorkPtr barrier(const c10d::BarrierOptions &options) override;
+    void monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks) override;
 
   private:
-    struct Call; // an operation's names, and how and for how long to run it
+    // Operations that are collected, to be submitted together: between the two calls of c10d.
+    struct Window {
+        std::thread::id owner; // only what this thread calls is collected
+        GroupOfCalls calls;
+        c10::intrusive_ptr<Work> work;
+    };
 
-    // Start `parts`, functions (comm, const ddl_options *, ddl_work **) -> ddl_status, as one Work.
-    template <class Part>
-    WorkPtr run(const Call &call, const Tensors &inputs, Buffers buffers,
-                const std::vector<Part> &parts);
-    template <class Part>
-    WorkPtr run_one(const Call &call, const Tensors &inputs, Buffers buffers, const Part &part);
+    WorkPtr submit(Operation operation);
+    WorkPtr collect(Operation &operation);
+    void start(Work &work, const Operation &operation, ddl_group *calls);
+    ddl_options options_of(const Operation &operation) const;
 
-    WorkPtr allgather_rows(const Call &call, const at::Tensor &rows, const at::Tensor &input,
-                           Buffers buffers);
-    WorkPtr reduce_scatter_rows(const Call &call, const at::Tensor &output, const at::Tensor &rows,
-                                ddl_op op, Buffers buffers);
+    // One part of the operation each.
+    void reduce_scatter_part(Operation &operation, const at::Tensor &output, const Blocks &input,
+                             ddl_op op) const;
+    void allgather_part(Operation &operation, const Blocks &output, const at::Tensor &input) const;
 
+    void await_arrivals(const std::string &barrier, Milliseconds timeout, bool wait_all_ranks);
+    void await_verdict(const std::string &barrier, Milliseconds timeout);
+
+    const c10::intrusive_ptr<c10d::Store> store_;
     std::shared_ptr<Group> group_;
     c10::intrusive_ptr<Options> options_;
     std::atomic<uint64_t> sequence_{0};
+    std::atomic<bool> coalescing_{false};
+    std::mutex window_mutex_;
+    std::unique_ptr<Window> window_;
+    uint64_t monitored_barriers_ = 0;
 };
 
 } // namespace ddl_torch

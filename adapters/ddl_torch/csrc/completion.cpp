@@ -19,7 +19,7 @@ ddl_status Completion::take(int64_t timeout_ms)
     int taken = 0;
     ddl_status status = ddl_comm_completed(comm_, nullptr, users, kMax, timeout_ms, &taken);
     for (int i = 0; status == DDL_OK && i < taken; i++)
-        c10::intrusive_ptr<Work>::reclaim(static_cast<Work *>(users[i]))->part_ended();
+        c10::intrusive_ptr<Work>::reclaim(static_cast<Work *>(users[i]))->taken();
     return status;
 }
 

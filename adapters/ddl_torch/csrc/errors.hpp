@@ -17,7 +17,9 @@ namespace ddl_torch
 [[noreturn]] inline void raise(ddl_status status, const std::string &what)
 {
     const char *detail = ddl_last_error();
-    std::string text = "ddl " + what + ": " + (*detail ? detail : ddl_strerror(status));
+    std::string text = "ddl " + what + ": " +
+                       (status == DDL_EEXPIRED ? "the timeout passed: " : "") +
+                       (*detail ? detail : ddl_strerror(status));
     if (status == DDL_EINVAL)
         C10_THROW_ERROR(ValueError, text);
     if (status == DDL_EUNSUPPORTED)

@@ -15,7 +15,7 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                   std::chrono::milliseconds timeout)
 {
-    return c10::make_intrusive<Backend>(*store, rank, size, timeout);
+    return c10::make_intrusive<Backend>(store, rank, size, timeout);
 }
 
 std::pair<int, int> local(const BackendPtr &backend)

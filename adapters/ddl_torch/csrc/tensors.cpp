@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace ddl_torch
@@ -13,14 +14,23 @@ namespace
 std::optional<ddl_dtype> known_type(at::ScalarType type)
 {
     switch (type) {
+    case at::kBool: return DDL_BOOL;
     case at::kChar: return DDL_I8;
     case at::kByte: return DDL_U8;
+    case at::kShort: return DDL_I16;
+    case at::kUInt16: return DDL_U16;
     case at::kInt: return DDL_I32;
+    case at::kUInt32: return DDL_U32;
     case at::kLong: return DDL_I64;
+    case at::kUInt64: return DDL_U64;
     case at::kHalf: return DDL_F16;
     case at::kBFloat16: return DDL_BF16;
     case at::kFloat: return DDL_F32;
     case at::kDouble: return DDL_F64;
+    case at::kFloat8_e4m3fn: return DDL_F8_E4M3;
+    case at::kFloat8_e5m2: return DDL_F8_E5M2;
+    case at::kComplexFloat: return DDL_C64;
+    case at::kComplexDouble: return DDL_C128;
     default: return std::nullopt;
     }
 }
@@ -42,37 +52,57 @@ const char *begin(const at::Tensor &tensor)
 }
 
 // Whether the tensors of the list follow each other in memory.
-bool are_neighbours(const std::vector<at::Tensor> &list)
+bool are_neighbours(const Tensors &list)
 {
-    for (size_t i = 0; i < list.size(); i++)
-        if (!is_plain(list[i]) || !list[i].is_alias_of(list[0]) ||
-            begin(list[i]) != begin(list[0]) + i * list[0].nbytes())
+    const char *next = begin(list[0]);
+    for (const auto &tensor : list) {
+        if (!is_plain(tensor) || !tensor.is_alias_of(list[0]) ||
+            (tensor.numel() && begin(tensor) != next))
             return false;
-    return true;
+        next += tensor.nbytes();
+    }
+    return list[0].numel() > 0; // an empty one may have no address
 }
 
-at::Tensor rows_in_place(const std::vector<at::Tensor> &list)
+struct Shares {
+    std::vector<int64_t> counts;
+    int64_t total = 0;
+
+    explicit Shares(const Tensors &list)
+    {
+        for (const auto &tensor : list) {
+            counts.push_back(tensor.numel());
+            total += tensor.numel();
+        }
+    }
+};
+
+double factor_of(const char *operation, const c10d::ReduceOp &op)
 {
-    return list[0].as_strided({int64_t(list.size()), list[0].numel()}, {list[0].numel(), 1});
+    const auto *scaled = dynamic_cast<const c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
+    TORCH_CHECK_VALUE(scaled, "ddl ", operation, ": ReduceOp.PREMUL_SUM has no factor");
+    const double factor = scaled->tensor_factor.defined() ? scaled->tensor_factor.item<double>()
+                                                          : scaled->double_factor;
+    TORCH_CHECK_VALUE(factor != 0, "ddl ", operation,
+                      ": ReduceOp.PREMUL_SUM has the factor 0; only others are possible");
+    return factor;
 }
 
 } // namespace
 
-ddl_op reduction(const char *operation, const c10d::ReduceOp &op)
+Reduction reduction(const char *operation, const c10d::ReduceOp &op)
 {
-    static const char *const names[] = {"SUM",  "AVG", "PRODUCT", "MIN",        "MAX",
-                                        "BAND", "BOR", "BXOR",    "PREMUL_SUM", "UNUSED"};
-    const size_t number = op.op_;
     switch (op.op_) {
-    case c10d::ReduceOp::SUM: return DDL_SUM;
-    case c10d::ReduceOp::AVG: return DDL_AVERAGE;
-    case c10d::ReduceOp::PRODUCT: return DDL_PRODUCT;
-    case c10d::ReduceOp::MIN: return DDL_MIN;
-    case c10d::ReduceOp::MAX: return DDL_MAX;
-    default:
-        TORCH_CHECK_VALUE(false, "ddl ", operation, ": ReduceOp.",
-                          number < std::size(names) ? names[number] : "?",
-                          " is not supported yet; there is SUM, AVG, MIN, MAX, PRODUCT");
+    case c10d::ReduceOp::SUM: return {DDL_SUM, 0};
+    case c10d::ReduceOp::AVG: return {DDL_AVERAGE, 0};
+    case c10d::ReduceOp::PRODUCT: return {DDL_PRODUCT, 0};
+    case c10d::ReduceOp::MIN: return {DDL_MIN, 0};
+    case c10d::ReduceOp::MAX: return {DDL_MAX, 0};
+    case c10d::ReduceOp::BAND: return {DDL_BIT_AND, 0};
+    case c10d::ReduceOp::BOR: return {DDL_BIT_OR, 0};
+    case c10d::ReduceOp::BXOR: return {DDL_BIT_XOR, 0};
+    case c10d::ReduceOp::PREMUL_SUM: return {DDL_SUM, factor_of(operation, op)};
+    default: TORCH_CHECK_VALUE(false, "ddl ", operation, ": ", int(op.op_), " is no ReduceOp");
     }
 }
 
@@ -80,28 +110,33 @@ ddl_dtype reduced_type(const char *operation, const at::Tensor &tensor)
 {
     auto type = known_type(tensor.scalar_type());
     TORCH_CHECK_TYPE(type, "ddl ", operation, ": cannot reduce tensors of type ",
-                     tensor.scalar_type(),
-                     "; there is Half, BFloat16, Float, Double, Char, Byte, Int, Long");
+                     tensor.scalar_type());
     return *type;
 }
 
 Cargo cargo(const at::Tensor &tensor)
 {
     if (auto type = known_type(tensor.scalar_type()))
-        return {*type, tensor.numel()};
-    return {DDL_U8, int64_t(tensor.nbytes())};
+        return {*type, 1};
+    return {DDL_U8, int64_t(tensor.element_size())};
 }
 
 void require_host(const char *operation, const char *argument, const at::Tensor &tensor)
 {
     TORCH_CHECK_VALUE(tensor.defined(), "ddl ", operation, ": ", argument, " is undefined");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ddl ", operation, ": ", argument,
-                      " has layout ", tensor.layout(), "; only dense tensors so far");
+                      " has layout ", tensor.layout(), "; it must be dense");
     TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ddl ", operation, ": ", argument, " is on ",
-                      tensor.device(), "; only CPU tensors so far");
+                      tensor.device(), "; it must be on the CPU");
 }
 
-at::Tensor only(const char *operation, const char *argument, const std::vector<at::Tensor> &list)
+void require_rank(const char *operation, const char *argument, int64_t rank, int ranks)
+{
+    TORCH_CHECK_VALUE(rank >= 0 && rank < ranks, "ddl ", operation, ": the ", argument, " is rank ",
+                      rank, ", but the group has ", ranks, " ranks");
+}
+
+at::Tensor only(const char *operation, const char *argument, const Tensors &list)
 {
     TORCH_CHECK_VALUE(list.size() == 1, "ddl ", operation, ": ", argument, " has ", list.size(),
                       " tensors, but takes one");
@@ -109,8 +144,16 @@ at::Tensor only(const char *operation, const char *argument, const std::vector<a
     return list[0];
 }
 
-void require_alike(const char *operation, const char *argument, const std::vector<at::Tensor> &list,
-                   const at::Tensor &model, int ranks)
+const Tensors &only_list(const char *operation, const char *argument,
+                         const std::vector<Tensors> &lists)
+{
+    TORCH_CHECK_VALUE(lists.size() == 1, "ddl ", operation, ": ", argument, " has ", lists.size(),
+                      " lists, but takes one");
+    return lists[0];
+}
+
+void require_each(const char *operation, const char *argument, const Tensors &list,
+                  const at::Tensor &model, int ranks)
 {
     TORCH_CHECK_VALUE(list.size() == size_t(ranks), "ddl ", operation, ": ", argument, " has ",
                       list.size(), " tensors, but there are ", ranks, " ranks");
@@ -119,10 +162,14 @@ void require_alike(const char *operation, const char *argument, const std::vecto
         TORCH_CHECK_TYPE(list[i].scalar_type() == model.scalar_type(), "ddl ", operation, ": ",
                          argument, "[", i, "] is of type ", list[i].scalar_type(),
                          ", the other side of type ", model.scalar_type());
-        TORCH_CHECK_VALUE(list[i].numel() == model.numel(), "ddl ", operation, ": ", argument, "[",
-                          i, "] has ", list[i].numel(), " elements, the other side ", model.numel(),
-                          "; different sizes are not supported yet");
     }
+}
+
+void require_elements(const char *operation, const char *argument, const at::Tensor &tensor,
+                      const char *other, int64_t elements)
+{
+    TORCH_CHECK_VALUE(tensor.numel() == elements, "ddl ", operation, ": ", argument, " has ",
+                      tensor.numel(), " elements, but ", other, " has ", elements);
 }
 
 void require_multiple(const char *operation, const char *large_name, const at::Tensor &large,
@@ -152,8 +199,10 @@ at::Tensor readable(const at::Tensor &tensor, Buffers &buffers)
 
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers)
 {
-    if (is_plain(tensor))
+    if (is_plain(tensor)) {
+        buffers.keep.push_back(tensor);
         return tensor;
+    }
     auto copy = scratch(tensor.sizes(), tensor);
     if (filled)
         copy.copy_(tensor.detach());
@@ -161,27 +210,45 @@ at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers)
     return copy;
 }
 
-at::Tensor readable_rows(const std::vector<at::Tensor> &list, Buffers &buffers)
+bool Blocks::equal() const
 {
-    if (are_neighbours(list)) {
-        buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
-        return rows_in_place(list);
-    }
-    auto rows = scratch({int64_t(list.size()), list[0].numel()}, list[0]);
-    for (size_t i = 0; i < list.size(); i++)
-        rows[int64_t(i)].copy_(list[i].detach().reshape({-1}));
-    buffers.keep.push_back(rows);
-    return rows;
+    return std::all_of(counts.begin(), counts.end(),
+                       [this](int64_t count) { return count == counts[0]; });
 }
 
-at::Tensor writable_rows(const std::vector<at::Tensor> &list, Buffers &buffers)
+Blocks readable_blocks(const Tensors &list, Buffers &buffers)
 {
-    if (are_neighbours(list))
-        return rows_in_place(list);
-    auto rows = scratch({int64_t(list.size()), list[0].numel()}, list[0]);
-    for (size_t i = 0; i < list.size(); i++)
-        buffers.copies.emplace_back(list[i], rows[int64_t(i)].view(list[i].sizes()));
-    return rows;
+    Shares shares(list);
+    if (are_neighbours(list)) {
+        buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
+        return {list[0].as_strided({shares.total}, {1}), shares.counts};
+    }
+    auto memory = scratch({shares.total}, list[0]);
+    int64_t at = 0;
+    for (const auto &tensor : list) {
+        memory.narrow(0, at, tensor.numel()).copy_(tensor.detach().reshape({-1}));
+        at += tensor.numel();
+    }
+    buffers.keep.push_back(memory);
+    return {memory, shares.counts};
+}
+
+Blocks writable_blocks(const Tensors &list, Buffers &buffers)
+{
+    Shares shares(list);
+    if (are_neighbours(list)) {
+        buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
+        return {list[0].as_strided({shares.total}, {1}), shares.counts};
+    }
+    auto memory = scratch({shares.total}, list[0]);
+    int64_t at = 0;
+    for (const auto &tensor : list) {
+        buffers.copies.emplace_back(tensor,
+                                    memory.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+        at += tensor.numel();
+    }
+    buffers.keep.push_back(memory);
+    return {memory, shares.counts};
 }
 
 bool overlap(const at::Tensor &a, const at::Tensor &b)

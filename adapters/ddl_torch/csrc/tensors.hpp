@@ -14,47 +14,71 @@
 namespace ddl_torch
 {
 
+using Tensors = std::vector<at::Tensor>;
+
 // The reduction, also for messages.
-ddl_op reduction(const char *operation, const c10d::ReduceOp &op);
+struct Reduction {
+    ddl_op op;
+    double prescale; // 0: none
+};
+Reduction reduction(const char *operation, const c10d::ReduceOp &op);
 
 // The element type for a reduction.
 ddl_dtype reduced_type(const char *operation, const at::Tensor &tensor);
 
 // What moves a tensor's elements unchanged: as themselves where libddl knows the type, so that it
-// can tell a mismatch, else as bytes.
+// can tell a mismatch, else as bytes, so many for each element.
 struct Cargo {
     ddl_dtype dtype;
-    int64_t count;
+    int64_t each;
 };
 Cargo cargo(const at::Tensor &tensor);
 
 // Check that the tensor is dense and in host memory.
 void require_host(const char *operation, const char *argument, const at::Tensor &tensor);
 
-// The only tensor in the list.
-at::Tensor only(const char *operation, const char *argument, const std::vector<at::Tensor> &list);
+// Check that `rank` is one of the group's.
+void require_rank(const char *operation, const char *argument, int64_t rank, int ranks);
 
-// Check that each tensor of the list is like `model`: on the host, of the same type and number of
-// elements, and that there are as many as ranks.
-void require_alike(const char *operation, const char *argument, const std::vector<at::Tensor> &list,
-                   const at::Tensor &model, int ranks);
+// The only tensor in the list.
+at::Tensor only(const char *operation, const char *argument, const Tensors &list);
+
+// The only list of tensors in the list.
+const Tensors &only_list(const char *operation, const char *argument,
+                         const std::vector<Tensors> &lists);
+
+// Check that the list has one tensor for each rank, on the host and of the type of `model`.
+void require_each(const char *operation, const char *argument, const Tensors &list,
+                  const at::Tensor &model, int ranks);
+
+// Check that a tensor has the elements that are there for it on the other side.
+void require_elements(const char *operation, const char *argument, const at::Tensor &tensor,
+                      const char *other, int64_t elements);
 
 // Check that large is of the type of small, and has `ranks` times as many elements.
 void require_multiple(const char *operation, const char *large_name, const at::Tensor &large,
                       const char *small_name, const at::Tensor &small, int ranks);
 
-// Contiguous memory with the elements of the tensor: its own where that is possible, else a copy,
-// kept in `buffers`.
+// Contiguous memory with the elements of the tensor: its own where that is possible, else a copy.
+// It is kept in `buffers`.
 at::Tensor readable(const at::Tensor &tensor, Buffers &buffers);
 
 // Contiguous memory whose elements become the tensor's at the end of the operation: its own, or
-// scratch to be copied. `filled`: it holds the tensor's elements from the start.
+// scratch to be copied. `filled`: it holds the tensor's elements from the start. Kept as well.
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers);
 
-// One contiguous tensor whose rows are the tensors of the list, in order: their own memory where
-// they are neighbours in it, else a copy. As above.
-at::Tensor readable_rows(const std::vector<at::Tensor> &list, Buffers &buffers);
-at::Tensor writable_rows(const std::vector<at::Tensor> &list, Buffers &buffers);
+// Blocks, one per rank, that lie one behind the other in one contiguous memory.
+struct Blocks {
+    at::Tensor memory;
+    std::vector<int64_t> counts; // elements
+
+    bool equal() const;
+};
+
+// The tensors of the list, which has at least one, as blocks: in their own memory where they are
+// neighbours in it, else in a copy, as above.
+Blocks readable_blocks(const Tensors &list, Buffers &buffers);
+Blocks writable_blocks(const Tensors &list, Buffers &buffers);
 
 // Whether two contiguous tensors share memory.
 bool overlap(const at::Tensor &a, const at::Tensor &b);

@@ -45,28 +45,32 @@ Work::Work(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char
 
 Work::~Work()
 {
-    for (ddl_work *part : parts_)
-        ddl_work_destroy(part);
+    ddl_work_destroy(work_);
 }
 
-void Work::seal()
+void Work::own(GroupOfCalls calls)
 {
-    part_ended();
+    calls_ = std::move(calls);
 }
 
-void Work::part_ended()
+void Work::done()
 {
-    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    settle();
+}
+
+void Work::taken()
+{
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1)
         deliver();
 }
 
 bool Work::ended() const
 {
-    return std::none_of(parts_.begin(), parts_.end(),
-                        [](ddl_work *part) { return ddl_work_test(part) == DDL_INPROGRESS; });
+    ddl_work *work = work_.load(std::memory_order_acquire);
+    return work && ddl_work_test(work) != DDL_INPROGRESS;
 }
 
-// Wait until all parts have ended, with whatever result.
+// Wait until it has ended, with whatever result.
 void Work::await(std::chrono::milliseconds timeout)
 {
     const bool limited = timeout > kNoTimeout;
@@ -76,12 +80,12 @@ void Work::await(std::chrono::milliseconds timeout)
         if (limited) {
             auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
             TORCH_CHECK_WITH(DistBackendError, left.count() > 0, "ddl ", name_,
-                             ": not complete after ", timeout.count(), " ms, and still pending");
+                             ": not complete after ", timeout.count(),
+                             " ms (timed out), and still pending");
             slice = std::min(slice, left);
         }
         if (auto use = group_->use()) {
-            // Parts end in the order of submission.
-            if (ddl_work_wait(parts_.back(), slice.count()) != DDL_ETIMEDOUT)
+            if (ddl_work_wait(work_, slice.count()) != DDL_ETIMEDOUT)
                 continue;
         } else { // closing, which ends all works
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -90,29 +94,29 @@ void Work::await(std::chrono::milliseconds timeout)
     }
 }
 
-// All parts have ended.
+// It has ended.
 void Work::settle()
 {
     std::call_once(settled_, [this] {
         std::exception_ptr failure;
-        for (ddl_work *part : parts_) {
-            ddl_status status = ddl_work_test(part);
-            if (status != DDL_OK) {
+        if (ddl_work *work = work_)
+            if (ddl_status status = ddl_work_test(work); status != DDL_OK)
                 failure = error(status, name_);
-                break;
-            }
-        }
-        if (!failure && !buffers_.copies.empty()) {
+        if (!failure && (!buffers_.copies.empty() || buffers_.finish)) {
             try {
                 // The caller's tensor may be a leaf that requires grad, or an inference tensor.
                 at::AutoDispatchBelowADInplaceOrView guard;
                 for (auto &[to, from] : buffers_.copies)
                     to.copy_(from);
+                if (buffers_.finish)
+                    buffers_.finish();
             } catch (...) {
                 failure = std::current_exception();
             }
         }
+        calls_.reset();
         buffers_.copies.clear();
+        buffers_.finish = nullptr;
         buffers_.keep.clear();
         finish(failure);
     });
@@ -130,14 +134,25 @@ bool Work::isCompleted()
 
 bool Work::wait(std::chrono::milliseconds timeout)
 {
-    await(timeout);
-    settle();
-    if (!parts_.empty())
+    if (!c10d::Work::isCompleted()) {
+        if (!work_.load(std::memory_order_acquire))
+            return true; // being coalesced
+        await(timeout);
+        settle();
+    }
+    if (work_)
         if (auto use = group_->use())
             group_->completion().poll(); // gives back the queue's reference to the tensors
     if (auto failure = exception())
         std::rethrow_exception(failure);
     return true;
+}
+
+int Work::sourceRank() const
+{
+    TORCH_CHECK(buffers_.senders.size() == 1, "ddl ", name_, ": there is no source rank of ",
+                buffers_.senders.size(), " receives; ask one that receives one tensor");
+    return *buffers_.senders[0];
 }
 
 std::vector<at::Tensor> Work::result()
@@ -167,7 +182,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     return future_;
 }
 
-// The last part was taken from the queue.
+// It was submitted, and taken from the queue.
 void Work::deliver()
 {
     settle();

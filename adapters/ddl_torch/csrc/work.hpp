@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,20 +27,31 @@ struct Buffers {
     std::vector<at::Tensor> outputs; // what the caller's tensors get; the future's value
     std::vector<at::Tensor> keep;    // other tensors whose memory is in use
     std::vector<std::pair<at::Tensor, at::Tensor>> copies; // first = second, when all went well
+    std::function<void()> finish;                          // then this, if set
+    std::vector<std::shared_ptr<int>> senders; // who sent what was received, when that is complete
 };
+
+struct DestroyGroup {
+    void operator()(ddl_group *group) const
+    {
+        ddl_group_destroy(group);
+    }
+};
+using GroupOfCalls = std::unique_ptr<ddl_group, DestroyGroup>;
 
 // Design notes.
 //
-// A Work consists of parts: one ddl_work each, all submitted to one comm by one thread, which then
-// calls seal(). It ends when its last part has. Whoever notices that first settles it exactly once
-// (`settled_`): statuses, copies into the caller's tensors, c10d's own completion. The future, if
-// anybody has asked for it, is completed when the last part is taken from the completion queue, by
-// the executor, because its callbacks may block.
+// A Work is one ddl_work: of one call, or of a group of calls, which it then owns. Whoever first
+// notices that it has ended settles it exactly once (`settled_`): status, copies into the caller's
+// tensors, c10d's own completion. The future, if anybody has asked for it, is completed when the
+// ddl_work is taken from the completion queue, by the executor, because its callbacks may block.
 //
-// References: the caller's, and one per part, which whoever takes it from the queue gives back. So
-// the tensors outlive the library's use of them also when the caller drops the Work at once.
+// References: the caller's, and the queue's, which whoever takes it from there gives back. So the
+// tensors outlive the library's use of them also when the caller drops the Work at once. `pending_`
+// counts to the moment when it was both submitted and taken from the queue, in any order.
 //
-// A Work of an operation that was done at once has no parts.
+// A Work of an operation that was done at once is never submitted. While operations are being
+// coalesced they share a Work that is not submitted yet, and to wait for it does nothing.
 class Work final : public c10d::Work
 {
   public:
@@ -54,16 +66,26 @@ class Work final : public c10d::Work
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     uint64_t getSequencenumber() const override;
 
+    int sourceRank() const override;
+
     // ---- for who submits ----
 
-    // One part more: `submit` submits it with options.queued and this as its user pointer.
-    template <class Submit> ddl_status add(Submit submit);
-    // All parts are submitted.
-    void seal();
+    Buffers &buffers()
+    {
+        return buffers_;
+    }
+
+    // `submit` submits it with options.queued and this as its user pointer. On failure nothing has
+    // happened.
+    template <class Submit> ddl_status start(Submit submit);
+    // What it consists of, to be kept until it has ended.
+    void own(GroupOfCalls calls);
+    // It has been done at once: complete it.
+    void done();
 
     // ---- for who takes from the completion queue ----
 
-    void part_ended();
+    void taken();
 
   private:
     bool ended() const;
@@ -76,8 +98,9 @@ class Work final : public c10d::Work
     const char *const name_;
     const uint64_t sequence_;
     Buffers buffers_;
-    std::vector<ddl_work *> parts_; // unchanged after seal()
-    std::atomic<int> remaining_{1}; // parts not yet taken, and 1 until sealed
+    GroupOfCalls calls_;
+    std::atomic<ddl_work *> work_{nullptr};
+    std::atomic<int> pending_{2};
     std::once_flag settled_;
 
     std::mutex future_mutex_;
@@ -86,17 +109,15 @@ class Work final : public c10d::Work
     bool future_completed_ = false;
 };
 
-template <class Submit> ddl_status Work::add(Submit submit)
+template <class Submit> ddl_status Work::start(Submit submit)
 {
-    // The part may end, and be taken from the queue, before submit returns.
-    c10::raw::intrusive_ptr::incref(this);
-    remaining_.fetch_add(1, std::memory_order_relaxed);
-    ddl_work *part = nullptr;
-    ddl_status status = submit(&part);
+    c10::raw::intrusive_ptr::incref(this); // the queue's
+    ddl_work *work = nullptr;
+    ddl_status status = submit(&work);
     if (status == DDL_OK) {
-        parts_.push_back(part);
+        work_.store(work, std::memory_order_release);
+        taken(); // one of two
     } else {
-        remaining_.fetch_sub(1, std::memory_order_relaxed);
         c10::raw::intrusive_ptr::decref(this);
     }
     return status;

@@ -69,10 +69,10 @@ static char **name_ranks(const ddl__address *addresses, int size)
     return names;
 }
 
-static void need_progress(void *context)
+static void need_progress(void *context, ddl__urgency urgency)
 {
     ddl_comm *comm = context;
-    ddl__endpoint_need_progress(comm->endpoint, comm->seat);
+    ddl__endpoint_need_progress(comm->endpoint, comm->seat, urgency);
 }
 
 /* Meet all members and put an engine over the links. */

@@ -54,7 +54,7 @@ assert not ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).shape == ()
 refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, ones, op="mean")
 refused(InvalidArgument, "out: has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
-refused(TypeError, "Short", ddl.allreduce, torch.ones(3, dtype=torch.int16))
+refused(TypeError, "Float8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
 
 value = torch.tensor([rank, rank])
 assert ddl.broadcast(value, size - 1).tolist() == [size - 1] * 2
@@ -70,15 +70,86 @@ assert ddl.allgather(torch.empty(0, 3)).shape == (0, 3)
 assert ddl.allgather(torch.tensor([rank == 0])).tolist() == [of == 0 for of in range(size)]
 ddl.barrier()
 
+rows = [1 + of for of in range(size)]
+gathered = ddl.allgather(torch.full((rank + 1, 2), rank), rows)
+assert gathered[:, 1].tolist() == [of for of in range(size) for _ in range(of + 1)]
+refused(
+    InvalidArgument,
+    f"rows: is {rank + 1} for this rank, whose tensor has 9",
+    ddl.allgather,
+    torch.ones(9),
+    rows,
+)
+refused(InvalidArgument, "is not one number for each of", ddl.allgather, torch.ones(9), [9] * 9)
+
+grouped = ddl.grouped_allreduce([torch.ones(3), torch.full((2, 2), rank, dtype=torch.int32)])
+assert grouped[0].tolist() == [size] * 3
+assert grouped[1].tolist() == [[size * (size - 1) // 2] * 2] * 2
+several = [torch.full((count,), rank + 1.0) for count in (1, 0, 70_000)]
+assert ddl.grouped_allreduce(several, "average", out=several)[2][-1] == total / size
+assert several[0].item() == several[2][0].item() == total / size
+assert ddl.grouped_allreduce([]) == []
+empty = ddl.grouped_allreduce_async([])
+assert empty.done() and empty.future().wait() == []
+refused(
+    InvalidArgument,
+    "out: has 1 tensors, but there are 3",
+    ddl.grouped_allreduce,
+    several,
+    out=[torch.ones(1)],
+)
+
+part = ddl.reduce_scatter(torch.arange(2.0 * size).view(2 * size, 1).expand(-1, 3))
+assert part.tolist() == [[2.0 * rank * size] * 3, [(2.0 * rank + 1) * size] * 3]
+out = torch.zeros(2)
+assert (
+    ddl.reduce_scatter(torch.full((2 * size,), rank + 1), "max", torch.zeros(2, dtype=int)).tolist()
+    == [size] * 2
+)
+ddl.reduce_scatter(torch.ones(2 * size), "average", out)
+assert out.tolist() == [1, 1]
+refused(
+    InvalidArgument,
+    "out: has shape (3,)",
+    ddl.reduce_scatter,
+    torch.ones(2 * size),
+    out=torch.ones(3),
+)
+if size > 1:
+    refused(InvalidArgument, "is no multiple of", ddl.reduce_scatter, torch.ones(size + 1))
+    refused(InvalidArgument, "is no multiple of", ddl.alltoall, torch.ones(size + 1))
+
+assert ddl.alltoall(torch.arange(size) + 10 * rank).tolist() == [
+    10 * of + rank for of in range(size)
+]
+rows = torch.arange(size).repeat_interleave(torch.arange(size))  # to rank r: r times r
+assert ddl.alltoall(rows, list(range(size))).tolist() == [rank] * (rank * size)
+known = ddl.alltoall(rows, list(range(size)), [rank] * size)
+assert known.tolist() == [rank] * (rank * size)
+refused(InvalidArgument, "sent_rows: are", ddl.alltoall, torch.ones(5 * size), [1] * size)
+
+bits = torch.tensor([1 << rank, 7])
+assert ddl.allreduce(bits, "bit_or").tolist() == [(1 << size) - 1, 7]
+assert ddl.allreduce(bits, "bit_and")[1] == 7
+assert ddl.allreduce(torch.tensor([rank == 0, True])).tolist() == [True, True]
+
+assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
+assert ddl.all_gather_object("x" * rank) == ["x" * of for of in range(size)]
+refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast_object, 1, -1)
+
 works = [
+    ddl.reduce_scatter_async(torch.ones(size)),
+    ddl.alltoall_async(torch.full((size,), float(rank))),
     ddl.allreduce_async(torch.full((3,), rank + 1.0)),
     ddl.broadcast_async(torch.full((3,), float(rank)), size - 1),
     ddl.allgather_async(torch.tensor(rank)),
 ]
-assert works[2].wait().tolist() == list(range(size))
-assert works[1].wait(timeout=10).tolist() == [size - 1.0] * 3
-assert works[0].wait().tolist() == [total] * 3
-assert works[0].wait().tolist() == [total] * 3
+assert works[0].wait().tolist() == [size]
+assert works[1].wait().tolist() == list(range(size))
+assert works[4].wait().tolist() == list(range(size))
+assert works[3].wait(timeout=10).tolist() == [size - 1.0] * 3
+assert works[2].wait().tolist() == [total] * 3
+assert works[2].wait().tolist() == [total] * 3
 assert all(work.done() for work in works)
 barrier = ddl.barrier_async()
 assert barrier.wait() is None

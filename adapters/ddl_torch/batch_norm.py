@@ -1,0 +1,126 @@
+"""Batch normalization over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddl_torch.collectives import allgather, allreduce
+from ddl_torch.world import group
+
+
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """nn.BatchNorm1d, 2d and 3d that in training normalizes by the mean and variance of all ranks'
+    batches together, so that small batches per rank train as one large one. Batches may differ in
+    size.
+
+    All ranks call forward and backward. Arguments are those of nn.BatchNorm1d. When not in training
+    it is that, and nothing is sent.
+    """
+
+    @classmethod
+    def convert(cls, module: nn.Module) -> nn.Module:
+        """The module with its batch normalizations replaced by these, of the same parameters."""
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
+            new = cls(
+                module.num_features,
+                module.eps,
+                module.momentum,
+                module.affine,
+                module.track_running_stats,
+            )
+            new.weight, new.bias = module.weight, module.bias
+            new.running_mean, new.running_var = module.running_mean, module.running_var
+            new.num_batches_tracked = module.num_batches_tracked
+            new.training = module.training
+            return new
+        for name, child in module.named_children():
+            module.add_module(name, cls.convert(child))
+        return module
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"the input has {input.dim()} dimensions; it must have 2 at least")
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        if not self.training and self.running_mean is not None:
+            return nn.functional.batch_norm(
+                input,
+                self.running_mean,
+                self.running_var,
+                self.weight,
+                self.bias,
+                False,
+                0.0,
+                self.eps,
+            )
+        result, mean, variance, count = _Normalize.apply(input, self.weight, self.bias, self.eps)
+        if self.training and self.running_mean is not None:
+            self._track(mean, variance * (count / (count - 1).clamp(min=1)))
+        return result  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = self.momentum
+        if share is None:  # the average of all
+            share = 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
+
+
+class _Normalize(torch.autograd.Function):
+    """(input - mean) / deviation * weight + bias, with all ranks' mean and deviation; these and the
+    number of values as well, of which no gradients are taken."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        group()
+        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        over = [0, *range(2, values.dim())]
+        own = values.new_tensor([values.numel() / values.shape[1]])
+        if values.numel():
+            variance, mean = torch.var_mean(values, over, unbiased=False)
+        else:
+            variance = mean = values.new_zeros(values.shape[1])
+        # Means and variances are put together from those of the ranks, which loses no digits.
+        every = allgather(torch.cat([mean, variance, own])[None])
+        means, variances, counts = every.split([len(mean), len(mean), 1], 1)
+        count = counts.sum()
+        mean = (means * counts).sum(0) / count
+        variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
+        scale = (variance + eps).rsqrt()
+        shape = [1, -1] + [1] * (values.dim() - 2)
+        normal = (values - mean.view(shape)) * scale.view(shape)
+        result = normal if weight is None else normal * weight.view(shape)
+        if bias is not None:
+            result = result + bias.view(shape)
+        ctx.save_for_backward(normal, scale, weight, count)
+        ctx.over, ctx.shape = over, shape
+        ctx.mark_non_differentiable(mean, variance, count)
+        return result.to(input.dtype), mean, variance, count
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: Tensor, *ignored: Any
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        normal, scale, weight, count = ctx.saved_tensors
+        shape, kind = ctx.shape, gradient.dtype
+        gradient = gradient.to(normal.dtype)
+        sums = torch.stack([gradient.sum(ctx.over), (gradient * normal).sum(ctx.over)])
+        of_bias, of_weight = sums.unbind()
+        result = None
+        if ctx.needs_input_grad[0]:
+            everyones = allreduce(sums) / count
+            shift, slope = (part.view(shape) for part in everyones.unbind())
+            factor = scale if weight is None else scale * weight
+            result = ((gradient - shift - normal * slope) * factor.view(shape)).to(kind)
+        has = weight is not None
+        return result, of_weight.to(kind) if has else None, of_bias.to(kind) if has else None, None

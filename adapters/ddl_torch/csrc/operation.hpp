@@ -1,0 +1,60 @@
+// An operation of a process group on its way to libddl.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "ddl/ddl.h"
+#include "work.hpp"
+
+namespace ddl_torch
+{
+
+// One call of libddl, with all its arguments but these. It throws nothing.
+using Part = std::function<ddl_status(ddl_comm *, const ddl_options *, ddl_work **)>;
+
+// What becomes one Work: its names, its tensors, and the calls it consists of. Every tensor whose
+// memory a part uses is in `buffers`.
+struct Operation {
+    const char *name;  // for messages
+    const char *title; // for the profiler
+    c10d::OpType type;
+    bool async = true; // the caller does not wait at once
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    double prescale = 0; // none
+
+    std::vector<at::Tensor> inputs; // for the profiler
+    Buffers buffers;
+    std::vector<Part> parts;
+
+    Operation(const char *its_name, const char *its_title, c10d::OpType its_type)
+        : name(its_name), title(its_title), type(its_type)
+    {
+    }
+
+    template <class Options>
+    Operation(const char *its_name, const char *its_title, c10d::OpType its_type,
+              const Options &options)
+        : Operation(its_name, its_title, its_type)
+    {
+        async = is_async(options, 0);
+        timeout = options.timeout;
+    }
+
+  private:
+    // Older versions of PyTorch do not say whether the caller waits at once.
+    template <class Options>
+    static auto is_async(const Options &options, int) -> decltype(options.asyncOp)
+    {
+        return options.asyncOp;
+    }
+    template <class Options> static bool is_async(const Options &, long)
+    {
+        return true;
+    }
+};
+
+} // namespace ddl_torch

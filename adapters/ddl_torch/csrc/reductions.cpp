@@ -1,0 +1,145 @@
+// Operations that combine the ranks' elements.
+#include "backend.hpp"
+
+namespace ddl_torch
+{
+
+namespace
+{
+
+void allreduce_part(Operation &operation, const at::Tensor &tensor, ddl_op op)
+{
+    const ddl_dtype dtype = reduced_type(operation.name, tensor);
+    at::Tensor memory = writable(tensor, true, operation.buffers);
+    operation.parts.push_back([to = memory.data_ptr(), count = memory.numel(), dtype,
+                               op](auto comm, auto how, auto work) {
+        return ddl_allreduce(comm, nullptr, to, count, dtype, op, how, work);
+    });
+}
+
+} // namespace
+
+Backend::WorkPtr Backend::allreduce(Tensors &tensors, const c10d::AllreduceOptions &options)
+{
+    if (tensors.size() == 1 && tensors[0].is_sparse())
+        return allreduce_sparse(tensors, options);
+    Operation operation("allreduce", "ddl:all_reduce", c10d::OpType::ALLREDUCE, options);
+    at::Tensor tensor = only(operation.name, "tensors", tensors);
+    const auto [op, prescale] = reduction(operation.name, options.reduceOp);
+    operation.prescale = prescale;
+    operation.inputs = operation.buffers.outputs = tensors;
+    allreduce_part(operation, tensor, op);
+    return submit(std::move(operation));
+}
+
+Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors,
+                                              const c10d::AllreduceCoalescedOptions &options)
+{
+    Operation operation("allreduce_coalesced", "ddl:all_reduce", c10d::OpType::ALLREDUCE_COALESCED,
+                        options);
+    const auto [op, prescale] = reduction(operation.name, options.reduceOp);
+    operation.prescale = prescale;
+    operation.inputs = operation.buffers.outputs = tensors;
+    for (const auto &tensor : tensors) {
+        require_host(operation.name, "tensors", tensor);
+        allreduce_part(operation, tensor, op);
+    }
+    return submit(std::move(operation));
+}
+
+Backend::WorkPtr Backend::reduce(Tensors &tensors, const c10d::ReduceOptions &options)
+{
+    Operation operation("reduce", "ddl:reduce", c10d::OpType::REDUCE, options);
+    at::Tensor tensor = only(operation.name, "tensors", tensors);
+    const auto [op, prescale] = reduction(operation.name, options.reduceOp);
+    const int root = int(options.rootRank);
+    require_rank(operation.name, "root", options.rootRank, size_);
+    const ddl_dtype dtype = reduced_type(operation.name, tensor);
+    operation.prescale = prescale;
+    operation.inputs = operation.buffers.outputs = tensors;
+    const bool is_root = root == rank_;
+    at::Tensor memory =
+        is_root ? writable(tensor, true, operation.buffers) : readable(tensor, operation.buffers);
+    operation.parts.push_back([=, count = memory.numel(), at = memory.data_ptr(),
+                               op = op](auto comm, auto how, auto work) {
+        return ddl_reduce(comm, is_root ? nullptr : at, is_root ? at : nullptr, count, dtype, op,
+                          root, how, work);
+    });
+    return submit(std::move(operation));
+}
+
+// output = this rank's block of the input, reduced.
+void Backend::reduce_scatter_part(Operation &operation, const at::Tensor &output,
+                                  const Blocks &input, ddl_op op) const
+{
+    const ddl_dtype dtype = reduced_type(operation.name, output);
+    const at::Tensor &memory = input.memory;
+    const void *from = memory.const_data_ptr();
+    void *to = output.data_ptr();
+    if (overlap(memory, output)) {
+        at::Tensor copy = memory.detach().clone();
+        from = copy.const_data_ptr();
+        operation.buffers.keep.push_back(copy);
+    }
+    if (input.equal()) {
+        operation.parts.push_back([=, count = output.numel()](auto comm, auto how, auto work) {
+            return ddl_reduce_scatter(comm, from, to, count, dtype, op, how, work);
+        });
+    } else {
+        operation.parts.push_back([=, counts = input.counts](auto comm, auto how, auto work) {
+            return ddl_reduce_scatterv(comm, from, to, counts.data(), dtype, op, how, work);
+        });
+    }
+}
+
+Backend::WorkPtr Backend::reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                                         const c10d::ReduceScatterOptions &options)
+{
+    Operation operation("reduce_scatter", "ddl:reduce_scatter", c10d::OpType::REDUCE_SCATTER,
+                        options);
+    at::Tensor output = only(operation.name, "outputs", outputs);
+    const Tensors &list = only_list(operation.name, "inputs", inputs);
+    require_each(operation.name, "inputs", list, output, size_);
+    require_elements(operation.name, "the output", output, "this rank's input",
+                     list[rank_].numel());
+    const auto [op, prescale] = reduction(operation.name, options.reduceOp);
+    reduced_type(operation.name, output);
+    operation.prescale = prescale;
+    operation.inputs = list;
+    operation.buffers.outputs = outputs;
+    Blocks blocks = readable_blocks(list, operation.buffers);
+    at::Tensor to = writable(output, false, operation.buffers);
+    reduce_scatter_part(operation, to, blocks, op);
+    return submit(std::move(operation));
+}
+
+Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                               const c10d::ReduceScatterOptions &options)
+{
+    Tensors outputs{output}, inputs{input};
+    return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                                          const c10d::ReduceScatterOptions &options)
+{
+    Operation operation("reduce_scatter", "ddl:_reduce_scatter_base",
+                        c10d::OpType::_REDUCE_SCATTER_BASE, options);
+    const auto [op, prescale] = reduction(operation.name, options.reduceOp);
+    TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "ddl ", operation.name, ": there are ",
+                      inputs.size(), " inputs, but ", outputs.size(), " outputs");
+    operation.prescale = prescale;
+    operation.inputs = inputs;
+    operation.buffers.outputs = outputs;
+    for (size_t i = 0; i < inputs.size(); i++) {
+        require_multiple(operation.name, "input", inputs[i], "output", outputs[i], size_);
+        reduced_type(operation.name, outputs[i]);
+        at::Tensor memory = readable(inputs[i], operation.buffers);
+        at::Tensor to = writable(outputs[i], false, operation.buffers);
+        Blocks blocks{memory, std::vector<int64_t>(size_, to.numel())};
+        reduce_scatter_part(operation, to, blocks, op);
+    }
+    return submit(std::move(operation));
+}
+
+} // namespace ddl_torch

@@ -1,0 +1,180 @@
+"""Training with any optimizer on all ranks' gradients, for who does not use
+DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddl_torch.collectives import Work, allreduce_async, grouped_allreduce_async
+from ddl_torch.world import group
+
+_WIRE = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    *,
+    op: str = "average",
+    backward_passes_per_step: int = 1,
+    compression: str | None = None,
+    bucket_bytes: int = 16 << 20,
+) -> torch.optim.Optimizer:
+    """Make the optimizer step on the gradients of all ranks, and return it.
+
+        optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        ddl.broadcast_parameters(model)
+        ...
+        loss.backward()      # the gradients are reduced while backward goes on
+        optimizer.step()     # waits for them
+
+    op           "average" or "sum" of the ranks' gradients
+    backward_passes_per_step  so many times backward() is called before each step(); the gradients
+                 add up as always, and travel once, in the last of them
+    compression  "f16" or "bf16": gradients of float32 and float64 travel in that type, which halves
+                 or quarters the bytes and costs precision
+    bucket_bytes gradients travel in groups of about this size
+
+    All ranks do this with the same parameters in the same order. A parameter that gets no gradient
+    on this rank counts as zero, since others may have one. To change the gradients before the step,
+    as clipping does, call optimizer.synchronize() first; step() then does not wait again.
+
+    Raises ddl_core.errors.InvalidArgument for arguments out of range, and later, from backward(),
+    synchronize() and step(), InvalidState when they do not follow each other as said, and what
+    `allreduce` raises.
+    """
+    from ddl_core.errors import InvalidArgument
+
+    if op not in ("average", "sum"):
+        raise InvalidArgument(f"op: {op!r} is neither average nor sum")
+    if backward_passes_per_step < 1:
+        raise InvalidArgument(f"backward_passes_per_step: {backward_passes_per_step} is below 1")
+    if compression not in _WIRE:
+        raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
+    if hasattr(optimizer, "synchronize"):
+        raise InvalidArgument("optimizer: is a DistributedOptimizer already")
+    group()  # InvalidState before init
+    reducer = _Reducer(optimizer, op, backward_passes_per_step, _WIRE[compression], bucket_bytes)
+    optimizer.synchronize = reducer.synchronize  # type: ignore[attr-defined]
+    optimizer.register_step_pre_hook(reducer.before_step)
+    return optimizer
+
+
+class _Bucket:
+    """Parameters whose gradients travel together."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.parameters = parameters
+        self.passes = dict.fromkeys(parameters, 0)
+        self.works: list[Work[Any]] = []
+        self.wires: list[tuple[Tensor, Tensor]] = []  # gradients, and what travels for them
+
+    def ready(self, passes: int) -> bool:
+        return min(self.passes.values()) >= passes
+
+
+class _Reducer:
+    """Reduces gradients as they come. Buckets start in the same order on all ranks: each when it is
+    complete, and those before it have started."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        op: str,
+        passes: int,
+        wire: torch.dtype | None,
+        bucket_bytes: int,
+    ) -> None:
+        self._op = op
+        self._passes = passes
+        self._wire = wire
+        # backward() comes to the last parameters first.
+        every = [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
+        self._buckets = list(_buckets(every[::-1], bucket_bytes))
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._started = 0  # buckets
+        self._synchronized = False
+        for parameter in every:
+            parameter.register_post_accumulate_grad_hook(self._accumulated)
+
+    def synchronize(self) -> None:
+        """Wait until the gradients are those of all ranks."""
+        while self._started < len(self._buckets):  # those with parameters that were not used
+            self._start(self._buckets[self._started])
+        for bucket in self._buckets:
+            for work in bucket.works:
+                work.wait()
+            for gradient, wire in bucket.wires:
+                gradient.copy_(wire)
+            bucket.works, bucket.wires = [], []
+            bucket.passes = dict.fromkeys(bucket.parameters, 0)
+        self._started = 0
+        self._synchronized = True
+
+    def before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        if (len(arguments) > 1 and arguments[1] is not None) or options.get("closure") is not None:
+            raise _state("step(closure) computes gradients itself, which would not be reduced")
+        if not self._synchronized:
+            self.synchronize()
+        self._synchronized = False
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        bucket = self._bucket_of[parameter]
+        bucket.passes[parameter] += 1
+        if self._synchronized or bucket.passes[parameter] > self._passes:
+            raise _state(
+                "backward() came before the step() for the gradients there are; to call it several"
+                f" times, set backward_passes_per_step, which is {self._passes}"
+            )
+        while self._started < len(self._buckets):
+            if not self._buckets[self._started].ready(self._passes):
+                break
+            self._start(self._buckets[self._started])
+
+    def _start(self, bucket: _Bucket) -> None:
+        self._started += 1
+        dense: list[Tensor] = []
+        for parameter in bucket.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradient = parameter.grad
+            if gradient.is_sparse:
+                work = dist.all_reduce(gradient, _sparse_op(self._op), group(), async_op=True)
+                bucket.works.append(Work(work, gradient))
+            elif self._wire is None or gradient.dtype not in (torch.float32, torch.float64):
+                dense.append(gradient)
+            else:
+                wire = gradient.to(self._wire)
+                bucket.wires.append((gradient, wire))
+                dense.append(wire)
+        if len(dense) == 1:
+            bucket.works.append(allreduce_async(dense[0], self._op, out=dense[0]))
+        elif dense:
+            bucket.works.append(grouped_allreduce_async(dense, self._op, out=dense))
+
+
+def _buckets(parameters: list[Tensor], limit: int) -> Iterator[_Bucket]:
+    part: list[Tensor] = []
+    held = 0
+    for parameter in parameters:
+        part.append(parameter)
+        held += parameter.numel() * parameter.element_size()
+        if held >= limit:
+            yield _Bucket(part)
+            part, held = [], 0
+    if part:
+        yield _Bucket(part)
+
+
+def _sparse_op(op: str) -> Any:
+    return dist.ReduceOp.AVG if op == "average" else dist.ReduceOp.SUM
+
+
+def _state(message: str) -> Exception:
+    from ddl_core.errors import InvalidState
+
+    return InvalidState(message)

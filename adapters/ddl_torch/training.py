@@ -1,0 +1,61 @@
+"""Small helpers for training loops on many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ddl_torch.collectives import allreduce
+from ddl_torch.world import size
+
+
+def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
+    """The ranks' average of each metric.
+
+    metrics  numbers, or tensors of one element, by name; the same names in the same order on all
+             ranks
+    weight   how much this rank's values count, such as its number of samples
+
+    All ranks call it. Raises like `allreduce`, InvalidArgument for a negative weight.
+    """
+    from ddl_core.errors import InvalidArgument
+
+    if not weight >= 0:
+        raise InvalidArgument(f"weight: {weight} is negative")
+    own = [float(value) * weight for value in metrics.values()]
+    *sums, total = allreduce(torch.tensor([*own, weight], dtype=torch.float64)).tolist()
+    return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
+
+
+def scaled_warmup(
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    scale: float | None = None,
+    after: Callable[[int], float] | None = None,
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """A schedule for large batches by the linear scaling rule: a batch that is so many times larger
+    takes a learning rate that is so many times higher, approached gradually since it would be too
+    high for fresh weights.
+
+    optimizer  with the learning rate for one rank's batch
+    steps      calls of step() in which the rate rises evenly from there to `scale` times it
+    scale      None: the number of ranks
+    after      further factors on the full rate, by the number of steps since it was reached, such
+               as a decay; None: it stays
+
+    Returns a scheduler, whose step() is called after each of the optimizer's. Raises
+    InvalidArgument for a negative number of steps.
+    """
+    from ddl_core.errors import InvalidArgument
+
+    if steps < 0:
+        raise InvalidArgument(f"steps: {steps} is negative")
+    full = float(size() if scale is None else scale)
+
+    def factor(step: int) -> float:
+        if step < steps:
+            return 1.0 + (full - 1.0) * step / steps
+        return full * (after(step - steps) if after else 1.0)
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

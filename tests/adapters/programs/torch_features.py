@@ -1,0 +1,315 @@
+"""Run by test_torch_features on two or more ranks, with the name of a feature: what PyTorch builds
+on its process groups, over "ddl", against one process."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS, CLASSES = 5, 5
+FEATURES: dict[str, Callable[[], None]] = {}
+
+warnings.filterwarnings("ignore", category=FutureWarning)  # names that PyTorch deprecates
+dist.init_process_group("ddl", timeout=timedelta(seconds=100))
+rank, size = dist.get_rank(), dist.get_world_size()
+data = torch.Generator().manual_seed(3)
+images = torch.randn(STEPS, 4 * size, 20, generator=data)
+labels = torch.randint(CLASSES, (STEPS, 4 * size), generator=data)
+
+
+def feature(function: Callable[[], None]) -> Callable[[], None]:
+    FEATURES[function.__name__] = function
+    return function
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(5)
+    return nn.Sequential(
+        nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 5)
+    )
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, rows: slice) -> None:
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        cross_entropy(model(images[step, rows]), labels[step, rows]).backward()
+        optimizer.step()
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def alone() -> torch.Tensor:
+    """The weights that one process gets from the whole batches."""
+    model = network()
+    train(model, adam(model), slice(None))
+    return flat(list(model.parameters()))
+
+
+def expect(weights: torch.Tensor, tolerance: float = 2e-5) -> None:
+    difference = (weights - alone()).abs().max().item()
+    assert difference < tolerance, difference
+    others = [torch.empty_like(weights) for _ in range(size)]
+    dist.all_gather(others, weights)
+    assert all(torch.equal(other, weights) for other in others)
+
+
+MINE = slice(rank, None, size)
+
+
+@feature
+def fsdp2() -> None:
+    """Parameters, gradients and optimizer states in parts."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (size,))
+    model = network()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = adam(model)
+    train(model, optimizer, MINE)
+    assert sum(p.to_local().numel() for p in model.parameters()) < 4000
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+    assert norm.full_tensor() > 0
+    expect(flat([p.full_tensor() for p in model.parameters()]))
+
+
+@feature
+def dtensor() -> None:
+    """Tensors in parts: distributed, redistributed, multiplied, and a layer in parts by columns and
+    rows."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (size,))
+    a = torch.randn(4 * size + 1, 6, generator=data)
+    b = torch.randn(6, 8, generator=data)
+    left, right = distribute_tensor(a, mesh, [Shard(0)]), distribute_tensor(b, mesh, [Replicate()])
+    torch.testing.assert_close((left @ right).full_tensor(), a @ b)
+    moved = left.redistribute(mesh, [Shard(1)])
+    assert torch.equal(moved.full_tensor(), a)
+    torch.testing.assert_close(
+        (moved @ distribute_tensor(b, mesh, [Shard(0)])).full_tensor(), a @ b
+    )
+    torch.testing.assert_close(left.sum().full_tensor(), a.sum())
+
+    model = network()
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    train(model, adam(model), slice(None))  # all ranks have all images
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    expect(flat(whole))
+
+
+@feature
+def functional() -> None:
+    """Functional collectives, eager and compiled, and torch.distributed.nn."""
+    import torch.distributed._functional_collectives as funcol
+    import torch.distributed.nn.functional as with_gradients
+
+    group = dist.group.WORLD
+    total = size * (size + 1) / 2
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            funcol.all_reduce(x, "sum", group) * 2,
+            funcol.all_reduce(x, "avg", group),
+            funcol.all_gather_tensor(x, 0, group) + 1,
+            funcol.reduce_scatter_tensor(x.repeat(size), "sum", 0, group),
+            funcol.all_to_all_single(x.repeat(size), None, None, group),
+            funcol.broadcast(x, size - 1, group),
+            *funcol.all_reduce_coalesced([x, x + 1], "max", group),
+        )
+
+    x = torch.full((3,), rank + 1.0)
+    ranks = torch.arange(1.0, size + 1).repeat_interleave(3)
+    wanted = [
+        torch.full((3,), 2 * total),
+        torch.full((3,), total / size),
+        ranks + 1,
+        torch.full((3,), total),
+        ranks,
+        torch.full((3,), float(size)),
+        torch.full((3,), float(size)),
+        torch.full((3,), size + 1.0),
+    ]
+    for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+        for actual, want in zip(run(x), wanted, strict=True):
+            torch.testing.assert_close(actual + 0, want)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def in_place(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    assert in_place(x).tolist() == [2 * total + 1] * 3
+
+    x = torch.full((size,), rank + 1.0, requires_grad=True)
+    y = with_gradients.all_reduce(x * x)
+    z = torch.cat(
+        with_gradients.all_to_all([torch.empty(1) for _ in range(size)], list(x.split(1)))
+    )
+    w = torch.cat(with_gradients.all_gather(x))
+    (y.sum() + (rank + 1) * z.sum() + w.sum()).backward()
+    wanted_gradient = 2 * (rank + 1) * size + torch.arange(1.0, size + 1) + size
+    torch.testing.assert_close(x.grad, wanted_gradient)
+
+
+@feature
+def inductor() -> None:
+    """A compiled DDP training step with code generated by inductor."""
+    model = DistributedDataParallel(network())
+    train(torch.compile(model), adam(model), MINE)
+    expect(flat(list(model.parameters())))
+
+
+@feature
+def compiled() -> None:
+    """A DDP model through torch.compile, without generated code."""
+    model = DistributedDataParallel(network())
+    train(torch.compile(model, backend="aot_eager"), adam(model), MINE)
+    expect(flat(list(model.parameters())))
+
+
+@feature
+def zero1() -> None:
+    """Optimizer states in parts."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(network())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    train(model, optimizer, MINE)
+    expect(flat(list(model.parameters())))
+    optimizer.consolidate_state_dict(to=0)
+    if rank == 0:
+        assert len(optimizer.state_dict()["state"]) == 6
+
+
+@feature
+def checkpoint() -> None:
+    """Distributed checkpoints: saved in parts, loaded into other parts and into a plain model."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = network()
+        fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+        return model, adam(model)
+
+    model, optimizer = sharded()
+    train(model, optimizer, MINE)
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": states}, checkpoint_id="checkpoint")
+
+    again, optimizer2 = sharded()
+    weights, states = get_state_dict(again, optimizer2)
+    dcp.load({"model": weights, "optimizer": states}, checkpoint_id="checkpoint")
+    set_state_dict(again, optimizer2, model_state_dict=weights, optim_state_dict=states)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one.full_tensor(), other.full_tensor())
+        assert torch.equal(
+            optimizer.state[one]["exp_avg"].full_tensor(),
+            optimizer2.state[other]["exp_avg"].full_tensor(),
+        )
+    plain = network()
+    state = {"model": plain.state_dict()}
+    dcp.load(state, checkpoint_id="checkpoint")
+    plain.load_state_dict(state["model"])
+    expect(flat(list(plain.parameters())))
+
+
+@feature
+def gloo() -> None:
+    """The same training over Gloo ends with the same weights, within rounding; twice over ddl, with
+    the same bits."""
+    ends = []
+    for backend in ("ddl", "ddl", "gloo"):
+        group = dist.new_group(list(range(size)), backend=backend)
+        model = DistributedDataParallel(network(), process_group=group, bucket_cap_mb=0.01)
+        train(model, adam(model), MINE)
+        ends.append(flat(list(model.parameters())))
+    assert torch.equal(ends[0], ends[1])
+    torch.testing.assert_close(ends[0], ends[2], rtol=1e-5, atol=1e-6)
+    expect(ends[0])
+
+
+@feature
+def hooks() -> None:
+    """Compression hooks beside each other, and gradients averaged after local steps."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.model_averaging import averagers
+
+    def bf16(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads the annotations
+        return default_hooks.bf16_compress_hook(None, bucket)  # DDP takes itself with NCCL only
+
+    for hook in (default_hooks.fp16_compress_hook, bf16):
+        model = DistributedDataParallel(network())
+        model.register_comm_hook(None, hook)
+        train(model, adam(model), MINE)
+        # Rounded gradients, on which Adam depends by their sign at first.
+        expect(flat(list(model.parameters())), tolerance=0.1)
+    model = DistributedDataParallel(network())
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+    hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
+    model.register_comm_hook(state, hook)
+    train(model, adam(model), MINE)
+    assert state.p_memory_dict, "it did not compress"
+    expect(flat(list(model.parameters())), tolerance=1.0)
+
+    local = network()
+    optimizer = torch.optim.SGD(local.parameters(), lr=0.01)
+    train(local, optimizer, MINE)
+    mine = flat(list(local.parameters()))
+    total = copy.deepcopy(mine)
+    dist.all_reduce(total, dist.ReduceOp.AVG)
+    averager = averagers.PeriodicModelAverager(period=1)
+    averager.average_parameters(local.parameters())
+    torch.testing.assert_close(flat(list(local.parameters())), total)
+
+
+@feature
+def mesh2d() -> None:
+    """Groups along the rows and columns of a mesh, and data parallelism in two levels."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("across", "within"))
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=mesh["within"].get_group())
+    assert tensor.item() == rank // 2 * 4 + 1
+    model = network()
+    fully_shard(model, mesh=mesh)
+    train(model, adam(model), MINE)
+    expect(flat([p.full_tensor() for p in model.parameters()]))
+
+
+for name in sys.argv[1:]:
+    FEATURES[name]()
+    print(f"done {name}", flush=True)
+dist.destroy_process_group()

@@ -1,0 +1,88 @@
+"""What PyTorch builds on its process groups, over "ddl", and PyTorch's own tests of backends."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+FOLDER = Path(__file__).parent
+
+pytestmark = pytest.mark.usefixtures("torch_native")
+
+
+@pytest.mark.parametrize(
+    ("size", "features"),
+    [
+        (2, "fsdp2 dtensor zero1 checkpoint"),
+        (2, "functional compiled"),
+        (2, "gloo hooks"),
+        (2, "inductor"),
+        (3, "fsdp2 dtensor gloo"),
+        (4, "mesh2d"),
+    ],
+)
+def test_features(ddlrun: Run, size: int, features: str) -> None:
+    names = features.split()
+    program = FOLDER / "programs" / "torch_features.py"
+    ended = ddlrun(size, program, *names, limit=300).expect_success()
+    assert [ended.out.count(f"done {name}") for name in names] == [size] * len(names)
+
+
+def test_sample_of_the_suite(run_program: Run, tmp_path: Path) -> None:
+    """Some of PyTorch's own tests; `make test-torch` runs all."""
+    command = [sys.executable, FOLDER / "torch_suite.py", "--sample"]
+    ended = run_program(command, cwd=tmp_path, limit=300).expect_success()
+    assert re.search(r"^\d\d passed, 0 failed$", ended.out, re.MULTILINE), ended.out
+
+
+def test_suite_notices(run_program: Run, tmp_path: Path) -> None:
+    """A test that must pass and does not, and one that passes although it is not listed."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import sys
+sys.path.insert(0, {str(FOLDER)!r})
+import torch_suite
+from pathlib import Path
+torch_suite.PASSING = Path("listed.txt")
+torch_suite.PASSING.write_text("test_all_to_all_cuda")
+sys.exit(torch_suite.main())
+""")
+    command = [sys.executable, program, "test_all_to_all_cuda", "test_gather"]
+    ended = run_program(command, cwd=tmp_path, limit=100)
+    assert ended.code == 1
+    assert ended.out.endswith("0 passed, 2 failed\n")
+    assert "skipped " in ended.out and "Only NCCL supports CUDA all_to_all" in ended.out
+
+
+def test_torchrun_restarts(run_program: Run, tmp_path: Path) -> None:
+    """A worker that is killed has torchrun start all again, and they find together again."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import os, signal
+import torch
+import torch.distributed as dist
+dist.init_process_group("ddl")
+rank = dist.get_rank()
+tensor = torch.ones(1000) * (rank + 1)
+dist.all_reduce(tensor)
+assert tensor[0] == 3
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+print(f"rank {rank} after {os.environ['TORCHELASTIC_RESTART_COUNT']} restarts", flush=True)
+dist.destroy_process_group()
+""")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    options = ["--nproc-per-node", "2", "--max-restarts", "2"]
+    ended = run_program([*torchrun, *options, program], cwd=tmp_path, limit=120).expect_success()
+    assert sorted(line for line in ended.out.splitlines() if "restarts" in line) == [
+        "rank 0 after 1 restarts",
+        "rank 1 after 1 restarts",
+    ]
