@@ -3,10 +3,12 @@
  *   cc -O2 bench/allreduce.c -Ilibddl/include -Lbuild -lddl -o allreduce
  *   ./allreduce RANKS BYTES [SECONDS [SEGMENT]]   DDL_LINKS=tcp for TCP over loopback
  *
- * Forks the ranks, pins rank r to core r, checks every result, rewrites the buffers between
- * iterations, prints the fastest and the median time. */
+ * Forks the ranks, or with RANKS 0 is the one that DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE say; pins
+ * rank r to core r, checks every result, rewrites the buffers between iterations, prints the
+ * fastest and the median time. */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,18 +96,19 @@ int main(int argc, char **argv)
     }
     int size = atoi(argv[1]), rank = 0, failed = 0;
     double seconds = argc > 3 ? atof(argv[3]) : 2;
+    bool alone = size == 0; /* the others are started elsewhere */
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", 20000 + (int)getpid() % 20000);
     for (int r = 1; r < size && rank == 0; r++)
         if (fork() == 0)
             rank = r;
-    pin(rank);
+    pin(alone && getenv("DDL_RANK") ? atoi(getenv("DDL_RANK")) : rank);
     ddl_endpoint *endpoint;
     ddl_comm *comm;
     must(ddl_endpoint_create(NULL, &endpoint));
     ddl_comm_config config = {.struct_size = sizeof config,
                               .segment_bytes = argc > 4 ? (uint64_t)atoll(argv[4]) : 0};
-    must(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
+    must(ddl_rendezvous(endpoint, alone ? NULL : url, alone ? -1 : rank, size, &config, &comm));
     measure(comm, (size_t)atoll(argv[2]), seconds);
     ddl_comm_destroy(comm);
     ddl_endpoint_destroy(endpoint);

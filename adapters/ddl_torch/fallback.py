@@ -1,8 +1,8 @@
 """The backend "ddl" without a compiler: a process group in Python over ddl_core.
 
 Its results are those of the native part. It is slower by some tenths of a millisecond for each
-operation; and DDP's built-in hooks in C++ (register_builtin_comm_hook), torch.compile of DDP models,
-PREMUL_SUM, coalescing into one operation, PyTorch's profiler and TORCH_DISTRIBUTED_DEBUG need the native part.
+operation, and these need the native part: DDP's built-in hooks in C++, torch.compile of DDP models,
+PREMUL_SUM, coalescing into one operation, the profiler's ranges and TORCH_DISTRIBUTED_DEBUG.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ typedef struct simulated_rank {
     int64_t in_count, out_count;
     uint64_t *in, *out; /* the same in place */
     ddl__share to[RANKS_MAX], from[RANKS_MAX];
-    int64_t wave, sent; /* bytes */
+    int64_t wave, sent, wires; /* bytes; of those that nobody reads in memory */
     uint32_t step;
     uint64_t heard;
 } simulated_rank;
@@ -54,7 +54,7 @@ typedef struct world {
     unsigned queue_room, queue_most;
     simulated_rank ranks[RANKS_MAX];
     queue *queues;     /* size x size: from, to */
-    outlet *outlets;   /* size x size: from, to; where there is one for all: from, 0 */
+    outlet *outlets;   /* size x size: from, to; where there is one for many: from, from */
     const char *error; /* the first */
 } world;
 
@@ -110,9 +110,17 @@ static bool has_one_outlet(const world *w)
     return w->request.all_shared || w->request.kind >= DDL__GATHER;
 }
 
+/* Ranks that read this one's memory: all of them, or those of its host. */
+static bool reads_memory(const world *w, uint32_t from, uint32_t to)
+{
+    const ddl__topology *t = w->request.topology;
+    return has_one_outlet(w) || (t && ddl__topology_group(t, DDL__HOSTS, (int)from) ==
+                                          ddl__topology_group(t, DDL__HOSTS, (int)to));
+}
+
 static outlet *outlet_of(const world *w, uint32_t from, uint32_t to)
 {
-    return &w->outlets[from * (uint32_t)w->request.size + (has_one_outlet(w) ? 0 : to)];
+    return &w->outlets[from * (uint32_t)w->request.size + (reads_memory(w, from, to) ? from : to)];
 }
 
 static bool is_rooted(const ddl__request *request)
@@ -348,14 +356,20 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
     simulated_rank *me = &w->ranks[r];
     const uint32_t *targets = me->plan->ranks + step->target;
     int64_t bytes = count * (int64_t)w->request.element;
-    span *s = NULL;
+    span *shared = NULL;
     for (uint32_t i = 0; i < step->targets; i++) {
         outlet *out = outlet_of(w, (uint32_t)r, targets[i]);
-        if (!s || !has_one_outlet(w)) {
+        bool reads = reads_memory(w, (uint32_t)r, targets[i]);
+        span *s = reads ? shared : NULL;
+        if (!s) {
             s = new_span(out, values, count, me->heard);
             s->lent = step->stable ? lent : NULL;
             out->bytes += bytes;
         }
+        if (reads)
+            shared = s;
+        else
+            me->wires += bytes;
         s->readers++;
         queue *to = queue_of(w, (uint32_t)r, targets[i]);
         to->spans[(to->first + to->n++) % DDL__LINK_SPANS] = s;
@@ -409,7 +423,7 @@ static bool inside(int64_t start, int64_t count, int64_t all)
 static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t count)
 {
     simulated_rank *me = &w->ranks[r];
-    int64_t src = step->src + k * me->plan->segment, dst = step->dst + k * me->plan->segment;
+    int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
     bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
     if (step->kind == DDL__REDUCE)
         writes = step->keep;
@@ -456,7 +470,7 @@ static outcome advance(world *w, int r)
     for (; me->wave < me->plan->waves; me->wave++, me->step = 0) {
         for (; me->step < me->plan->n_steps; me->step++) {
             const ddl__step *step = &me->plan->steps[me->step];
-            int64_t k = me->wave - step->skew, count = ddl__segment_length(me->plan, step, k);
+            int64_t k = me->wave - step->skew, count = ddl__segment_length(step, k);
             if (count == 0)
                 continue;
             if (!run_step(w, r, step, k, count))
@@ -536,6 +550,26 @@ static void expect_reduced(const world *w, uint64_t *want)
     }
 }
 
+/* Over hosts a block is added up from its own one on, then host by host going back. */
+static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
+{
+    const ddl__topology *t = w->request.topology;
+    int hosts = t->groups[DDL__HOSTS], own = ddl__topology_group(t, DDL__HOSTS, rank);
+    uint64_t all = 0;
+    for (int d = 0; d < hosts; d++) {
+        uint64_t one = 0;
+        bool first = true;
+        for (int r = 0; r < w->request.size; r++) {
+            if (ddl__topology_group(t, DDL__HOSTS, r) != (own - d + hosts) % hosts)
+                continue;
+            one = first ? input(r, i) : combine(one, input(r, i));
+            first = false;
+        }
+        all = d ? combine(all, one) : one;
+    }
+    return scramble(all);
+}
+
 /* What comes from the other ranks' send buffers. */
 static void expect_blocks(const world *w, int r, uint64_t *want)
 {
@@ -561,7 +595,9 @@ static void expect(const world *w, int r, uint64_t *want)
     case DDL__ALLREDUCE: expect_reduced(w, want); return;
     case DDL__REDUCE_SCATTER:
         for (int64_t i = start; i < start + me->to[r].count; i++)
-            want[me->in_place ? i : i - start] = reduced(w, is_ring(w) ? r + 1 : 0, i);
+            want[me->in_place ? i : i - start] = strcmp(me->plan->name, "hosts") == 0
+                                                     ? reduced_over_hosts(w, r, i)
+                                                     : reduced(w, is_ring(w) ? r + 1 : 0, i);
         return;
     case DDL__BROADCAST:
         for (int64_t i = 0; i < me->out_count; i++)

@@ -17,6 +17,12 @@ enum { RANKS_MAX = 16 };
 /* Rank 0 is joined to all by TCP, the others share memory. */
 #define LINKS_REVERSED (UINT32_MAX - 1)
 
+/* Two hosts: the first half of the ranks and the others; or ranks of even and of odd number. Ranks
+ * of one allow links within the process, those of the other shared memory, so between them only TCP
+ * is allowed by both. */
+#define LINKS_HOSTS       (UINT32_MAX - 2)
+#define LINKS_INTERLEAVED (UINT32_MAX - 3)
+
 typedef void rank_fn(ddl_comm *comm, void *argument);
 
 typedef struct ranks {
@@ -41,6 +47,18 @@ typedef struct rank_thread {
         CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
     } while (0)
 
+static uint32_t links_of(uint32_t links, int rank, int size)
+{
+    switch (links) {
+    case LINKS_MIXED: return rank < 2 ? 0 : DDL_LINK_TCP;
+    case LINKS_REVERSED: return rank > 0 ? 0 : DDL_LINK_TCP;
+    case LINKS_HOSTS:
+        return DDL_LINK_TCP | (rank < (size + 1) / 2 ? DDL_LINK_INPROC : DDL_LINK_SHM);
+    case LINKS_INTERLEAVED: return DDL_LINK_TCP | (rank % 2 ? DDL_LINK_INPROC : DDL_LINK_SHM);
+    }
+    return links;
+}
+
 static void *rank_main(void *argument)
 {
     rank_thread *self = argument;
@@ -49,10 +67,7 @@ static void *rank_main(void *argument)
     for (int i = 0; i < all->size; i++)
         addresses[i] = all->addresses[i];
     ddl_comm_config config = all->config;
-    if (config.links == LINKS_MIXED)
-        config.links = self->rank < 2 ? 0 : DDL_LINK_TCP;
-    if (config.links == LINKS_REVERSED)
-        config.links = self->rank > 0 ? 0 : DDL_LINK_TCP;
+    config.links = links_of(config.links, self->rank, all->size);
     ddl_comm *comm;
     OK(ddl_comm_create(all->endpoints[self->rank], addresses, all->lengths, self->rank, all->size,
                        &config, &comm));

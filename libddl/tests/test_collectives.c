@@ -1,6 +1,6 @@
 /* Every operation x dtype x op x ranks x counts x in place or not x blocking or not, on the link
- * kind named by the argument (inproc, shm, tcp, mixed); values small enough that every dtype is
- * exact. */
+ * kind named by the argument (inproc, shm, tcp, mixed, hosts, interleaved); values small enough
+ * that every dtype is exact. */
 #include <stdbool.h>
 
 #include "ranks.h"
@@ -413,10 +413,12 @@ int main(int argc, char **argv)
     static const int64_t few[] = {0, 1, 7, 1000}, many[] = {1024 * 1024 + 3};
     const char *kind = argc > 1 ? argv[1] : "inproc";
     bool large = argc > 2 && !strcmp(argv[2], "large");
-    uint32_t links = !strcmp(kind, "inproc")  ? DDL_LINK_INPROC
-                     : !strcmp(kind, "shm")   ? DDL_LINK_SHM
-                     : !strcmp(kind, "mixed") ? LINKS_MIXED
-                                              : DDL_LINK_TCP;
+    uint32_t links = !strcmp(kind, "inproc")        ? DDL_LINK_INPROC
+                     : !strcmp(kind, "shm")         ? DDL_LINK_SHM
+                     : !strcmp(kind, "mixed")       ? LINKS_MIXED
+                     : !strcmp(kind, "hosts")       ? LINKS_HOSTS
+                     : !strcmp(kind, "interleaved") ? LINKS_INTERLEAVED
+                                                    : DDL_LINK_TCP;
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         sweep s = {few, 4};
         run_ranks(sizes[i], links, matrix, &s);

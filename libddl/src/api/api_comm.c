@@ -98,8 +98,9 @@ ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
         status = take_config(&own, config);
-    return status == DDL_OK ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own, comm)
-                            : status;
+    return status == DDL_OK
+               ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own, false, comm)
+               : status;
 }
 
 ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,

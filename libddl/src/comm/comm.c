@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "comm/environment.h"
 #include "comm/meet.h"
-#include "topo/locality.h"
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
@@ -70,10 +69,10 @@ static char **name_ranks(const ddl__address *addresses, int size)
     return names;
 }
 
-static void need_progress(void *context)
+static void need_progress(void *context, ddl__urgency urgency)
 {
     ddl_comm *comm = context;
-    ddl__endpoint_need_progress(comm->endpoint, comm->seat);
+    ddl__endpoint_need_progress(comm->endpoint, comm->seat, urgency);
 }
 
 /* Meet all members and put an engine over the links. */
@@ -126,11 +125,29 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
     return ddl__endpoint_serve(comm->endpoint, comm->seat, comm->engine);
 }
 
+/* What has to be equal on all members. */
+typedef struct settings {
+    uint64_t segment_bytes;
+    ddl__layout layout;
+} settings;
+
+static ddl_status compare(const ddl_comm *comm, const void *row, const char *name)
+{
+    settings theirs;
+    memcpy(&theirs, row, sizeof theirs);
+    if (theirs.segment_bytes != comm->segment_bytes)
+        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
+                         (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
+                         (unsigned long long)theirs.segment_bytes, name);
+    return ddl__layout_compare(comm, &theirs.layout, name);
+}
+
 /* Tell everybody whose memory we opened and what we were configured with; the first operation of
  * every comm. When it is complete, all members are here. */
 static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
 {
-    size_t size = (size_t)comm->size, row = size + sizeof comm->segment_bytes;
+    settings ours = {.segment_bytes = comm->segment_bytes, .layout = comm->layout};
+    size_t size = (size_t)comm->size, row = size + sizeof ours;
     unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
     if (!rows || !shared) {
         free(rows);
@@ -140,7 +157,7 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     unsigned char *mine = rows + (size_t)comm->rank * row;
     for (size_t i = 0; i < size; i++)
         mine[i] = links[i] && links[i]->ops->shared;
-    memcpy(mine + size, &comm->segment_bytes, sizeof comm->segment_bytes);
+    memcpy(mine + size, &ours, sizeof ours);
     int64_t left = (deadline - ddl__now()) / 1000000;
     ddl__call call = {.kind = DDL__ALLGATHER,
                       .dtype = DDL_U8,
@@ -150,26 +167,11 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
                       .timeout_ms = left > 1 ? left : 1};
     ddl_status status = ddl__engine_submit(comm->engine, &call, NULL);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
-        uint64_t theirs;
         memcpy(shared + i * size, rows + i * row, size);
-        memcpy(&theirs, rows + i * row + size, sizeof theirs);
-        if (theirs != comm->segment_bytes)
-            status = ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
-                               (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
-                               (unsigned long long)theirs, comm->names[i]);
+        status = compare(comm, rows + i * row + size, comm->names[i]);
     }
-    if (status == DDL_OK) {
-        ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
-        comm->local_rank = locality.local_rank;
-        comm->local_size = locality.local_size;
-        if (locality.all_shared)
-            ddl__engine_all_shared(comm->engine);
-        ddl__log(DDL__INFO, "%s: comm of %d ranks, %d of them share memory; links: %s",
-                 comm->names[comm->rank], comm->size, comm->local_size,
-                 locality.all_shared    ? "shared memory"
-                 : comm->local_size > 1 ? "shared memory and tcp"
-                                        : "tcp");
-    }
+    if (status == DDL_OK)
+        status = ddl__layout_apply(comm, shared);
     free(rows);
     free(shared);
     return status;
@@ -180,6 +182,8 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
 {
     uint32_t kinds = config->links;
     ddl_status status = kinds ? DDL_OK : ddl__environment_links(&kinds);
+    if (status == DDL_OK)
+        status = ddl__environment_layout(&comm->layout);
     if (status != DDL_OK)
         return status;
     if (!(comm->names = name_ranks(addresses, comm->size)))
@@ -198,7 +202,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
 }
 
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, ddl_comm **out)
+                          const ddl_comm_config *config, bool is_world, ddl_comm **out)
 {
     int64_t deadline = ddl__deadline(ddl__creation_ms(config));
     ddl_comm *comm = calloc(1, sizeof *comm);
@@ -209,6 +213,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
     comm->endpoint = endpoint;
     comm->addresses = addresses;
     comm->config = *config;
+    comm->is_world = is_world;
     comm->rank = rank;
     comm->size = size;
     comm->segment_bytes = config->segment_bytes;
@@ -224,14 +229,14 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
 
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, ddl_comm **out)
+                            const ddl_comm_config *config, bool is_world, ddl_comm **out)
 {
     ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
     if (!decoded)
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
     ddl_status status = decode_all(endpoint, addresses, lengths, rank, size, decoded);
     if (status == DDL_OK)
-        return ddl__comm_join(endpoint, decoded, rank, size, config, out);
+        return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, out);
     free(decoded);
     return status;
 }
@@ -245,6 +250,7 @@ void ddl__comm_destroy(ddl_comm *comm)
     ddl__engine_destroy(comm->engine);
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);
+    ddl__topology_destroy(comm->topology);
     free(comm->names);
     free(comm->addresses);
     free(comm);

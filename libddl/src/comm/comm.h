@@ -3,6 +3,7 @@
 #define DDL_COMM_COMM_H
 
 #include "comm/endpoint.h"
+#include "comm/layout.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
@@ -16,18 +17,21 @@ struct ddl_comm {
     char **names;            /* by rank: "rank 2 on host" */
     ddl__address *addresses; /* by rank */
     ddl_comm_config config;  /* as it was created with */
+    ddl__layout layout;      /* what the environment says of all the job's ranks ... */
+    bool is_world;           /* ... which are all in this comm, as far as is known */
+    ddl__topology *topology;
     ddl__arena *arena;
     ddl__slots *slots;
 };
 
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, ddl_comm **comm);
+                            const ddl_comm_config *config, bool is_world, ddl_comm **comm);
 void ddl__comm_destroy(ddl_comm *comm);
 
 /* The same from decoded addresses, which it takes over in any case. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, ddl_comm **comm);
+                          const ddl_comm_config *config, bool is_world, ddl_comm **comm);
 
 /* Comms made from a comm, in family.c. What the config leaves at 0 is as in the parent. */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,

@@ -22,6 +22,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -32,6 +33,7 @@
 
 enum {
     WAKE,
+    TIMER,
     TCP_LISTENER,
     UNIX_LISTENER,
     FIRST_SERIAL, /* visitors and seats count from here */
@@ -39,7 +41,8 @@ enum {
     EVENTS = 64,
     VISITORS_MAX = 4096,
     STRANGERS_MAX = 64, /* connections without a whole hello */
-    TICK_MS = 100
+    TICK_MS = 100,
+    SOON_NS = 200 * 1000 /* long for who waits at once, short for who computes meanwhile */
 };
 
 /* A hello must be complete, and its comm be created, within these. */
@@ -61,6 +64,7 @@ struct ddl__seat {
     ddl__digest comm;
     ddl__engine *engine; /* NULL while the comm is being created */
     bool ready;          /* to be driven */
+    bool soon;           /* to be driven when the timer has run out */
     bool asleep;         /* driven, nothing to do until its fd says so */
     bool busy;           /* the thread is in it */
 };
@@ -75,7 +79,8 @@ struct ddl_endpoint {
     unsigned generation; /* of the process that made it */
     ddl__address address;
     ddl__digest job;
-    int epoll, wake, tcp, local;
+    int epoll, wake, timer, tcp, local;
+    bool timed; /* the timer runs */
     pthread_t thread;
     bool started;
 
@@ -298,10 +303,23 @@ static int tick_ms(const ddl_endpoint *endpoint)
     return endpoint->visitors ? 1000 : -1;
 }
 
+static void attend_timer(ddl_endpoint *endpoint)
+{
+    uint64_t count;
+    ssize_t n = read(endpoint->timer, &count, sizeof count);
+    (void)n; /* it has run out, whatever it says */
+    endpoint->timed = false;
+    for (ddl__seat *s = endpoint->seats; s; s = s->next) {
+        s->ready = s->ready || s->soon;
+        s->soon = false;
+    }
+}
+
 static void attend_event(ddl_endpoint *endpoint, uint64_t id)
 {
     uint64_t count;
     switch (id) {
+    case TIMER: attend_timer(endpoint); return;
     case WAKE:
         if (read(endpoint->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
@@ -428,12 +446,19 @@ ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__eng
     return DDL_OK;
 }
 
-void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat)
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__urgency urgency)
 {
+    static const struct itimerspec soon = {.it_value.tv_nsec = SOON_NS};
     pthread_mutex_lock(&endpoint->lock);
-    seat->ready = true;
+    if (urgency == DDL__NOW) {
+        seat->ready = true;
+        notify(endpoint);
+    } else {
+        seat->soon = true;
+        if (!endpoint->timed)
+            endpoint->timed = !timerfd_settime(endpoint->timer, 0, &soon, NULL);
+    }
     pthread_mutex_unlock(&endpoint->lock);
-    notify(endpoint);
 }
 
 void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
@@ -514,7 +539,9 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const char *host)
         return DDL_ESYSTEM;
     endpoint->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     endpoint->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (endpoint->epoll < 0 || endpoint->wake < 0 || !watch(endpoint, endpoint->wake, WAKE) ||
+    endpoint->timer = ddl__guard(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    if (endpoint->epoll < 0 || endpoint->wake < 0 || endpoint->timer < 0 ||
+        !watch(endpoint, endpoint->wake, WAKE) || !watch(endpoint, endpoint->timer, TIMER) ||
         !watch(endpoint, endpoint->tcp, TCP_LISTENER) ||
         !watch(endpoint, endpoint->local, UNIX_LISTENER))
         return ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
@@ -526,7 +553,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint)
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
-    endpoint->epoll = endpoint->wake = endpoint->tcp = endpoint->local = -1;
+    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->tcp = endpoint->local = -1;
     endpoint->serial = FIRST_SERIAL;
     endpoint->generation = ddl__generation();
     pthread_mutex_init(&endpoint->lock, NULL);
@@ -575,7 +602,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
         endpoint->counters = c->next;
         free(c);
     }
-    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->tcp, endpoint->local};
+    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->tcp, endpoint->local};
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
         ddl__close_guarded(fds[i]);
     pthread_cond_destroy(&endpoint->changed);

@@ -43,7 +43,7 @@ bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadli
 
 /* From now on the endpoint's thread drives this engine when asked to. */
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);
-void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat);
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__urgency urgency);
 
 /* Give the seat up. When it returns, the thread does not touch the engine any more. */
 void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat);

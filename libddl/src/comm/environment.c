@@ -37,6 +37,67 @@ ddl_status ddl__environment_links(uint32_t *links)
     return DDL_OK;
 }
 
+/* "A:X[xY[xZ[xW]]]", up to a blank or the end; false when it is something else. */
+static bool read_mode(const char *at, ddl__layout *layout)
+{
+    if (!*at || !strchr("rd", *at) || at[1] != ':')
+        return false;
+    layout->mode = *at;
+    at += 2;
+    int64_t product = 1;
+    for (int d = 0; d < DDL__DIMENSIONS; d++) {
+        bool given = d == 0 || *at == 'x';
+        char *end = NULL;
+        at += d > 0 && given;
+        long n = given ? strtol(at, &end, 10) : 1;
+        if (given && (end == at || *at == '+' || *at == ' '))
+            return false;
+        product *= n > 0 && n <= 1 << 20 ? n : 0;
+        layout->dimensions[d] = (int)n;
+        at = given ? end : at;
+        if (product <= 0 || product > 1 << 20)
+            return false;
+    }
+    return !*at || *at == ' ';
+}
+
+static ddl_status read_options(ddl__layout *layout)
+{
+    static const char mode[] = "-mode ";
+    const char *options = getenv("DDL_OPTIONS");
+    for (const char *at = options ? options : ""; *at;) {
+        if (*at == ' ') {
+            at++;
+            continue;
+        }
+        if (strncmp(at, mode, sizeof mode - 1) != 0)
+            return ddl__fail(DDL_EINVAL, "DDL_OPTIONS=\"%s\": \"%.*s\" is not -mode", options,
+                             (int)strcspn(at, " "), at);
+        at += sizeof mode - 1;
+        at += strspn(at, " ");
+        size_t n = strcspn(at, " ");
+        if (!read_mode(at, layout))
+            return ddl__fail(DDL_EINVAL,
+                             "DDL_OPTIONS=\"%s\": \"%.*s\" is not a mode such as r:4, one ring "
+                             "of 4 ranks, or d:2x3, 2 ranks on each of 3 hosts",
+                             options, (int)n, at);
+        at += n;
+    }
+    return DDL_OK;
+}
+
+ddl_status ddl__environment_layout(ddl__layout *layout)
+{
+    memset(layout, 0, sizeof *layout);
+    const char *topology = getenv("DDL_TOPOLOGY");
+    if (topology && strlen(topology) >= sizeof layout->topology)
+        return ddl__fail(DDL_EINVAL, "DDL_TOPOLOGY=\"%s\" is longer than %zu characters", topology,
+                         sizeof layout->topology - 1);
+    if (topology)
+        strcpy(layout->topology, topology);
+    return read_options(layout);
+}
+
 static ddl_status number(const char *name, int *value)
 {
     const char *text = getenv(name);

@@ -3,6 +3,7 @@
 #define DDL_COMM_ENVIRONMENT_H
 
 #include "base/status.h"
+#include "comm/layout.h"
 
 /* $DDL_SECRET, else "". */
 const char *ddl__environment_secret(void);
@@ -10,6 +11,10 @@ const char *ddl__environment_secret(void);
 /* $DDL_LINKS, a list of inproc, shm and tcp separated by commas, as ddl_link_kind bits; all of them
  * when unset. DDL_EINVAL for another word. */
 ddl_status ddl__environment_links(uint32_t *links);
+
+/* $DDL_OPTIONS, "-mode A:X[xY[xZ[xW]]]", and $DDL_TOPOLOGY, whose meaning topo/topology.h has.
+ * DDL_EINVAL for an option, algorithm or number that is none, naming it. */
+ddl_status ddl__environment_layout(ddl__layout *layout);
 
 /* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; without the first, NULL, 0 and 1.
  */

@@ -59,7 +59,7 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
         return status;
     }
     ddl_comm_config child = inherit(parent, config);
-    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, comm);
+    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, comm);
 }
 
 typedef struct member {

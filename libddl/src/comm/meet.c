@@ -208,7 +208,11 @@ static ddl_status dial(const ddl__meeting *m, int peer)
         status = dial_local(m, peer);
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && m->kinds & DDL_LINK_TCP)
         status = dial_tcp(m, peer);
-    return status;
+    if (status != DDL_EUNREACHABLE || ddl__now() < m->deadline)
+        return status;
+    return ddl__fail(DDL_ETIMEDOUT,
+                     "rank %d on %s did not answer before the creation's time was up", peer,
+                     m->addresses[peer].host);
 }
 
 /* Why a guest cannot be a member, or NULL. */

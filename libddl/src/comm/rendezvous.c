@@ -241,7 +241,7 @@ ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, in
         ddl_comm_config rest = *config;
         int64_t left = (deadline - ddl__now()) / 1000000;
         rest.timeout_ms = left > 1 ? left : 1;
-        status = ddl__comm_create(endpoint, addresses, lengths, rank, size, &rest, comm);
+        status = ddl__comm_create(endpoint, addresses, lengths, rank, size, &rest, true, comm);
     }
     free(cards);
     free(addresses);

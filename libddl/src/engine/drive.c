@@ -184,6 +184,7 @@ static bool advance(ddl__engine *engine)
 
 static void announce_sleep(ddl__engine *engine, bool asleep)
 {
+    atomic_store_explicit(&engine->asleep, asleep, memory_order_seq_cst);
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i])
             engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
@@ -203,6 +204,12 @@ static void attend(ddl__engine *engine, int timeout_ms)
         else if (read(engine->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
     }
+}
+
+void ddl__wake_sleeper(ddl__engine *engine)
+{
+    if (atomic_load_explicit(&engine->asleep, memory_order_seq_cst))
+        ddl__wake_driver(engine);
 }
 
 void ddl__wake_driver(ddl__engine *engine)
@@ -257,6 +264,7 @@ static bool has_come(ddl__engine *engine, const ddl_work *work)
 /* Drive until what is waited for has come or the deadline passes. */
 static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
+    atomic_store_explicit(&engine->asleep, false, memory_order_relaxed);
     ddl__patience *patience = &engine->patience;
     for (unsigned passes = 1;; passes++) {
         bool moved = advance(engine);
@@ -318,7 +326,25 @@ void ddl__unlock_and_hand_over(ddl__engine *engine)
                     !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     pthread_mutex_unlock(&engine->lock);
     if (orphaned)
-        engine->config.need_progress(engine->config.context);
+        engine->config.need_progress(engine->config.context, DDL__NOW);
+}
+
+void ddl__advance_and_unlock(ddl__engine *engine)
+{
+    engine->driven = true;
+    pthread_mutex_unlock(&engine->lock);
+    advance(engine);
+    if (ddl__abort_is_due(engine))
+        ddl__carry_out_abort(engine);
+    pthread_mutex_lock(&engine->lock);
+    engine->driven = false;
+    bool wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+    if (wanted)
+        pthread_cond_broadcast(&engine->changed);
+    bool orphaned = ddl__pending(engine) && !wanted;
+    pthread_mutex_unlock(&engine->lock);
+    if (orphaned)
+        engine->config.need_progress(engine->config.context, DDL__SOON);
 }
 
 ddl__background ddl__engine_background(ddl__engine *engine)

@@ -86,6 +86,11 @@ void ddl__engine_all_shared(ddl__engine *engine)
     engine->ordered.all_shared = engine->named.stream.all_shared = true;
 }
 
+void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology)
+{
+    engine->ordered.topology = engine->named.stream.topology = topology;
+}
+
 void ddl__engine_destroy(ddl__engine *engine)
 {
     if (!engine)

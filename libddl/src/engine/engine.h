@@ -4,6 +4,12 @@
 
 #include "engine/group.h"
 
+/* How soon the endpoint's thread is to drive. */
+typedef enum ddl__urgency {
+    DDL__NOW,
+    DDL__SOON /* if still nobody waits then: what could be done at once is done */
+} ddl__urgency;
+
 typedef struct ddl__engine_config {
     int rank, size;
     ddl__link **links;    /* by rank, NULL for our own; owned by the engine from here on */
@@ -14,7 +20,7 @@ typedef struct ddl__engine_config {
     int64_t message_window; /* the same of the message links */
     /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
      * with no lock held. */
-    void (*need_progress)(void *context);
+    void (*need_progress)(void *context, ddl__urgency urgency);
     void *context;
 } ddl__engine_config;
 
@@ -29,6 +35,9 @@ ddl__link *const *ddl__engine_links(const ddl__engine *engine);
 
 /* From now on plan for ranks that all share memory. Before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);
+
+/* From now on plan for this topology, which outlives the engine. Before any concurrent use. */
+void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology);
 
 /* Queue an operation. work NULL: run it to its end. Takes call->blocks in any case. */
 ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);

@@ -2,6 +2,17 @@
 
 #include <stddef.h>
 
+#include "base/log.h"
+
+static void report(const ddl__request *request, const ddl__plan *plan)
+{
+    ddl__log(DDL__DEBUG,
+             "rank %d: plan for kind %d, %lld elements of %zu bytes: %s, %u steps, %lld waves, "
+             "pieces of up to %lld elements",
+             request->rank, (int)request->kind, (long long)request->count, request->element,
+             plan->name, plan->n_steps, (long long)plan->waves, (long long)plan->segment);
+}
+
 /* Within one engine only these differ from call to call. */
 static bool same(const ddl__request *a, const ddl__request *b)
 {
@@ -28,6 +39,7 @@ const ddl__plan *ddl__plans_get(ddl__plans *plans, const ddl__request *request)
         ddl__plan *plan = ddl__plan_create(request);
         if (!plan)
             return NULL;
+        report(request, plan);
         ddl__plan_destroy(plans->entries[i].plan);
         plans->entries[i].request = *request;
         plans->entries[i].plan = plan;

@@ -34,12 +34,12 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan)
 static const unsigned char *source(const ddl_work *work, const ddl__step *step, int64_t k)
 {
     const unsigned char *base = step->space == DDL__IN ? work->in : work->out;
-    return base + (size_t)(step->src + k * work->plan->segment) * work->element;
+    return base + (size_t)(step->src + k * step->stride) * work->element;
 }
 
 static unsigned char *destination(const ddl_work *work, const ddl__step *step, int64_t k)
 {
-    return work->out + (size_t)(step->dst + k * work->plan->segment) * work->element;
+    return work->out + (size_t)(step->dst + k * step->stride) * work->element;
 }
 
 /* The next run of targets that one call can serve: links of one kind. Returns its length. */
@@ -208,7 +208,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
     for (; work->wave < plan->waves; work->wave++, work->step = 0) {
         for (; work->step < plan->n_steps; work->step++) {
             const ddl__step *step = &plan->steps[work->step];
-            int64_t k = work->wave - step->skew, length = ddl__segment_length(plan, step, k);
+            int64_t k = work->wave - step->skew, length = ddl__segment_length(step, k);
             if (length == 0)
                 continue;
             if (work->call.blocks)
@@ -246,7 +246,7 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
     }
     const ddl__step *step = &plan->steps[work->step];
     int64_t k = work->wave - step->skew;
-    size_t bytes = (size_t)ddl__segment_length(plan, step, k) * work->element;
+    size_t bytes = (size_t)ddl__segment_length(step, k) * work->element;
     /* A peer that left or died after publishing what we wait for keeps nobody waiting. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&

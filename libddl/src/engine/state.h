@@ -21,7 +21,9 @@
  * the links drops what they had borrowed. A part of a group is the group's memory, and its last
  * part completes the group's work.
  *
- * Waking a sleeping driver: links by their fds, abort and takeover by `wake`, all in `epoll`.
+ * Waking a sleeping driver: links by their fds, abort and takeover by `wake`, all in `epoll`. Who
+ * queues something looks at `asleep` after it; the driver sets it before it looks at the queues for
+ * the last time.
  */
 #ifndef DDL_ENGINE_STATE_H
 #define DDL_ENGINE_STATE_H
@@ -43,6 +45,8 @@ struct ddl__engine {
     int report;                  /* readable while `completed` has works; -1: nobody asked */
     atomic_uint n_messages;      /* pending works that are messages */
     bool driven;
+    atomic_bool
+        asleep; /* the driver sleeps on `epoll`, or is about to look once more and then to */
     atomic_uint waiters;
     atomic_int failure; /* ddl_status; DDL_OK while alive */
     char message[DDL__MESSAGE_MAX];
@@ -119,7 +123,12 @@ bool ddl__pending(const ddl__engine *engine);
 /* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread. */
 void ddl__unlock_and_hand_over(ddl__engine *engine);
 
-/* Wake a sleeping driver. */
+/* Leave the lock, with nobody driving: do what can be done at once, and leave the rest to who waits
+ * soon, or to the endpoint's thread. */
+void ddl__advance_and_unlock(ddl__engine *engine);
+
+/* Wake the driver: if it sleeps, since something was queued under the lock; in any case. */
+void ddl__wake_sleeper(ddl__engine *engine);
 void ddl__wake_driver(ddl__engine *engine);
 
 #endif

@@ -81,6 +81,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
                             .in_place = call->send == call->recv,
                             .all_shared = stream->all_shared,
                             .normalizes = normalizes(call),
+                            .topology = stream->topology,
                             .segment_bytes = stream->segment_bytes,
                             .window = stream->window};
     const ddl__plan *plan = ddl__plans_get(&stream->plans, &request);

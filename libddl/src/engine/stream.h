@@ -16,6 +16,7 @@ typedef struct ddl__stream {
     ddl__plans plans;
     int64_t segment_bytes, window; /* see ddl__request */
     bool all_shared;
+    const ddl__topology *topology;
     unsigned char barrier_in, barrier_out;
 } ddl__stream;
 

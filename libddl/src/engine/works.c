@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/forks.h"
 #include "engine/state.h"
 
@@ -117,13 +118,22 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     ddl_status status = enter(engine, what, &work);
     if (status != DDL_OK)
         return status;
-    if (engine->driven) /* it may sleep, and what is new need not wait for what it waits for */
-        ddl__wake_driver(engine);
+    if (engine->driven) /* what is new need not wait for what the driver waits for */
+        ddl__wake_sleeper(engine);
     ddl__wait_locked(engine, &work, DDL__NEVER);
     ddl__unlock_and_hand_over(engine);
     status = ddl__work_test(&work);
     free(work.message);
     return status;
+}
+
+/* Short enough for its first steps to take less time than waking a thread for them. */
+static bool is_quick(const submission *what)
+{
+    enum { QUICK = 16 << 10 }; /* bytes */
+    const ddl__call *call = what->call;
+    return !what->group && !call->blocks &&
+           call->count <= QUICK / (int64_t)ddl__dtype_size(call->dtype);
 }
 
 static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work **out)
@@ -140,10 +150,13 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         free(work);
         return status;
     }
-    *out = work;          /* before anybody can complete it and hand it out */
-    if (engine->driven) { /* a driver that sleeps on an empty queue */
-        ddl__wake_driver(engine);
+    bool quick = is_quick(what);
+    *out = work; /* before anybody can complete it and hand it out */
+    if (engine->driven) {
+        ddl__wake_sleeper(engine);
         pthread_mutex_unlock(&engine->lock);
+    } else if (quick && !atomic_load_explicit(&engine->waiters, memory_order_relaxed)) {
+        ddl__advance_and_unlock(engine);
     } else {
         pthread_cond_broadcast(&engine->changed);
         ddl__unlock_and_hand_over(engine);

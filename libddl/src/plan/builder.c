@@ -16,37 +16,56 @@ static bool grow(void **items, uint32_t *room, uint32_t needed, size_t size)
     return true;
 }
 
-/* Append to plan->ranks, which has room; the index of its first. */
-static uint32_t append(ddl__builder *builder, ddl__ranks some)
-{
-    const ddl__request *request = builder->request;
-    uint32_t first = builder->n_ranks;
-    for (int i = 0; i < some.n; i++) {
-        int64_t distance = (int64_t)some.first + i - request->rank;
-        builder->plan->ranks[builder->n_ranks++] = (uint32_t)ddl__around(request, distance);
-    }
-    return first;
-}
-
-void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets)
+/* Append a step, if it is not empty, with room for so many ranks behind those there are. */
+static ddl__step *append(ddl__builder *builder, ddl__step step, uint32_t operands, uint32_t targets)
 {
     ddl__plan *plan = builder->plan;
-    uint32_t ranks = builder->n_ranks + (uint32_t)operands.n + (uint32_t)targets.n;
+    uint32_t ranks = builder->n_ranks + operands + targets;
     void *steps = plan->steps, *all = plan->ranks;
     if (step.count == 0 || builder->failed)
-        return;
+        return NULL;
     builder->failed = !grow(&steps, &builder->step_room, plan->n_steps + 1, sizeof step) ||
                       !grow(&all, &builder->rank_room, ranks, sizeof *plan->ranks);
     plan->steps = steps;
     plan->ranks = all;
     if (builder->failed)
-        return;
+        return NULL;
+    step.operand = builder->n_ranks;
+    step.operands = operands;
+    step.target = builder->n_ranks + operands;
+    step.targets = targets;
+    builder->n_ranks = ranks;
+    plan->steps[plan->n_steps] = step;
+    return &plan->steps[plan->n_steps++];
+}
 
-    step.operand = append(builder, operands);
-    step.operands = (uint32_t)operands.n;
-    step.target = append(builder, targets);
-    step.targets = (uint32_t)targets.n;
-    plan->steps[plan->n_steps++] = step;
+static void write_ranks(const ddl__builder *builder, uint32_t *to, ddl__ranks some)
+{
+    const ddl__request *request = builder->request;
+    for (int i = 0; i < some.n; i++)
+        to[i] = (uint32_t)ddl__around(request, (int64_t)some.first + i - request->rank);
+}
+
+void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets)
+{
+    ddl__step *added = append(builder, step, (uint32_t)operands.n, (uint32_t)targets.n);
+    if (!added)
+        return;
+    write_ranks(builder, builder->plan->ranks + added->operand, operands);
+    write_ranks(builder, builder->plan->ranks + added->target, targets);
+}
+
+void ddl__add_among(ddl__builder *builder, ddl__step step, ddl__members operands,
+                    ddl__members targets)
+{
+    ddl__step *added = append(builder, step, operands.n, targets.n);
+    if (!added)
+        return;
+    uint32_t *to = builder->plan->ranks + added->operand;
+    for (uint32_t i = 0; i < operands.n; i++)
+        *to++ = operands.ranks[(operands.first + i) % operands.of];
+    for (uint32_t i = 0; i < targets.n; i++)
+        *to++ = targets.ranks[(targets.first + i) % targets.of];
 }
 
 /* The longer parts, and the line that `count` does not fill, go to the last ranks: so no two parts

@@ -82,6 +82,14 @@ void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__r
  * all-gather. */
 ddl__share ddl__share_of(const ddl__request *request, int i);
 
+/* Some of a list of ranks, going round past its last. */
+typedef struct ddl__members {
+    const uint32_t *ranks;
+    uint32_t of, first, n;
+} ddl__members;
+void ddl__add_among(ddl__builder *builder, ddl__step step, ddl__members operands,
+                    ddl__members targets);
+
 /* What of this rank's send buffer is meant for rank `i`, and where in its recv buffer lies what
  * comes from there. */
 ddl__share ddl__block_to(const ddl__request *request, int i);
@@ -90,6 +98,9 @@ ddl__share ddl__block_from(const ddl__request *request, int i);
 /* Rounds between a pairwise exchange's sending and taking. */
 int ddl__pairs_lag(const ddl__request *request);
 
+/* Elements of a segment where the longest share has `longest` and `spans` must fit the window. */
+int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans);
+
 /* The algorithms. Each adds its steps and returns how many whole segments must fit the window. */
 int64_t ddl__build_one_shot(ddl__builder *builder);
 int64_t ddl__build_direct(ddl__builder *builder);
@@ -97,5 +108,12 @@ int64_t ddl__build_ring(ddl__builder *builder);
 int64_t ddl__build_chain(ddl__builder *builder);
 int64_t ddl__build_pairwise(ddl__builder *builder);
 int64_t ddl__build_dissemination(ddl__builder *builder);
+
+/* Of blocks, over hosts of several ranks; if the request is one that this can be done for. */
+int64_t ddl__build_hosts(ddl__builder *builder);
+bool ddl__fits_hosts(const ddl__request *request);
+
+/* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
+int64_t ddl__build_nested(ddl__builder *builder);
 
 #endif

@@ -45,6 +45,22 @@ static bool is_pairwise(const ddl__request *request)
            request->kind == DDL__ALLTOALL;
 }
 
+/* Several levels are worth the trouble; but who has declared some wants them. */
+static bool is_nested(const ddl__request *request)
+{
+    const ddl__topology *topology = request->topology;
+    return topology && (topology->declared || ddl__topology_is_nested(topology));
+}
+
+/* Blocks of a declared topology's hosts would be passed on in vain if they all share memory. */
+static bool gathers_over_hosts(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    bool has_blocks = request->kind == DDL__ALLGATHER || request->kind == DDL__REDUCE_SCATTER;
+    return has_blocks && t && !request->sent && !request->all_shared && t->groups[DDL__HOSTS] > 1 &&
+           t->groups[DDL__HOSTS] < t->size && ddl__fits_hosts(request);
+}
+
 /* Depends on nothing that differs between ranks, and for what is reduced on nothing measured: the
  * order of additions must be the same everywhere and from run to run. */
 static algorithm choose(const ddl__request *request)
@@ -58,6 +74,10 @@ static algorithm choose(const ddl__request *request)
         return (algorithm){"pairwise", ddl__build_pairwise};
     if (reduces && fits_one_shot(request))
         return (algorithm){"one-shot", ddl__build_one_shot};
+    if (request->kind == DDL__ALLREDUCE && is_nested(request))
+        return (algorithm){"nested", ddl__build_nested};
+    if (gathers_over_hosts(request))
+        return (algorithm){"hosts", ddl__build_hosts};
     if (request->all_shared)
         return (algorithm){"direct", ddl__build_direct};
     if (request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT)
@@ -86,7 +106,7 @@ static int64_t longest_step(const ddl__request *request, const ddl__plan *plan)
 /* As large as is asked for and as the window allows; whole cache lines, if it is that large; and
  * then all pieces of a share about as long as each other, since a short last one costs as many
  * messages as a long one. */
-static int64_t choose_segment(const ddl__request *request, int64_t longest, int64_t spans)
+int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans)
 {
     int64_t bytes = request->segment_bytes;
     if (bytes <= 0)
@@ -109,12 +129,22 @@ static int64_t choose_segment(const ddl__request *request, int64_t longest, int6
     return pieces_of(even, line) * line;
 }
 
+/* Where an algorithm has not cut up the steps itself, all are cut alike. */
+static void cut_steps(const ddl__request *request, ddl__plan *plan, int64_t spans)
+{
+    if (plan->segment)
+        return;
+    plan->segment = ddl__choose_segment(request, longest_step(request, plan), spans);
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        plan->steps[i].piece = plan->steps[i].stride = plan->segment;
+}
+
 static int64_t count_waves(const ddl__plan *plan)
 {
     int64_t waves = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         const ddl__step *step = &plan->steps[i];
-        int64_t last = step->skew + pieces_of(step->count, plan->segment);
+        int64_t last = step->skew + pieces_of(step->count, step->piece);
         waves = last > waves ? last : waves;
     }
     return waves;
@@ -133,7 +163,7 @@ ddl__plan *ddl__plan_create(const ddl__request *request)
         return NULL;
     }
     plan->name = chosen.name;
-    plan->segment = choose_segment(request, longest_step(request, plan), spans);
+    cut_steps(request, plan, spans);
     plan->waves = count_waves(plan);
     return plan;
 }

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "ddl/ddl.h"
+#include "topo/topology.h"
 
 /* So many spans must fit a link from one rank to another, whatever their lengths; with more it may
  * say that it has no room. No plan needs more than half of them. */
@@ -67,11 +68,14 @@ typedef struct ddl__step {
     int64_t src; /* elements from the start of the buffer in `space` */
     int64_t dst; /* elements from the start of the recv buffer */
     int64_t count;
+    /* Segment k is `piece` elements from k * piece on in the share; in the buffers they begin
+     * `stride` elements behind those of segment k - 1. */
+    int64_t piece, stride;
 } ddl__step;
 
 typedef struct ddl__plan {
     const char *name; /* "one-shot", "direct", "ring", ... static */
-    int64_t segment;  /* elements; at most 1 GiB */
+    int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
     uint32_t n_steps;
     ddl__step *steps;
@@ -94,10 +98,11 @@ typedef struct ddl__request {
        other kinds, those of the two ends. NULL: even. Borrowed until the plan is made. */
     const ddl__share *sent, *received;
     size_t element;
-    bool in_place;         /* send and recv are one buffer */
-    bool all_shared;       /* all ranks share memory */
-    bool normalizes;       /* the reduction changes even a single operand: any truth becomes 1 */
-    int64_t segment_bytes; /* 0: chosen */
+    bool in_place;   /* send and recv are one buffer */
+    bool all_shared; /* all ranks share memory */
+    bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
+    const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
+    int64_t segment_bytes;         /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
                        peers together (shared memory) or to one (wires); 0: no limit. Must hold
                        4 * size elements, but at least 12 */
@@ -108,10 +113,10 @@ ddl__plan *ddl__plan_create(const ddl__request *request);
 void ddl__plan_destroy(ddl__plan *plan);
 
 /* Length in elements of segment `k` of `step`; 0 outside. */
-static inline int64_t ddl__segment_length(const ddl__plan *plan, const ddl__step *step, int64_t k)
+static inline int64_t ddl__segment_length(const ddl__step *step, int64_t k)
 {
-    int64_t left = step->count - k * plan->segment;
-    return k < 0 || left <= 0 ? 0 : left < plan->segment ? left : plan->segment;
+    int64_t left = step->count - k * step->piece;
+    return k < 0 || left <= 0 ? 0 : left < step->piece ? left : step->piece;
 }
 
 #endif

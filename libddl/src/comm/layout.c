@@ -1,0 +1,119 @@
+#include "comm/layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+#include "topo/locality.h"
+
+enum { WORDS = 128 };
+
+static int product(const ddl__layout *layout)
+{
+    int n = 1;
+    for (int d = 0; d < DDL__DIMENSIONS; d++)
+        n *= layout->dimensions[d];
+    return n;
+}
+
+static const char *mode_words(const ddl__layout *layout, char text[WORDS])
+{
+    const int *d = layout->dimensions;
+    if (layout->mode)
+        snprintf(text, WORDS, "%c:%dx%dx%dx%d", layout->mode, d[0], d[1], d[2], d[3]);
+    else
+        snprintf(text, WORDS, "not set");
+    return text;
+}
+
+ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name)
+{
+    char ours_text[WORDS], theirs_text[WORDS];
+    const ddl__layout *ours = &comm->layout;
+    const char *self = comm->names[comm->rank];
+    if (strncmp(ours->topology, theirs->topology, sizeof ours->topology) != 0)
+        return ddl__fail(DDL_EINVAL, "DDL_TOPOLOGY is \"%s\" on %s and \"%.*s\" on %s",
+                         ours->topology, self, (int)sizeof theirs->topology - 1, theirs->topology,
+                         name);
+    if (ours->mode != theirs->mode ||
+        memcmp(ours->dimensions, theirs->dimensions, sizeof ours->dimensions) != 0)
+        return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -mode is %s on %s and %s on %s",
+                         mode_words(ours, ours_text), self, mode_words(theirs, theirs_text), name);
+    return DDL_OK;
+}
+
+/* A comm of only some ranks of the job may be smaller than what was declared for all of them. */
+static ddl_status check_mode(const ddl_comm *comm, bool *counts)
+{
+    char text[WORDS];
+    const ddl__layout *layout = &comm->layout;
+    *counts = layout->mode && product(layout) == comm->size;
+    if (!layout->mode || *counts || (!comm->is_world && product(layout) > comm->size))
+        return DDL_OK;
+    return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -mode %s is for %d ranks, but the comm has %d",
+                     mode_words(layout, text), product(layout), comm->size);
+}
+
+static void smallest_and_largest(const ddl__topology *t, int *least, int *most)
+{
+    *least = t->size;
+    *most = 0;
+    for (int h = 0; h < t->groups[DDL__HOSTS]; h++) {
+        int ranks = 0;
+        for (int r = 0; r < t->size; r++)
+            ranks += ddl__topology_group(t, DDL__HOSTS, r) == h;
+        *least = ranks < *least ? ranks : *least;
+        *most = ranks > *most ? ranks : *most;
+    }
+}
+
+/* What is known and what it leads to, in one line. */
+static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
+{
+    char mode[WORDS], racks[WORDS] = "", why[WORDS + 16] = "";
+    const ddl__topology *t = comm->topology;
+    int least, most;
+    smallest_and_largest(t, &least, &most);
+    if (t->groups[DDL__RACKS] > 1)
+        snprintf(racks, sizeof racks, " in %d racks and %d aisles", t->groups[DDL__RACKS],
+                 t->groups[DDL__AISLES]);
+    if (mode_counts)
+        snprintf(why, sizeof why, " (-mode %s)", mode_words(&comm->layout, mode));
+    bool nested = ddl__topology_is_nested(t) || t->declared;
+    const char *way = mode_counts && comm->layout.mode == 'r' ? "one ring of all"
+                      : nested                                ? "nested by level"
+                      : all_shared                            ? "direct"
+                                                              : "one ring of all";
+    ddl__log(DDL__INFO,
+             "%s: comm of %d ranks, %d of them share memory; links: %s; hosts: %d of %d to %d "
+             "ranks%s; large all-reduces: %s%s",
+             comm->names[comm->rank], comm->size, comm->local_size,
+             all_shared             ? "shared memory"
+             : comm->local_size > 1 ? "shared memory and tcp"
+                                    : "tcp",
+             t->groups[DDL__HOSTS], least, most, racks, way, why);
+}
+
+ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared)
+{
+    ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
+    comm->local_rank = locality.local_rank;
+    comm->local_size = locality.local_size;
+    bool mode_counts;
+    ddl_status status = check_mode(comm, &mode_counts);
+    if (status == DDL_OK && mode_counts && comm->layout.mode == 'd')
+        status = ddl__topology_declare(comm->layout.dimensions, &comm->topology);
+    else if (status == DDL_OK)
+        status = ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world,
+                                      &comm->topology);
+    if (status != DDL_OK)
+        return status;
+    report(comm, mode_counts, locality.all_shared);
+    if (mode_counts && comm->layout.mode == 'r')
+        return DDL_OK; /* what an engine does that knows nothing */
+    if (locality.all_shared)
+        ddl__engine_all_shared(comm->engine);
+    ddl__engine_lay_out(comm->engine, comm->topology);
+    return DDL_OK;
+}

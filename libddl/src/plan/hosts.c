@@ -1,0 +1,287 @@
+/* All-gather and reduce-scatter of blocks over hosts of several ranks: each block crosses to every
+ * other host once, and within a host travels in shared memory.
+ *
+ * Every host has an agent for each rank of the others: it takes the rank's block and passes it on
+ * to its host, or reduces what its host has for that rank and sends it. Ranks of a host are spread
+ * over the agents of another in proportion.
+ *
+ * Hosts take turns: in round d every host sends to the one d further round and receives from the
+ * one d before it, so that every wire is busy both ways and no host is sent to by two. A round
+ * lasts as many waves as a block has segments, so the rounds follow each other without a gap. A
+ * block is added up from its own host's contributions on, then in the order of the rounds. */
+#include <stdlib.h>
+
+#include "plan/builder.h"
+
+enum {
+    LAG = 3,            /* waves between sending over a wire and taking */
+    BLOCKS_MAX = 7,     /* of another host for one agent: their spans have to fit its links */
+    WAVES_MAX = 1 << 30 /* of all rounds */
+};
+
+typedef struct houses {
+    ddl__builder *builder;
+    int hosts, self;        /* this rank's host */
+    uint32_t *first;        /* of host h in ranks; the last host's end at first[hosts] */
+    uint32_t *ranks;        /* by host, in rank order */
+    uint32_t *local;        /* by rank: its number in its host */
+    int64_t segment, waves; /* elements; of a block */
+} houses;
+
+/* --------------------------------------------------------------------------------------- hosts */
+
+static void close_houses(houses *h)
+{
+    free(h->first);
+}
+
+static bool open_houses(houses *h, ddl__builder *builder)
+{
+    const ddl__topology *t = builder->request->topology;
+    size_t size = (size_t)t->size;
+    int rank = builder->request->rank;
+    *h = (houses){.builder = builder,
+                  .hosts = t->groups[DDL__HOSTS],
+                  .self = ddl__topology_group(t, DDL__HOSTS, rank)};
+    h->first = calloc((size_t)h->hosts + 1 + 2 * size, sizeof *h->first);
+    if (!h->first)
+        return false;
+    h->ranks = h->first + h->hosts + 1;
+    h->local = h->ranks + size;
+    for (int r = 0; r < t->size; r++)
+        h->local[r] = h->first[ddl__topology_group(t, DDL__HOSTS, r) + 1]++;
+    for (int i = 0; i < h->hosts; i++)
+        h->first[i + 1] += h->first[i];
+    for (int r = 0; r < t->size; r++)
+        h->ranks[h->first[ddl__topology_group(t, DDL__HOSTS, r)] + h->local[r]] = (uint32_t)r;
+    return true;
+}
+
+static uint32_t ranks_on(const houses *h, int host)
+{
+    return h->first[host + 1] - h->first[host];
+}
+
+/* The host that lies `distance` further round. */
+static int host_at(const houses *h, int distance)
+{
+    return (h->self + distance + h->hosts) % h->hosts;
+}
+
+/* Who on `host` stands for rank `i` of host `its`. */
+static uint32_t agent_on(const houses *h, int host, uint32_t i, int its)
+{
+    return h->ranks[h->first[host] + h->local[i] * ranks_on(h, host) / ranks_on(h, its)];
+}
+
+static ddl__members one(const uint32_t *rank)
+{
+    return (ddl__members){.ranks = rank, .of = 1, .n = 1};
+}
+
+static ddl__members nobody(void)
+{
+    return (ddl__members){0};
+}
+
+static ddl__members own_host(const houses *h)
+{
+    uint32_t n = ranks_on(h, h->self);
+    return (ddl__members){.ranks = h->ranks + h->first[h->self], .of = n, .n = n};
+}
+
+static ddl__members rest_of_host(const houses *h)
+{
+    ddl__members all = own_host(h);
+    all.first = h->local[h->builder->request->rank] + 1;
+    all.n--;
+    return all;
+}
+
+/* ---------------------------------------------------------------------------------------- steps */
+
+/* A step over the block of rank `i` in a buffer of all blocks. */
+static ddl__step over_block(const houses *h, uint8_t kind, uint32_t i, int64_t skew)
+{
+    int64_t count = h->builder->request->count;
+    return (ddl__step){.kind = kind,
+                       .stable = 1,
+                       .skew = (uint32_t)skew,
+                       .src = i * count,
+                       .dst = i * count,
+                       .count = count,
+                       .piece = h->segment,
+                       .stride = h->segment};
+}
+
+/* Of an all-gather: blocks of the host `distance` before this one. */
+static void gather_from(const houses *h, int distance)
+{
+    ddl__builder *builder = h->builder;
+    uint32_t rank = (uint32_t)builder->request->rank;
+    int64_t sent = (distance - 1) * h->waves;
+    int to = host_at(h, distance), from = host_at(h, -distance);
+
+    ddl__step publish = over_block(h, DDL__PUBLISH, rank, sent);
+    if (!builder->request->in_place)
+        publish.src = 0;
+    uint32_t agent = agent_on(h, to, rank, h->self);
+    ddl__add_among(builder, publish, nobody(), one(&agent));
+    for (uint32_t i = h->first[from]; i < h->first[from + 1]; i++)
+        if (agent_on(h, h->self, h->ranks[i], from) == rank)
+            ddl__add_among(builder, over_block(h, DDL__TAKE, h->ranks[i], sent + LAG),
+                           one(&h->ranks[i]), rest_of_host(h));
+    for (uint32_t i = h->first[from]; i < h->first[from + 1]; i++) {
+        agent = agent_on(h, h->self, h->ranks[i], from);
+        if (agent != rank)
+            ddl__add_among(builder, over_block(h, DDL__TAKE, h->ranks[i], sent + LAG + 1),
+                           one(&agent), nobody());
+    }
+}
+
+static void build_allgather(const houses *h)
+{
+    ddl__builder *builder = h->builder;
+    uint32_t rank = (uint32_t)builder->request->rank;
+    ddl__step publish = over_block(h, DDL__PUBLISH, rank, 0);
+    ddl__step copy = over_block(h, DDL__COPY, rank, 0);
+    if (!builder->request->in_place)
+        publish.src = copy.src = 0;
+    ddl__members others = rest_of_host(h);
+    if (others.n)
+        ddl__add_among(builder, publish, nobody(), others);
+    if (!builder->request->in_place)
+        ddl__add_among(builder, copy, nobody(), nobody());
+    for (uint32_t i = 0; i < others.n; i++) {
+        const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
+        ddl__add_among(builder, over_block(h, DDL__TAKE, *peer, 1), one(peer), nobody());
+    }
+    for (int distance = 1; distance < h->hosts; distance++)
+        gather_from(h, distance);
+}
+
+/* Of a reduce-scatter: what this host has for the one `distance` further round. Blocks of others
+ * may lie in a buffer that has to stay as it is, so what is reduced for them is not kept. */
+static void reduce_for(const houses *h, int distance, int64_t skew)
+{
+    ddl__builder *builder = h->builder;
+    uint32_t rank = (uint32_t)builder->request->rank;
+    int to = host_at(h, distance);
+    for (uint32_t i = h->first[to]; i < h->first[to + 1]; i++) {
+        uint32_t agent = agent_on(h, h->self, h->ranks[i], to);
+        if (agent != rank)
+            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->ranks[i], skew), nobody(),
+                           one(&agent));
+    }
+    for (uint32_t i = h->first[to]; i < h->first[to + 1]; i++) {
+        if (agent_on(h, h->self, h->ranks[i], to) != rank)
+            continue;
+        bool alone = ranks_on(h, h->self) == 1;
+        ddl__step step = over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->ranks[i], skew + 1);
+        step.stable = alone;
+        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->ranks[i]));
+    }
+}
+
+/* Of a reduce-scatter: add what the host `distance` before this one has for this rank to what there
+ * is; with distance 0, begin with what this one has. */
+static void add_up(const houses *h, int distance, int64_t skew)
+{
+    ddl__builder *builder = h->builder;
+    uint32_t rank = (uint32_t)builder->request->rank;
+    ddl__step reduce = over_block(h, DDL__REDUCE, rank, skew);
+    reduce.keep = 1;
+    reduce.finish = distance + 1 == h->hosts;
+    if (!builder->request->in_place)
+        reduce.dst = 0;
+    if (distance == 0) {
+        ddl__add_among(builder, reduce, own_host(h), nobody());
+        return;
+    }
+    int from = host_at(h, -distance);
+    uint32_t operands[] = {rank, agent_on(h, from, rank, h->self)};
+    /* A rank that is alone has not copied its own. */
+    bool begins = distance == 1 && ranks_on(h, h->self) == 1;
+    if (!begins) {
+        reduce.space = DDL__OUT;
+        reduce.src = reduce.dst;
+    }
+    ddl__add_among(builder, reduce, (ddl__members){.ranks = operands, .of = 2, .n = 2}, nobody());
+}
+
+static void build_reduce_scatter(const houses *h)
+{
+    ddl__members others = rest_of_host(h);
+    for (uint32_t i = 0; i < others.n; i++) {
+        const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
+        ddl__add_among(h->builder, over_block(h, DDL__PUBLISH, *peer, 0), nobody(), one(peer));
+    }
+    if (others.n)
+        add_up(h, 0, 1);
+    for (int distance = 1; distance < h->hosts; distance++) {
+        int64_t skew = (distance - 1) * h->waves;
+        reduce_for(h, distance, skew);
+        add_up(h, distance, skew + 1 + LAG);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ all */
+
+/* Of one rank's spans in a wave: blocks of the largest host, for an all-gather those of it that one
+ * agent passes on; and the first exchange within the host. */
+static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_t for_agent)
+{
+    return request->kind == DDL__ALLGATHER ? 1 + (int64_t)for_agent : 2 * (int64_t)most;
+}
+
+/* The largest host, and how many ranks of one host may have the same agent on another of several
+ * ranks. */
+static void largest(const houses *h, uint32_t *most, uint32_t *for_agent)
+{
+    uint32_t least = UINT32_MAX;
+    *most = 0;
+    for (int i = 0; i < h->hosts; i++) {
+        uint32_t n = ranks_on(h, i);
+        *most = n > *most ? n : *most;
+        least = n > 1 && n < least ? n : least;
+    }
+    *for_agent = (*most + least - 1) / least;
+}
+
+/* Divide blocks into segments. False where spans do not fit the links, or the rounds the waves. */
+static bool cut_blocks(houses *h)
+{
+    const ddl__request *request = h->builder->request;
+    uint32_t most, for_agent;
+    largest(h, &most, &for_agent);
+    int64_t spans = DDL__WAVES * spans_in_wave(request, most, for_agent);
+    h->segment = ddl__choose_segment(request, request->count, spans);
+    h->waves = request->count / h->segment + (request->count % h->segment != 0);
+    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->hosts;
+}
+
+bool ddl__fits_hosts(const ddl__request *request)
+{
+    ddl__builder builder = {.request = request};
+    houses h;
+    bool fits = !open_houses(&h, &builder) || cut_blocks(&h); /* or building fails as well */
+    close_houses(&h);
+    return fits;
+}
+
+int64_t ddl__build_hosts(ddl__builder *builder)
+{
+    houses h;
+    if (open_houses(&h, builder)) {
+        cut_blocks(&h);
+        builder->plan->segment = h.segment;
+        if (builder->request->kind == DDL__ALLGATHER)
+            build_allgather(&h);
+        else
+            build_reduce_scatter(&h);
+    } else {
+        builder->failed = true;
+    }
+    close_houses(&h);
+    return 1;
+}

@@ -1,0 +1,197 @@
+#include "topo/topology.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ddl__topology *allocate(int size)
+{
+    ddl__topology *t = calloc(1, sizeof *t + DDL__GROUPINGS * (size_t)size * sizeof t->group[0]);
+    if (t)
+        t->size = size;
+    else
+        ddl__fail(DDL_ENOMEM, "no memory for the topology of %d ranks", size);
+    return t;
+}
+
+static int *grouping_of(ddl__topology *t, int grouping)
+{
+    return t->group + grouping * t->size;
+}
+
+/* ---------------------------------------------------------------------------------------- hosts */
+
+static bool share(const unsigned char *shared, int size, int i, int j)
+{
+    size_t n = (size_t)size, a = (size_t)i, b = (size_t)j;
+    return i == j || (shared[a * n + b] && shared[b * n + a]);
+}
+
+/* Collect in `members` whoever is joined to `first` by a chain of ranks that share memory. */
+static int joined(const unsigned char *shared, int size, int first, int *members)
+{
+    int n = 0;
+    members[n++] = first;
+    for (int at = 0; at < n; at++)
+        for (int i = 0; i < size; i++) {
+            bool known = !share(shared, size, members[at], i);
+            for (int m = 0; m < n && !known; m++)
+                known = members[m] == i;
+            if (!known)
+                members[n++] = i;
+        }
+    return n;
+}
+
+static bool is_clique(const unsigned char *shared, int size, const int *members, int n)
+{
+    for (int a = 0; a < n; a++)
+        for (int b = 0; b < a; b++)
+            if (!share(shared, size, members[a], members[b]))
+                return false;
+    return true;
+}
+
+static ddl_status find_hosts(ddl__topology *t, const unsigned char *shared)
+{
+    int *host = grouping_of(t, DDL__HOSTS);
+    int *members = malloc((size_t)t->size * sizeof *members);
+    if (!members)
+        return ddl__fail(DDL_ENOMEM, "no memory for the topology of %d ranks", t->size);
+    for (int r = 0; r < t->size; r++)
+        host[r] = -1;
+    for (int r = 0; r < t->size; r++) {
+        if (host[r] >= 0)
+            continue;
+        host[r] = t->groups[DDL__HOSTS]++;
+        int n = joined(shared, t->size, r, members);
+        if (is_clique(shared, t->size, members, n))
+            for (int m = 0; m < n; m++)
+                host[members[m]] = host[r];
+    }
+    free(members);
+    return DDL_OK;
+}
+
+/* ---------------------------------------------------------------------------- racks and aisles */
+
+/* A positive number, moving *at past it; 0 when there is none. */
+static int number(const char **at)
+{
+    int n = 0;
+    while (**at >= '0' && **at <= '9' && n <= 1 << 20)
+        n = n * 10 + (*(*at)++ - '0');
+    return n > 1 << 20 ? 0 : n;
+}
+
+/* Give the next hosts, in the order of their numbers, their racks and aisles. The number of hosts
+ * described, or -1; those that do not exist are only counted. */
+static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *aisle)
+{
+    int64_t host = 0;
+    int racks = 0, aisles = 1;
+    for (const char *at = text;;) {
+        int hosts = number(&at), times = 1;
+        if (*at == 'x') {
+            at++;
+            times = number(&at);
+        }
+        if (!hosts || !times)
+            return -1;
+        for (int i = 0; i < times; i++, racks++)
+            for (int h = 0; h < hosts; h++, host++)
+                if (host < t->groups[DDL__HOSTS]) {
+                    rack[host] = racks;
+                    aisle[host] = aisles - 1;
+                }
+        if (!*at)
+            break;
+        if (*at != ',' && *at != ';')
+            return -1;
+        aisles += *at++ == ';';
+    }
+    t->groups[DDL__RACKS] = racks;
+    t->groups[DDL__AISLES] = aisles;
+    return host;
+}
+
+static ddl_status group_hosts(ddl__topology *t, const char *description, bool is_part)
+{
+    int hosts = t->groups[DDL__HOSTS];
+    t->groups[DDL__RACKS] = t->groups[DDL__AISLES] = 1;
+    if (!description || !*description)
+        return DDL_OK;
+    int *racks = calloc(2 * (size_t)hosts, sizeof *racks), *aisles = racks + hosts;
+    if (!racks)
+        return ddl__fail(DDL_ENOMEM, "no memory for the topology of %d hosts", hosts);
+    int64_t described = read_racks(t, description, racks, aisles);
+    bool unknown = is_part && described > hosts;
+    for (int r = 0; r < t->size && described == hosts; r++) {
+        int host = grouping_of(t, DDL__HOSTS)[r];
+        grouping_of(t, DDL__RACKS)[r] = racks[host];
+        grouping_of(t, DDL__AISLES)[r] = aisles[host];
+    }
+    free(racks);
+    if (described < 0)
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_TOPOLOGY=\"%s\" is not a list of hosts per rack, such as \"2,2\" or "
+                         "\"4x8;4x8\"",
+                         description);
+    if (unknown)
+        t->groups[DDL__RACKS] = t->groups[DDL__AISLES] = 1;
+    else if (described != hosts)
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_TOPOLOGY=\"%s\" describes %lld hosts, but the %d ranks are on %d",
+                         description, (long long)described, t->size, hosts);
+    return DDL_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ all */
+
+ddl_status ddl__topology_create(const unsigned char *shared, int size, const char *description,
+                                bool is_part, ddl__topology **topology)
+{
+    ddl__topology *t = allocate(size);
+    if (!t)
+        return DDL_ENOMEM;
+    ddl_status status = find_hosts(t, shared);
+    if (status == DDL_OK)
+        status = group_hosts(t, description, is_part);
+    if (status == DDL_OK)
+        *topology = t;
+    else
+        ddl__topology_destroy(t);
+    return status;
+}
+
+ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__topology **topology)
+{
+    int size = 1;
+    for (int d = 0; d < DDL__DIMENSIONS; d++)
+        size *= dimensions[d];
+    ddl__topology *t = allocate(size);
+    if (!t)
+        return DDL_ENOMEM;
+    t->declared = true;
+    for (int g = 0, each = 1; g < DDL__GROUPINGS; g++) {
+        each *= dimensions[g];
+        t->groups[g] = size / each;
+        for (int r = 0; r < size; r++)
+            grouping_of(t, g)[r] = r / each;
+    }
+    *topology = t;
+    return DDL_OK;
+}
+
+void ddl__topology_destroy(ddl__topology *topology)
+{
+    free(topology);
+}
+
+bool ddl__topology_is_nested(const ddl__topology *t)
+{
+    int hosts = t->groups[DDL__HOSTS], racks = t->groups[DDL__RACKS];
+    int aisles = t->groups[DDL__AISLES];
+    return (hosts > 1 && hosts < t->size) || (racks > 1 && racks < hosts) ||
+           (aisles > 1 && aisles < racks);
+}

@@ -1,0 +1,173 @@
+/* All-gather and reduce-scatter over hosts of many shapes, through the simulator. */
+#include "plan_simulator.h"
+
+#include <stdio.h>
+
+/* Hosts of so many ranks, numbered in their order or anyhow. */
+static ddl__topology *machine(const int *hosts, int n, bool shuffled)
+{
+    int host[RANKS_MAX], size = 0;
+    unsigned char shared[RANKS_MAX * RANKS_MAX];
+    for (int h = 0; h < n; h++)
+        for (int i = 0; i < hosts[h]; i++)
+            host[size++] = h;
+    for (int i = size - 1; shuffled && i > 0; i--) {
+        int j = (int)random_below((uint64_t)i + 1), other = host[j];
+        host[j] = host[i];
+        host[i] = other;
+    }
+    for (int i = 0; i < size; i++)
+        for (int j = 0; j < size; j++)
+            shared[i * size + j] = host[i] == host[j];
+    ddl__topology *t;
+    CHECK(ddl__topology_create(shared, size, NULL, false, &t) == DDL_OK, "no topology");
+    return t;
+}
+
+static const char *describe(const ddl__request *q)
+{
+    static char text[512];
+    int n = snprintf(text, sizeof text,
+                     "kind %d, %d ranks, count %lld of %zu bytes, in place %d, segments of %lld, "
+                     "window %lld, hosts:",
+                     (int)q->kind, q->size, (long long)q->count, q->element, q->in_place,
+                     (long long)q->segment_bytes, (long long)q->window);
+    for (int r = 0; r < q->size && n < 480; r++)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %d",
+                      ddl__topology_group(q->topology, DDL__HOSTS, r));
+    return text;
+}
+
+static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
+{
+    return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t};
+}
+
+/* False where the hosts are too unequal. */
+static bool check_one(const ddl__request *request)
+{
+    world *w = world_create(request, 0);
+    bool over_hosts = strcmp(w->ranks[0].plan->name, "hosts") == 0;
+    w->queue_room = DDL__LINK_SPANS / 2;
+    const char *error = simulate(w, (schedule)random_below(SCHEDULES));
+    CHECK(!error, "%s: %s, %s", error, w->ranks[0].plan->name, describe(request));
+    int64_t wires = 0, blocks = request->size * request->count * (int64_t)request->element;
+    for (int r = 0; r < request->size; r++)
+        wires += w->ranks[r].wires;
+    /* Every block to every other host once, or from it. */
+    if (over_hosts)
+        CHECK(wires == blocks * (request->topology->groups[DDL__HOSTS] - 1), "%lld bytes: %s",
+              (long long)wires, describe(request));
+    world_destroy(w);
+    return over_hosts;
+}
+
+static void test_shapes(void)
+{
+    static const int64_t segments[] = {0, 1, 64, 1000}, windows[] = {0, 1, 1000, 16384};
+    int over_hosts = 0;
+    for (int n = 0; n < 1500; n++) {
+        int hosts[10], n_hosts = 2 + (int)random_below(9), size = 0;
+        int most = n % 3 ? 1 + (int)random_below(9) : 3;
+        for (int h = 0; h < n_hosts; h++) {
+            hosts[h] = n % 2 ? most : 1 + (int)random_below((uint64_t)most);
+            if (size + hosts[h] > RANKS_MAX)
+                n_hosts = h;
+            else
+                size += hosts[h];
+        }
+        ddl__topology *t = machine(hosts, n_hosts, n % 5 == 0);
+        ddl__request q = request_for(t, n % 7 > 3 ? DDL__REDUCE_SCATTER : DDL__ALLGATHER);
+        q.element = (size_t)1 << random_below(4);
+        q.count = (int64_t)random_below(200);
+        q.in_place = random_below(2);
+        q.segment_bytes = segments[random_below(4)];
+        q.window = windows[random_below(4)];
+        if (q.window == 1) /* the least that there may be */
+            q.window = (q.size < 3 ? 12 : 4 * q.size) * (int64_t)q.element;
+        over_hosts += check_one(&q);
+        ddl__topology_destroy(t);
+    }
+    CHECK(over_hosts > 800, "only %d over hosts", over_hosts);
+    printf("%d machines\n", over_hosts);
+}
+
+/* A wire carries (1 - 1/hosts) of all blocks each way, where hosts are equal. */
+static void test_bytes(void)
+{
+    for (int kind = DDL__REDUCE_SCATTER; kind <= DDL__ALLGATHER; kind++) {
+        ddl__topology *t = machine((int[]){3, 3, 3, 3}, 4, false);
+        ddl__request q = request_for(t, (ddl__kind)kind);
+        q.count = 100;
+        world *w = world_create(&q, 0);
+        CHECK(!simulate(w, IN_TURN), "%s", describe(&q));
+        for (int h = 0; h < 4; h++) {
+            int64_t sent = 0;
+            for (int r = 3 * h; r < 3 * h + 3; r++)
+                sent += w->ranks[r].wires;
+            CHECK(sent == 12 * 400 / 4 * 3, "host %d sent %lld", h, (long long)sent);
+        }
+        world_destroy(w);
+        ddl__topology_destroy(t);
+    }
+}
+
+/* Every step matters: without any one of them the result is wrong. */
+static void test_dropped(void)
+{
+    for (int kind = DDL__REDUCE_SCATTER; kind <= DDL__ALLGATHER; kind++) {
+        ddl__topology *t = machine((int[]){2, 3, 1}, 3, false);
+        ddl__request q = request_for(t, (ddl__kind)kind);
+        q.count = 100;
+        q.segment_bytes = 64;
+        for (int r = 0; r < q.size; r++)
+            for (uint32_t i = 0, n = 1; i < n; i++) {
+                world *w = world_create(&q, 0);
+                n = w->ranks[r].plan->n_steps;
+                w->ranks[r].plan->steps[i].count = 0;
+                CHECK(simulate(w, RANDOM), "step %u of rank %d is not missed: %s", i, r,
+                      describe(&q));
+                world_destroy(w);
+            }
+        ddl__topology_destroy(t);
+    }
+}
+
+static void test_choice(void)
+{
+    static const struct {
+        int hosts[3];
+        ddl__kind kind;
+        int64_t count;
+        bool all_shared;
+        const char *name;
+    } cases[] = {
+        {{2, 2, 2}, DDL__ALLGATHER, 5, false, "hosts"},
+        {{2, 1, 1}, DDL__REDUCE_SCATTER, 5, false, "hosts"},
+        {{1, 1, 1}, DDL__ALLGATHER, 5, false, "ring"},
+        {{2, 2, 2}, DDL__ALLGATHER, 5, true, "direct"},
+        {{20, 2, 1}, DDL__ALLGATHER, 5, false, "ring"},               /* too unequal */
+        {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring"}, /* too many waves */
+        {{2, 2, 2}, DDL__BROADCAST, 5, false, "chain"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ddl__topology *t = machine(cases[i].hosts, 3, false);
+        ddl__request q = request_for(t, cases[i].kind);
+        q.count = cases[i].count;
+        q.all_shared = cases[i].all_shared;
+        ddl__plan *plan = ddl__plan_create(&q);
+        CHECK(plan && strcmp(plan->name, cases[i].name) == 0, "case %zu: %s", i, plan->name);
+        ddl__plan_destroy(plan);
+        ddl__topology_destroy(t);
+    }
+}
+
+int main(void)
+{
+    test_choice();
+    test_bytes();
+    test_shapes();
+    test_dropped();
+    return 0;
+}

@@ -1,0 +1,236 @@
+/* Topologies found, described and declared; what the environment may say; and what all members must
+ * have been told. */
+#include <stdlib.h>
+
+#include "comm/environment.h"
+#include "processes.h"
+#include "ranks.h"
+#include "topo/topology.h"
+
+/* ------------------------------------------------------------------------------------ topologies
+ */
+
+/* The pairs that share memory, both ways. */
+static ddl_status create(int size, const char *pairs, const char *description, bool is_part,
+                         ddl__topology **t)
+{
+    unsigned char shared[RANKS_MAX * RANKS_MAX] = {0};
+    for (const char *at = pairs; *at; at += at[2] ? 3 : 2) {
+        int a = at[0] - '0', b = at[1] - '0';
+        shared[a * size + b] = shared[b * size + a] = 1;
+    }
+    return ddl__topology_create(shared, size, description, is_part, t);
+}
+
+static void expect_groups(const ddl__topology *t, int grouping, const char *want)
+{
+    for (int r = 0; r < t->size; r++)
+        CHECK(ddl__topology_group(t, grouping, r) == want[r] - '0', "grouping %d of rank %d is %d",
+              grouping, r, ddl__topology_group(t, grouping, r));
+}
+
+static void test_topologies(void)
+{
+    static const struct {
+        int size;
+        const char *pairs, *description, *hosts, *racks, *aisles;
+        bool is_part, nested;
+    } cases[] = {
+        {4, "", NULL, "0123", "0000", "0000", false, false},
+        {4, "01 23", "", "0011", "0000", "0000", false, true},
+        {4, "02 13", "1,1", "0101", "0101", "0000", false, true},
+        {4, "01 02 03 12 13 23", NULL, "0000", "0000", "0000", false, false},
+        {4, "01 12", NULL, "0123", "0000", "0000", false, false}, /* 0 and 2 do not share */
+        {5, "01 12 34", NULL, "01233", "00000", "00000", false, true},
+        {4, "", "2,2", "0123", "0011", "0000", false, true},
+        {4, "", "2x2", "0123", "0011", "0000", false, true},
+        {4, "", "1x2;1,1", "0123", "0123", "0011", false, true},
+        {6, "01 23 45", "1;2", "001122", "001111", "001111", false, true},
+        {4, "01 23", "4x8;4x8", "0011", "0000", "0000", true, true}, /* which of them is unknown */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ddl__topology *t;
+        OK(create(cases[i].size, cases[i].pairs, cases[i].description, cases[i].is_part, &t));
+        expect_groups(t, DDL__HOSTS, cases[i].hosts);
+        expect_groups(t, DDL__RACKS, cases[i].racks);
+        expect_groups(t, DDL__AISLES, cases[i].aisles);
+        CHECK(ddl__topology_is_nested(t) == cases[i].nested, "case %zu", i);
+        ddl__topology_destroy(t);
+    }
+    unsigned char one_way[4] = {0, 1, 0, 0};
+    ddl__topology *t;
+    OK(ddl__topology_create(one_way, 2, NULL, false, &t));
+    expect_groups(t, DDL__HOSTS, "01");
+    ddl__topology_destroy(t);
+}
+
+static void test_wrong_descriptions(void)
+{
+    static const char *wrong[] = {"2",   "2,", ",2",   "2,2,", "2;;2",     "x2",  "2x",  "0,4",
+                                  "2x0", "a",  "2,2a", "-4",   "99999999", "2 2", "4x2", "1,1;1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ddl__topology *t;
+        char named[64];
+        snprintf(named, sizeof named, "DDL_TOPOLOGY=\"%s\" ", wrong[i]);
+        CHECK(create(4, "", wrong[i], false, &t) == DDL_EINVAL, "\"%s\" is taken", wrong[i]);
+        CHECK(strstr(ddl_last_error(), named), "%s", ddl_last_error());
+    }
+    ddl__topology *t;
+    CHECK(create(4, "", "2", true, &t) == DDL_EINVAL, "a part with more hosts than the whole");
+    CHECK(create(4, "", "2,2,", true, &t) == DDL_EINVAL, "a part of nonsense");
+}
+
+/* --------------------------------------------------------------------------------- environment */
+
+static void test_options(void)
+{
+    static const struct {
+        const char *options;
+        char mode;
+        int dimensions[DDL__DIMENSIONS];
+    } right[] = {{"", 0, {0}},
+                 {"  ", 0, {0}},
+                 {"-mode r:4", 'r', {4, 1, 1, 1}},
+                 {" -mode  d:2x3x4x5 ", 'd', {2, 3, 4, 5}},
+                 {"-mode r:4 -mode d:2x2", 'd', {2, 2, 1, 1}}};
+    static const char *wrong[] = {
+        "-mode",        "-mode ",      "-mode p:4",      "-mode r",
+        "-mode r4",     "-mode r:",    "-mode r:0",      "-mode d:2x",
+        "-mode d:2x-1", "-mode d:2y",  "-mode d:2x2x",   "-mode d:1x1x1x1x2",
+        "-mode r:4,",   "-mod r:4",    "-dump_iter 100", "-mode r:99999999",
+        "-mode d:2x 2", "-mode d:2x+2"};
+    ddl__layout layout;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        setenv("DDL_OPTIONS", right[i].options, 1);
+        OK(ddl__environment_layout(&layout));
+        CHECK(layout.mode == right[i].mode, "%s", right[i].options);
+        CHECK(!memcmp(layout.dimensions, right[i].dimensions, sizeof layout.dimensions), "%s",
+              right[i].options);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        setenv("DDL_OPTIONS", wrong[i], 1);
+        CHECK(ddl__environment_layout(&layout) == DDL_EINVAL, "\"%s\" is taken", wrong[i]);
+        CHECK(strstr(ddl_last_error(), wrong[i]), "%s", ddl_last_error());
+    }
+    unsetenv("DDL_OPTIONS");
+    char endless[300];
+    memset(endless, '1', sizeof endless - 1);
+    endless[sizeof endless - 1] = 0;
+    setenv("DDL_TOPOLOGY", endless, 1);
+    CHECK(ddl__environment_layout(&layout) == DDL_EINVAL, "a long DDL_TOPOLOGY is taken");
+    unsetenv("DDL_TOPOLOGY");
+}
+
+/* ---------------------------------------------------------------------------------------- comms */
+
+/* Values whose sum depends on the order of the additions. */
+static float odd(int rank, int i)
+{
+    return (float)(1 + (rank * 7919 + i * 31) % 10007) / (float)(3 + rank % 5);
+}
+
+enum { COUNT = 30000 };
+
+/* All ranks get the same bits; with an argument those of two ranks on each of two hosts. */
+static void same_bits(ddl_comm *comm, void *two_by_two)
+{
+    int rank = ddl_comm_rank(comm);
+    float *sum = malloc(COUNT * sizeof *sum), *first = malloc(COUNT * sizeof *first);
+    CHECK(sum && first, "no memory");
+    for (int i = 0; i < COUNT; i++)
+        sum[i] = odd(rank, i);
+    OK(ddl_allreduce(comm, NULL, sum, COUNT, DDL_F32, DDL_SUM, NULL, NULL));
+    memcpy(first, sum, COUNT * sizeof *sum);
+    OK(ddl_broadcast(comm, first, COUNT, DDL_F32, 0, NULL, NULL));
+    CHECK(!memcmp(first, sum, COUNT * sizeof *sum), "rank %d has other bits than rank 0", rank);
+    for (int i = 0; two_by_two && i < COUNT; i++) {
+        float a = odd(0, i) + odd(1, i), b = odd(2, i) + odd(3, i);
+        CHECK(sum[i] == a + b, "element %d is added in another order", i);
+    }
+    free(sum);
+    free(first);
+}
+
+static void test_modes(void)
+{
+    bool two_by_two;
+    run_ranks(4, LINKS_HOSTS, same_bits, &two_by_two);
+    run_ranks(4, LINKS_INTERLEAVED, same_bits, NULL);
+    setenv("DDL_OPTIONS", "-mode d:2x2", 1);
+    run_ranks(4, DDL_LINK_INPROC, same_bits, &two_by_two);
+    run_ranks(4, DDL_LINK_TCP, same_bits, &two_by_two);
+    run_ranks(3, DDL_LINK_TCP, same_bits, NULL); /* a part of the job: another way is chosen */
+    setenv("DDL_OPTIONS", "-mode r:4", 1);
+    run_ranks(4, DDL_LINK_SHM, same_bits, NULL);
+    unsetenv("DDL_OPTIONS");
+    setenv("DDL_TOPOLOGY", "2,2", 1);
+    run_ranks(4, DDL_LINK_TCP, same_bits, &two_by_two); /* hosts of one rank each */
+    unsetenv("DDL_TOPOLOGY");
+}
+
+/* One rank of a world of two, with an environment of its own. */
+static void one_of_two(int rank, const char *url, const char *variable, const char *const values[2],
+                       const char *complaint)
+{
+    ddl_endpoint *endpoint;
+    ddl_comm *comm = NULL;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    setenv(variable, values[rank], 1);
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    ddl_status status = ddl_rendezvous(endpoint, url, rank, 2, &config, &comm);
+    if (complaint) {
+        CHECK(status == DDL_EINVAL && strstr(ddl_last_error(), complaint), "rank %d: %d %s", rank,
+              status, ddl_last_error());
+    } else {
+        CHECK(status == DDL_OK, "rank %d: %s", rank, ddl_last_error());
+    }
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* Two processes with these values of the variable, which they complain about or (NULL) accept. */
+static void run_two(const char *variable, const char *a, const char *b, const char *complaint)
+{
+    char url[64];
+    const char *const values[] = {a, b};
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    pid_t pids[2];
+    fflush(NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        pids[rank] = fork();
+        CHECK(pids[rank] >= 0, "fork");
+        if (pids[rank] == 0) {
+            one_of_two(rank, url, variable, values, complaint);
+            _exit(0);
+        }
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        int status;
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d with %s=%s",
+              rank, variable, values[rank]);
+    }
+}
+
+static void test_agreement(void)
+{
+    run_two("DDL_OPTIONS", "-mode r:2", "-mode r:2", NULL);
+    run_two("DDL_OPTIONS", "-mode r:2", "-mode d:2", "-mode is ");
+    run_two("DDL_OPTIONS", "", "-mode r:2", "not set on rank 0");
+    run_two("DDL_OPTIONS", "-mode r:3", "-mode r:3",
+            "-mode r:3x1x1x1 is for 3 ranks, but the comm");
+    run_two("DDL_OPTIONS", "-mode r:1", "-mode r:1", "is for 1 ranks, but the comm has 2");
+    run_two("DDL_OPTIONS", "-mode q:2", "-mode q:2", "\"q:2\" is not a mode");
+    run_two("DDL_TOPOLOGY", "1", "1", NULL); /* one host of two ranks */
+    run_two("DDL_TOPOLOGY", "1", "1,1", "DDL_TOPOLOGY is ");
+    run_two("DDL_TOPOLOGY", "3", "3", "describes 3 hosts, but the 2 ranks are on 1");
+}
+
+int main(void)
+{
+    test_topologies();
+    test_wrong_descriptions();
+    test_options();
+    test_agreement(); /* forks: before there are threads */
+    test_modes();
+    return 0;
+}
