@@ -1,9 +1,8 @@
 """The backend "ddl" without a compiler: a process group in Python over ddl_core.
 
 Its results are those of the native part. It is slower by some tenths of a millisecond for each
-operation; and DDP's built-in hooks in C++ (register_builtin_comm_hook), torch.compile of DDP
-models, PREMUL_SUM, coalescing into one operation, PyTorch's profiler and TORCH_DISTRIBUTED_DEBUG
-need the native part.
+operation, and these need the native part: DDP's built-in hooks in C++, torch.compile of DDP models,
+PREMUL_SUM, coalescing into one operation, the profiler's ranges and TORCH_DISTRIBUTED_DEBUG.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._window: Work | None = None
         self._sequence = self._monitored = 0
         with _dist_errors():
-            self._comm = _meet(store, rank, size, timeout)
+            self._comm, self._meeting = _meet(store, rank, size, timeout)
 
     # ---- about the group ----
 
@@ -418,7 +417,7 @@ class ProcessGroup(dist.ProcessGroup):
         """As barriers.cpp has it: through the store."""
         limit = self._timeout if timeout is None or timeout < _NO_TIMEOUT else timeout
         self._monitored += 1
-        barrier = f"monitored_barrier/{self._monitored}"
+        barrier = f"monitored_barrier/{self._meeting}/{self._monitored}"
         marks = [f"{barrier}/{of}" for of in range(self._comm.size)]
         rank = self._comm.rank
         self._store.set(marks[rank], "here")
@@ -452,13 +451,14 @@ class ProcessGroup(dist.ProcessGroup):
         self._store.set(f"{barrier}/verdict", "passed")
 
 
-def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> ddl_core.Comm:
-    """Exchange addresses through the store, as group.cpp does, and join."""
+def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
+    """Exchange addresses through the store, as group.cpp does, and join. Groups that are made one
+    after the other may share a store; the number tells them apart."""
     global _endpoint
     with _endpoint_lock:
         if _endpoint is None or _endpoint.closed:
             _endpoint = ddl_core.Endpoint()
-    meeting = store.add(f"python/{rank}", 1)
+    meeting: int = store.add(f"python/{rank}", 1)
     keys = [f"python/{meeting}/{of}" for of in range(size)]
     store.set(keys[rank], _endpoint.address)
     try:
@@ -471,7 +471,7 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> ddl_core.Comm
         ) from error
     seconds = timeout.total_seconds()
     config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
-    return _endpoint.connect([store.get(key) for key in keys], rank, config)
+    return _endpoint.connect([store.get(key) for key in keys], rank, config), meeting
 
 
 @contextmanager

@@ -98,6 +98,8 @@ refused(TypeError, "output is of type Float, input of type Int", backend.alltoal
         integers, [], [])
 refused(ValueError, "inputs has 1 tensors, but there are 2 ranks", backend.alltoall, [ones, ones],
         [ones])
+reducing = dist.ReduceOptions()
+reducing.reduceOp = ops.BXOR
 said = ["outputs has 1 tensors, but there are 2 ranks",
         "outputs has 1 lists, but is only for the root, rank 0"]
 refused(ValueError, said[rank], backend.gather, [[ones]], [ones], dist.GatherOptions())
@@ -106,6 +108,9 @@ backend._start_coalescing()
 refused(Dead, "coalescing has been started already", backend._start_coalescing)
 refused(NotImplementedError, "cannot be coalesced", backend.allreduce, [sparse])
 backend._end_coalescing().wait()
+backend._start_coalescing()
+refused(NotImplementedError, "ddl reduce: ", backend.reduce, [ones], reducing)
+refused(Dead, "coalescing has not been started", backend._end_coalescing)
 dist.all_reduce(ones)  # nothing of this has hurt the group
 assert ones.tolist() == [2, 2]
 dist.destroy_process_group()
@@ -207,7 +212,17 @@ if rank == 0:
 dist.barrier()
 others = dist.new_group([0, 2], backend="gloo")
 dist.monitored_barrier(others)  # as before
+
+# A group made anew over the same store knows nothing of that.
+store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
 dist.destroy_process_group()
+for _ in range(2):
+    dist.init_process_group("cpu:ddl", store=store, rank=rank, world_size=size)
+    dist.monitored_barrier()
+    if rank == 0:
+        refused(Dead, "Rank 1 failed", dist.monitored_barrier, None, timedelta(seconds=0.1))
+    dist.barrier()
+    dist.destroy_process_group()
 """
     for ended in ranks(3, text):
         ended.expect_success()

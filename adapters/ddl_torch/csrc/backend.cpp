@@ -208,7 +208,8 @@ void Backend::startCoalescing()
     coalescing_ = true;
 }
 
-// Collect the operation if it is this thread that coalesces; else null.
+// Collect the operation if it is this thread that coalesces; else null. If that fails, the window
+// is closed: else what comes later would be collected and never submitted.
 Backend::WorkPtr Backend::collect(Operation &operation)
 {
     std::lock_guard<std::mutex> lock(window_mutex_);
@@ -216,8 +217,15 @@ Backend::WorkPtr Backend::collect(Operation &operation)
         return nullptr;
     ddl_options options = options_of(operation);
     options.group = window_->calls.get();
-    for (const Part &part : operation.parts)
-        check(part(group_->comm(), &options, nullptr), operation.name);
+    for (const Part &part : operation.parts) {
+        ddl_status status = part(group_->comm(), &options, nullptr);
+        if (status != DDL_OK) {
+            coalescing_ = false;
+            auto failure = error(status, operation.name);
+            window_.reset();
+            std::rethrow_exception(failure);
+        }
+    }
     Buffers &from = operation.buffers, &to = window_->work->buffers();
     TORCH_CHECK_WITH(NotImplementedError, !from.finish, "ddl ", operation.name,
                      " cannot be coalesced");

@@ -27,6 +27,12 @@ namespace
 
 const std::string kPassed = "passed";
 
+// Groups that are made one after the other may share a store.
+std::string key(const Group &group, uint64_t number)
+{
+    return "monitored_barrier/" + std::to_string(group.tag()) + "/" + std::to_string(number);
+}
+
 std::string mark(const std::string &barrier, int rank)
 {
     return barrier + "/" + std::to_string(rank);
@@ -56,12 +62,12 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions &options, bool wait_al
 {
     const auto timeout = options.timeout >= kNoTimeout ? options.timeout : options_->timeout;
     const uint64_t number = ++monitored_barriers_;
-    const std::string barrier = "monitored_barrier/" + std::to_string(number);
+    const std::string barrier = key(*group_, number);
     store_->set(mark(barrier, rank_), bytes("here"));
     if (rank_ == 0) {
         await_arrivals(barrier, timeout, wait_all_ranks);
         if (number > 1) { // everybody has read the one before
-            const std::string last = "monitored_barrier/" + std::to_string(number - 1);
+            const std::string last = key(*group_, number - 1);
             for (int rank = 0; rank < size_; rank++)
                 store_->deleteKey(mark(last, rank));
             store_->deleteKey(verdict(last));

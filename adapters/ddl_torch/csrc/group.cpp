@@ -158,7 +158,7 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
                           &comm),
           "group creation");
 
-    std::shared_ptr<Group> group(new Group(std::move(endpoint), comm));
+    std::shared_ptr<Group> group(new Group(std::move(endpoint), comm, meeting.tag));
     std::lock_guard<std::mutex> lock(registry_mutex);
     registry.erase(std::remove_if(registry.begin(), registry.end(),
                                   [](const auto &each) { return each.expired(); }),
@@ -167,8 +167,8 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
     return group;
 }
 
-Group::Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm)
-    : endpoint_(std::move(endpoint)), comm_(comm), completion_(new Completion(comm)),
+Group::Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm, uint64_t tag)
+    : endpoint_(std::move(endpoint)), comm_(comm), tag_(tag), completion_(new Completion(comm)),
       owner_(getpid())
 {
 }

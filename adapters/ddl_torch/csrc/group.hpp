@@ -86,6 +86,12 @@ class Group
         return *completion_;
     }
 
+    // What tells this group from all others, equal on all its ranks.
+    uint64_t tag() const
+    {
+        return tag_;
+    }
+
     // Kill the comm on all ranks. Nothing when closed.
     void abort(const std::string &reason);
 
@@ -97,10 +103,11 @@ class Group
     static void close_all();
 
   private:
-    Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm);
+    Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm, uint64_t tag);
 
     std::shared_ptr<Endpoint> endpoint_;
     ddl_comm *comm_;
+    const uint64_t tag_;
     std::unique_ptr<Completion> completion_;
     std::atomic<bool> closed_{false};
     std::atomic<int> inside_{0};

@@ -1,0 +1,168 @@
+"""Train a small transformer to write Python, byte by byte, on any number of processes.
+
+    python examples/gpt_text.py                     one process
+    ddlrun -n 2 python examples/gpt_text.py         two
+
+The text is the source of Python's standard library, as it lies on the machine. Each process draws
+its own pieces of it, so more processes make the batch larger; the learning rate rises with it. At
+the end it says how many tokens per second all processes have read, what part of the time the
+communication took, and lets the model write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+
+import ddl_torch as ddl
+
+BYTES = 256  # the tokens
+RATE = 1e-3  # the learning rate that suits one process's batch
+SAMPLE = 200  # bytes that are written at the end
+COMPARED = 10  # steps without communication, to know what it costs
+
+
+def main() -> int:
+    arguments = parse()
+    ddl.init()
+    torch.manual_seed(arguments.seed)
+    text = read(arguments.megabytes)
+    own = torch.Generator().manual_seed(1 + arguments.seed + 1000 * ddl.rank())
+    pieces = draw(text, arguments.batch, arguments.context, own)
+
+    model = Transformer(arguments.width, arguments.layers, arguments.context)
+    ddl.broadcast_parameters(model)
+    alone = torch.optim.AdamW(model.parameters(), lr=0.0)
+    tokens = arguments.batch * arguments.context
+    without = rate(model, alone, pieces, tokens)
+
+    optimizer = ddl.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=RATE), compression=arguments.compression
+    )
+    # With Adam the rate goes with the square root of the batch.
+    scale = ddl.size() ** 0.5
+    schedule = ddl.scaled_warmup(optimizer, max(1, arguments.steps // 10), scale)
+    losses = []
+    start = time.monotonic()
+    with tqdm(total=arguments.steps, unit="step", disable=ddl.rank() != 0) as bar:
+        for _ in range(arguments.steps):
+            loss = step(model, optimizer, next(pieces))
+            schedule.step()
+            losses.append(ddl.average_metrics({"loss": loss})["loss"])
+            done = len(losses) * tokens * ddl.size() / (time.monotonic() - start)
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_s=f"{done:.0f}", refresh=False)
+            bar.update()
+
+    without = ddl.average_metrics({"rate": without})["rate"] * ddl.size()
+    if ddl.rank() == 0:
+        if arguments.curve:
+            plot(losses, arguments.curve)
+        print(model.write("def ", SAMPLE).decode(errors="replace"))
+        print(
+            f"loss {losses[0]:.3f} to {losses[-1]:.3f}  {done:.0f} tokens/s"
+            f"  {min(100.0, 100 * done / without):.0f} % of the rate without communication"
+            f"  {ddl.size()} processes"
+        )
+    ddl.shutdown()
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a small transformer on Python's sources.")
+    parser.add_argument("--steps", type=int, default=300, metavar="N")
+    parser.add_argument("--batch", type=int, default=8, metavar="N", help="pieces per process")
+    parser.add_argument("--context", type=int, default=128, metavar="N", help="bytes of a piece")
+    parser.add_argument("--width", type=int, default=128, metavar="N")
+    parser.add_argument("--layers", type=int, default=4, metavar="N")
+    parser.add_argument("--megabytes", type=float, default=4.0, metavar="N", help="of text")
+    parser.add_argument("--compression", choices=["f16", "bf16"], help="gradients on the wire")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--curve", metavar="FILE", help="draw the loss there, a PNG (matplotlib)")
+    return parser.parse_args()
+
+
+def read(megabytes: float) -> Tensor:
+    """The standard library's modules one after the other, as bytes."""
+    text = bytearray()
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += file.read_bytes()
+        if len(text) >= megabytes * 1e6:
+            break
+    return torch.frombuffer(text, dtype=torch.uint8)
+
+
+def draw(text: Tensor, batch: int, context: int, chance: torch.Generator) -> Iterator[Tensor]:
+    """Pieces of the text, each with the byte that follows it."""
+    while True:
+        begins = torch.randint(len(text) - context - 1, (batch,), generator=chance)
+        yield torch.stack([text[b : b + context + 1] for b in begins]).long()
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, pieces: Tensor) -> float:
+    optimizer.zero_grad()
+    loss = cross_entropy(model(pieces[:, :-1]).flatten(0, 1), pieces[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def rate(
+    model: nn.Module, optimizer: torch.optim.Optimizer, pieces: Iterator[Tensor], tokens: int
+) -> float:
+    """Tokens per second of this process by itself, while the others do the same."""
+    step(model, optimizer, next(pieces))
+    ddl.barrier()
+    start = time.monotonic()
+    for _ in range(COMPARED):
+        step(model, optimizer, next(pieces))
+    return COMPARED * tokens / (time.monotonic() - start)
+
+
+def plot(losses: list[float], file: str) -> None:
+    from matplotlib import pyplot
+
+    pyplot.plot(losses)
+    pyplot.xlabel("step")
+    pyplot.ylabel("loss")
+    pyplot.savefig(file)
+
+
+class Transformer(nn.Module):
+    def __init__(self, width: int, layers: int, context: int) -> None:
+        super().__init__()
+        self.context = context
+        self.tokens = nn.Embedding(BYTES, width)
+        self.places = nn.Embedding(context, width)
+        layer = nn.TransformerEncoderLayer(
+            width, max(1, width // 32), 4 * width, 0.0, batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, BYTES)
+
+    def forward(self, text: Tensor) -> Tensor:
+        length = text.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        hidden = self.tokens(text) + self.places.weight[:length]
+        result: Tensor = self.head(self.body(hidden, mask, is_causal=True))
+        return result
+
+    @torch.no_grad()
+    def write(self, start: str, length: int) -> bytes:
+        text = torch.tensor(list(start.encode()))[None]
+        for _ in range(length):
+            chances = self(text[:, -self.context :])[:, -1].softmax(1)
+            text = torch.cat([text, torch.multinomial(chances, 1)], 1)
+        return bytes(text[0].tolist())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
