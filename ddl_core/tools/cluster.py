@@ -110,7 +110,9 @@ def _hosts(table: Table, number: int) -> tuple[int, ...]:
         if not isinstance(value, list):
             return (positive(value),) * number
         if len(value) != number:
-            raise ValueError(f"{value!r} has the ranks of {len(value)} hosts, but there are {number}")
+            raise ValueError(
+                f"{value!r} has the ranks of {len(value)} hosts, but there are {number}"
+            )
         return tuple(positive(ranks) for ranks in value)
 
     return table.get("count", convert)

@@ -15,7 +15,9 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def _parse(text: object, units: Mapping[str, float], what: str, example: str) -> float:
-    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z/]*)", text.strip()) if isinstance(text, str) else None
+    match = (
+        re.fullmatch(r"([\d.]+)\s*([A-Za-z/]*)", text.strip()) if isinstance(text, str) else None
+    )
     try:
         value = float(match[1]) * units[match[2]] if match else -1.0
     except (KeyError, ValueError):

@@ -62,7 +62,9 @@ def simulate(
     levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]
-    return _ask(cluster, operation, nbytes, plan, (bandwidth, latency, cluster.memory), busy_max, spans_max)
+    return _ask(
+        cluster, operation, nbytes, plan, (bandwidth, latency, cluster.memory), busy_max, spans_max
+    )
 
 
 def hops(cluster: Cluster, operation: str, plan: str) -> int:
