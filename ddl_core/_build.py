@@ -1,6 +1,6 @@
-"""Write the C source of the cffi module `ddl_core._ddl` from ddl.h itself.
+"""Write the C source of a cffi module from a header: `ddl_core._ddl` from ddl.h itself.
 
-    python _build.py [--cc CC] ddl.h _ddl.c
+    python _build.py [--cc CC] --module ddl_core._ddl --include ddl/ddl.h ddl.h _ddl.c
 
 The declarations are those between the header's two marks, preprocessed (no comments, no DDL_API).
 The C compiler, reading the header, checks every one of them when it compiles the result.
@@ -19,21 +19,23 @@ END = "/* ---- ddl: end"
 
 
 def declarations(header: str, cc: str) -> str:
-    """The declarations in the text of ddl.h, as cffi reads them."""
+    """The declarations in the text of a header, as cffi reads them."""
     cut = header.split(BEGIN, 1)[1].split("*/", 1)[1].split(END, 1)[0]
     command = [cc, "-E", "-P", "-DDDL_API=", "-"]
     return subprocess.run(command, input=cut, text=True, stdout=subprocess.PIPE, check=True).stdout
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the C source of ddl_core._ddl.")
+    parser = argparse.ArgumentParser(description="Write the C source of a cffi module.")
     parser.add_argument("--cc", default="cc", help="the C compiler, for its preprocessor")
-    parser.add_argument("header", type=Path, help="path of ddl.h")
+    parser.add_argument("--module", required=True, help="the module's full name")
+    parser.add_argument("--include", required=True, help="the header, as C includes it")
+    parser.add_argument("header", type=Path, help="path of the header")
     parser.add_argument("output", type=Path, help="path of the C file to write")
     arguments = parser.parse_args()
     ffi = FFI()
     ffi.cdef(declarations(arguments.header.read_text(), arguments.cc))
-    ffi.set_source("ddl_core._ddl", '#include "ddl/ddl.h"')
+    ffi.set_source(arguments.module, f'#include "{arguments.include}"')
     ffi.emit_c_code(str(arguments.output))
 
 

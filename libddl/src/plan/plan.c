@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "plan/builder.h"
 
@@ -163,13 +164,12 @@ static int64_t count_waves(const ddl__plan *plan)
     return waves;
 }
 
-ddl__plan *ddl__plan_create(const ddl__request *request)
+static ddl__plan *create(const ddl__request *request, algorithm chosen)
 {
     ddl__plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return NULL;
     ddl__builder builder = {.request = request, .plan = plan};
-    algorithm chosen = choose(request);
     int64_t spans = chosen.build(&builder);
     if (builder.failed) {
         ddl__plan_destroy(plan);
@@ -179,6 +179,33 @@ ddl__plan *ddl__plan_create(const ddl__request *request)
     cut_steps(request, plan, spans);
     plan->waves = count_waves(plan);
     return plan;
+}
+
+ddl__plan *ddl__plan_create(const ddl__request *request)
+{
+    return create(request, choose(request));
+}
+
+ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name)
+{
+    ddl__kind kind = request->kind;
+    bool to_root = kind == DDL__REDUCE_TO_ROOT, reduces = kind == DDL__ALLREDUCE || to_root;
+    bool has_blocks = kind == DDL__ALLGATHER || kind == DDL__REDUCE_SCATTER;
+    bool flows = kind == DDL__BROADCAST || to_root;
+    algorithm all[] = {{"one-shot", ddl__build_one_shot}, {"direct", ddl__build_direct},
+                       {"ring", ddl__build_ring},         {"chain", ddl__build_chain},
+                       {"nested", ddl__build_nested},     {"hosts", ddl__build_hosts}};
+    bool fits[] = {reduces,
+                   request->all_shared && (reduces || has_blocks || flows),
+                   kind == DDL__ALLREDUCE || has_blocks,
+                   flows,
+                   kind == DDL__ALLREDUCE && is_nested(request),
+                   gathers_over_hosts(request)};
+    for (size_t i = 0; i < sizeof all / sizeof *all && request->size > 1; i++)
+        if (fits[i] && strcmp(all[i].name, name) == 0)
+            return create(request, all[i]);
+    algorithm chosen = choose(request);
+    return strcmp(chosen.name, name) == 0 ? create(request, chosen) : NULL;
 }
 
 void ddl__plan_destroy(ddl__plan *plan)

@@ -112,6 +112,10 @@ typedef struct ddl__request {
 ddl__plan *ddl__plan_create(const ddl__request *request);
 void ddl__plan_destroy(ddl__plan *plan);
 
+/* The same by another algorithm than the chosen one, by its name, to compare them (`ddl plan`).
+ * NULL also when it cannot do what is asked for. */
+ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
+
 /* Length in elements of segment `k` of `step`; 0 outside. */
 static inline int64_t ddl__segment_length(const ddl__step *step, int64_t k)
 {

@@ -1,0 +1,5 @@
+# The cffi module that _build.py generates of csrc/simulation.h.
+from typing import Any
+
+ffi: Any
+lib: Any

@@ -1,0 +1,533 @@
+/* A discrete-event simulation of the plans of all ranks.
+ *
+ * Each rank executes its plan as the engine does: in order, blocked by a span that is missing, a
+ * link that is full or shared memory that is not released. A step occupies its rank for its passes
+ * over memory. What is sent over wires goes through their ports, out of the sender's host (rack,
+ * aisle) and into the receiver's; a port serves one span after the other, in the order in which
+ * they come to it, and passes on a span's beginning before it has its end. Switches hold what waits
+ * for a port; they lose nothing. */
+#include "simulation.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+enum {
+    LEVELS = DDL__DIMENSIONS,
+    WINDOW = 2 << 20, /* as libddl's comms have it */
+    NOBODY = -1
+};
+
+static const char no_memory[] = "out of memory";
+
+typedef struct span {
+    int64_t bytes;
+    uint32_t sender, readers;
+    bool shared;
+} span;
+
+typedef struct link {
+    uint32_t from, to;
+    int level;
+    unsigned first, published, arrived; /* of those published */
+    uint32_t spans[DDL__LINK_SPANS];
+} link;
+
+typedef struct port {
+    double free; /* from when on */
+    int64_t bytes;
+} port;
+
+typedef enum state { BLOCKED, WOKEN, BUSY, ENDED } state;
+
+typedef struct rank {
+    ddl__plan *plan;
+    uint32_t *links; /* for each of plan->ranks */
+    int64_t wave;
+    uint32_t step;
+    state state;
+    int64_t window, sent; /* bytes in shared memory: not released, of all time */
+} rank;
+
+typedef enum event_kind { RANK_GOES_ON, STEP_ENDS, HEAD_AT_PORT, SPAN_ARRIVES } event_kind;
+
+typedef struct event {
+    double time;
+    uint64_t number; /* equal times: in the order of their making */
+    event_kind kind;
+    uint32_t who, span; /* rank or link */
+    int hop;
+    double tail; /* when the span's end is there, at the earliest */
+} event;
+
+typedef struct simulation {
+    const ddl_machine *machine;
+    const ddl_question *question;
+    ddl_answer *answer;
+    ddl__topology *topology;
+    rank *ranks;
+    link *links;
+    uint32_t n_links, link_room, *table, table_size; /* of links, by their ends; 0: none */
+    span *spans;
+    uint32_t n_spans, span_room, *unused, n_unused, unused_room;
+    port *ports[LEVELS]; /* [2 * group + inward] */
+    event *heap;
+    uint32_t n_events, event_room;
+    uint64_t number;
+    double now;
+    const char *error;
+} simulation;
+
+/* Room for one more item; false, and the error, when there is none. */
+static bool reserve(simulation *s, void *items, uint32_t n, uint32_t *room, size_t size)
+{
+    void **array = items;
+    if (n < *room)
+        return true;
+    uint32_t more = *room ? 2 * *room : 64;
+    void *moved = realloc(*array, more * size);
+    if (!moved) {
+        s->error = no_memory;
+        return false;
+    }
+    *array = moved;
+    *room = more;
+    return true;
+}
+
+/* --------------------------------------------------------------------------------------- events */
+
+static bool before(const event *a, const event *b)
+{
+    return a->time < b->time || (a->time == b->time && a->number < b->number);
+}
+
+static void push(simulation *s, event e)
+{
+    if (!reserve(s, &s->heap, s->n_events, &s->event_room, sizeof e))
+        return;
+    e.number = s->number++;
+    uint32_t at = s->n_events++;
+    for (; at && before(&e, &s->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        s->heap[at] = s->heap[(at - 1) / 2];
+    s->heap[at] = e;
+}
+
+static event pop(simulation *s)
+{
+    event top = s->heap[0], last = s->heap[--s->n_events];
+    uint32_t at = 0;
+    for (uint32_t child; (child = 2 * at + 1) < s->n_events; at = child) {
+        if (child + 1 < s->n_events && before(&s->heap[child + 1], &s->heap[child]))
+            child++;
+        if (!before(&s->heap[child], &last))
+            break;
+        s->heap[at] = s->heap[child];
+    }
+    s->heap[at] = last;
+    return top;
+}
+
+static void wake(simulation *s, uint32_t r)
+{
+    if (s->ranks[r].state != BLOCKED)
+        return;
+    s->ranks[r].state = WOKEN;
+    push(s, (event){.time = s->now, .kind = RANK_GOES_ON, .who = r});
+}
+
+/* ---------------------------------------------------------------------------------------- links */
+
+static int group_of(const simulation *s, int grouping, uint32_t r)
+{
+    return ddl__topology_group(s->topology, grouping, (int)r);
+}
+
+static int level_of(const simulation *s, uint32_t a, uint32_t b)
+{
+    for (int g = 0; g < DDL__GROUPINGS; g++)
+        if (group_of(s, g, a) == group_of(s, g, b))
+            return g;
+    return DDL__GROUPINGS;
+}
+
+/* Where the link is in the table, or would be. */
+static uint32_t place(const simulation *s, uint32_t from, uint32_t to)
+{
+    uint64_t hash = ((uint64_t)from << 32 | to) * 0x9e3779b97f4a7c15u;
+    uint32_t at = (uint32_t)(hash >> 32) & (s->table_size - 1);
+    for (; s->table[at]; at = (at + 1) & (s->table_size - 1)) {
+        const link *l = &s->links[s->table[at] - 1];
+        if (l->from == from && l->to == to)
+            break;
+    }
+    return at;
+}
+
+static bool enlarge_table(simulation *s)
+{
+    uint32_t size = s->table_size ? 2 * s->table_size : 1024;
+    uint32_t *table = calloc(size, sizeof *table);
+    if (!table) {
+        s->error = no_memory;
+        return false;
+    }
+    free(s->table);
+    s->table = table;
+    s->table_size = size;
+    for (uint32_t i = 0; i < s->n_links; i++)
+        table[place(s, s->links[i].from, s->links[i].to)] = i + 1;
+    return true;
+}
+
+static uint32_t link_between(simulation *s, uint32_t from, uint32_t to)
+{
+    if (2 * s->n_links >= s->table_size && !enlarge_table(s))
+        return 0;
+    uint32_t at = place(s, from, to);
+    if (!s->table[at]) {
+        if (!reserve(s, &s->links, s->n_links, &s->link_room, sizeof *s->links))
+            return 0;
+        s->links[s->n_links++] = (link){.from = from, .to = to, .level = level_of(s, from, to)};
+        s->table[at] = s->n_links;
+    }
+    return s->table[at] - 1;
+}
+
+static uint32_t new_span(simulation *s, uint32_t sender, int64_t bytes, bool shared)
+{
+    uint32_t index = 0;
+    if (s->n_unused)
+        index = s->unused[--s->n_unused];
+    else if (reserve(s, &s->spans, s->n_spans, &s->span_room, sizeof *s->spans))
+        index = s->n_spans++;
+    else
+        return 0;
+    s->spans[index] = (span){.bytes = bytes, .sender = sender, .shared = shared};
+    return index;
+}
+
+static void release(simulation *s, link *l)
+{
+    uint32_t index = l->spans[l->first];
+    span *released = &s->spans[index];
+    l->first = (l->first + 1) % DDL__LINK_SPANS;
+    l->published--;
+    l->arrived--;
+    if (--released->readers == 0) {
+        if (released->shared)
+            s->ranks[released->sender].window -= released->bytes;
+        if (reserve(s, &s->unused, s->n_unused, &s->unused_room, sizeof *s->unused))
+            s->unused[s->n_unused++] = index;
+    }
+    wake(s, l->from);
+}
+
+/* The port of a hop: from the host's up to where the ways part, and down again. */
+static port *port_at(simulation *s, const link *l, int hop, int *level, int *group)
+{
+    bool inward = hop >= l->level;
+    *level = inward ? 2 * l->level - hop : hop + 1;
+    *group = group_of(s, *level - 1, inward ? l->to : l->from);
+    return &s->ports[*level][2 * *group + inward];
+}
+
+static void pass_port(simulation *s, event e)
+{
+    const link *l = &s->links[e.who];
+    int64_t bytes = s->spans[e.span].bytes;
+    int level, group;
+    port *p = port_at(s, l, e.hop, &level, &group);
+    double start = s->now > p->free ? s->now : p->free;
+    p->free = start + (double)bytes / s->machine->bandwidth[level];
+    p->bytes += bytes;
+    if (s->answer->n_busy < s->question->busy_max)
+        s->answer->busy[s->answer->n_busy++] =
+            (ddl_busy){level, group, e.hop >= l->level, start, p->free};
+    double way = ++e.hop == l->level ? s->machine->latency[level] : 0;
+    e.tail = (e.tail > p->free ? e.tail : p->free) + way;
+    e.time = start + way;
+    if (e.hop == 2 * l->level) {
+        e.kind = SPAN_ARRIVES;
+        e.time = e.tail;
+    }
+    push(s, e);
+}
+
+/* ---------------------------------------------------------------------------------------- steps */
+
+static const link *link_of(const simulation *s, const rank *me, uint32_t i)
+{
+    return &s->links[me->links[i]];
+}
+
+static bool can_run(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
+{
+    const rank *me = &s->ranks[r];
+    for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
+        if (me->plan->ranks[i] != r && link_of(s, me, i)->arrived == 0)
+            return false;
+    for (uint32_t i = step->target; i < step->target + step->targets; i++) {
+        const link *l = link_of(s, me, i);
+        if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > WINDOW))
+            return false;
+    }
+    return true;
+}
+
+/* A pass for what is stored in shared memory, unless a reduction stores it there anyway; and one
+ * for each operand, over whatever lies between. */
+static double passes(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
+{
+    const rank *me = &s->ranks[r];
+    double own = (double)bytes / s->machine->memory, seconds = step->kind == DDL__COPY ? own : 0;
+    for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
+        if (me->plan->ranks[i] != r)
+            seconds += link_of(s, me, i)->level ? own : (double)bytes / s->machine->bandwidth[0];
+    for (uint32_t i = step->target; i < step->target + step->targets; i++)
+        if (link_of(s, me, i)->level == 0)
+            return step->kind == DDL__PUBLISH ? seconds + own : seconds;
+    return seconds;
+}
+
+static void publish(simulation *s, uint32_t r, uint32_t target, int64_t bytes, int64_t *shared)
+{
+    rank *me = &s->ranks[r];
+    uint32_t to = me->links[target];
+    int level = s->links[to].level;
+    int64_t index = level ? NOBODY : *shared;
+    if (index == NOBODY) {
+        index = new_span(s, r, bytes, level == 0);
+        if (level == 0) {
+            *shared = index;
+            me->window += bytes;
+        }
+    }
+    if (s->error)
+        return;
+    link *l = &s->links[to];
+    s->spans[index].readers++;
+    l->spans[(l->first + l->published++) % DDL__LINK_SPANS] = (uint32_t)index;
+    s->answer->bytes[level] += bytes;
+    s->answer->spans++;
+    me->sent += level ? 0 : bytes;
+    push(s, (event){.time = s->now + (level ? 0 : s->machine->latency[0]),
+                    .kind = level ? HEAD_AT_PORT : SPAN_ARRIVES,
+                    .who = to,
+                    .span = (uint32_t)index});
+}
+
+static void end_step(simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
+{
+    rank *me = &s->ranks[r];
+    int64_t shared = NOBODY;
+    for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
+        if (me->plan->ranks[i] != r)
+            release(s, &s->links[me->links[i]]);
+    for (uint32_t i = step->target; i < step->target + step->targets && !s->error; i++)
+        publish(s, r, i, bytes, &shared);
+    me->step++;
+}
+
+static int64_t bytes_of(const simulation *s, const rank *me)
+{
+    const ddl__step *step = &me->plan->steps[me->step];
+    return ddl__segment_length(step, me->wave - step->skew) * s->question->element;
+}
+
+/* Run a rank until it is blocked or a step takes time. */
+static void go_on(simulation *s, uint32_t r)
+{
+    rank *me = &s->ranks[r];
+    for (; me->wave < me->plan->waves; me->wave++, me->step = 0)
+        while (me->step < me->plan->n_steps && !s->error) {
+            const ddl__step *step = &me->plan->steps[me->step];
+            int64_t bytes = bytes_of(s, me);
+            if (bytes == 0) {
+                me->step++;
+                continue;
+            }
+            me->state = BLOCKED;
+            if (!can_run(s, r, step, bytes))
+                return;
+            me->state = BUSY;
+            double seconds = passes(s, r, step, bytes);
+            if (seconds > 0) {
+                push(s, (event){.time = s->now + seconds, .kind = STEP_ENDS, .who = r});
+                return;
+            }
+            end_step(s, r, step, bytes);
+        }
+    me->state = ENDED;
+}
+
+static void happen(simulation *s, event e)
+{
+    rank *me = &s->ranks[e.who];
+    s->now = e.time;
+    switch (e.kind) {
+    case HEAD_AT_PORT: pass_port(s, e); return;
+    case SPAN_ARRIVES:
+        s->links[e.who].arrived++;
+        wake(s, s->links[e.who].to);
+        return;
+    case STEP_ENDS: end_step(s, e.who, &me->plan->steps[me->step], bytes_of(s, me)); break;
+    case RANK_GOES_ON: break;
+    }
+    go_on(s, e.who);
+}
+
+/* ------------------------------------------------------------------------------------------ all */
+
+static ddl__topology *topology_of(const ddl_machine *machine)
+{
+    size_t n = DDL__GROUPINGS * (size_t)machine->size;
+    ddl__topology *t = calloc(1, sizeof *t + n * sizeof t->group[0]);
+    if (!t)
+        return NULL;
+    t->size = machine->size;
+    for (size_t i = 0; i < n; i++) {
+        int grouping = (int)(i / (size_t)machine->size);
+        t->group[i] = machine->groups[i];
+        if (t->groups[grouping] <= t->group[i])
+            t->groups[grouping] = t->group[i] + 1;
+    }
+    return t;
+}
+
+static uint32_t ranks_in(const ddl__plan *plan)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_steps; i++) {
+        uint32_t end = plan->steps[i].target + plan->steps[i].targets;
+        n = end > n ? end : n;
+    }
+    return n;
+}
+
+static void connect(simulation *s, uint32_t r)
+{
+    rank *me = &s->ranks[r];
+    for (uint32_t i = 0; i < me->plan->n_steps && !s->error; i++) {
+        const ddl__step *step = &me->plan->steps[i];
+        for (uint32_t o = step->operand; o < step->operand + step->operands; o++)
+            if (me->plan->ranks[o] != r)
+                me->links[o] = link_between(s, me->plan->ranks[o], r);
+        for (uint32_t t = step->target; t < step->target + step->targets; t++)
+            me->links[t] = link_between(s, r, me->plan->ranks[t]);
+    }
+}
+
+static int64_t spans_of(const ddl__plan *plan)
+{
+    int64_t spans = 0;
+    for (uint32_t i = 0; i < plan->n_steps; i++) {
+        const ddl__step *step = &plan->steps[i];
+        spans += (step->count + step->piece - 1) / step->piece * step->targets;
+    }
+    return spans;
+}
+
+static void make_plans(simulation *s)
+{
+    const ddl_question *asked = s->question;
+    ddl__request request = {.kind = (ddl__kind)asked->kind,
+                            .size = s->machine->size,
+                            .count = asked->count,
+                            .element = (size_t)asked->element,
+                            .in_place = true,
+                            .all_shared = s->topology->groups[DDL__HOSTS] == 1,
+                            .topology = s->topology,
+                            .window = WINDOW};
+    int64_t spans = 0;
+    for (int r = 0; r < request.size && !s->error; r++) {
+        request.rank = r;
+        ddl__plan *plan = asked->algorithm ? ddl__plan_create_as(&request, asked->algorithm)
+                                           : ddl__plan_create(&request);
+        rank *me = &s->ranks[r];
+        me->plan = plan;
+        me->links = plan ? calloc(ranks_in(plan) + 1, sizeof *me->links) : NULL;
+        if (!me->links)
+            s->error = no_memory;
+        else if ((spans += spans_of(plan)) > asked->spans_max)
+            s->error = "too many spans";
+        else
+            connect(s, (uint32_t)r);
+    }
+}
+
+static bool prepare(simulation *s)
+{
+    s->topology = topology_of(s->machine);
+    s->ranks = calloc((size_t)s->machine->size, sizeof *s->ranks);
+    if (!s->topology || !s->ranks) {
+        s->error = no_memory;
+        return false;
+    }
+    for (int level = 1; level < LEVELS; level++) {
+        s->ports[level] = calloc(2 * (size_t)s->topology->groups[level - 1], sizeof(port));
+        if (!s->ports[level])
+            s->error = no_memory;
+    }
+    if (!s->error)
+        make_plans(s);
+    return !s->error;
+}
+
+static void run(simulation *s)
+{
+    for (int r = 0; r < s->machine->size && !s->error; r++)
+        go_on(s, (uint32_t)r);
+    while (s->n_events && !s->error)
+        happen(s, pop(s));
+    for (int r = 0; r < s->machine->size && !s->error; r++)
+        if (s->ranks[r].state != ENDED)
+            s->error = "the plans do not end";
+}
+
+static void summarize(simulation *s)
+{
+    ddl_answer *answer = s->answer;
+    answer->seconds = s->now;
+    strncpy(answer->name, s->ranks[0].plan->name, sizeof answer->name - 1);
+    for (int r = 0; r < s->machine->size; r++)
+        if (s->ranks[r].sent > answer->busiest[0])
+            answer->busiest[0] = s->ranks[r].sent;
+    for (int level = 1; level < LEVELS; level++)
+        for (int i = 0; i < 2 * s->topology->groups[level - 1]; i++)
+            if (s->ports[level][i].bytes > answer->busiest[level])
+                answer->busiest[level] = s->ports[level][i].bytes;
+}
+
+static void drop(simulation *s)
+{
+    for (int r = 0; s->ranks && r < s->machine->size; r++) {
+        ddl__plan_destroy(s->ranks[r].plan);
+        free(s->ranks[r].links);
+    }
+    for (int level = 0; level < LEVELS; level++)
+        free(s->ports[level]);
+    free(s->ranks);
+    free(s->topology);
+    free(s->links);
+    free(s->table);
+    free(s->spans);
+    free(s->unused);
+    free(s->heap);
+}
+
+const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
+                         ddl_answer *answer)
+{
+    simulation s = {.machine = machine, .question = question, .answer = answer};
+    ddl_busy *busy = answer->busy;
+    *answer = (ddl_answer){.busy = busy};
+    if (prepare(&s))
+        run(&s);
+    if (!s.error)
+        summarize(&s);
+    drop(&s);
+    return s.error;
+}

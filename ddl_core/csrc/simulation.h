@@ -1,0 +1,53 @@
+/* simulation.h - how long the plans of all ranks of a described machine take.
+ *
+ * What `ddl plan` and `ddl simulate` ask. Not a part of libddl.so: built from the same pure layers
+ * into the module ddl_core._plans. */
+#ifndef DDL_CORE_SIMULATION_H
+#define DDL_CORE_SIMULATION_H
+
+#include <stdint.h>
+
+/* ---- ddl: declarations for the cffi module */
+
+/* Four levels: the shared memory of a host, and the wires that join hosts, racks and aisles. A
+ * message between racks goes over the wires of both hosts and of both racks. */
+typedef struct ddl_machine {
+    int size;
+    const int *groups;   /* [3 * size]: host, rack and aisle of each rank, by their first ranks */
+    double bandwidth[4]; /* bytes per second: of what a rank reads of another's memory; of a wire,
+                            each way */
+    double latency[4];   /* seconds */
+    double memory;       /* bytes per second of a rank's passes over memory of its own */
+} ddl_machine;
+
+typedef struct ddl_question {
+    int kind; /* ddl__kind */
+    int64_t count;
+    int element;           /* bytes of one */
+    const char *algorithm; /* NULL: as libddl chooses */
+    int64_t spans_max;     /* give up beyond */
+    int busy_max;          /* room in answer->busy */
+} ddl_question;
+
+typedef struct ddl_busy { /* when a wire carried something */
+    int level, group, inward;
+    double start, end;
+} ddl_busy;
+
+typedef struct ddl_answer {
+    char name[32]; /* of the plan */
+    double seconds;
+    int64_t spans;
+    int64_t bytes[4];   /* sent at each level */
+    int64_t busiest[4]; /* the most that one rank sent, one wire carried one way */
+    int n_busy;
+    ddl_busy *busy; /* the caller's */
+} ddl_answer;
+
+/* NULL when done; else why not, static. */
+const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
+                         ddl_answer *answer);
+
+/* ---- ddl: end */
+
+#endif

@@ -1,0 +1,1 @@
+"""The command line tool `ddl`: plans and simulations of described clusters."""

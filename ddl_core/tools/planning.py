@@ -1,0 +1,99 @@
+"""`ddl plan`: the plans that there are for each size, and the one that libddl chooses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddl_core.tools.cluster import Cluster
+from ddl_core.tools.quantities import show_bytes, show_seconds
+from ddl_core.tools.simulation import OPERATIONS, Prediction, SimulationError, hops, simulate
+from ddl_core.tools.tables import level_names, shares, show, show_cluster
+
+_SPANS_MAX = 2_000_000  # a few seconds
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan for messages of a size; `prediction` is None where it sends too many spans."""
+
+    bytes: int
+    plan: str
+    chosen: bool
+    hops: int
+    prediction: Prediction | None
+
+
+def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[Candidate]:
+    """All that can do it, the chosen one first."""
+    possible = {}
+    for plan in OPERATIONS[operation][1]:
+        try:
+            possible[plan] = hops(cluster, operation, plan)
+        except SimulationError:
+            continue
+    for nbytes in sizes:
+        best = simulate(cluster, operation, nbytes)
+        yield Candidate(nbytes, best.plan, True, possible.get(best.plan, 0), best)
+        for plan, n in possible.items():
+            if plan != best.plan:
+                try:
+                    other = simulate(cluster, operation, nbytes, plan, spans_max=_SPANS_MAX)
+                except SimulationError:
+                    yield Candidate(nbytes, plan, False, n, None)
+                else:
+                    yield Candidate(nbytes, plan, False, n, other)
+
+
+def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
+    """For people."""
+    names = level_names(cluster)
+    rows = [["message", "  plan", "time", "hops", *names]]
+    last = None
+    for c in found:
+        size = show_bytes(c.bytes) if c.bytes != last else ""
+        last = c.bytes
+        if c.prediction:
+            time = show_seconds(c.prediction.seconds)
+            sent = shares(cluster, c.prediction.busiest, c.bytes)
+        else:
+            time, sent = "-", ["-"] * len(names)
+        rows.append([size, f"{'*' if c.chosen else ' '} {c.plan}", time, str(c.hops), *sent])
+    notes = ["* chosen by libddl; N: the message; hops: messages that wait for one another"]
+    if cluster.shared:
+        notes.append(f"{cluster.shared.name}: what a rank sends through shared memory, at most")
+    if cluster.wires:
+        wires = ", ".join(level.name for level in cluster.wires)
+        notes.append(f"{wires}: what one wire carries each way, at most")
+    if any(c.prediction is None for c in found):
+        notes.append("-: too many messages to simulate here")
+    return "\n".join(
+        [show_cluster(cluster), "", f"{operation}, f32, in place", show(rows), "", *notes]
+    )
+
+
+def as_json(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
+    """For programs: seconds and bytes; null where a plan was not simulated."""
+    names = level_names(cluster)
+    skip = 0 if cluster.shared else 1
+    items = [
+        {
+            "bytes": c.bytes,
+            "plan": c.plan,
+            "chosen": c.chosen,
+            "hops": c.hops,
+            "seconds": c.prediction.seconds if c.prediction else None,
+            "sent": dict(zip(names, c.prediction.sent[skip:], strict=True))
+            if c.prediction
+            else None,
+            "busiest": dict(zip(names, c.prediction.busiest[skip:], strict=True))
+            if c.prediction
+            else None,
+        }
+        for c in found
+    ]
+    cluster_item = {"name": cluster.name, "ranks": cluster.size, "hosts": len(cluster.hosts)}
+    return json.dumps(
+        {"cluster": cluster_item, "operation": operation, "candidates": items}, indent=1
+    )

@@ -1,0 +1,111 @@
+"""The internal module that makes the plans of all ranks and simulates them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ddl_core import _plans
+from ddl_core.tools.cluster import Cluster
+
+# Of ddl__kind in plan.h, and the algorithms that there may be.
+OPERATIONS = {
+    "allreduce": (1, ("nested", "direct", "ring", "one-shot")),
+    "reduce_scatter": (2, ("hosts", "direct", "ring")),
+    "allgather": (3, ("hosts", "direct", "ring")),
+    "broadcast": (4, ("direct", "chain")),
+    "reduce": (6, ("direct", "chain", "one-shot")),
+    "alltoall": (9, ("pairwise",)),
+}
+_BLOCKS = {"reduce_scatter", "allgather", "alltoall"}  # count is of one of `size` blocks
+_ELEMENT = 4
+SPANS_MAX = 20_000_000  # about a minute
+
+
+class SimulationError(Exception):
+    """Why there is no prediction."""
+
+
+class Busy(NamedTuple):
+    """When the wire of a group of a level carried something."""
+
+    level: int
+    group: int
+    inward: bool
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the plans of all ranks take and send."""
+
+    plan: str
+    seconds: float
+    spans: int
+    sent: tuple[int, ...]  # bytes at each level, together
+    busiest: tuple[int, ...]  # by one rank through shared memory; over one wire, one way
+    busy: tuple[Busy, ...]
+
+
+def simulate(
+    cluster: Cluster,
+    operation: str,
+    nbytes: int,
+    plan: str | None = None,
+    *,
+    busy_max: int = 0,
+    spans_max: int = SPANS_MAX,
+) -> Prediction:
+    """Simulate `operation` on f32 buffers of `nbytes` (of all blocks, where it has some), by the
+    plan that libddl chooses or by the named one. SimulationError when that cannot do it."""
+    levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
+    bandwidth = [level.bandwidth if level else 1.0 for level in levels]
+    latency = [level.latency if level else 0.0 for level in levels]
+    return _ask(
+        cluster, operation, nbytes, plan, (bandwidth, latency, cluster.memory), busy_max, spans_max
+    )
+
+
+def hops(cluster: Cluster, operation: str, plan: str) -> int:
+    """How many messages follow each other in a plan: the time when nothing costs but a message."""
+    endless = ([1e30] * 4, [1.0] * 4, 1e30)
+    smallest = _ELEMENT * cluster.size
+    return round(_ask(cluster, operation, smallest, plan, endless, 0, SPANS_MAX).seconds)
+
+
+def _ask(
+    cluster: Cluster,
+    operation: str,
+    nbytes: int,
+    plan: str | None,
+    speeds: tuple[list[float], list[float], float],
+    busy_max: int,
+    spans_max: int,
+) -> Prediction:
+    ffi = _plans.ffi
+    kind, _ = OPERATIONS[operation]
+    parts = cluster.size if operation in _BLOCKS else 1
+    groups = ffi.new("int[]", cluster.groups())
+    name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
+    busy = ffi.new("ddl_busy[]", busy_max)
+    bandwidth, latency, memory = speeds
+    machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory])
+    count = -(-nbytes // (_ELEMENT * parts))
+    question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, spans_max, busy_max])
+    answer = ffi.new("ddl_answer *", {"busy": busy})
+    error = _plans.lib.ddl_simulate(machine, question, answer)
+    if error != ffi.NULL:
+        raise SimulationError(ffi.string(error).decode())
+    n = len(cluster.levels)
+    return Prediction(
+        ffi.string(answer.name).decode(),
+        answer.seconds,
+        answer.spans,
+        tuple(answer.bytes[i] for i in range(n)),
+        tuple(answer.busiest[i] for i in range(n)),
+        tuple(
+            Busy(b.level, b.group, bool(b.inward), b.start, b.end)
+            for b in (busy[i] for i in range(answer.n_busy))
+        ),
+    )
