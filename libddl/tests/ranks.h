@@ -59,6 +59,17 @@ static uint32_t links_of(uint32_t links, int rank, int size)
     return links;
 }
 
+/* The call is refused, with a message that has these words. */
+#define REFUSED(call, want, words)                                                                 \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == (want), "%s gave %d, message \"%s\"", #call, status_, ddl_last_error());  \
+        CHECK(strstr(ddl_last_error(), words), "message \"%s\" lacks \"%s\"", ddl_last_error(),    \
+              words);                                                                              \
+    } while (0)
+
+#define INVALID(call, words) REFUSED(call, DDL_EINVAL, words)
+
 static void *rank_main(void *argument)
 {
     rank_thread *self = argument;

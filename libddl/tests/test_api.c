@@ -6,13 +6,6 @@
 #include "ranks.h"
 
 /* The call must fail with this status and a message that holds these words. */
-#define REFUSED(call, want, words)                                                                 \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (want), "%s gave %d, message \"%s\"", #call, status_, ddl_last_error());  \
-        CHECK(strstr(ddl_last_error(), words), "message \"%s\" lacks \"%s\"", ddl_last_error(),    \
-              words);                                                                              \
-    } while (0)
 
 static double now(void)
 {

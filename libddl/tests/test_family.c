@@ -142,13 +142,6 @@ static void descriptor(ddl_comm *comm, void *argument)
     CHECK(!is_readable(fd), "readable after the work was destroyed");
 }
 
-#define REFUSED(call, status, words)                                                               \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (status) && strstr(ddl_last_error(), words), "%d: %s", status_,           \
-              ddl_last_error());                                                                   \
-    } while (0)
-
 static void refusals(ddl_comm *comm, void *argument)
 {
     (void)argument;

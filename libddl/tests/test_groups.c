@@ -165,13 +165,6 @@ static void failing(ddl_comm *comm, void *argument)
     ddl_group_destroy(group);
 }
 
-#define REFUSED(call, status, words)                                                               \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (status) && strstr(ddl_last_error(), words), "%d: %s", status_,           \
-              ddl_last_error());                                                                   \
-    } while (0)
-
 static void refusals(ddl_comm *comm, void *argument)
 {
     (void)argument;

@@ -240,13 +240,6 @@ static void among_messages(ddl_comm *comm, void *argument)
 /* --------------------------------------------------------------------------------- what is wrong
  */
 
-#define REFUSED(call, status, words)                                                               \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (status) && strstr(ddl_last_error(), words), "%d: %s", status_,           \
-              ddl_last_error());                                                                   \
-    } while (0)
-
 static void refusals(ddl_comm *comm, void *argument)
 {
     (void)argument;

@@ -131,13 +131,6 @@ static void dtypes(ddl_comm *comm, void *argument)
     CHECK(complex_f[0] == 0.5f * (float)size && complex_f[1] == -1.0f * (float)size, "c64");
 }
 
-#define REFUSED(call, status, words)                                                               \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (status) && strstr(ddl_last_error(), words), "%d: %s", status_,           \
-              ddl_last_error());                                                                   \
-    } while (0)
-
 static void refusals(ddl_comm *comm, void *argument)
 {
     (void)argument;
