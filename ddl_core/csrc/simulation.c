@@ -450,9 +450,9 @@ static void make_plans(simulation *s)
         me->plan = plan;
         me->links = plan ? calloc(ranks_in(plan) + 1, sizeof *me->links) : NULL;
         if (!me->links)
-            s->error = no_memory;
+            s->error = plan || !asked->algorithm ? no_memory : "that plan cannot do it";
         else if ((spans += spans_of(plan)) > asked->spans_max)
-            s->error = "too many spans";
+            s->error = "so many messages that simulating them would take too long";
         else
             connect(s, (uint32_t)r);
     }

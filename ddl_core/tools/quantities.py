@@ -8,6 +8,7 @@ from collections.abc import Mapping
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _BYTES = {f"{p}B": f for p, f in {**_PREFIXES, **_BINARY}.items()} | _BINARY | {"": 1.0}
+_BYTES_MAX = 2**40
 _RATES = {f"{p}B/s": f for p, f in {**_PREFIXES, **_BINARY}.items()} | {
     f"{p}bit/s": f / 8 for p, f in _PREFIXES.items()
 }
@@ -29,7 +30,10 @@ def _parse(text: object, units: Mapping[str, float], what: str, example: str) ->
 
 def parse_bytes(text: object) -> int:
     """Of "64 MiB" or "8196000"."""
-    return round(_parse(str(text), _BYTES, "a number of bytes", "64 MiB"))
+    number = round(_parse(str(text), _BYTES, "a number of bytes", "64 MiB"))
+    if number > _BYTES_MAX:
+        raise ValueError(f"{text!r} is more than {show_bytes(_BYTES_MAX)}")
+    return number
 
 
 def parse_rate(text: object) -> float:

@@ -96,7 +96,10 @@ def _ask(
     answer = ffi.new("ddl_answer *", {"busy": busy})
     error = _plans.lib.ddl_simulate(machine, question, answer)
     if error != ffi.NULL:
-        raise SimulationError(ffi.string(error).decode())
+        raise SimulationError(
+            f"{operation} of {nbytes} bytes on {cluster.size} ranks, plan {plan or 'as chosen'}:"
+            f" {ffi.string(error).decode()}"
+        )
     n = len(cluster.levels)
     return Prediction(
         ffi.string(answer.name).decode(),
