@@ -570,6 +570,24 @@ static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
     return scramble(all);
 }
 
+/* Led by hosts a result begins with the host before the root's and goes back to it, rank by rank.
+ */
+static uint64_t reduced_by_leaders(const world *w, int64_t i)
+{
+    const ddl__topology *t = w->request.topology;
+    int hosts = t->groups[DDL__HOSTS], root = ddl__topology_group(t, DDL__HOSTS, w->request.root);
+    uint64_t all = 0;
+    bool first = true;
+    for (int d = 1; d <= hosts; d++)
+        for (int r = 0; r < w->request.size; r++) {
+            if (ddl__topology_group(t, DDL__HOSTS, r) != (root - d + hosts) % hosts)
+                continue;
+            all = first ? input(r, i) : combine(all, input(r, i));
+            first = false;
+        }
+    return scramble(all);
+}
+
 /* What comes from the other ranks' send buffers. */
 static void expect_blocks(const world *w, int r, uint64_t *want)
 {
@@ -589,7 +607,10 @@ static void expect(const world *w, int r, uint64_t *want)
     int64_t start = me->to[r].start;
     switch (w->request.kind) {
     case DDL__REDUCE_TO_ROOT:
-        if (r == w->request.root)
+        if (r == w->request.root && strcmp(me->plan->name, "leaders") == 0)
+            for (int64_t i = 0; i < me->out_count; i++)
+                want[i] = reduced_by_leaders(w, i);
+        else if (r == w->request.root)
             expect_reduced(w, want);
         return;
     case DDL__ALLREDUCE: expect_reduced(w, want); return;

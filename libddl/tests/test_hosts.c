@@ -1,4 +1,5 @@
-/* All-gather and reduce-scatter over hosts of many shapes, through the simulator. */
+/* All-gather, reduce-scatter, broadcast and reduce over hosts of many shapes, through the
+ * simulator. */
 #include "plan_simulator.h"
 
 #include <stdio.h>
@@ -47,14 +48,16 @@ static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
 static bool check_one(const ddl__request *request)
 {
     world *w = world_create(request, 0);
-    bool over_hosts = strcmp(w->ranks[0].plan->name, "hosts") == 0;
+    bool rooted = request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT;
+    bool over_hosts = strcmp(w->ranks[0].plan->name, rooted ? "leaders" : "hosts") == 0;
     w->queue_room = DDL__LINK_SPANS / 2;
     const char *error = simulate(w, (schedule)random_below(SCHEDULES));
     CHECK(!error, "%s: %s, %s", error, w->ranks[0].plan->name, describe(request));
-    int64_t wires = 0, blocks = request->size * request->count * (int64_t)request->element;
+    int64_t wires = 0, blocks = request->count * (int64_t)request->element;
+    blocks *= rooted ? 1 : request->size;
     for (int r = 0; r < request->size; r++)
         wires += w->ranks[r].wires;
-    /* Every block to every other host once, or from it. */
+    /* Everything to every other host once, or from it. */
     if (over_hosts)
         CHECK(wires == blocks * (request->topology->groups[DDL__HOSTS] - 1), "%lld bytes: %s",
               (long long)wires, describe(request));
@@ -66,7 +69,9 @@ static void test_shapes(void)
 {
     static const int64_t segments[] = {0, 1, 64, 1000}, windows[] = {0, 1, 1000, 16384};
     int over_hosts = 0;
-    for (int n = 0; n < 1500; n++) {
+    static const ddl__kind kinds[] = {DDL__REDUCE_SCATTER, DDL__ALLGATHER, DDL__BROADCAST,
+                                      DDL__REDUCE_TO_ROOT};
+    for (int n = 0; n < 2500; n++) {
         int hosts[10], n_hosts = 2 + (int)random_below(9), size = 0;
         int most = n % 3 ? 1 + (int)random_below(9) : 3;
         for (int h = 0; h < n_hosts; h++) {
@@ -77,10 +82,12 @@ static void test_shapes(void)
                 size += hosts[h];
         }
         ddl__topology *t = machine(hosts, n_hosts, n % 5 == 0);
-        ddl__request q = request_for(t, n % 7 > 3 ? DDL__REDUCE_SCATTER : DDL__ALLGATHER);
+        ddl__request q = request_for(t, kinds[n / 6 % 4]);
+        q.root = (int)random_below((uint64_t)q.size);
         q.element = (size_t)1 << random_below(4);
         q.count = (int64_t)random_below(200);
-        q.in_place = random_below(2);
+        q.count *= q.kind == DDL__REDUCE_TO_ROOT ? 50 : 1; /* else one-shot */
+        q.in_place = q.kind == DDL__BROADCAST || random_below(2);
         q.segment_bytes = segments[random_below(4)];
         q.window = windows[random_below(4)];
         if (q.window == 1) /* the least that there may be */
@@ -88,7 +95,7 @@ static void test_shapes(void)
         over_hosts += check_one(&q);
         ddl__topology_destroy(t);
     }
-    CHECK(over_hosts > 800, "only %d over hosts", over_hosts);
+    CHECK(over_hosts > 1800, "only %d over hosts", over_hosts);
     printf("%d machines\n", over_hosts);
 }
 
@@ -113,24 +120,32 @@ static void test_bytes(void)
 }
 
 /* Every step matters: without any one of them the result is wrong. */
+static void drop_each(ddl__request q)
+{
+    for (int r = 0; r < q.size; r++)
+        for (uint32_t i = 0, n = 1; i < n; i++) {
+            world *w = world_create(&q, 0);
+            n = w->ranks[r].plan->n_steps;
+            w->ranks[r].plan->steps[i].count = 0;
+            CHECK(simulate(w, RANDOM), "step %u of rank %d is not missed: %s", i, r, describe(&q));
+            world_destroy(w);
+        }
+}
+
 static void test_dropped(void)
 {
-    for (int kind = DDL__REDUCE_SCATTER; kind <= DDL__ALLGATHER; kind++) {
-        ddl__topology *t = machine((int[]){2, 3, 1}, 3, false);
-        ddl__request q = request_for(t, (ddl__kind)kind);
-        q.count = 100;
+    static const ddl__kind kinds[] = {DDL__REDUCE_SCATTER, DDL__ALLGATHER, DDL__BROADCAST,
+                                      DDL__REDUCE_TO_ROOT};
+    ddl__topology *t = machine((int[]){2, 3, 1}, 3, false);
+    for (int k = 0; k < 4; k++) {
+        ddl__request q = request_for(t, kinds[k]);
+        q.count = k == 3 ? 6000 : 100;
+        q.root = 3;
         q.segment_bytes = 64;
-        for (int r = 0; r < q.size; r++)
-            for (uint32_t i = 0, n = 1; i < n; i++) {
-                world *w = world_create(&q, 0);
-                n = w->ranks[r].plan->n_steps;
-                w->ranks[r].plan->steps[i].count = 0;
-                CHECK(simulate(w, RANDOM), "step %u of rank %d is not missed: %s", i, r,
-                      describe(&q));
-                world_destroy(w);
-            }
-        ddl__topology_destroy(t);
+        q.in_place = q.kind == DDL__BROADCAST;
+        drop_each(q);
     }
+    ddl__topology_destroy(t);
 }
 
 static void test_choice(void)
@@ -148,8 +163,16 @@ static void test_choice(void)
         {{2, 2, 2}, DDL__ALLGATHER, 5, true, "direct"},
         {{20, 2, 1}, DDL__ALLGATHER, 5, false, "ring"},               /* too unequal */
         {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring"}, /* too many waves */
-        {{2, 2, 2}, DDL__BROADCAST, 5, false, "chain"},
+        {{2, 2, 2}, DDL__BROADCAST, 5, false, "leaders"},
+        {{2, 2, 2}, DDL__REDUCE_TO_ROOT, 5, false, "one-shot"},
+        {{2, 1, 1}, DDL__REDUCE_TO_ROOT, 5000, false, "leaders"},
+        {{1, 1, 1}, DDL__BROADCAST, 5, false, "chain"},
         {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "nested"},
+        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "nested"},
+        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384, false, "ring"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 3 * 16384, true, "nested"}, /* a contradiction, but right */
+        {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__topology *t = machine(cases[i].hosts, 3, false);

@@ -12,6 +12,10 @@ enum {
     DDL__ONE_SHOT_WIRES = 4 << 10,
     DDL__ONE_SHOT_WIRES_RANKS = 8, /* ranks; beyond, a ring's many hops are the lesser evil */
 
+    /* Up to so much for each rank the levels' few hops beat a ring's many even where every rank is
+     * a host of its own; beyond, wires that each carry one stream do a little better. */
+    DDL__NESTED_SHARE = 64 << 10,
+
     DDL__SEGMENT_SHARED = 256 << 10, /* stays in a core's second-level cache with its operands */
     DDL__SEGMENT_WIRES = 128 << 10,
     DDL__SEGMENT_MAX = 1 << 30,
@@ -112,6 +116,9 @@ int64_t ddl__build_dissemination(ddl__builder *builder);
 /* Of blocks, over hosts of several ranks; if the request is one that this can be done for. */
 int64_t ddl__build_hosts(ddl__builder *builder);
 bool ddl__fits_hosts(const ddl__request *request);
+
+/* From and to a root, over hosts of several ranks. */
+int64_t ddl__build_leaders(ddl__builder *builder);
 
 /* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
 int64_t ddl__build_nested(ddl__builder *builder);

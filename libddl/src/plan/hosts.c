@@ -255,6 +255,8 @@ static bool cut_blocks(houses *h)
     uint32_t most, for_agent;
     largest(h, &most, &for_agent);
     int64_t spans = DDL__WAVES * spans_in_wave(request, most, for_agent);
+    if (request->topology->declared) /* what should go over wires may have to fit as well */
+        spans *= 2;
     h->segment = ddl__choose_segment(request, request->count, spans);
     h->waves = request->count / h->segment + (request->count % h->segment != 0);
     return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->hosts;

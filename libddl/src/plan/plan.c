@@ -45,20 +45,30 @@ static bool is_pairwise(const ddl__request *request)
            request->kind == DDL__ALLTOALL;
 }
 
-/* Several levels are worth the trouble; but who has declared some wants them. */
+/* Where there are several levels, or some are declared. */
 static bool is_nested(const ddl__request *request)
 {
     const ddl__topology *topology = request->topology;
-    return topology && (topology->declared || ddl__topology_is_nested(topology));
+    if (!topology)
+        return false;
+    int64_t line = DDL__LINE / (int64_t)request->element; /* elements; bytes might overflow */
+    bool small = request->count / request->size / line < DDL__NESTED_SHARE / DDL__LINE;
+    return topology->declared || ddl__topology_is_nested(topology) ||
+           (small && !request->all_shared);
 }
 
-/* Blocks of a declared topology's hosts would be passed on in vain if they all share memory. */
-static bool gathers_over_hosts(const ddl__request *request)
+/* Data of a declared topology's hosts would be passed on in vain where all share memory. */
+static bool has_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
+    return t && !request->all_shared && t->groups[DDL__HOSTS] > 1 &&
+           t->groups[DDL__HOSTS] < t->size;
+}
+
+static bool gathers_over_hosts(const ddl__request *request)
+{
     bool has_blocks = request->kind == DDL__ALLGATHER || request->kind == DDL__REDUCE_SCATTER;
-    return has_blocks && t && !request->sent && !request->all_shared && t->groups[DDL__HOSTS] > 1 &&
-           t->groups[DDL__HOSTS] < t->size && ddl__fits_hosts(request);
+    return has_blocks && !request->sent && has_hosts(request) && ddl__fits_hosts(request);
 }
 
 /* Depends on nothing that differs between ranks, and for what is reduced on nothing measured: the
@@ -80,7 +90,10 @@ static algorithm choose(const ddl__request *request)
         return (algorithm){"hosts", ddl__build_hosts};
     if (request->all_shared)
         return (algorithm){"direct", ddl__build_direct};
-    if (request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT)
+    bool rooted = request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT;
+    if (rooted && has_hosts(request))
+        return (algorithm){"leaders", ddl__build_leaders};
+    if (rooted)
         return (algorithm){"chain", ddl__build_chain};
     return (algorithm){"ring", ddl__build_ring};
 }
