@@ -76,7 +76,11 @@ void Backend::reduce_scatter_part(Operation &operation, const at::Tensor &output
     const at::Tensor &memory = input.memory;
     const void *from = memory.const_data_ptr();
     void *to = output.data_ptr();
-    if (overlap(memory, output)) {
+    if (output.nbytes() && input.equal() &&
+        to == static_cast<const char *>(from) + rank_ * output.nbytes()) {
+        to = memory.data_ptr(); // in place: the result lies in the input
+        from = nullptr;
+    } else if (overlap(memory, output)) {
         at::Tensor copy = memory.detach().clone();
         from = copy.const_data_ptr();
         operation.buffers.keep.push_back(copy);

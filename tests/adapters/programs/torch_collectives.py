@@ -140,6 +140,12 @@ memory.fill_(rank)
 reduce_scatter(memory[3:8], memory[: size * 5])
 expect(memory[3:8], torch.full((5,), float(total - size)), "overlapping")
 
+memory = torch.full((size * 5,), float(rank))
+reduce_scatter(memory[5 * rank : 5 * rank + 5], memory)
+wanted = torch.full((size, 5), float(rank))
+wanted[rank] = total - size
+expect(memory.view(size, 5), wanted, "in place: only the own part is written")
+
 parameter = torch.nn.Parameter(torch.ones(3))
 dist.all_reduce(parameter)
 expect(parameter.detach(), torch.full((3,), float(size)), "leaf that requires grad")
