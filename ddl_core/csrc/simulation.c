@@ -38,6 +38,7 @@ typedef struct link {
 typedef struct port {
     double free; /* from when on */
     int64_t bytes;
+    int busy; /* of its last record in answer->busy, 1 more */
 } port;
 
 typedef enum state { BLOCKED, WOKEN, BUSY, ENDED } state;
@@ -234,6 +235,18 @@ static port *port_at(simulation *s, const link *l, int hop, int *level, int *gro
     return &s->ports[*level][2 * *group + inward];
 }
 
+/* One record for all that a port passes on without a pause. */
+static void record(simulation *s, port *p, ddl_busy busy)
+{
+    ddl_answer *answer = s->answer;
+    if (p->busy && answer->busy[p->busy - 1].end >= busy.start) {
+        answer->busy[p->busy - 1].end = busy.end;
+    } else if (answer->n_busy < s->question->busy_max) {
+        answer->busy[answer->n_busy++] = busy;
+        p->busy = answer->n_busy;
+    }
+}
+
 static void pass_port(simulation *s, event e)
 {
     const link *l = &s->links[e.who];
@@ -243,9 +256,7 @@ static void pass_port(simulation *s, event e)
     double start = s->now > p->free ? s->now : p->free;
     p->free = start + (double)bytes / s->machine->bandwidth[level];
     p->bytes += bytes;
-    if (s->answer->n_busy < s->question->busy_max)
-        s->answer->busy[s->answer->n_busy++] =
-            (ddl_busy){level, group, e.hop >= l->level, start, p->free};
+    record(s, p, (ddl_busy){level, group, e.hop >= l->level, start, p->free});
     double way = ++e.hop == l->level ? s->machine->latency[level] : 0;
     e.tail = (e.tail > p->free ? e.tail : p->free) + way;
     e.time = start + way;

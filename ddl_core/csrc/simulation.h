@@ -29,7 +29,7 @@ typedef struct ddl_question {
     int busy_max;          /* room in answer->busy */
 } ddl_question;
 
-typedef struct ddl_busy { /* when a wire carried something */
+typedef struct ddl_busy { /* when a wire carried something, without a pause */
     int level, group, inward;
     double start, end;
 } ddl_busy;

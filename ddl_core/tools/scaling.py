@@ -12,6 +12,8 @@ from ddl_core.tools.quantities import show_bytes, show_seconds
 from ddl_core.tools.simulation import OPERATIONS, Prediction, SimulationError, simulate
 from ddl_core.tools.tables import show, show_cluster
 
+BUSY_MAX = 200_000  # what a picture can show
+
 
 @dataclass(frozen=True)
 class Point:
@@ -95,7 +97,7 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
     """The chosen plan for each size, and the flat ring where there is one."""
     found = []
     for nbytes in sizes:
-        chosen = simulate(cluster, operation, nbytes, busy_max=_BUSY_MAX)
+        chosen = simulate(cluster, operation, nbytes, busy_max=BUSY_MAX)
         found.append((nbytes, chosen))
         if "ring" in OPERATIONS[operation][1] and chosen.plan != "ring":
             try:
@@ -103,9 +105,6 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
             except SimulationError:  # too long
                 continue
     return found
-
-
-_BUSY_MAX = 20_000  # that a picture can show
 
 
 def prediction_table(
