@@ -59,7 +59,7 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> st
             sent = shares(cluster, c.prediction.busiest, c.bytes)
         else:
             time, sent = "-", ["-"] * len(names)
-        rows.append([size, f"{'*' if c.chosen else ' '} {c.plan}", time, str(c.hops), *sent])
+        rows.append([size, f"{'*' if c.chosen else ' '} {c.plan}", time, str(c.hops or "-"), *sent])
     notes = ["* chosen by libddl; N: the message; hops: messages that wait for one another"]
     if cluster.shared:
         notes.append(f"{cluster.shared.name}: what a rank sends through shared memory, at most")
