@@ -9,7 +9,7 @@ from functools import cache
 from ddl_core.tools.cluster import Cluster
 from ddl_core.tools.model import Model
 from ddl_core.tools.quantities import show_bytes, show_seconds
-from ddl_core.tools.simulation import OPERATIONS, Prediction, SimulationError, simulate
+from ddl_core.tools.simulation import OPERATIONS, Prediction, TooLongError, simulate
 from ddl_core.tools.tables import show, show_cluster
 
 BUSY_MAX = 200_000  # what a picture can show
@@ -102,7 +102,7 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
         if "ring" in OPERATIONS[operation][1] and chosen.plan != "ring":
             try:
                 found.append((nbytes, simulate(cluster, operation, nbytes, "ring")))
-            except SimulationError:  # too long
+            except TooLongError:
                 continue
     return found
 

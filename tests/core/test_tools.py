@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.tools import planning
 from ddl_core.tools.cli import main
 from ddl_core.tools.cluster import Cluster, read_cluster
 from ddl_core.tools.model import read_model
 from ddl_core.tools.quantities import parse_bytes, parse_rate, parse_seconds
 from ddl_core.tools.scaling import scale
-from ddl_core.tools.simulation import OPERATIONS, SimulationError, hops, simulate
+from ddl_core.tools.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "clusters"
 LAB = EXAMPLES / "lab.toml"
@@ -156,8 +157,25 @@ def test_a_thousand_ranks(tmp_path: Path) -> None:
 def test_a_plan_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="plan direct: that plan cannot do it"):
         simulate(make(tmp_path, 2, 2), "allreduce", N, "direct")
-    with pytest.raises(SimulationError, match="too long"):
-        simulate(make(tmp_path, 2, 2), "allreduce", N, spans_max=10)
+
+
+def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = make(tmp_path, 2, 2)
+    with pytest.raises(TooLongError, match="plan nested: .* too long") as caught:
+        simulate(cluster, "allreduce", N, spans_max=10)
+    assert caught.value.plan == "nested"
+    monkeypatch.setattr(planning, "_SPANS_MAX", 5)
+    monkeypatch.setattr(planning, "SPANS_MAX", 10)
+    found = list(planning.candidates(cluster, "allreduce", [N]))
+    assert [(c.plan, c.hops, c.prediction) for c in found] == [
+        ("nested", 0, None),
+        ("ring", 0, None),
+        ("one-shot", 0, None),
+    ]
+    assert " - " in planning.as_table(cluster, "allreduce", found)
+    assert (
+        json.loads(planning.as_json(cluster, "allreduce", found))["candidates"][0]["sent"] is None
+    )
 
 
 @pytest.mark.parametrize("name", ["lab", "lab-unequal"])
