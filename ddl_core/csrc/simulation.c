@@ -38,6 +38,7 @@ typedef struct link {
 typedef struct port {
     double free; /* from when on */
     int64_t bytes;
+    int busy; /* of its last record in answer->busy, 1 more */
 } port;
 
 typedef enum state { BLOCKED, WOKEN, BUSY, ENDED } state;
@@ -234,6 +235,18 @@ static port *port_at(simulation *s, const link *l, int hop, int *level, int *gro
     return &s->ports[*level][2 * *group + inward];
 }
 
+/* One record for all that a port passes on without a pause. */
+static void record(simulation *s, port *p, ddl_busy busy)
+{
+    ddl_answer *answer = s->answer;
+    if (p->busy && answer->busy[p->busy - 1].end >= busy.start) {
+        answer->busy[p->busy - 1].end = busy.end;
+    } else if (answer->n_busy < s->question->busy_max) {
+        answer->busy[answer->n_busy++] = busy;
+        p->busy = answer->n_busy;
+    }
+}
+
 static void pass_port(simulation *s, event e)
 {
     const link *l = &s->links[e.who];
@@ -243,9 +256,7 @@ static void pass_port(simulation *s, event e)
     double start = s->now > p->free ? s->now : p->free;
     p->free = start + (double)bytes / s->machine->bandwidth[level];
     p->bytes += bytes;
-    if (s->answer->n_busy < s->question->busy_max)
-        s->answer->busy[s->answer->n_busy++] =
-            (ddl_busy){level, group, e.hop >= l->level, start, p->free};
+    record(s, p, (ddl_busy){level, group, e.hop >= l->level, start, p->free});
     double way = ++e.hop == l->level ? s->machine->latency[level] : 0;
     e.tail = (e.tail > p->free ? e.tail : p->free) + way;
     e.time = start + way;
@@ -430,10 +441,11 @@ static int64_t spans_of(const ddl__plan *plan)
     return spans;
 }
 
-static void make_plans(simulation *s)
+static ddl__plan *make_plan(const simulation *s, int r)
 {
     const ddl_question *asked = s->question;
     ddl__request request = {.kind = (ddl__kind)asked->kind,
+                            .rank = r,
                             .size = s->machine->size,
                             .count = asked->count,
                             .element = (size_t)asked->element,
@@ -441,20 +453,38 @@ static void make_plans(simulation *s)
                             .all_shared = s->topology->groups[DDL__HOSTS] == 1,
                             .topology = s->topology,
                             .window = WINDOW};
+    return asked->algorithm ? ddl__plan_create_as(&request, asked->algorithm)
+                            : ddl__plan_create(&request);
+}
+
+/* Before any plan is kept, since all together may be too large. */
+static void count_spans(simulation *s)
+{
     int64_t spans = 0;
-    for (int r = 0; r < request.size && !s->error; r++) {
-        request.rank = r;
-        ddl__plan *plan = asked->algorithm ? ddl__plan_create_as(&request, asked->algorithm)
-                                           : ddl__plan_create(&request);
-        rank *me = &s->ranks[r];
-        me->plan = plan;
-        me->links = plan ? calloc(ranks_in(plan) + 1, sizeof *me->links) : NULL;
-        if (!me->links)
-            s->error = plan || !asked->algorithm ? no_memory : "that plan cannot do it";
-        else if ((spans += spans_of(plan)) > asked->spans_max)
+    for (int r = 0; r < s->machine->size && !s->error; r++) {
+        ddl__plan *plan = make_plan(s, r);
+        if (!plan) {
+            s->error = s->question->algorithm ? "that plan cannot do it" : no_memory;
+            return;
+        }
+        strncpy(s->answer->name, plan->name, sizeof s->answer->name - 1);
+        spans += spans_of(plan);
+        if (spans > s->question->spans_max)
             s->error = "so many messages that simulating them would take too long";
-        else
+        ddl__plan_destroy(plan);
+    }
+}
+
+static void make_plans(simulation *s)
+{
+    for (int r = 0; r < s->machine->size && !s->error; r++) {
+        rank *me = &s->ranks[r];
+        me->plan = make_plan(s, r);
+        me->links = me->plan ? calloc(ranks_in(me->plan) + 1, sizeof *me->links) : NULL;
+        if (me->links)
             connect(s, (uint32_t)r);
+        else
+            s->error = no_memory;
     }
 }
 
@@ -472,7 +502,8 @@ static bool prepare(simulation *s)
             s->error = no_memory;
     }
     if (!s->error)
-        make_plans(s);
+        count_spans(s);
+    make_plans(s);
     return !s->error;
 }
 
@@ -491,7 +522,6 @@ static void summarize(simulation *s)
 {
     ddl_answer *answer = s->answer;
     answer->seconds = s->now;
-    strncpy(answer->name, s->ranks[0].plan->name, sizeof answer->name - 1);
     for (int r = 0; r < s->machine->size; r++)
         if (s->ranks[r].sent > answer->busiest[0])
             answer->busiest[0] = s->ranks[r].sent;

@@ -29,13 +29,13 @@ typedef struct ddl_question {
     int busy_max;          /* room in answer->busy */
 } ddl_question;
 
-typedef struct ddl_busy { /* when a wire carried something */
+typedef struct ddl_busy { /* when a wire carried something, without a pause */
     int level, group, inward;
     double start, end;
 } ddl_busy;
 
 typedef struct ddl_answer {
-    char name[32]; /* of the plan */
+    char name[32]; /* of the plan; also when it sends too many spans */
     double seconds;
     int64_t spans;
     int64_t bytes[4];   /* sent at each level */

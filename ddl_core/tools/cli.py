@@ -185,7 +185,11 @@ def _simulate(arguments: argparse.Namespace) -> None:
         points = scaling.scale(cluster, model, hosts)
         print(scaling.scaling_table(cluster, model, points))
         nbytes = max(bucket.bytes for bucket in model.buckets)
-        drawn = simulate(cluster, "allreduce", nbytes, busy_max=20_000) if arguments.plot else None
+        drawn = (
+            simulate(cluster, "allreduce", nbytes, busy_max=scaling.BUSY_MAX)
+            if arguments.plot
+            else None
+        )
     else:
         found = scaling.predict(cluster, arguments.operation, arguments.bytes)
         print(scaling.prediction_table(cluster, arguments.operation, found))

@@ -8,15 +8,24 @@ from dataclasses import dataclass
 
 from ddl_core.tools.cluster import Cluster
 from ddl_core.tools.quantities import show_bytes, show_seconds
-from ddl_core.tools.simulation import OPERATIONS, Prediction, SimulationError, hops, simulate
+from ddl_core.tools.simulation import (
+    OPERATIONS,
+    SPANS_MAX,
+    Prediction,
+    SimulationError,
+    TooLongError,
+    hops,
+    simulate,
+)
 from ddl_core.tools.tables import level_names, shares, show, show_cluster
 
-_SPANS_MAX = 2_000_000  # a few seconds
+_SPANS_MAX = 3_000_000  # a few seconds
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan for messages of a size; `prediction` is None where it sends too many spans."""
+    """A plan for messages of a size; `prediction` is None where it sends too many
+    messages to wait for."""
 
     bytes: int
     plan: str
@@ -27,23 +36,38 @@ class Candidate:
 
 def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[Candidate]:
     """All that can do it, the chosen one first."""
-    possible = {}
+    possible = _possible(cluster, operation)
+    for nbytes in sizes:
+        chosen, best = _predict(cluster, operation, nbytes, None)
+        yield Candidate(nbytes, chosen, True, possible.get(chosen, 0), best)
+        for plan, n in possible.items():
+            if plan != chosen:
+                _, other = _predict(cluster, operation, nbytes, plan)
+                yield Candidate(nbytes, plan, False, n, other)
+
+
+def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
+    """The plans that can do it, and their hops; 0 where these were not counted."""
+    found = {}
     for plan in OPERATIONS[operation][1]:
         try:
-            possible[plan] = hops(cluster, operation, plan)
+            found[plan] = hops(cluster, operation, plan, _SPANS_MAX)
+        except TooLongError:
+            found[plan] = 0
         except SimulationError:
             continue
-    for nbytes in sizes:
-        best = simulate(cluster, operation, nbytes)
-        yield Candidate(nbytes, best.plan, True, possible.get(best.plan, 0), best)
-        for plan, n in possible.items():
-            if plan != best.plan:
-                try:
-                    other = simulate(cluster, operation, nbytes, plan, spans_max=_SPANS_MAX)
-                except SimulationError:
-                    yield Candidate(nbytes, plan, False, n, None)
-                else:
-                    yield Candidate(nbytes, plan, False, n, other)
+    return found
+
+
+def _predict(
+    cluster: Cluster, operation: str, nbytes: int, plan: str | None
+) -> tuple[str, Prediction | None]:
+    spans_max = _SPANS_MAX if plan else SPANS_MAX  # more patience for the chosen one
+    try:
+        found = simulate(cluster, operation, nbytes, plan, spans_max=spans_max)
+    except TooLongError as error:
+        return error.plan, None
+    return found.plan, found
 
 
 def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
@@ -59,7 +83,7 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> st
             sent = shares(cluster, c.prediction.busiest, c.bytes)
         else:
             time, sent = "-", ["-"] * len(names)
-        rows.append([size, f"{'*' if c.chosen else ' '} {c.plan}", time, str(c.hops), *sent])
+        rows.append([size, f"{'*' if c.chosen else ' '} {c.plan}", time, str(c.hops or "-"), *sent])
     notes = ["* chosen by libddl; N: the message; hops: messages that wait for one another"]
     if cluster.shared:
         notes.append(f"{cluster.shared.name}: what a rank sends through shared memory, at most")

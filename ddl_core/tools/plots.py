@@ -8,6 +8,7 @@ from typing import Any
 
 from ddl_core.tools.cluster import Cluster
 from ddl_core.tools.description import DescriptionError
+from ddl_core.tools.quantities import show_bytes
 from ddl_core.tools.scaling import Point
 from ddl_core.tools.simulation import Prediction
 
@@ -50,7 +51,8 @@ def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: 
     for b in prediction.busy:
         spans = wires.setdefault((b.level, b.group, b.inward), [])
         spans.append((b.start * 1e3, (b.end - b.start) * 1e3))
-    shown = sorted(wires)[:_WIRES_MAX]
+    each = _WIRES_MAX // max(len(cluster.wires), 1)
+    shown = sorted(key for key in wires if 2 * key[1] < each)  # the first groups of each level
     labels = []
     for row, key in enumerate(shown):
         level, group, inward = key
@@ -59,7 +61,7 @@ def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: 
         axes.broken_barh(wires[key], (row - 0.4, 0.8))
     axes.set_yticks(range(len(shown)), labels)
     axes.set_xlabel("ms")
-    title = f"{prediction.plan}, {nbytes} bytes, {cluster.size} ranks"
+    title = f"wires of {prediction.plan}, {show_bytes(nbytes)}, {cluster.size} ranks"
     axes.set_title(title)
 
 

@@ -9,8 +9,10 @@ from functools import cache
 from ddl_core.tools.cluster import Cluster
 from ddl_core.tools.model import Model
 from ddl_core.tools.quantities import show_bytes, show_seconds
-from ddl_core.tools.simulation import OPERATIONS, Prediction, SimulationError, simulate
+from ddl_core.tools.simulation import OPERATIONS, Prediction, TooLongError, simulate
 from ddl_core.tools.tables import show, show_cluster
+
+BUSY_MAX = 200_000  # what a picture can show
 
 
 @dataclass(frozen=True)
@@ -95,17 +97,14 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
     """The chosen plan for each size, and the flat ring where there is one."""
     found = []
     for nbytes in sizes:
-        chosen = simulate(cluster, operation, nbytes, busy_max=_BUSY_MAX)
+        chosen = simulate(cluster, operation, nbytes, busy_max=BUSY_MAX)
         found.append((nbytes, chosen))
         if "ring" in OPERATIONS[operation][1] and chosen.plan != "ring":
             try:
                 found.append((nbytes, simulate(cluster, operation, nbytes, "ring")))
-            except SimulationError:  # too long
+            except TooLongError:
                 continue
     return found
-
-
-_BUSY_MAX = 20_000  # that a picture can show
 
 
 def prediction_table(

@@ -26,6 +26,14 @@ class SimulationError(Exception):
     """Why there is no prediction."""
 
 
+class TooLongError(SimulationError):
+    """The plan sends more messages than one wants to wait for."""
+
+    def __init__(self, message: str, plan: str) -> None:
+        super().__init__(message)
+        self.plan = plan
+
+
 class Busy(NamedTuple):
     """When the wire of a group of a level carried something."""
 
@@ -67,11 +75,11 @@ def simulate(
     )
 
 
-def hops(cluster: Cluster, operation: str, plan: str) -> int:
+def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
     """How many messages follow each other in a plan: the time when nothing costs but a message."""
     endless = ([1e30] * 4, [1.0] * 4, 1e30)
     smallest = _ELEMENT * cluster.size
-    return round(_ask(cluster, operation, smallest, plan, endless, 0, SPANS_MAX).seconds)
+    return round(_ask(cluster, operation, smallest, plan, endless, 0, spans_max).seconds)
 
 
 def _ask(
@@ -96,10 +104,11 @@ def _ask(
     answer = ffi.new("ddl_answer *", {"busy": busy})
     error = _plans.lib.ddl_simulate(machine, question, answer)
     if error != ffi.NULL:
-        raise SimulationError(
-            f"{operation} of {nbytes} bytes on {cluster.size} ranks, plan {plan or 'as chosen'}:"
-            f" {ffi.string(error).decode()}"
-        )
+        problem, found = ffi.string(error).decode(), ffi.string(answer.name).decode()
+        message = f"{operation} of {nbytes} bytes on {cluster.size} ranks, plan {plan or found}"
+        if problem.endswith("too long"):
+            raise TooLongError(f"{message}: {problem}", found)
+        raise SimulationError(f"{message}: {problem}")
     n = len(cluster.levels)
     return Prediction(
         ffi.string(answer.name).decode(),

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ddl_core.tools import planning
 from ddl_core.tools.cli import main
 from ddl_core.tools.cluster import Cluster, read_cluster
 from ddl_core.tools.model import read_model
 from ddl_core.tools.quantities import parse_bytes, parse_rate, parse_seconds
 from ddl_core.tools.scaling import scale
-from ddl_core.tools.simulation import OPERATIONS, SimulationError, hops, simulate
+from ddl_core.tools.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "clusters"
 LAB = EXAMPLES / "lab.toml"
@@ -107,6 +108,13 @@ def test_bytes_of_racks_and_aisles(tmp_path: Path) -> None:
     assert sent[1] == 4 * 2 * N
 
 
+def test_wires_on_the_way_between_racks(tmp_path: Path) -> None:
+    """Each host sends N within its rack, and half of what its rack sends to the other."""
+    found = simulate(make(tmp_path, 2, 2, 2), "allreduce", N)
+    assert found.busiest[2] == N
+    assert found.busiest[1] == N + N // 2
+
+
 def test_no_wire_is_quicker_than_its_rate(tmp_path: Path) -> None:
     cluster = make(tmp_path, 2, 4)
     found = simulate(cluster, "allreduce", N, busy_max=100_000)
@@ -149,12 +157,30 @@ def test_a_thousand_ranks(tmp_path: Path) -> None:
 def test_a_plan_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="plan direct: that plan cannot do it"):
         simulate(make(tmp_path, 2, 2), "allreduce", N, "direct")
-    with pytest.raises(SimulationError, match="too long"):
-        simulate(make(tmp_path, 2, 2), "allreduce", N, spans_max=10)
 
 
-def test_lab_is_predicted() -> None:
-    cluster = read_cluster(LAB)
+def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = make(tmp_path, 2, 2)
+    with pytest.raises(TooLongError, match="plan nested: .* too long") as caught:
+        simulate(cluster, "allreduce", N, spans_max=10)
+    assert caught.value.plan == "nested"
+    monkeypatch.setattr(planning, "_SPANS_MAX", 5)
+    monkeypatch.setattr(planning, "SPANS_MAX", 10)
+    found = list(planning.candidates(cluster, "allreduce", [N]))
+    assert [(c.plan, c.hops, c.prediction) for c in found] == [
+        ("nested", 0, None),
+        ("ring", 0, None),
+        ("one-shot", 0, None),
+    ]
+    assert " - " in planning.as_table(cluster, "allreduce", found)
+    assert (
+        json.loads(planning.as_json(cluster, "allreduce", found))["candidates"][0]["sent"] is None
+    )
+
+
+@pytest.mark.parametrize("name", ["lab", "lab-unequal"])
+def test_lab_is_predicted(name: str) -> None:
+    cluster = read_cluster(EXAMPLES / f"{name}.toml")
     assert len(cluster.measured) == 2
     for measured in cluster.measured:
         found = simulate(cluster, "allreduce", measured.bytes, measured.plan)
@@ -165,7 +191,7 @@ def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(LAB), "--bytes", "1KiB,64MiB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     chosen = [line.split() for line in lines if " * " in line]
-    assert [(c[0], c[3]) for c in chosen] == [("1", "one-shot"), ("64", "nested")]
+    assert [c[0] for c in chosen] == ["1", "64"] and chosen[1][3] == "nested"
     assert chosen[1][-4:] == ["1", "N", "1", "N"]
     assert any(line.split()[0] == "ring" and "1.5 N" in line for line in lines if "ring" in line)
 
