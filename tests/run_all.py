@@ -170,6 +170,7 @@ def stages() -> dict[str, Stage]:
                 "TSAN_OPTIONS": f"suppressions={ROOT}/tests/tsan.supp:second_deadlock_stack=1"
                 ":halt_on_error=1"
             },
+            limit=1800,
         ),
         "fuzz": Stage(
             "what comes from the wire, fuzzed",
@@ -185,6 +186,7 @@ def stages() -> dict[str, Stage]:
             "pytest",
             [[tool("pytest"), "-q", "--durations=10", "tests"]],
             count_pytest,
+            limit=1800,
         ),
         "docs": Stage(
             "reference pages, no word missing",
