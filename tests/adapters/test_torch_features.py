@@ -79,7 +79,7 @@ dist.destroy_process_group()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = ["--nproc-per-node", "2", "--max-restarts", "2"]
     ended = run_program([*torchrun, *options, program], cwd=tmp_path, limit=120).expect_success()
-    assert sorted(line for line in ended.out.splitlines() if "restarts" in line) == [
-        "rank 0 after 1 restarts",
-        "rank 1 after 1 restarts",
-    ]
+    # Nobody keeps two ranks' lines apart here: both may stand in one.
+    for rank in range(2):
+        assert ended.out.count(f"rank {rank} after 1 restarts") == 1
+    assert ended.out.count("restarts") == 2
