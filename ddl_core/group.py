@@ -32,6 +32,7 @@ class Received:
 
     @property
     def source(self) -> int | None:
+        """The rank that the message came from; None while the group is not complete."""
         return None if self._sender[0] < 0 else int(self._sender[0])
 
     def __repr__(self) -> str:
