@@ -7,47 +7,16 @@
  * rank r to core r, checks every result, rewrites the buffers between iterations, prints the
  * fastest and the median time. */
 #define _GNU_SOURCE
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "ddl/ddl.h"
+#include "bench.h"
 
 enum { SAMPLES_MAX = 1000000 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(ddl_status status)
-{
-    if (status == DDL_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ddl_strerror(status), ddl_last_error());
-    exit(1);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void pin(int rank)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((unsigned)rank % (unsigned)sysconf(_SC_NPROCESSORS_ONLN), &set);
-    sched_setaffinity(0, sizeof set, &set);
-}
 
 static void measure(ddl_comm *comm, size_t bytes, double seconds)
 {

@@ -7,15 +7,13 @@
  * Forks the ranks, pins rank r to core r, takes turns between the four ways, and prints the median
  * time of each per all-reduce. */
 #define _GNU_SOURCE
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "ddl/ddl.h"
+#include "bench.h"
 
 enum { ROUNDS_MAX = 20000, WAYS = 4 };
 static const char *const ways[WAYS] = {"one by one", "all under way", "by name", "as a group"};
@@ -28,27 +26,6 @@ typedef struct job {
     int n;
     int64_t count;
 } job;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void must(ddl_status status)
-{
-    if (status == DDL_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ddl_strerror(status), ddl_last_error());
-    exit(1);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void wait_all(job *j)
 {
@@ -98,10 +75,7 @@ static void measure(job *j, double seconds)
 
 static void be_rank(int rank, int size, const char *url, int n, int64_t count, double seconds)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((unsigned)rank % (unsigned)sysconf(_SC_NPROCESSORS_ONLN), &set);
-    sched_setaffinity(0, sizeof set, &set);
+    pin(rank);
     ddl_endpoint *endpoint;
     job j = {.n = n, .count = count};
     must(ddl_endpoint_create(NULL, &endpoint));

@@ -401,8 +401,9 @@ DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_c
  * ddl_group_submit submits them as one, in the order of collection, with one work for all: its
  * options hold the limit, the name (then without messages) and the report of completion. Small
  * all-reduces of equal dtype and op travel together, so the order of additions, hence the last bit
- * of a float, may differ from single calls; it is the same on all ranks and from run to run. All
- * members must collect the same collective operations in the same order.
+ * of a float, may differ from single calls; it is the same on all ranks and from run to run. No
+ * operation may read what another of its group writes. All members must collect the same collective
+ * operations in the same order.
  * After its work is complete a group may be submitted again, as it is: a training step repeats. */
 
 /* A group of operations of this comm. *group is owned by the caller. Thread-safe. Does not block.
