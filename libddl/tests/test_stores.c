@@ -29,6 +29,9 @@ int main(void)
     CHECK(n < 250, "%d of 620 streamed when near again", n);
 
     CHECK(!ddl__stores_better(&stores), "plain is better by now");
+    ddl__stores equal = {0};
+    n = run(&equal, 310, 32, 45); /* one cache for both: readers pay for what was streamed */
+    CHECK(n >= 10 && n <= 12, "%d of 310 streamed for a small gain of the writer alone", n);
     ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
     CHECK(!ddl__stores_better(&stores), "one slow sample turned the choice");
     return 0;
