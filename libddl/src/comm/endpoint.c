@@ -303,6 +303,13 @@ static int tick_ms(const ddl_endpoint *endpoint)
     return endpoint->visitors ? 1000 : -1;
 }
 
+static void start_timer(ddl_endpoint *endpoint)
+{
+    static const struct itimerspec soon = {.it_value.tv_nsec = SOON_NS};
+    if (!endpoint->timed)
+        endpoint->timed = !timerfd_settime(endpoint->timer, 0, &soon, NULL);
+}
+
 static void attend_timer(ddl_endpoint *endpoint)
 {
     uint64_t count;
@@ -310,6 +317,10 @@ static void attend_timer(ddl_endpoint *endpoint)
     (void)n; /* it has run out, whatever it says */
     endpoint->timed = false;
     for (ddl__seat *s = endpoint->seats; s; s = s->next) {
+        if (s->soon && ddl__engine_was_driven(s->engine)) {
+            start_timer(endpoint);
+            continue;
+        }
         s->ready = s->ready || s->soon;
         s->soon = false;
     }
@@ -448,15 +459,13 @@ ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__eng
 
 void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__urgency urgency)
 {
-    static const struct itimerspec soon = {.it_value.tv_nsec = SOON_NS};
     pthread_mutex_lock(&endpoint->lock);
     if (urgency == DDL__NOW) {
         seat->ready = true;
         notify(endpoint);
     } else {
         seat->soon = true;
-        if (!endpoint->timed)
-            endpoint->timed = !timerfd_settime(endpoint->timer, 0, &soon, NULL);
+        start_timer(endpoint);
     }
     pthread_mutex_unlock(&endpoint->lock);
 }

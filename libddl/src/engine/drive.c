@@ -320,19 +320,31 @@ bool ddl__pending(const ddl__engine *engine)
            ddl__abort_is_due(engine);
 }
 
-void ddl__unlock_and_hand_over(ddl__engine *engine)
+void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency)
 {
     bool orphaned = !engine->driven && ddl__pending(engine) &&
                     !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     pthread_mutex_unlock(&engine->lock);
-    if (orphaned)
-        engine->config.need_progress(engine->config.context, DDL__NOW);
+    if (!orphaned)
+        return;
+    if (urgency == DDL__SOON)
+        atomic_store_explicit(&engine->was_driven, true, memory_order_relaxed);
+    engine->config.need_progress(engine->config.context, urgency);
+}
+
+bool ddl__engine_was_driven(ddl__engine *engine)
+{
+    return atomic_exchange_explicit(&engine->was_driven, false, memory_order_relaxed);
 }
 
 void ddl__advance_and_unlock(ddl__engine *engine)
 {
     engine->driven = true;
     pthread_mutex_unlock(&engine->lock);
+    /* Else every span that comes now would wake the endpoint's thread, which slept here last. */
+    if (atomic_load_explicit(&engine->asleep, memory_order_relaxed))
+        announce_sleep(engine, false);
+    atomic_store_explicit(&engine->was_driven, true, memory_order_relaxed);
     advance(engine);
     if (ddl__abort_is_due(engine))
         ddl__carry_out_abort(engine);

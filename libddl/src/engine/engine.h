@@ -72,6 +72,10 @@ typedef enum ddl__background {
     DDL__BACKGROUND_ASLEEP, /* call again when the fd is readable, or after a while */
 } ddl__background;
 ddl__background ddl__engine_background(ddl__engine *engine);
+
+/* Whether a caller has driven by itself (DDL__SOON) since this was asked last: while it comes again
+ * and again, the endpoint's thread would only take turns with it. */
+bool ddl__engine_was_driven(ddl__engine *engine);
 int ddl__engine_fd(const ddl__engine *engine);
 
 #endif

@@ -48,6 +48,7 @@ struct ddl__engine {
     atomic_bool
         asleep; /* the driver sleeps on `epoll`, or is about to look once more and then to */
     atomic_uint waiters;
+    atomic_bool was_driven; /* see ddl__engine_was_driven */
     atomic_int failure; /* ddl_status; DDL_OK while alive */
     char message[DDL__MESSAGE_MAX];
     atomic_bool abort_asked;
@@ -120,8 +121,9 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 /* Under the lock: somebody must drive. */
 bool ddl__pending(const ddl__engine *engine);
 
-/* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread. */
-void ddl__unlock_and_hand_over(ddl__engine *engine);
+/* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread: at once
+ * for what was just submitted, soon after a wait, since who has waited mostly waits again. */
+void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency);
 
 /* Leave the lock, with nobody driving: do what can be done at once, and leave the rest to who waits
  * soon, or to the endpoint's thread. */

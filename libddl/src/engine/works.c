@@ -121,7 +121,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     if (engine->driven) /* what is new need not wait for what the driver waits for */
         ddl__wake_sleeper(engine);
     ddl__wait_locked(engine, &work, DDL__NEVER);
-    ddl__unlock_and_hand_over(engine);
+    ddl__unlock_and_hand_over(engine, DDL__SOON);
     status = ddl__work_test(&work);
     free(work.message);
     return status;
@@ -130,7 +130,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 /* Short enough for its first steps to take less time than waking a thread for them. */
 static bool is_quick(const submission *what)
 {
-    enum { QUICK = 16 << 10 }; /* bytes */
+    enum { QUICK = 1 << 20 }; /* bytes */
     const ddl__call *call = what->call;
     return !what->group && !call->blocks &&
            call->count <= QUICK / (int64_t)ddl__dtype_size(call->dtype);
@@ -159,7 +159,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         ddl__advance_and_unlock(engine);
     } else {
         pthread_cond_broadcast(&engine->changed);
-        ddl__unlock_and_hand_over(engine);
+        ddl__unlock_and_hand_over(engine, DDL__NOW);
     }
     return DDL_OK;
 }
@@ -199,7 +199,7 @@ ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
         ddl__engine *engine = work->engine;
         pthread_mutex_lock(&engine->lock);
         ddl__wait_locked(engine, work, deadline);
-        ddl__unlock_and_hand_over(engine);
+        ddl__unlock_and_hand_over(engine, DDL__SOON);
     }
     return ddl__work_test(work);
 }
@@ -254,7 +254,7 @@ ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **u
     if (n && !engine->completed)
         ddl__report(engine);
     bool none = !engine->queued;
-    ddl__unlock_and_hand_over(engine);
+    ddl__unlock_and_hand_over(engine, DDL__SOON);
     if (n == 0)
         return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
                     : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
