@@ -1,4 +1,4 @@
-"""The only importer of the extension. Every call into libddl that can fail goes through `check`."""
+"""The only importer of the extensions. Every call into libddl that can fail goes through `check`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from ddl_core.errors import BY_STATUS, DdlError, InternalError
 
 try:
-    from ddl_core import _ddl
+    from ddl_core import _ddl, _gate
 except ImportError as error:
     raise ImportError(
         f"{Path(__file__).parent} has no usable libddl ({error}). Install it with"
@@ -17,6 +17,8 @@ except ImportError as error:
 
 ffi = _ddl.ffi
 lib = _ddl.lib
+Gate = _gate.Gate
+address = _gate.address  # of a NumPy array's elements
 
 _FOLDER = Path(_ddl.__file__).parent
 

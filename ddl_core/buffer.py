@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ddl_core import _dlpack, dtypes
+from ddl_core._lib import address
 from ddl_core.dtypes import DType
 from ddl_core.errors import InvalidArgument
 
@@ -86,8 +87,7 @@ def _from_numpy(array: np.ndarray[Any, Any], argument: str) -> Buffer:
     flags = array.flags
     if not flags.c_contiguous:
         raise _not_contiguous(argument, array.shape, array.strides, "bytes")
-    address = array.__array_interface__["data"][0]
-    return Buffer(address, array.size, dtype, flags.writeable, array)
+    return Buffer(address(array), array.size, dtype, flags.writeable, array)
 
 
 def _from_dlpack(memory: _dlpack.Memory, array: Any, argument: str) -> Buffer:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 from ddl_core import arguments, forks
 from ddl_core import config as configs
 from ddl_core import options as all_options
-from ddl_core._lib import check, ffi, lib, to_error
+from ddl_core._lib import Gate, check, ffi, lib, to_error
 from ddl_core.arguments import Call
 from ddl_core.config import INT_MAX, Config, integer
 from ddl_core.errors import DdlError, InvalidState
 from ddl_core.group import Collection, Group
-from ddl_core.operations import Operations
 from ddl_core.operations_async import AsyncOperations
+from ddl_core.quick_operations import QuickOperations
 from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _log = logging.getLogger("ddl_core")
 Result = TypeVar("Result")
 
 
-class Comm(Operations, AsyncOperations):
+class Comm(QuickOperations, AsyncOperations):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,
@@ -71,10 +71,8 @@ class Comm(Operations, AsyncOperations):
         self._owns_endpoint = owns_endpoint
         self._parent = parent  # kept: it may own the endpoint
         self._forks = forks.count
-        # Guards _handle and _inside, the number of threads that are in the library with it. Its
-        # lock is recursive: a signal handler may call abort.
-        self._idle = threading.Condition()
-        self._inside = 0
+        self._gate = Gate(int(ffi.cast("uintptr_t", handle)))  # counts who uses the handle
+        self._closing = threading.RLock()  # recursive: a signal handler may call close
         self._dropped: list[tuple[Any, object]] = []  # works given up while pending, their arrays
         self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
         self._queued: dict[Any, Work[Any]] = {}  # not yet reported
@@ -195,15 +193,15 @@ class Comm(Operations, AsyncOperations):
         """Leave the group. Pending works end with Aborted first. Calling it again does nothing."""
         if self._inherited():
             return  # the parent's: neither its threads nor its memory are here
-        with self._idle:
+        with self._closing:
             handle, self._handle = self._handle, None
-            if handle is None:
+        if handle is None:
+            return
+        if self._gate.shut():
+            lib.ddl_comm_abort(handle, b"closed by another thread")
+            if not self._all_have_left():
+                _log.warning("%r: a thread is still in the library; not freed", self)
                 return
-            if self._inside:
-                lib.ddl_comm_abort(handle, b"closed by another thread")
-                if not self._idle.wait_for(lambda: self._inside == 0, _CLOSE_PATIENCE):
-                    _log.warning("%r: a thread is still in the library; not freed", self)
-                    return
         if not self._close_groups(handle):
             _log.warning("%r: a group is still under way; not freed", self)
             return
@@ -301,20 +299,28 @@ class Comm(Operations, AsyncOperations):
         """Count this thread as inside; the handle, or None (and not counted) when closed."""
         if self._inherited():
             raise InvalidState("this process was forked from the one that made the comm")
-        with self._idle:
-            if self._handle is not None:
-                self._inside += 1
-            return self._handle
+        if not self._gate.enter():
+            return None
+        handle = self._handle
+        if handle is None:
+            self._gate.leave()
+        return handle
 
     def _inherited(self) -> bool:
         """Whether this process was forked from the one that made the comm."""
         return self._forks != forks.count
 
     def _leave(self) -> None:
-        with self._idle:
-            self._inside -= 1
-            if self._handle is None:
-                self._idle.notify_all()
+        self._gate.leave()
+
+    def _all_have_left(self) -> bool:
+        """Wait for the threads that are inside, though not for long. Whether none is left."""
+        deadline = time.monotonic() + _CLOSE_PATIENCE
+        while self._gate.inside:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        return True
 
     def _release(self, work: Any, keep: object) -> None:
         """Take back a work that nobody refers to any more."""

@@ -1,0 +1,88 @@
+"""The short path: NumPy arrays and no options, as in most calls.
+
+What it cannot do, and what is wrong with a call, the general way of `Operations` finds out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar
+
+from ddl_core._lib import Gate, to_error
+from ddl_core.arguments import OPS
+from ddl_core.operations import Operations
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ddl_core.options import Options, ReduceOptions
+
+Array = TypeVar("Array")
+
+
+class QuickOperations(Operations):
+    """Operations, with a short path for the most frequent calls."""
+
+    _gate: Gate
+
+    def allreduce(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        op: str = "sum",
+        **options: Unpack[ReduceOptions],
+    ) -> Array:
+        if not options and type(op) is str and op in OPS:
+            status = self._gate.allreduce(send, recv, OPS[op])
+            if status == 0:
+                return send if recv is None else recv
+            if status is not None:
+                raise to_error(status)
+        return super().allreduce(send, recv, op=op, **options)
+
+    def reduce_scatter(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        op: str = "sum",
+        **options: Unpack[ReduceOptions],
+    ) -> Array:
+        if recv is not None and not options and type(op) is str and op in OPS:
+            status = self._gate.reduce_scatter(send, recv, OPS[op])
+            if status == 0:
+                return recv
+            if status is not None:
+                raise to_error(status)
+        return super().reduce_scatter(send, recv, op=op, **options)
+
+    def broadcast(self, array: Array, root: SupportsIndex = 0, **options: Unpack[Options]) -> Array:
+        if not options:
+            status = self._gate.broadcast(array, root)
+            if status == 0:
+                return array
+            if status is not None:
+                raise to_error(status)
+        return super().broadcast(array, root, **options)
+
+    def allgather(
+        self, send: Array, recv: Array | None = None, **options: Unpack[Options]
+    ) -> Array:
+        if recv is not None and not options:
+            status = self._gate.allgather(send, recv)
+            if status == 0:
+                return recv
+            if status is not None:
+                raise to_error(status)
+        return super().allgather(send, recv, **options)
+
+    def barrier(self, **options: Unpack[Options]) -> None:
+        status = None if options else self._gate.barrier()
+        if status is None:
+            super().barrier(**options)
+        elif status:
+            raise to_error(status)
+
+
+for _name in ("allreduce", "reduce_scatter", "broadcast", "allgather", "barrier"):
+    getattr(QuickOperations, _name).__doc__ = getattr(Operations, _name).__doc__
