@@ -1,4 +1,4 @@
-"""The only importer of the extensions. Every call into libddl that can fail goes through `check`."""
+"""The only importer of the extensions. Calls into libddl that can fail go through `check`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ffi = _ddl.ffi
 lib = _ddl.lib
 Gate = _gate.Gate
 address = _gate.address  # of a NumPy array's elements
+work_test, work_destroy = _gate.test, _gate.destroy
 
 _FOLDER = Path(_ddl.__file__).parent
 

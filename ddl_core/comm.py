@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 from ddl_core import arguments, forks
 from ddl_core import config as configs
 from ddl_core import options as all_options
-from ddl_core._lib import Gate, check, ffi, lib, to_error
+from ddl_core._lib import Gate, check, ffi, lib, to_error, work_destroy, work_test
 from ddl_core.arguments import Call
 from ddl_core.config import INT_MAX, Config, integer
 from ddl_core.errors import DdlError, InvalidState
 from ddl_core.group import Collection, Group
-from ddl_core.operations_async import AsyncOperations
 from ddl_core.quick_operations import QuickOperations
 from ddl_core.work import Work, wait_in_slices
 
@@ -37,7 +36,7 @@ _log = logging.getLogger("ddl_core")
 Result = TypeVar("Result")
 
 
-class Comm(QuickOperations, AsyncOperations):
+class Comm(QuickOperations):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,
@@ -71,11 +70,11 @@ class Comm(QuickOperations, AsyncOperations):
         self._owns_endpoint = owns_endpoint
         self._parent = parent  # kept: it may own the endpoint
         self._forks = forks.count
-        self._gate = Gate(int(ffi.cast("uintptr_t", handle)))  # counts who uses the handle
+        self._gate = Gate(_address(handle))  # counts who uses the handle
         self._closing = threading.RLock()  # recursive: a signal handler may call close
-        self._dropped: list[tuple[Any, object]] = []  # works given up while pending, their arrays
+        self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
         self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
-        self._queued: dict[Any, Work[Any]] = {}  # not yet reported
+        self._queued: dict[int, Work[Any]] = {}  # not yet reported
         self._collections: weakref.WeakSet[Collection] = weakref.WeakSet()
         self.rank: int = lib.ddl_comm_rank(handle)
         self.size: int = lib.ddl_comm_size(handle)
@@ -167,7 +166,7 @@ class Comm(QuickOperations, AsyncOperations):
 
         check(wait_in_slices(take, timeout, "no queued work has completed"))
         with self._queue_lock:
-            return [self._queued.pop(slots[i]) for i in range(taken[0])]
+            return [self._queued.pop(_address(slots[i])) for i in range(taken[0])]
 
     # ---- life ----
 
@@ -246,9 +245,9 @@ class Comm(QuickOperations, AsyncOperations):
             if self._dropped:
                 self._reap()
             check(call.function(handle, *call.arguments, native.pointer, slot))
-            work = Work(self, slot[0], call)
+            work = Work(self, _address(slot[0]), call.result, call, call.sender)
             if queued:
-                self._queued[slot[0]] = work
+                self._queued[work._address] = work
         return work
 
     def _derive(self, function: Any, *arguments: Any) -> Comm | None:
@@ -322,16 +321,20 @@ class Comm(QuickOperations, AsyncOperations):
             time.sleep(0.001)
         return True
 
-    def _release(self, work: Any, keep: object) -> None:
+    def _release(self, work: int, keep: object) -> None:
         """Take back a work that nobody refers to any more."""
         if self._inherited():
             return
-        if lib.ddl_work_test(work) == _INPROGRESS:
+        if work_test(work) == _INPROGRESS:
             self._dropped.append((work, keep))
         else:
-            lib.ddl_work_destroy(work)
+            work_destroy(work)
 
     def _reap(self) -> None:
         dropped, self._dropped = self._dropped, []
         for work, keep in dropped:
             self._release(work, keep)
+
+
+def _address(handle: Any) -> int:
+    return int(ffi.cast("uintptr_t", handle))

@@ -5,24 +5,27 @@ What it cannot do, and what is wrong with a call, the general way of `Operations
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core._lib import Gate, to_error
 from ddl_core.arguments import OPS
 from ddl_core.operations import Operations
+from ddl_core.operations_async import AsyncOperations
+from ddl_core.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.options import Options, ReduceOptions
+    from ddl_core.options import AsyncReduceOptions, Options, ReduceOptions
 
 Array = TypeVar("Array")
 
 
-class QuickOperations(Operations):
-    """Operations, with a short path for the most frequent calls."""
+class QuickOperations(Operations, AsyncOperations):
+    """Both kinds of operations, with a short path for the most frequent calls."""
 
     _gate: Gate
+    _dropped: list[tuple[int, object]]
 
     def allreduce(
         self,
@@ -39,6 +42,23 @@ class QuickOperations(Operations):
             if status is not None:
                 raise to_error(status)
         return super().allreduce(send, recv, op=op, **options)
+
+    def allreduce_async(
+        self,
+        send: Array,
+        recv: Array | None = None,
+        *,
+        op: str = "sum",
+        **options: Unpack[AsyncReduceOptions],
+    ) -> Work[Array]:
+        if not options and not self._dropped and type(op) is str and op in OPS:
+            work = self._gate.allreduce_async(send, recv, OPS[op])
+            if work is not None and work > 0:
+                comm: Any = self
+                return Work(comm, work, send if recv is None else recv, send)
+            if work is not None:
+                raise to_error(work)
+        return super().allreduce_async(send, recv, op=op, **options)
 
     def reduce_scatter(
         self,
@@ -84,5 +104,6 @@ class QuickOperations(Operations):
             raise to_error(status)
 
 
-for _name in ("allreduce", "reduce_scatter", "broadcast", "allgather", "barrier"):
-    getattr(QuickOperations, _name).__doc__ = getattr(Operations, _name).__doc__
+for _name, _quick in list(vars(QuickOperations).items()):
+    if callable(_quick):
+        _quick.__doc__ = getattr(super(QuickOperations, QuickOperations), _name).__doc__

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ddl_core._lib import lib, to_error
+from ddl_core._lib import to_error, work_test
 from ddl_core.errors import InvalidArgument, TimedOut
 
 if TYPE_CHECKING:
-    from ddl_core.arguments import Call
     from ddl_core.comm import Comm
 
 _OK, _INPROGRESS, _TIMED_OUT = 0, 1, -20  # ddl_status
@@ -44,14 +43,16 @@ class Work(Generic[Array]):
     Made by the `..._async` methods of Comm and Group. Any thread may wait.
     """
 
-    __slots__ = ("__weakref__", "_comm", "_handle", "_keep", "_result", "_sender")
+    __slots__ = ("__weakref__", "_address", "_comm", "_keep", "_result", "_sender")
 
-    def __init__(self, comm: Comm, handle: Any, call: Call[Array]) -> None:
+    def __init__(
+        self, comm: Comm, address: int, result: Array, keep: object, sender: Any = None
+    ) -> None:
         self._comm = comm
-        self._handle = handle
-        self._result = call.result
-        self._sender = call.sender
-        self._keep: object = call
+        self._address = address  # of the ddl_work
+        self._result = result
+        self._keep = keep  # alive until it is complete
+        self._sender = sender  # where a receive stores the rank that it came from
 
     def wait(self, timeout: float | None = None) -> Array:
         """Wait until the operation is complete and return the array that holds its result (None if
@@ -61,7 +62,11 @@ class Work(Generic[Array]):
         Raises TimedOut after `timeout`, the work then being pending still; else what the operation
         ended with: PeerLost, Mismatch, Aborted, Expired.
         """
-        status = wait_in_slices(self._look, timeout, "the operation is still pending")
+        status = None
+        if timeout is None:
+            status = self._comm._gate.wait(self._address, _SLICE_MS)
+        if status is None or status == _TIMED_OUT:
+            status = wait_in_slices(self._look, timeout, "the operation is still pending")
         self._keep = None
         if status != _OK:
             raise to_error(status)
@@ -70,26 +75,21 @@ class Work(Generic[Array]):
 
     def done(self) -> bool:
         """Whether the operation is complete, with whatever result. Does not block."""
-        if lib.ddl_work_test(self._handle) == _INPROGRESS:
+        if work_test(self._address) == _INPROGRESS:
             return False
         self._keep = None
         return True
 
     def _look(self, milliseconds: int) -> int:
         """The status after at most so long; TIMED_OUT while it is pending."""
-        status: int = lib.ddl_work_test(self._handle)
-        if status != _INPROGRESS:
-            return status
         if milliseconds == 0:
+            status = work_test(self._address)
+            return _TIMED_OUT if status == _INPROGRESS else status
+        waited = self._comm._gate.wait(self._address, milliseconds)
+        if waited is None:
+            time.sleep(0.001)  # closed, which completes its works
             return _TIMED_OUT
-        if self._comm._enter():
-            try:
-                status = lib.ddl_work_wait(self._handle, milliseconds)
-            finally:
-                self._comm._leave()
-            return status
-        time.sleep(0.001)  # closed, which completes its works
-        return _TIMED_OUT
+        return waited
 
     @property
     def source(self) -> int | None:
@@ -103,4 +103,4 @@ class Work(Generic[Array]):
 
     def __del__(self) -> None:
         if hasattr(self, "_keep"):
-            self._comm._release(self._handle, (self._keep, self._result))
+            self._comm._release(self._address, (self._keep, self._result))

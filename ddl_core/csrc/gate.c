@@ -140,7 +140,16 @@ static PyObject *gate_shut(PyObject *self, PyObject *none)
 
 /* --------------------------------------------------------------------------------- the verbs */
 
-/* Run a call without the GIL, and give its status to Python. */
+/* To Python; what the library refuses, with nothing changed, the general way tells in Python's
+ * words. */
+static PyObject *tell(ddl_status status)
+{
+    if (status == DDL_EINVAL)
+        Py_RETURN_NONE;
+    return PyLong_FromLong(status);
+}
+
+/* Run a call without the GIL. */
 #define RUN(self, call)                                                                            \
     ddl_status status;                                                                             \
     if (!enter(self))                                                                              \
@@ -149,7 +158,7 @@ static PyObject *gate_shut(PyObject *self, PyObject *none)
     status = (call);                                                                               \
     PyEval_RestoreThread(state);                                                                   \
     leave(self);                                                                                   \
-    return PyLong_FromLong(status)
+    return tell(status)
 
 /* An int; false, with no exception set, for anything else. */
 static bool read_int(PyObject *object, int *out)
@@ -169,6 +178,40 @@ static PyObject *gate_allreduce(PyObject *self, PyObject *const *args, Py_ssize_
         from.count != to.count)
         Py_RETURN_NONE;
     RUN(g, ddl_allreduce(g->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, NULL, NULL));
+}
+
+/* The work's address, or a status. */
+static PyObject *gate_allreduce_async(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    gate *g = (gate *)self;
+    plain from, to;
+    int op;
+    if (n != 3 || !read_int(args[2], &op) || !read_pair(args[0], args[1], &from, &to) ||
+        from.count != to.count || !enter(g))
+        Py_RETURN_NONE;
+    ddl_work *work;
+    PyThreadState *state = PyEval_SaveThread();
+    ddl_status status =
+        ddl_allreduce(g->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, NULL, &work);
+    PyEval_RestoreThread(state);
+    leave(g);
+    return status == DDL_OK ? PyLong_FromVoidPtr(work) : tell(status);
+}
+
+/* wait(work, milliseconds) */
+static PyObject *gate_wait(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    gate *g = (gate *)self;
+    ddl_work *work = n == 2 ? PyLong_AsVoidPtr(args[0]) : NULL;
+    int milliseconds;
+    if (!work || !read_int(args[1], &milliseconds)) {
+        PyErr_SetString(PyExc_TypeError, "wait(work, milliseconds)");
+        return NULL;
+    }
+    ddl_status done = ddl_work_test(work);
+    if (done != DDL_INPROGRESS)
+        return PyLong_FromLong(done);
+    RUN(g, ddl_work_wait(work, milliseconds));
 }
 
 static PyObject *gate_broadcast(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -256,6 +299,8 @@ static PyMethodDef gate_methods[] = {{"enter", gate_enter, METH_NOARGS, NULL},
                                      {"shut", gate_shut, METH_NOARGS, NULL},
                                      {"barrier", gate_barrier, METH_NOARGS, NULL},
                                      VERB(allreduce),
+                                     VERB(allreduce_async),
+                                     VERB(wait),
                                      VERB(broadcast),
                                      VERB(allgather),
                                      VERB(reduce_scatter),
@@ -274,7 +319,7 @@ static PyType_Spec gate_spec = {.name = "ddl_core._gate.Gate",
 
 /* address(array): where a NumPy array's elements begin, as an int; quicker than the ways that
  * NumPy itself offers to Python. */
-static PyObject *address(PyObject *module, PyObject *array)
+static PyObject *address_of(PyObject *module, PyObject *array)
 {
     (void)module;
     PyObject *capsule = PyObject_GetAttr(array, interface_name);
@@ -284,7 +329,25 @@ static PyObject *address(PyObject *module, PyObject *array)
     return result;
 }
 
-static PyMethodDef functions[] = {{"address", address, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+/* test(work), destroy(work): of a work that is not destroyed yet. */
+static PyObject *test(PyObject *module, PyObject *work)
+{
+    (void)module;
+    ddl_work *pending = PyLong_AsVoidPtr(work);
+    return pending ? PyLong_FromLong(ddl_work_test(pending)) : NULL;
+}
+
+static PyObject *destroy(PyObject *module, PyObject *work)
+{
+    (void)module;
+    ddl_work_destroy(PyLong_AsVoidPtr(work));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {{"address", address_of, METH_O, NULL},
+                                  {"test", test, METH_O, NULL},
+                                  {"destroy", destroy, METH_O, NULL},
+                                  {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_gate", .m_size = -1,
                                         .m_methods = functions};
 
