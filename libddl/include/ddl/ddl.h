@@ -161,6 +161,14 @@ typedef struct ddl_comm_config {
     int64_t timeout_ms;           /* creation; 0: 5 minutes */
     int64_t operation_timeout_ms; /* each operation's own limit; 0: 30 minutes */
     uint64_t segment_bytes;       /* pipeline granularity; 0: chosen. Equal on all members */
+
+    /* Members tell each other that they are alive, every so often, whatever their program does: see
+     * "Failures" below. 0: $DDL_HEARTBEAT_MS, _SUSPECT_MS, _DEAD_MS and _STALL_WARN_MS, else 100,
+     * 1000, 3000 and 10000. Negative: never (not for heartbeat_ms). */
+    int64_t heartbeat_ms;  /* equal on all members */
+    int64_t suspect_ms;    /* a member silent for so long is warned of */
+    int64_t dead_ms;       /* and for so long, is dead; at least three heartbeats */
+    int64_t stall_warn_ms; /* an operation that waits longer for others is warned of */
 } ddl_comm_config;
 
 /* How one operation runs. */
@@ -231,6 +239,10 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
 /* DDL_OK while the comm works, else the first error that killed it, its message then in
  * ddl_last_error. Sticky. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
+
+/* The members known to be dead, by their ranks in ascending order: up to capacity into ranks, their
+ * number in *count. ranks may be NULL when capacity is 0. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
 /* A comm of the members that give the same color, ranked by key, then by their rank in `comm`. A
  * negative color takes part but joins none: *part is then NULL. An operation of `comm` in the order

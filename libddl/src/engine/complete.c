@@ -44,6 +44,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         finish_part(engine, work->group, status);
         return;
     }
+    engine->finished++;
     free(work->call.blocks);
     if (work->whole_of)
         release_group(work->whole_of);
@@ -82,8 +83,10 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
-    if (stream->current)
+    if (stream->current) {
+        ddl__record_end(&engine->recorder, stream->current, status, ddl__now());
         ddl__finish(engine, stream->current, status);
+    }
     stream->current = NULL;
     for (ddl_work *work; (work = ddl__stream_pop(stream));)
         ddl__finish(engine, work, status);
@@ -122,6 +125,5 @@ bool ddl__abort_is_due(const ddl__engine *engine)
 
 void ddl__carry_out_abort(ddl__engine *engine)
 {
-    ddl__fail_all(engine, DDL_EABORTED, "%s aborted: %s", engine->config.names[engine->config.rank],
-                  engine->abort_reason);
+    ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
 }

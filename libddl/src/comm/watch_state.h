@@ -1,0 +1,105 @@
+/* watch_state.h - the insides of a watch, for the files that make it up: control.c (opening and
+ * closing), watch.c (the thread: heartbeats and deaths), compare.c (operations that wait), shrink.c
+ * (who goes on).
+ *
+ * Design notes.
+ *
+ * One thread for each endpoint, apart from the one that drives, since a step of a large operation
+ * may take longer than a heartbeat. It wakes once in a heartbeat, sends one word to each member and
+ * reads what has come; in between only the end of a connection wakes it. So a heartbeat wakes
+ * nobody. When a comm is dead or is being shrunk, its words are read as they come.
+ *
+ * `lock` guards everything here. It may be held while an engine is asked or told something, whose
+ * own locks come after it; the engine never calls up. Events carry serial numbers, not pointers.
+ *
+ * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
+ * not take that for the silence of the others.
+ *
+ * A process that ends without a goodbye may have done its part: what it sent still arrives. So its
+ * end fails the comm at once only where the data path waits for it (the engine sees to that);
+ * elsewhere when a pending operation does not get on for GRACE, or later when nothing is pending.
+ */
+#ifndef DDL_COMM_WATCH_STATE_H
+#define DDL_COMM_WATCH_STATE_H
+
+#include <pthread.h>
+
+#include "comm/watch.h"
+#include "comm/wire.h"
+
+typedef enum ddl__fate {
+    DDL__ALIVE,
+    DDL__LEFT,   /* it has destroyed the comm */
+    DDL__KILLED, /* its process has ended: the kernel says so */
+    DDL__SILENT  /* not heard of for too long, or unreachable; it may still be there */
+} ddl__fate;
+
+/* What a rank does, as it tells in every heartbeat. */
+typedef struct ddl__position {
+    ddl__signature last; /* the last operation by order that it began; zero: none */
+    uint32_t ended;      /* that one has */
+    uint32_t waiting_ms; /* else: for so long */
+} ddl__position;
+
+typedef struct ddl__member {
+    ddl__wire wire;
+    ddl__fate fate;
+    bool suspect;
+    int64_t silent; /* for so many nanoseconds */
+    char cause[96]; /* of a fate other than alive */
+    ddl__position position;
+} ddl__member;
+
+struct ddl__control {
+    ddl__control *next;
+    uint64_t serial;
+    ddl__watch *watch;
+    ddl__control_config config;
+    ddl__engine *engine;
+    int rank, size;
+    char *const *names;
+    ddl__limits limits;
+    ddl__member *members; /* by rank; our own has no wire */
+
+    int64_t last_beat, next_beat;
+    bool urgent;    /* words are read as they come */
+    bool announced; /* the comm's death, to the members */
+    bool expelled;  /* the others have given us up */
+
+    /* The first process that ended without a goodbye. */
+    int mourned; /* rank, or -1 */
+    int64_t died_at, look_at;
+    uint64_t finished_then;
+    bool pending_then;
+
+    uint64_t detected;      /* deaths */
+    int64_t detection_ns; /* the longest silence before one */
+};
+
+struct ddl__watch {
+    pthread_t thread;
+    bool started, stop;
+    int epoll, wake;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* something was heard that a shrinking thread waits for */
+    uint64_t serial;
+    ddl__control *controls;
+};
+
+/* ---- watch.c ---- */
+
+/* From now on it is watched. False: the system refuses. */
+bool ddl__watch_add(ddl__watch *watch, ddl__control *control);
+void ddl__watch_remove(ddl__control *control);
+
+/* Under the lock: words are read as they come, from now on. */
+void ddl__watch_hurry(ddl__control *control);
+
+/* Under the lock: send it to all that can hear. */
+void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
+
+/* Under the lock: when the comm is dead, tell the members, once; also those who do not wait for
+ * anything. */
+void ddl__control_announce(ddl__control *control);
+
+#endif
