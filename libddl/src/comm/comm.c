@@ -218,7 +218,7 @@ static void tell_failure(const ddl_comm *comm, ddl_status status)
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              ddl__message());
-    ddl__engine_fail(comm->engine, status, text);
+    ddl__engine_retract(comm->engine, status, text);
 }
 
 static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,

@@ -76,25 +76,8 @@ static int call_tcp(const ddl__control *c, int peer, int found)
     return fd;
 }
 
-static ddl_status dial(ddl__control *c, int peer)
-{
-    const ddl__link *link = ddl__engine_links(c->engine)[peer];
-    struct sockaddr_storage to;
-    socklen_t length = ddl__address_unix(&c->config.addresses[peer].endpoint, &to);
-    int fd = link->ops->shared ? call(c, peer, (struct sockaddr *)&to, length)
-                               : call_tcp(c, peer, link->fd);
-    if (fd < 0) {
-        char why[DDL__MESSAGE_MAX - 128];
-        snprintf(why, sizeof why, "%s", ddl__message());
-        return ddl__fail(ddl__now() < c->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
-                         "%s cannot be called to be watched: %s", c->names[peer], why);
-    }
-    ddl__wire_open(&c->members[peer].wire, fd);
-    return DDL_OK;
-}
-
-/* Whether a member is here now; another guest is told why it is not one. */
-static bool receive(ddl__control *c, ddl__guest *guest)
+/* A guest becomes a member, or is told why it is none. */
+static void receive(ddl__control *c, ddl__guest *guest)
 {
     const ddl__hello *hello = &guest->hello;
     bool fits = hello->door == DDL__DOOR_CONTROL && hello->to == (uint32_t)c->rank &&
@@ -106,24 +89,15 @@ static bool receive(ddl__control *c, ddl__guest *guest)
         close(guest->passed);
     if (fits) {
         ddl__wire_open(&c->members[hello->from].wire, guest->fd);
-        return true;
+        return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
     ddl__send_all(guest->fd, &answer, sizeof answer, within(c, DOOR_NS));
     close(guest->fd);
-    return false;
 }
 
-/* Who is done with everything already may leave while we still wait for others. */
-static void note_leaving(void *context, ddl__word word, const unsigned char *content, size_t bytes)
-{
-    ddl__member *member = context;
-    (void)content, (void)bytes;
-    if (word == DDL__LEAVE)
-        member->fate = DDL__LEFT;
-}
-
-/* A member that fails or dies meanwhile ends the creation for all. */
+/* A member that fails meanwhile ends the creation for all. Who has left, or ended, was here: what
+ * becomes of that is seen later. */
 static ddl_status check_present(ddl__control *c)
 {
     ddl__engine_look(c->engine);
@@ -132,35 +106,63 @@ static ddl_status check_present(ddl__control *c)
         return ddl__fail(pulse.status, "%s", pulse.text);
     for (int i = 0; i < c->size; i++) {
         ddl__member *member = &c->members[i];
-        bool here = i == c->rank || ddl__engine_links(c->engine)[i]->state == DDL__LINK_OPEN;
-        if (member->wire.fd >= 0) {
-            ddl__wire_receive(&member->wire, note_leaving, member);
-            here = member->wire.state == DDL__WIRE_OPEN || member->fate == DDL__LEFT;
-        }
-        if (!here)
-            return ddl__fail(DDL_EPEER, "%s hung up while the comm was created", c->names[i]);
+        const ddl__link *link = ddl__engine_links(c->engine)[i];
+        if (i == c->rank || member->wire.fd >= 0 || member->fate != DDL__ALIVE)
+            continue;
+        if (link->state == DDL__LINK_LEFT)
+            member->fate = DDL__LEFT;
+        if (link->state == DDL__LINK_LOST)
+            member->fate = DDL__KILLED;
+        if (link->state == DDL__LINK_LOST)
+            snprintf(member->cause, sizeof member->cause, "its process ended");
     }
     return DDL_OK;
 }
 
+static ddl_status dial(ddl__control *c, int peer)
+{
+    const ddl__link *link = ddl__engine_links(c->engine)[peer];
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&c->config.addresses[peer].endpoint, &to);
+    int fd = link->ops->shared ? call(c, peer, (struct sockaddr *)&to, length)
+                               : call_tcp(c, peer, link->fd);
+    if (fd < 0) {
+        char why[DDL__MESSAGE_MAX - 128];
+        snprintf(why, sizeof why, "%s", ddl__message());
+        ddl_status status = check_present(c);
+        if (status != DDL_OK || c->members[peer].fate != DDL__ALIVE)
+            return status;
+        return ddl__fail(ddl__now() < c->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
+                         "%s cannot be called to be watched: %s", c->names[peer], why);
+    }
+    ddl__wire_open(&c->members[peer].wire, fd);
+    return DDL_OK;
+}
+
+/* The next higher rank that is not here, or the size. */
+static int missing(const ddl__control *c)
+{
+    int rank = c->rank + 1;
+    while (rank < c->size &&
+           (c->members[rank].wire.fd >= 0 || c->members[rank].fate != DDL__ALIVE))
+        rank++;
+    return rank;
+}
+
 static ddl_status receive_all(ddl__control *c)
 {
-    for (int left = c->size - 1 - c->rank; left > 0;) {
+    for (int next; (next = missing(c)) < c->size;) {
         ddl__guest guest;
         if (ddl__endpoint_guest(c->config.endpoint, c->config.seat, within(c, LOOK_NS), &guest)) {
-            left -= receive(c, &guest);
+            receive(c, &guest);
             continue;
         }
         ddl_status status = check_present(c);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() < c->config.deadline)
-            continue;
-        int missing = c->rank + 1;
-        while (c->members[missing].wire.fd >= 0)
-            missing++;
-        return ddl__fail(DDL_ETIMEDOUT, "%s did not call to be watched in time",
-                         c->names[missing]);
+        if (ddl__now() >= c->config.deadline)
+            return ddl__fail(DDL_ETIMEDOUT, "%s did not call to be watched in time",
+                             c->names[next]);
     }
     return DDL_OK;
 }
@@ -206,6 +208,11 @@ ddl_status ddl__control_open(const ddl__control_config *config, ddl__control **o
     return status;
 }
 
+static void ignore(void *context, ddl__word word, const unsigned char *content, size_t bytes)
+{
+    (void)context, (void)word, (void)content, (void)bytes;
+}
+
 void ddl__control_close(ddl__control *c)
 {
     if (!c)
@@ -217,7 +224,7 @@ void ddl__control_close(ddl__control *c)
             continue;
         ddl__wire_send(wire, DDL__LEAVE, NULL, 0);
         /* Closing with something unread would reset the connection. */
-        ddl__wire_receive(wire, note_leaving, &c->members[i]);
+        ddl__wire_receive(wire, ignore, NULL);
     }
     free_control(c);
 }

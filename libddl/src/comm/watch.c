@@ -333,10 +333,14 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
     c->serial = watch->serial++;
     c->last_beat = c->next_beat = now;
     c->look_at = DDL__NEVER;
+    c->mourned = -1;
     c->next = watch->controls;
     watch->controls = c;
-    for (int i = 0; i < c->size; i++)
+    for (int i = 0; i < c->size; i++) {
         watch_wire(c, i, EPOLL_CTL_ADD);
+        if (c->members[i].fate == DDL__KILLED)
+            mourn(c, i);
+    }
     pthread_mutex_unlock(&watch->lock);
     notify(watch);
     return true;

@@ -93,6 +93,14 @@ static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status sta
 }
 
 /* The reason that peers get begins with the status, so that they fail alike. */
+void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "%d %.240s", status, text);
+    ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
+    ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
+}
+
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
 {
     pthread_mutex_lock(&engine->lock);
@@ -102,10 +110,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         vsnprintf(engine->message, sizeof engine->message, format, args);
         va_end(args);
         atomic_store_explicit(&engine->failure, status, memory_order_release);
-        char reason[256];
-        snprintf(reason, sizeof reason, "%d %.240s", status, engine->message);
-        ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
-        ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
+        ddl__engine_retract(engine, status, engine->message);
         ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }

@@ -61,6 +61,9 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason);
  * block. The first cause wins. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
+/* Nothing runs on this comm, nor will: tell the peers why. */
+void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
+
 /* How it goes; any thread. */
 typedef struct ddl__pulse {
     ddl_status status;
