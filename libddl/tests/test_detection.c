@@ -49,8 +49,7 @@ static int killed_elsewhere(ddl_comm *comm)
         kill(getpid(), SIGKILL);
     }
     if (rank < 2) {
-        ddl_status status =
-            ddl_recv(comm, data, 10, DDL_F32, 1 - rank, 7, NULL, NULL, NULL);
+        ddl_status status = ddl_recv(comm, data, 10, DDL_F32, 1 - rank, 7, NULL, NULL, NULL);
         EXPECT(status, DDL_EPEER, "rank 3 on ");
         EXPECT(status, DDL_EPEER, "its process ended");
         within(comm, start + 0.1, 0.2);
@@ -107,8 +106,9 @@ static int stopped(ddl_comm *comm)
         ddl_comm_destroy(comm);
         return 0;
     }
-    ddl_status status = rank == 1 ? ddl_recv(comm, data, 10, DDL_F32, 0, 7, NULL, NULL, NULL)
-                                  : ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL);
+    ddl_status status = rank == 1
+                            ? ddl_recv(comm, data, 10, DDL_F32, 0, 7, NULL, NULL, NULL)
+                            : ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL);
     EXPECT(status, DDL_EPEER, "rank 3 on ");
     EXPECT(status, DDL_EPEER, "silent for 3.");
     CHECK(seconds() - start > 2.5, "given up after %g s", seconds() - start);

@@ -143,8 +143,7 @@ static ddl_status dial(ddl__control *c, int peer)
 static int missing(const ddl__control *c)
 {
     int rank = c->rank + 1;
-    while (rank < c->size &&
-           (c->members[rank].wire.fd >= 0 || c->members[rank].fate != DDL__ALIVE))
+    while (rank < c->size && (c->members[rank].wire.fd >= 0 || c->members[rank].fate != DDL__ALIVE))
         rank++;
     return rank;
 }
@@ -218,11 +217,12 @@ void ddl__control_close(ddl__control *c)
     if (!c)
         return;
     ddl__watch_remove(c);
+    ddl__position last = ddl__own_position(c, ddl__now());
     for (int i = 0; i < c->size; i++) {
         ddl__wire *wire = &c->members[i].wire;
         if (wire->fd < 0)
             continue;
-        ddl__wire_send(wire, DDL__LEAVE, NULL, 0);
+        ddl__wire_send(wire, DDL__LEAVE, &last, sizeof last);
         /* Closing with something unread would reset the connection. */
         ddl__wire_receive(wire, ignore, NULL);
     }

@@ -19,7 +19,6 @@ enum { WAKE, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 /* How long an operation may stand still after a process has ended. */
 static const int64_t GRACE_NS = 100 * 1000000ll;
 
-
 /* --------------------------------------------------------------------------------------- deaths */
 
 void ddl__control_tell(ddl__control *c, ddl__word word, const void *content, size_t bytes)
@@ -29,9 +28,7 @@ void ddl__control_tell(ddl__control *c, ddl__word word, const void *content, siz
             ddl__wire_send(&c->members[i].wire, word, content, bytes);
 }
 
-static void end_comm(ddl__control *c, ddl_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void end_comm(ddl__control *c, ddl_status status, const char *format, ...)
+void ddl__control_end(ddl__control *c, ddl_status status, const char *format, ...)
 {
     char text[DDL__MESSAGE_MAX];
     va_list args;
@@ -81,7 +78,7 @@ static void expel(ddl__control *c, int rank)
 {
     ddl__member *member = &c->members[rank];
     ddl__wire_send(&member->wire, DDL__EXPEL, member->cause, strlen(member->cause));
-    end_comm(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
+    ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
 }
 
 /* Its process has ended without a goodbye: see the design notes. */
@@ -105,8 +102,8 @@ static void look_after_death(ddl__control *c, int64_t now)
         c->look_at = DDL__NEVER;
     } else if (stuck || now - c->died_at > c->limits.suspect) {
         c->look_at = DDL__NEVER;
-        end_comm(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
-                 c->members[c->mourned].cause);
+        ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
+                         c->members[c->mourned].cause);
     } else {
         c->pending_then = pulse.pending;
         c->finished_then = pulse.finished;
@@ -131,9 +128,15 @@ static void be_told(ddl__control *c, int from, const unsigned char *content, siz
     int length = (int)(bytes - sizeof status);
     bool second_hand = memmem(text, (size_t)length, "(told by ", 9);
     if (status < 0 && second_hand)
-        end_comm(c, (ddl_status)status, "%.*s", length, text);
+        ddl__control_end(c, (ddl_status)status, "%.*s", length, text);
     else if (status < 0)
-        end_comm(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
+        ddl__control_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
+}
+
+static void note_position(ddl__member *member, const unsigned char *content, size_t bytes)
+{
+    if (bytes == sizeof member->position)
+        memcpy(&member->position, content, bytes);
 }
 
 static void hear(void *context, ddl__word word, const unsigned char *content, size_t bytes)
@@ -142,11 +145,9 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
     ddl__control *c = h->control;
     ddl__member *member = &c->members[h->from];
     switch (word) {
-    case DDL__BEAT:
-        if (bytes == sizeof member->position)
-            memcpy(&member->position, content, bytes);
-        break;
+    case DDL__BEAT: note_position(member, content, bytes); break;
     case DDL__LEAVE:
+        note_position(member, content, bytes);
         if (member->fate == DDL__ALIVE) {
             member->fate = DDL__LEFT;
             snprintf(member->cause, sizeof member->cause, "it left the comm");
@@ -155,11 +156,11 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
     case DDL__DEAD: be_told(c, h->from, content, bytes); break;
     case DDL__EXPEL:
         c->expelled = true;
-        end_comm(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank], c->names[h->from],
-                 (int)bytes, (const char *)content);
+        ddl__control_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank],
+                         c->names[h->from], (int)bytes, (const char *)content);
         break;
-    case DDL__ASK:
-    case DDL__ANSWER:
+    case DDL__ASK: ddl__compare_asked(c, h->from, content, bytes); break;
+    case DDL__ANSWER: ddl__compare_answered(c, h->from, content, bytes); break;
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE: break;
@@ -192,7 +193,7 @@ static bool attend_member(ddl__control *c, int rank)
 
 /* ----------------------------------------------------------------------------------- heartbeats */
 
-static ddl__position own_position(const ddl__control *c, int64_t now)
+ddl__position ddl__own_position(const ddl__control *c, int64_t now)
 {
     ddl__position position = {{{0, 0}}, 0, 0};
     ddl__record last;
@@ -215,14 +216,14 @@ static void judge_silence(ddl__control *c, int rank, int64_t elapsed)
         expel(c, rank);
     } else if (member->silent >= c->limits.suspect && !member->suspect) {
         member->suspect = true;
-        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", c->names[c->rank],
-                 c->names[rank], s);
+        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", c->names[c->rank], c->names[rank],
+                 s);
     }
 }
 
 static void beat(ddl__control *c, int64_t now)
 {
-    ddl__position own = own_position(c, now);
+    ddl__position own = ddl__own_position(c, now);
     /* Our own pause is not the others' silence. */
     int64_t elapsed = now - c->last_beat, most = 2 * c->limits.heartbeat;
     c->last_beat = now;
@@ -287,8 +288,10 @@ static void attend_event(ddl__watch *watch, uint64_t id)
 /* Comms whose heartbeats are nearly due have them with the first one. */
 static void work(ddl__control *c, int64_t now)
 {
-    if (now >= c->next_beat - c->limits.heartbeat / 4)
+    if (now >= c->next_beat - c->limits.heartbeat / 4) {
         beat(c, now);
+        ddl__compare(c, now);
+    }
     if (now >= c->look_at)
         look_after_death(c, now);
     if (!c->announced)

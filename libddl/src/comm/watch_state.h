@@ -41,6 +41,28 @@ typedef struct ddl__position {
     uint32_t waiting_ms; /* else: for so long */
 } ddl__position;
 
+/* What a rank says of one of its operations by order. */
+typedef enum ddl__stage {
+    DDL__NOT_YET = 1, /* it has not begun one of this sequence */
+    DDL__PENDING,
+    DDL__ENDED,
+    DDL__FORGOTTEN /* too long ago */
+} ddl__stage;
+
+typedef struct ddl__answer {
+    uint32_t sequence, stage; /* ddl__stage; 0: has not answered */
+    ddl__signature signature; /* PENDING, ENDED */
+} ddl__answer;
+
+/* Our operation that waits, and what was done about it. */
+typedef struct ddl__stall {
+    uint64_t number;  /* its record's + 1; 0: none */
+    int64_t asked_at; /* 0: not yet */
+    unsigned idle;    /* rounds in which all others had ended and nothing moved */
+    uint64_t moves;
+    bool warned;
+} ddl__stall;
+
 typedef struct ddl__member {
     ddl__wire wire;
     ddl__fate fate;
@@ -48,6 +70,7 @@ typedef struct ddl__member {
     int64_t silent; /* for so many nanoseconds */
     char cause[96]; /* of a fate other than alive */
     ddl__position position;
+    ddl__answer answer;
 } ddl__member;
 
 struct ddl__control {
@@ -72,7 +95,9 @@ struct ddl__control {
     uint64_t finished_then;
     bool pending_then;
 
-    uint64_t detected;      /* deaths */
+    ddl__stall stall;
+
+    uint64_t detected;    /* deaths */
     int64_t detection_ns; /* the longest silence before one */
 };
 
@@ -97,6 +122,30 @@ void ddl__watch_hurry(ddl__control *control);
 
 /* Under the lock: send it to all that can hear. */
 void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
+
+/* Under the lock: the comm is dead. */
+void ddl__control_end(ddl__control *control, ddl_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Under the lock: what this rank does. */
+ddl__position ddl__own_position(const ddl__control *control, int64_t now);
+
+/* ---- compare.c; all under the lock ---- */
+
+/* With every heartbeat: look after an operation that waits. */
+void ddl__compare(ddl__control *control, int64_t now);
+
+/* A member asks, or answers. */
+void ddl__compare_asked(ddl__control *control, int from, const unsigned char *content,
+                        size_t bytes);
+void ddl__compare_answered(ddl__control *control, int from, const unsigned char *content,
+                           size_t bytes);
+
+/* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
+int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
+                    const void *context);
+
+/* ---- watch.c ---- */
 
 /* Under the lock: when the comm is dead, tell the members, once; also those who do not wait for
  * anything. */

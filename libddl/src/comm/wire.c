@@ -58,8 +58,8 @@ void ddl__wire_close(ddl__wire *wire)
 static void end(ddl__wire *wire, int error)
 {
     wire->error = error;
-    wire->state = error == 0 || error == ECONNRESET || error == EPIPE ? DDL__WIRE_ENDED
-                                                                      : DDL__WIRE_BROKEN;
+    wire->state =
+        error == 0 || error == ECONNRESET || error == EPIPE ? DDL__WIRE_ENDED : DDL__WIRE_BROKEN;
 }
 
 /* What ends sending is learned by receiving, where something may lie in front of it. */

@@ -172,6 +172,10 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
                           waited ? ddl__now() : work->submitted);
     }
     ddl__progress progress = ddl__stream_run(stream);
+    if (progress == DDL__MOVED)
+        atomic_store_explicit(&engine->moves,
+                              atomic_load_explicit(&engine->moves, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,

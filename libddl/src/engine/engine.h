@@ -68,6 +68,7 @@ void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *tex
 typedef struct ddl__pulse {
     ddl_status status;
     uint64_t pending, finished; /* works */
+    uint64_t moves;             /* steps of operations that are under way */
     char text[DDL__MESSAGE_MAX];
 } ddl__pulse;
 ddl__pulse ddl__engine_pulse(ddl__engine *engine);

@@ -67,7 +67,7 @@ typedef struct peer {
 struct ddl__messages {
     pthread_mutex_t *lock;
     ddl__recorder *recorder; /* or NULL */
-    ddl__queue inbox; /* under the lock: submitted */
+    ddl__queue inbox;        /* under the lock: submitted */
     atomic_bool posted;
 
     int rank, size;

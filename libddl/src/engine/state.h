@@ -61,7 +61,8 @@ struct ddl__engine {
     ddl__named named;    /* operations by name */
     ddl__messages *messages;
     ddl__patience patience;
-    ddl__recorder recorder; /* may be read by any thread */
+    ddl__recorder recorder; /* may be read by any thread, as the next */
+    atomic_ullong moves;    /* how often an operation got on without coming to its end */
     int epoll, wake;
 };
 

@@ -321,11 +321,11 @@ void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
 ddl__pulse ddl__engine_pulse(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    ddl__pulse pulse = {.status =
-                            (ddl_status)atomic_load_explicit(&engine->failure,
-                                                             memory_order_relaxed),
-                        .pending = engine->admitted - engine->finished,
-                        .finished = engine->finished};
+    ddl__pulse pulse = {
+        .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
+        .pending = engine->admitted - engine->finished,
+        .finished = engine->finished,
+        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed)};
     if (pulse.status != DDL_OK)
         snprintf(pulse.text, sizeof pulse.text, "%s", engine->message);
     pthread_mutex_unlock(&engine->lock);
