@@ -244,6 +244,31 @@ DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
  * number in *count. ranks may be NULL when capacity is 0. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
+/* How the comm goes, as JSON: what waits and for how long, who has not come to it ("missing"), and
+ * for each member whether it is alive and what it was last in. Also of a dead comm. Writes at most
+ * `capacity` bytes with a NUL and stores the length without it in *length; with too small a capacity
+ * returns DDL_EINVAL and still stores the length. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_report(ddl_comm *comm, char *buffer, size_t capacity, size_t *length);
+
+/* The last 1024 operations and messages of the comm with their times, in the trace event format of
+ * Chrome and Perfetto; times are the system's clock in microseconds. Otherwise as ddl_comm_report.
+ * When $DDL_TRACE_DIR names a folder, a comm that dies leaves the same there as a file. */
+DDL_API ddl_status ddl_comm_trace(ddl_comm *comm, char *buffer, size_t capacity, size_t *length);
+
+/* What ddl_comm_counters tells. */
+typedef struct ddl_counters {
+    uint32_t struct_size; /* set by the caller: so much is filled in */
+    uint32_t reserved;
+    uint64_t operations;   /* and messages, that have succeeded; one is the comm's own */
+    uint64_t bytes;        /* count times element size of those */
+    uint64_t pending;      /* submitted and not complete */
+    uint64_t deaths;       /* members that were noticed to be dead */
+    uint64_t detection_ns; /* the longest that one was silent before */
+} ddl_counters;
+
+/* Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_counters(ddl_comm *comm, ddl_counters *counters);
+
 /* A comm of the members that give the same color, ranked by key, then by their rank in `comm`. A
  * negative color takes part but joins none: *part is then NULL. An operation of `comm` in the order
  * of submission: all members must call it. config may be NULL; its epoch and links as for

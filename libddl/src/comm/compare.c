@@ -197,17 +197,22 @@ static bool find_leaver(ddl__control *c, const ddl__signature *own)
 /* ---------------------------------------------------------------------------------------- stalls
  */
 
+bool ddl__is_late(const ddl__control *c, int rank, const ddl__signature *own)
+{
+    const ddl__member *member = &c->members[rank];
+    return rank != c->rank && member->fate == DDL__ALIVE &&
+           before(sequence_of(&member->position.last), sequence_of(own));
+}
+
 typedef struct lateness {
     const ddl__control *control;
-    uint32_t sequence;
+    const ddl__signature *own;
 } lateness;
 
 static bool is_late(const void *context, int rank)
 {
     const lateness *l = context;
-    const ddl__member *member = &l->control->members[rank];
-    return rank != l->control->rank && member->fate == DDL__ALIVE &&
-           before(sequence_of(&member->position.last), l->sequence);
+    return ddl__is_late(l->control, rank, l->own);
 }
 
 /* What the late ones do, as long as there is room. */
@@ -229,13 +234,13 @@ static void describe_late(const lateness *l, char *text, size_t size)
 
 static void warn(const ddl__control *c, const ddl__record *record, int64_t now)
 {
-    lateness late = {c, sequence_of(&record->signature)};
+    lateness late = {c, &record->signature};
     char ranks[200], what[600], operation[DDL__CALL_MAX];
     int n = ddl__list_ranks(ranks, sizeof ranks, c->size, is_late, &late);
     describe_late(&late, what, sizeof what);
     ddl__describe_whole(operation, sizeof operation, &record->signature);
     ddl__log(DDL__WARN, "%s: %s as operation %u has waited for %.1f s: %s%s%s", c->names[c->rank],
-             operation, late.sequence, (double)(now - record->started) * 1e-9,
+             operation, sequence_of(late.own), (double)(now - record->started) * 1e-9,
              n ? ranks : "all ranks", n ? " not there yet" : " have called it", what);
 }
 

@@ -170,6 +170,7 @@ static void free_control(ddl__control *c)
 {
     for (int i = 0; c->members && i < c->size; i++)
         ddl__wire_close(&c->members[i].wire);
+    free(c->trace_dir);
     free(c->members);
     free(c);
 }
@@ -190,7 +191,7 @@ ddl_status ddl__control_open(const ddl__control_config *config, ddl__control **o
     c->size = config->size;
     c->names = config->names;
     c->limits = config->limits;
-    c->mourned = -1;
+    c->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
     for (int i = 0; i < c->size; i++)
         c->members[i].wire.fd = -1;
     ddl_status status = DDL_OK;

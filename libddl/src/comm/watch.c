@@ -252,6 +252,7 @@ void ddl__control_announce(ddl__control *c)
     if (pulse.status == DDL_OK || c->announced)
         return;
     c->announced = true;
+    ddl__trace_leave(c);
     struct {
         int32_t status;
         char text[DDL__MESSAGE_MAX];

@@ -78,6 +78,7 @@ struct ddl__control {
     uint64_t serial;
     ddl__watch *watch;
     ddl__control_config config;
+    char *trace_dir; /* or NULL */
     ddl__engine *engine;
     int rank, size;
     char *const *names;
@@ -141,9 +142,17 @@ void ddl__compare_asked(ddl__control *control, int from, const unsigned char *co
 void ddl__compare_answered(ddl__control *control, int from, const unsigned char *content,
                            size_t bytes);
 
+/* Whether a member that is alive has not come to our operation. */
+bool ddl__is_late(const ddl__control *control, int rank, const ddl__signature *own);
+
 /* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
                     const void *context);
+
+/* ---- black_box.c ---- */
+
+/* Under the lock: leave the flight record in the folder for it, if there is one. */
+void ddl__trace_leave(const ddl__control *control);
 
 /* ---- watch.c ---- */
 

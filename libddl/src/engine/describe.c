@@ -118,6 +118,16 @@ void ddl__describe_signature(char *text, size_t size, const ddl__signature *sign
     snprintf(text, size, "%s as operation %u", operation, (unsigned)(signature->words[0] >> 32));
 }
 
+ddl__call ddl__call_of(const ddl__signature *signature)
+{
+    uint64_t a = signature->words[0], b = signature->words[1];
+    return (ddl__call){.kind = (ddl__kind)(a >> 16 & 0xff),
+                       .dtype = (ddl_dtype)(a >> 8 & 0xff),
+                       .op = (ddl_op)(a & 0xff),
+                       .root = (int16_t)(b >> COUNT_BITS),
+                       .count = (int64_t)(b & COUNT)};
+}
+
 void ddl__describe_call(char *text, size_t size, const ddl__call *call)
 {
     char peer[24] = "any rank";

@@ -29,6 +29,9 @@ void ddl__describe_whole(char *text, size_t size, const ddl__signature *signatur
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
 
+/* What a signature says of a call: kind, dtype, count, op and root. */
+ddl__call ddl__call_of(const ddl__signature *signature);
+
 /* "receive(f32, 100, from any rank, tag 7)": a message. */
 void ddl__describe_call(char *text, size_t size, const ddl__call *call);
 

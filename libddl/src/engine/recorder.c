@@ -52,6 +52,11 @@ void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status, 
     SET(r->bytes, OWN(r->bytes) + work->call.count * (int64_t)work->element);
 }
 
+uint64_t ddl__record_count(const ddl__recorder *r)
+{
+    return GET(r->next);
+}
+
 bool ddl__record_read(const ddl__recorder *r, uint64_t number, ddl__record *to)
 {
     const ddl__slot *slot = &r->slots[number % DDL__RECORDS];

@@ -57,7 +57,10 @@ void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__lane lane,
 void ddl__record_end(ddl__recorder *recorder, const ddl_work *work, ddl_status status,
                      int64_t ended);
 
-/* The record of this number; false when it is none, or overwritten. Any thread, as the next two. */
+/* How many have begun so far: the number of the next. Any thread, as the next three. */
+uint64_t ddl__record_count(const ddl__recorder *recorder);
+
+/* The record of this number; false when it is none, or overwritten. */
 bool ddl__record_read(const ddl__recorder *recorder, uint64_t number, ddl__record *to);
 
 /* The last operation by order that has started; the one of this sequence. */
