@@ -59,6 +59,7 @@ typedef enum ddl_status {
     DDL_EMISMATCH = -41, /* members called different operations; the message says which */
     DDL_EABORTED = -42,  /* a member called ddl_comm_abort; the message holds its reason */
     DDL_EEXPIRED = -43,  /* an operation ran past its own time limit */
+    DDL_EMINORITY = -44, /* ddl_comm_shrink: the others go on without this rank */
 
     /* The library itself is wrong. Report it. */
     DDL_EINTERNAL = -60
@@ -243,6 +244,17 @@ DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
 /* The members known to be dead, by their ranks in ascending order: up to capacity into ranks, their
  * number in *count. ranks may be NULL when capacity is 0. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
+
+/* Go on without the dead: a comm of the members of this dead comm that are alive, in their order. All
+ * of those must call it; they agree on one list, in which nobody is who was found dead. No process
+ * starts anew, the endpoints live on, and also aborted comms can be begun anew so. Members that die
+ * meanwhile are left out; one that dies at the very end is in the new comm, which is then dead
+ * already. DDL_EMINORITY: this rank is not among those who go on, since the others have given it up,
+ * or since more than half of those who may be alive are out of reach (of two halves, the one with
+ * the lowest rank goes on). DDL_ESTATE: the comm is alive. config may be NULL; what it leaves at 0 is
+ * as in `comm`. Blocks at most config->timeout_ms. *next is owned by the caller and lives
+ * independently of `comm`, which is still to be destroyed. Thread-safe. */
+DDL_API ddl_status ddl_comm_shrink(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **next);
 
 /* How the comm goes, as JSON: what waits and for how long, who has not come to it ("missing"), and
  * for each member whether it is alive and what it was last in. Also of a dead comm. Writes at most

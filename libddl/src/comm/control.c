@@ -168,8 +168,11 @@ static ddl_status receive_all(ddl__control *c)
 
 static void free_control(ddl__control *c)
 {
-    for (int i = 0; c->members && i < c->size; i++)
+    for (int i = 0; i < c->size; i++) {
         ddl__wire_close(&c->members[i].wire);
+        free(c->members[i].accused);
+        free(c->members[i].verdict);
+    }
     free(c->trace_dir);
     free(c->members);
     free(c);

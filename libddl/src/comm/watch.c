@@ -133,6 +133,19 @@ static void be_told(ddl__control *c, int from, const unsigned char *content, siz
         ddl__control_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
 }
 
+/* It goes on without us; so we without it. */
+static void be_expelled(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+{
+    ddl__member *member = &c->members[from];
+    member->against_us = true;
+    if (member->fate == DDL__ALIVE) {
+        member->fate = DDL__SILENT;
+        snprintf(member->cause, sizeof member->cause, "it has given up rank %d", c->rank);
+    }
+    ddl__control_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank], c->names[from],
+                     (int)bytes, (const char *)content);
+}
+
 static void note_position(ddl__member *member, const unsigned char *content, size_t bytes)
 {
     if (bytes == sizeof member->position)
@@ -154,16 +167,12 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
         }
         break;
     case DDL__DEAD: be_told(c, h->from, content, bytes); break;
-    case DDL__EXPEL:
-        c->expelled = true;
-        ddl__control_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank],
-                         c->names[h->from], (int)bytes, (const char *)content);
-        break;
+    case DDL__EXPEL: be_expelled(c, h->from, content, bytes); break;
     case DDL__ASK: ddl__compare_asked(c, h->from, content, bytes); break;
     case DDL__ANSWER: ddl__compare_answered(c, h->from, content, bytes); break;
     case DDL__JOIN:
     case DDL__VERDICT:
-    case DDL__DONE: break;
+    case DDL__DONE: ddl__shrink_heard(c, h->from, word, content, bytes); break;
     }
     pthread_cond_broadcast(&c->watch->changed);
 }
@@ -184,7 +193,7 @@ static bool attend_member(ddl__control *c, int rank)
     } else if (member->fate == DDL__ALIVE) {
         bury(c, rank, DDL__SILENT, "%s", strerror(error));
         expel(c, rank);
-    } else if (member->fate == DDL__SILENT && ended) {
+    } else if (member->fate == DDL__SILENT && ended && !member->against_us) {
         member->fate = DDL__KILLED; /* so it was right */
     }
     ddl__wire_close(&member->wire);

@@ -67,10 +67,17 @@ typedef struct ddl__member {
     ddl__wire wire;
     ddl__fate fate;
     bool suspect;
-    int64_t silent; /* for so many nanoseconds */
-    char cause[96]; /* of a fate other than alive */
+    bool against_us; /* it counts us as dead: its own end proves nothing about who goes on */
+    int64_t silent;  /* for so many nanoseconds */
+    char cause[96];  /* of a fate other than alive */
     ddl__position position;
     ddl__answer answer;
+
+    /* What it has said while the comm was shrunk: the last attempts that it joined, decided, has
+     * created and has seen created by all; whom it follows and accuses, and who goes on. */
+    uint32_t joined, decided, done, committed;
+    int leader;
+    unsigned char *accused, *verdict; /* sets of ranks */
 } ddl__member;
 
 struct ddl__control {
@@ -88,7 +95,8 @@ struct ddl__control {
     int64_t last_beat, next_beat;
     bool urgent;    /* words are read as they come */
     bool announced; /* the comm's death, to the members */
-    bool expelled;  /* the others have given us up */
+    bool shrinking;
+    uint32_t attempt; /* the last one of shrinking */
 
     /* The first process that ended without a goodbye. */
     int mourned; /* rank, or -1 */
@@ -148,6 +156,12 @@ bool ddl__is_late(const ddl__control *control, int rank, const ddl__signature *o
 /* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
                     const void *context);
+
+/* ---- shrink.c ---- */
+
+/* Under the lock: a member has said JOIN, VERDICT or DONE. */
+void ddl__shrink_heard(ddl__control *control, int from, ddl__word word,
+                       const unsigned char *content, size_t bytes);
 
 /* ---- black_box.c ---- */
 
