@@ -149,7 +149,7 @@ static ddl__lane lane_of(const ddl__engine *engine, const ddl__stream *stream)
 static bool was_short(const ddl__engine *engine, const ddl_work *work)
 {
     enum { TURNS = 64 };
-    return work->plan->waves == 1 && engine->patience.turns < TURNS && work->record % 16;
+    return work->plan->waves == 1 && engine->patience.turns < TURNS && work->record % DDL__MEASURED;
 }
 
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)

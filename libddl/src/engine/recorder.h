@@ -6,7 +6,7 @@
  * end and the status, is one store each.
  *
  * Reading a clock takes a good part of the time of the shortest operations, so the end of those is
- * not measured, but for every sixteenth: they carry DDL__SHORT instead. */
+ * not measured, but for one of DDL__MEASURED: they carry DDL__SHORT instead. */
 #ifndef DDL_ENGINE_RECORDER_H
 #define DDL_ENGINE_RECORDER_H
 
@@ -14,6 +14,7 @@
 
 enum {
     DDL__RECORDS = 1024,
+    DDL__MEASURED = 64,
     DDL__SHORT = 1 /* in place of an end: soon after the start, not measured */
 };
 
