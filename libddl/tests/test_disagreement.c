@@ -116,7 +116,7 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
             if (argc > 1 && strcmp(argv[1], tests[t].name))

@@ -73,7 +73,7 @@ static int two_die(ddl_comm *comm)
     return go_on(comm, SIZE - 2);
 }
 
-/* While the others wait for it to shrink. */
+/* While the others wait for it to shrink, longer than a silence may last. */
 static int dies_in_between(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
@@ -82,7 +82,7 @@ static int dies_in_between(ddl_comm *comm)
         kill(getpid(), SIGKILL);
     if (origin == 0) {
         fail_once(comm);
-        usleep(300000);
+        usleep(1500000);
         kill(getpid(), SIGKILL);
     }
     return go_on(comm, SIZE - 2);
@@ -129,8 +129,10 @@ static int aborted(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
     OK(ddl_barrier(comm, NULL, NULL));
-    if (origin == 2)
+    if (origin == 2) {
+        usleep(100000); /* until all are through the barrier */
         OK(ddl_comm_abort(comm, "again"));
+    }
     while (ddl_barrier(comm, NULL, NULL) == DDL_OK)
         ;
     ddl_comm *next;
@@ -227,7 +229,7 @@ static void run(unsigned t, uint32_t links)
 int main(int argc, char **argv)
 {
     int times = argc > 2 ? atoi(argv[2]) : 4;
-    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     setenv("DDL_DEAD_MS", "1000", 1);
     for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {

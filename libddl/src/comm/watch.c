@@ -177,14 +177,18 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
     pthread_cond_broadcast(&c->watch->changed);
 }
 
-/* Take in what a member has said; whether that was anything. */
-static bool attend_member(ddl__control *c, int rank)
+/* Take in what a member has said. */
+static void attend_member(ddl__control *c, int rank)
 {
     ddl__member *member = &c->members[rank];
     hearing h = {c, rank};
-    bool heard = ddl__wire_receive(&member->wire, hear, &h);
+    if (ddl__wire_receive(&member->wire, hear, &h)) {
+        member->silent = 0;
+        member->heard = true;
+        member->suspect = false;
+    }
     if (member->wire.fd < 0 || member->wire.state == DDL__WIRE_OPEN)
-        return heard;
+        return;
     int error = member->wire.error;
     bool ended = member->wire.state == DDL__WIRE_ENDED;
     if (member->fate == DDL__ALIVE && ended) {
@@ -197,7 +201,6 @@ static bool attend_member(ddl__control *c, int rank)
         member->fate = DDL__KILLED; /* so it was right */
     }
     ddl__wire_close(&member->wire);
-    return heard;
 }
 
 /* ----------------------------------------------------------------------------------- heartbeats */
@@ -241,15 +244,12 @@ static void beat(ddl__control *c, int64_t now)
         ddl__member *member = &c->members[i];
         if (member->wire.fd < 0)
             continue;
-        bool heard = attend_member(c, i);
+        attend_member(c, i);
         if (member->fate != DDL__ALIVE)
             continue;
-        if (heard) {
-            member->silent = 0;
-            member->suspect = false;
-        } else {
+        if (!member->heard)
             judge_silence(c, i, elapsed < most ? elapsed : most);
-        }
+        member->heard = false;
         if (ddl__wire_flush(&member->wire))
             ddl__wire_send(&member->wire, DDL__BEAT, &own, sizeof own);
     }

@@ -66,6 +66,7 @@ typedef struct ddl__stall {
 typedef struct ddl__member {
     ddl__wire wire;
     ddl__fate fate;
+    bool heard; /* something, since the last heartbeat */
     bool suspect;
     bool against_us; /* it counts us as dead: its own end proves nothing about who goes on */
     int64_t silent;  /* for so many nanoseconds */
