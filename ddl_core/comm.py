@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -9,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
 from ddl_core import arguments, forks
 from ddl_core import config as configs
@@ -135,6 +136,67 @@ class Comm(QuickOperations):
         twin = self._derive(lib.ddl_comm_duplicate, configs.native(config))
         assert twin is not None
         return twin
+
+    # ---- failures, and what the comm says about itself ----
+
+    def shrink(self, config: Config | None = None) -> Comm:
+        """A comm of the members of this dead one that are alive, in their order; all of them call
+        it. They agree on one list, no process starts anew, and what is dead is left out. The way to
+        go on after PeerLost, and to begin anew after Aborted or Mismatch.
+
+        Waits for the others at most config.timeout; what the config leaves out is as here.
+        Raises Minority when this rank is not among those who go on: they have given it up, or more
+        than half of those who may be alive are out of its reach. InvalidState while the comm is
+        alive. This comm is still to be closed.
+        """
+        own = configs.native(config)
+        following = self._derive(lib.ddl_comm_shrink, own)
+        assert following is not None
+        # It takes our place: it must neither end with us nor keep us.
+        following._owns_endpoint, self._owns_endpoint = self._owns_endpoint, False
+        following._parent = self._parent
+        return following
+
+    def failed(self) -> list[int]:
+        """The ranks known to be dead, in ascending order."""
+        ranks, count = ffi.new("int[]", self.size), ffi.new("int *")
+        with self._held() as handle:
+            check(lib.ddl_comm_failed(handle, ranks, self.size, count))
+        return list(ranks[0 : count[0]])
+
+    def report(self) -> dict[str, Any]:
+        """How the comm goes: `pending` operations with how long they have waited, the ranks that
+        are `missing` from them, and for all `members` whether they are alive and what they were
+        last in. Also of a dead comm, at any time and from any thread; does not block."""
+        return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
+
+    def trace(self) -> dict[str, Any]:
+        """The last 1024 operations and messages with their times, as a trace for Chrome's tracing
+        and Perfetto once it is written by json.dump. Times are microseconds of the system's clock,
+        so that the events of several ranks can be joined."""
+        return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_trace)))
+
+    def counters(self) -> dict[str, int]:
+        """`operations` (with messages) that have succeeded and their `bytes`; works that are
+        `pending`; `deaths` of members that were noticed, and `detection_ns`, the longest that one
+        was silent before."""
+        native = ffi.new("ddl_counters *", {"struct_size": ffi.sizeof("ddl_counters")})
+        with self._held() as handle:
+            check(lib.ddl_comm_counters(handle, native))
+        names = ("operations", "bytes", "pending", "deaths", "detection_ns")
+        return {name: int(getattr(native, name)) for name in names}
+
+    def _text(self, function: Any) -> str:
+        """What a function that fills a buffer has to say; it may grow from one call to the next."""
+        capacity, length = 4096, ffi.new("size_t *")
+        while True:
+            buffer = ffi.new("char[]", capacity)
+            with self._held() as handle:
+                status = function(handle, buffer, capacity, length)
+            if length[0] < capacity:
+                check(status)
+                return bytes(ffi.buffer(buffer, length[0])).decode()
+            capacity = 2 * int(length[0])
 
     # ---- completion ----
 

@@ -27,6 +27,14 @@ class Config:
     operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer
                         kills the comm
     segment_bytes       the granularity of pipelining; 0: chosen
+    heartbeat           seconds; so often members tell each other that they are alive, whatever
+                        their program does, also while it holds the GIL. Equal on all members;
+                        None: DDL_HEARTBEAT_MS, else 0.1
+    suspect             seconds of silence after which a member is warned of; None: DDL_SUSPECT_MS,
+                        else 1; math.inf: never. The same holds for:
+    dead                after which it is dead, at least three heartbeats; DDL_DEAD_MS, else 3
+    stall_warn          seconds of waiting for others after which an operation is warned of;
+                        DDL_STALL_WARN_MS, else 10
     """
 
     links: Iterable[str] | None = None
@@ -35,6 +43,10 @@ class Config:
     timeout: float | None = None
     operation_timeout: float | None = None
     segment_bytes: int = 0
+    heartbeat: float | None = None
+    suspect: float | None = None
+    dead: float | None = None
+    stall_warn: float | None = None
 
     def fields(self) -> dict[str, int]:
         """The fields of ddl_comm_config, but struct_size. InvalidArgument names a wrong value."""
@@ -45,6 +57,10 @@ class Config:
             "timeout_ms": milliseconds(self.timeout, "timeout"),
             "operation_timeout_ms": milliseconds(self.operation_timeout, "operation_timeout"),
             "segment_bytes": integer(self.segment_bytes, "segment_bytes", 0, 2**64 - 1),
+            "heartbeat_ms": milliseconds(self.heartbeat, "heartbeat"),
+            "suspect_ms": _milliseconds_or_never(self.suspect, "suspect"),
+            "dead_ms": _milliseconds_or_never(self.dead, "dead"),
+            "stall_warn_ms": _milliseconds_or_never(self.stall_warn, "stall_warn"),
         }
 
 
@@ -85,3 +101,7 @@ def milliseconds(seconds: SupportsFloat | None, argument: str) -> int:
     if not 0 < value < 1e12:
         raise InvalidArgument(f"{argument}: {seconds} is not a positive number of seconds")
     return math.ceil(value * 1000)
+
+
+def _milliseconds_or_never(seconds: SupportsFloat | None, argument: str) -> int:
+    return -1 if seconds == math.inf else milliseconds(seconds, argument)

@@ -111,6 +111,12 @@ class Expired(CommDead, TimeoutError):
     status = -43
 
 
+class Minority(CommDead):
+    """From Comm.shrink: the others go on without this rank."""
+
+    status = -44
+
+
 class InternalError(DdlError, RuntimeError):
     """libddl itself is wrong. Report it."""
 
@@ -122,7 +128,7 @@ BY_STATUS: dict[int, type[DdlError]] = {
     for cls in (
         *(InvalidArgument, InvalidState, Unsupported),
         *(TimedOut, OutOfMemory, Unreachable, Refused, SystemRefused),
-        *(PeerLost, Mismatch, Aborted, Expired),
+        *(PeerLost, Mismatch, Aborted, Expired, Minority),
         InternalError,
     )
 }

@@ -25,6 +25,7 @@ VALUE(DDL_EPEER, -40);
 VALUE(DDL_EMISMATCH, -41);
 VALUE(DDL_EABORTED, -42);
 VALUE(DDL_EEXPIRED, -43);
+VALUE(DDL_EMINORITY, -44);
 VALUE(DDL_EINTERNAL, -60);
 
 VALUE(DDL_BOOL, 1);
@@ -83,7 +84,20 @@ FIELD(ddl_comm_config, epoch, 16, 8);
 FIELD(ddl_comm_config, timeout_ms, 24, 8);
 FIELD(ddl_comm_config, operation_timeout_ms, 32, 8);
 FIELD(ddl_comm_config, segment_bytes, 40, 8);
-SIZE(ddl_comm_config, 48);
+FIELD(ddl_comm_config, heartbeat_ms, 48, 8);
+FIELD(ddl_comm_config, suspect_ms, 56, 8);
+FIELD(ddl_comm_config, dead_ms, 64, 8);
+FIELD(ddl_comm_config, stall_warn_ms, 72, 8);
+SIZE(ddl_comm_config, 80);
+
+FIELD(ddl_counters, struct_size, 0, 4);
+FIELD(ddl_counters, reserved, 4, 4);
+FIELD(ddl_counters, operations, 8, 8);
+FIELD(ddl_counters, bytes, 16, 8);
+FIELD(ddl_counters, pending, 24, 8);
+FIELD(ddl_counters, deaths, 32, 8);
+FIELD(ddl_counters, detection_ns, 40, 8);
+SIZE(ddl_counters, 48);
 
 FIELD(ddl_options, struct_size, 0, 4);
 FIELD(ddl_options, memory, 4, 4);

@@ -24,7 +24,7 @@ def concrete(cls: type[errors.DdlError]) -> list[type[errors.DdlError]]:
 
 
 def test_header_was_read() -> None:
-    assert len(STATUSES) == 13
+    assert len(STATUSES) == 14
     assert STATUSES["DDL_EINVAL"] == -1
 
 

@@ -59,6 +59,7 @@ typedef enum ddl_status {
     DDL_EMISMATCH = -41, /* members called different operations; the message says which */
     DDL_EABORTED = -42,  /* a member called ddl_comm_abort; the message holds its reason */
     DDL_EEXPIRED = -43,  /* an operation ran past its own time limit */
+    DDL_EMINORITY = -44, /* ddl_comm_shrink: the others go on without this rank */
 
     /* The library itself is wrong. Report it. */
     DDL_EINTERNAL = -60
@@ -161,6 +162,14 @@ typedef struct ddl_comm_config {
     int64_t timeout_ms;           /* creation; 0: 5 minutes */
     int64_t operation_timeout_ms; /* each operation's own limit; 0: 30 minutes */
     uint64_t segment_bytes;       /* pipeline granularity; 0: chosen. Equal on all members */
+
+    /* Members tell each other that they are alive, every so often, whatever their program does: see
+     * "Failures" below. 0: $DDL_HEARTBEAT_MS, _SUSPECT_MS, _DEAD_MS and _STALL_WARN_MS, else 100,
+     * 1000, 3000 and 10000. Negative: never (not for heartbeat_ms). */
+    int64_t heartbeat_ms;  /* equal on all members */
+    int64_t suspect_ms;    /* a member silent for so long is warned of */
+    int64_t dead_ms;       /* and for so long, is dead; at least three heartbeats */
+    int64_t stall_warn_ms; /* an operation that waits longer for others is warned of */
 } ddl_comm_config;
 
 /* How one operation runs. */
@@ -231,6 +240,46 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
 /* DDL_OK while the comm works, else the first error that killed it, its message then in
  * ddl_last_error. Sticky. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
+
+/* The members known to be dead, by their ranks in ascending order: up to capacity into ranks, their
+ * number in *count. ranks may be NULL when capacity is 0. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
+
+/* Go on without the dead: a comm of the members of this dead comm that are alive, in their order. All
+ * of those must call it; they agree on one list, in which nobody is who was found dead. No process
+ * starts anew, the endpoints live on, and also aborted comms can be begun anew so. Members that die
+ * meanwhile are left out; one that dies at the very end is in the new comm, which is then dead
+ * already. DDL_EMINORITY: this rank is not among those who go on, since the others have given it up,
+ * or since more than half of those who may be alive are out of reach (of two halves, the one with
+ * the lowest rank goes on). DDL_ESTATE: the comm is alive. config may be NULL; what it leaves at 0 is
+ * as in `comm`. Blocks at most config->timeout_ms. *next is owned by the caller and lives
+ * independently of `comm`, which is still to be destroyed. Thread-safe. */
+DDL_API ddl_status ddl_comm_shrink(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **next);
+
+/* How the comm goes, as JSON: what waits and for how long, who has not come to it ("missing"), and
+ * for each member whether it is alive and what it was last in. Also of a dead comm. Writes at most
+ * `capacity` bytes with a NUL and stores the length without it in *length; with too small a capacity
+ * returns DDL_EINVAL and still stores the length. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_report(ddl_comm *comm, char *buffer, size_t capacity, size_t *length);
+
+/* The last 1024 operations and messages of the comm with their times, in the trace event format of
+ * Chrome and Perfetto; times are the system's clock in microseconds. Otherwise as ddl_comm_report.
+ * When $DDL_TRACE_DIR names a folder, a comm that dies leaves the same there as a file. */
+DDL_API ddl_status ddl_comm_trace(ddl_comm *comm, char *buffer, size_t capacity, size_t *length);
+
+/* What ddl_comm_counters tells. */
+typedef struct ddl_counters {
+    uint32_t struct_size; /* set by the caller: so much is filled in */
+    uint32_t reserved;
+    uint64_t operations;   /* and messages, that have succeeded; one is the comm's own */
+    uint64_t bytes;        /* count times element size of those */
+    uint64_t pending;      /* submitted and not complete */
+    uint64_t deaths;       /* members that were noticed to be dead */
+    uint64_t detection_ns; /* the longest that one was silent before */
+} ddl_counters;
+
+/* Thread-safe. Does not block. */
+DDL_API ddl_status ddl_comm_counters(ddl_comm *comm, ddl_counters *counters);
 
 /* A comm of the members that give the same color, ranked by key, then by their rank in `comm`. A
  * negative color takes part but joins none: *part is then NULL. An operation of `comm` in the order

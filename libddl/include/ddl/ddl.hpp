@@ -162,6 +162,13 @@ struct Options : ddl_options {
     }
 };
 
+struct Counters : ddl_counters {
+    Counters() : ddl_counters()
+    {
+        struct_size = sizeof(ddl_counters);
+    }
+};
+
 /* One asynchronous operation. Its destructor waits until it is complete, for its buffers may go
  * next; the result is lost then: ask for it with wait or test. */
 class Work
@@ -309,6 +316,42 @@ class Comm
         ddl_comm *twin = nullptr;
         detail::check(ddl_comm_duplicate(get(), &config, &twin));
         return Comm(twin);
+    }
+
+    /* A comm of those who are alive, when this one is dead. */
+    Comm shrink(const CommConfig &config = CommConfig())
+    {
+        ddl_comm *next = nullptr;
+        detail::check(ddl_comm_shrink(get(), &config, &next));
+        return Comm(next);
+    }
+
+    /* The ranks known to be dead. */
+    std::vector<int> failed() const
+    {
+        std::vector<int> ranks(static_cast<std::size_t>(size()));
+        int n = 0;
+        detail::check(ddl_comm_failed(get(), ranks.data(), size(), &n));
+        ranks.resize(static_cast<std::size_t>(n));
+        return ranks;
+    }
+
+    /* As JSON: how the comm goes, and what its last operations were. */
+    std::string report() const
+    {
+        return text(ddl_comm_report);
+    }
+
+    std::string trace() const
+    {
+        return text(ddl_comm_trace);
+    }
+
+    Counters counters() const
+    {
+        Counters counters;
+        detail::check(ddl_comm_counters(get(), &counters));
+        return counters;
     }
 
     int fd()
@@ -585,6 +628,20 @@ class Comm
     }
 
   private:
+    /* Its length may grow from one call to the next. */
+    std::string text(ddl_status (*write)(ddl_comm *, char *, std::size_t, std::size_t *)) const
+    {
+        std::string words(4096, '\0');
+        std::size_t length = 0;
+        ddl_status status;
+        while ((status = write(get(), &words[0], words.size(), &length)) == DDL_EINVAL &&
+               length >= words.size())
+            words.resize(2 * length);
+        detail::check(status);
+        words.resize(length);
+        return words;
+    }
+
     /* `call` with this comm in front and no work, hence blocking, at its end. */
     template <class Call, class... Arguments> void run(Call call, Arguments... arguments)
     {

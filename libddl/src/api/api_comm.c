@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
+#include "comm/shrink.h"
 
 const char *ddl_strerror(ddl_status status)
 {
@@ -116,14 +117,20 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
 }
 
 /* What the comms made from a comm have in common. */
-static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
+static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {
     ddl_status status = ddl__check_comm(parent);
     if (status == DDL_OK && !out)
         status = ddl__fail(DDL_EINVAL, "no place for the new comm: the pointer is NULL");
-    if (status == DDL_OK)
-        status = take_config(own, config);
+    return status == DDL_OK ? take_config(own, config) : status;
+}
+
+/* And those of a living one. */
+static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
+                               const ddl_comm_config *config)
+{
+    ddl_status status = check_source(parent, out, own, config);
     return status == DDL_OK ? ddl__engine_status(parent->engine) : status;
 }
 
@@ -154,6 +161,13 @@ ddl_status ddl_comm_duplicate(ddl_comm *comm, const ddl_comm_config *config, ddl
     ddl_comm_config own;
     ddl_status status = check_parent(comm, twin, &own, config);
     return status == DDL_OK ? ddl__comm_duplicate(comm, &own, twin) : status;
+}
+
+ddl_status ddl_comm_shrink(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **next)
+{
+    ddl_comm_config own;
+    ddl_status status = check_source(comm, next, &own, config);
+    return status == DDL_OK ? ddl__comm_shrink(comm, &own, next) : status;
 }
 
 ddl_status ddl_comm_fd(ddl_comm *comm, int *fd)

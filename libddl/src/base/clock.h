@@ -15,11 +15,16 @@ static inline int64_t ddl__now(void)
 /* The moment timeout_ms from now; never for a negative one. */
 #define DDL__NEVER INT64_MAX
 
-static inline int64_t ddl__deadline(int64_t timeout_ms)
+static inline int64_t ddl__deadline_after(int64_t now, int64_t timeout_ms)
 {
     if (timeout_ms < 0 || timeout_ms > INT64_MAX / 4000000)
         return DDL__NEVER;
-    return ddl__now() + timeout_ms * 1000000;
+    return now + timeout_ms * 1000000;
+}
+
+static inline int64_t ddl__deadline(int64_t timeout_ms)
+{
+    return ddl__deadline_after(ddl__now(), timeout_ms);
 }
 
 #endif

@@ -128,6 +128,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
 /* What has to be equal on all members. */
 typedef struct settings {
     uint64_t segment_bytes;
+    int64_t heartbeat_ms;
     ddl__layout layout;
 } settings;
 
@@ -139,6 +140,10 @@ static ddl_status compare(const ddl_comm *comm, const void *row, const char *nam
         return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
                          (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
                          (unsigned long long)theirs.segment_bytes, name);
+    if (theirs.heartbeat_ms != comm->config.heartbeat_ms)
+        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
+                         (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
+                         (long long)theirs.heartbeat_ms, name);
     return ddl__layout_compare(comm, &theirs.layout, name);
 }
 
@@ -146,7 +151,9 @@ static ddl_status compare(const ddl_comm *comm, const void *row, const char *nam
  * every comm. When it is complete, all members are here. */
 static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
 {
-    settings ours = {.segment_bytes = comm->segment_bytes, .layout = comm->layout};
+    settings ours = {.segment_bytes = comm->segment_bytes,
+                     .heartbeat_ms = comm->config.heartbeat_ms,
+                     .layout = comm->layout};
     size_t size = (size_t)comm->size, row = size + sizeof ours;
     unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
     if (!rows || !shared) {
@@ -177,6 +184,43 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     return status;
 }
 
+static int64_t nanoseconds(int64_t milliseconds)
+{
+    return milliseconds < 0 ? DDL__NEVER : milliseconds * 1000000;
+}
+
+/* All members are here: watch them from now on. */
+static ddl_status watch(ddl_comm *comm, ddl__digest id, int64_t deadline)
+{
+    if (comm->size == 1)
+        return DDL_OK;
+    const ddl_comm_config *config = &comm->config;
+    ddl__control_config control = {.endpoint = comm->endpoint,
+                                   .seat = comm->seat,
+                                   .engine = comm->engine,
+                                   .comm = id,
+                                   .addresses = comm->addresses,
+                                   .names = comm->names,
+                                   .rank = comm->rank,
+                                   .size = comm->size,
+                                   .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
+                                              .suspect = nanoseconds(config->suspect_ms),
+                                              .dead = nanoseconds(config->dead_ms),
+                                              .stall = nanoseconds(config->stall_warn_ms)},
+                                   .trace_dir = ddl__environment_trace_dir(),
+                                   .deadline = deadline};
+    return ddl__control_open(&control, &comm->control);
+}
+
+/* This member cannot create the comm: the others need not wait for it. */
+static void tell_failure(const ddl_comm *comm, ddl_status status)
+{
+    char text[DDL__MESSAGE_MAX];
+    snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
+             ddl__message());
+    ddl__engine_retract(comm->engine, status, text);
+}
+
 static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
                          const ddl_comm_config *config, int64_t deadline)
 {
@@ -184,6 +228,8 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     ddl_status status = kinds ? DDL_OK : ddl__environment_links(&kinds);
     if (status == DDL_OK)
         status = ddl__environment_layout(&comm->layout);
+    if (status == DDL_OK)
+        status = ddl__environment_limits(&comm->config);
     if (status != DDL_OK)
         return status;
     if (!(comm->names = name_ranks(addresses, comm->size)))
@@ -196,6 +242,10 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         status = connect_all(comm, id, addresses, kinds, deadline);
     if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
+    if (status == DDL_OK)
+        status = watch(comm, id, deadline);
+    if (status != DDL_OK && comm->engine)
+        tell_failure(comm, status);
     if (status != DDL_OK && counted)
         ddl__endpoint_uncount(comm->endpoint, list);
     return status;
@@ -245,6 +295,7 @@ void ddl__comm_destroy(ddl_comm *comm)
 {
     if (!comm)
         return;
+    ddl__control_close(comm->control);
     if (comm->seat)
         ddl__endpoint_leave(comm->endpoint, comm->seat);
     ddl__engine_destroy(comm->engine);

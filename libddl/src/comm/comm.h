@@ -4,6 +4,7 @@
 
 #include "comm/endpoint.h"
 #include "comm/layout.h"
+#include "comm/watch.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
@@ -11,6 +12,7 @@ struct ddl_comm {
     ddl_endpoint *endpoint;
     ddl__seat *seat;
     ddl__engine *engine;
+    ddl__control *control; /* NULL in a comm of one */
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;

@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "comm/watch.h"
 #include "net/shm.h"
 #include "net/socket.h"
 
@@ -92,6 +93,7 @@ struct ddl_endpoint {
     unsigned n_visitors;
     ddl__seat *seats;
     counter *counters;
+    ddl__watch *watch; /* NULL until there is a comm of several members */
 };
 
 /* ------------------------------------------------------------------------------------- visitors */
@@ -192,8 +194,9 @@ static const char *refusal(const ddl_endpoint *endpoint, const visitor *v)
     if (!ddl__digest_equal(hello->job, endpoint->job))
         return "another job: the secrets differ";
     bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
-    if (tcp == v->local ||
-        (!tcp && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
+    bool any = hello->door == DDL__DOOR_CONTROL;
+    if ((tcp == v->local && !any) ||
+        (!tcp && !any && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
         return "a wrong kind of connection";
     if (v->local && !same_user(v->guest.fd))
         return "another user";
@@ -513,6 +516,16 @@ ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint)
     return endpoint->job;
 }
 
+ddl__watch *ddl__endpoint_watch(ddl_endpoint *endpoint)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    if (!endpoint->watch)
+        endpoint->watch = ddl__watch_create();
+    ddl__watch *watch = endpoint->watch;
+    pthread_mutex_unlock(&endpoint->lock);
+    return watch;
+}
+
 static int listen_local(const ddl__digest *endpoint)
 {
     struct sockaddr_storage address;
@@ -596,6 +609,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
 {
     if (!endpoint)
         return;
+    ddl__watch_destroy(endpoint->watch);
     if (endpoint->started) {
         pthread_mutex_lock(&endpoint->lock);
         endpoint->stop = true;

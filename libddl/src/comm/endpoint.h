@@ -45,6 +45,9 @@ bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadli
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);
 void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__urgency urgency);
 
+/* The thread that watches the members of this endpoint's comms; NULL with the message set. */
+struct ddl__watch *ddl__endpoint_watch(ddl_endpoint *endpoint);
+
 /* Give the seat up. When it returns, the thread does not touch the engine any more. */
 void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat);
 

@@ -98,6 +98,51 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
     return read_options(layout);
 }
 
+static ddl_status milliseconds(const char *name, int64_t otherwise, int64_t *value)
+{
+    const char *text = getenv(name);
+    if (*value)
+        return DDL_OK;
+    *value = otherwise;
+    if (!text || !*text)
+        return DDL_OK;
+    char *end;
+    long long n = strtoll(text, &end, 10);
+    if (*end || n == 0 || n > INT32_MAX)
+        return ddl__fail(DDL_EINVAL,
+                         "%s=\"%s\" is not a number of milliseconds, or negative for never", name,
+                         text);
+    *value = n;
+    return DDL_OK;
+}
+
+ddl_status ddl__environment_limits(ddl_comm_config *config)
+{
+    enum { SHORTEST = 10, BEATS = 3 };
+    ddl_status status = milliseconds("DDL_HEARTBEAT_MS", 100, &config->heartbeat_ms);
+    if (status == DDL_OK)
+        status = milliseconds("DDL_SUSPECT_MS", 1000, &config->suspect_ms);
+    if (status == DDL_OK)
+        status = milliseconds("DDL_DEAD_MS", 3000, &config->dead_ms);
+    if (status == DDL_OK)
+        status = milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
+    if (status == DDL_OK && config->heartbeat_ms < SHORTEST)
+        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld, at least %d",
+                         (long long)config->heartbeat_ms, SHORTEST);
+    if (status == DDL_OK && config->dead_ms > 0 && config->dead_ms < BEATS * config->heartbeat_ms)
+        return ddl__fail(DDL_EINVAL,
+                         "dead_ms is %lld and heartbeat_ms %lld: silence must last for at least %d "
+                         "heartbeats",
+                         (long long)config->dead_ms, (long long)config->heartbeat_ms, BEATS);
+    return status;
+}
+
+const char *ddl__environment_trace_dir(void)
+{
+    const char *folder = getenv("DDL_TRACE_DIR");
+    return folder && *folder ? folder : NULL;
+}
+
 static ddl_status number(const char *name, int *value)
 {
     const char *text = getenv(name);

@@ -16,6 +16,14 @@ ddl_status ddl__environment_links(uint32_t *links);
  * DDL_EINVAL for an option, algorithm or number that is none, naming it. */
 ddl_status ddl__environment_layout(ddl__layout *layout);
 
+/* Put $DDL_HEARTBEAT_MS, $DDL_SUSPECT_MS, $DDL_DEAD_MS and $DDL_STALL_WARN_MS, or their defaults,
+ * in place of what is 0 in the config. DDL_EINVAL for what is no number, and for limits that do not
+ * fit together. */
+ddl_status ddl__environment_limits(ddl_comm_config *config);
+
+/* $DDL_TRACE_DIR, or NULL. */
+const char *ddl__environment_trace_dir(void);
+
 /* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; without the first, NULL, 0 and 1.
  */
 ddl_status ddl__environment_world(const char **url, int *rank, int *size);

@@ -17,6 +17,14 @@ static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *co
         child.operation_timeout_ms = parent->config.operation_timeout_ms;
     if (!child.segment_bytes)
         child.segment_bytes = parent->config.segment_bytes;
+    if (!child.heartbeat_ms)
+        child.heartbeat_ms = parent->config.heartbeat_ms;
+    if (!child.suspect_ms)
+        child.suspect_ms = parent->config.suspect_ms;
+    if (!child.dead_ms)
+        child.dead_ms = parent->config.dead_ms;
+    if (!child.stall_warn_ms)
+        child.stall_warn_ms = parent->config.stall_warn_ms;
     return child;
 }
 

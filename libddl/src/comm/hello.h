@@ -7,10 +7,17 @@
 #include "base/digest.h"
 #include "base/status.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 2 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 3 };
 
-/* How the connection is to be used. Over TCP a second one, for messages, follows the first. */
-enum { DDL__DOOR_TCP = 1, DDL__DOOR_SHM = 2, DDL__DOOR_INPROC = 3, DDL__DOOR_MESSAGES = 4 };
+/* How the connection is to be used. Over TCP a second one, for messages, follows the first. By the
+ * last kind members watch each other, over TCP or a unix socket. */
+enum {
+    DDL__DOOR_TCP = 1,
+    DDL__DOOR_SHM = 2,
+    DDL__DOOR_INPROC = 3,
+    DDL__DOOR_MESSAGES = 4,
+    DDL__DOOR_CONTROL = 5
+};
 
 typedef struct ddl__hello {
     uint32_t magic;

@@ -222,6 +222,8 @@ static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
         hello->from <= (uint32_t)m->rank || hello->from >= (uint32_t)m->size)
         return "its rank or size does not fit this comm";
     bool second = hello->door == DDL__DOOR_MESSAGES;
+    if (hello->door == DDL__DOOR_CONTROL)
+        return "nobody is to be watched yet";
     if (second && !m->links[hello->from])
         return "a second connection came without a first one";
     if (second ? m->messages[hello->from] : m->links[hello->from])

@@ -44,6 +44,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         finish_part(engine, work->group, status);
         return;
     }
+    engine->finished++;
     free(work->call.blocks);
     if (work->whole_of)
         release_group(work->whole_of);
@@ -82,14 +83,24 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
-    if (stream->current)
+    if (stream->current) {
+        ddl__record_end(&engine->recorder, stream->current, status, ddl__now());
         ddl__finish(engine, stream->current, status);
+    }
     stream->current = NULL;
     for (ddl_work *work; (work = ddl__stream_pop(stream));)
         ddl__finish(engine, work, status);
 }
 
 /* The reason that peers get begins with the status, so that they fail alike. */
+void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "%d %.240s", status, text);
+    ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
+    ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
+}
+
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
 {
     pthread_mutex_lock(&engine->lock);
@@ -99,10 +110,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         vsnprintf(engine->message, sizeof engine->message, format, args);
         va_end(args);
         atomic_store_explicit(&engine->failure, status, memory_order_release);
-        char reason[256];
-        snprintf(reason, sizeof reason, "%d %.240s", status, engine->message);
-        ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
-        ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
+        ddl__engine_retract(engine, status, engine->message);
         ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }
@@ -122,6 +130,5 @@ bool ddl__abort_is_due(const ddl__engine *engine)
 
 void ddl__carry_out_abort(ddl__engine *engine)
 {
-    ddl__fail_all(engine, DDL_EABORTED, "%s aborted: %s", engine->config.names[engine->config.rank],
-                  engine->abort_reason);
+    ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
 }

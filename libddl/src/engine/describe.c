@@ -64,7 +64,13 @@ static void add(char *text, size_t size, size_t *n, const char *format, ...)
     *n += more > 0 ? (size_t)more : 0;
 }
 
-void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature)
+bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other)
+{
+    uint64_t mask = one->words[0] & UNEVEN ? ~COUNT : ~(uint64_t)0;
+    return one->words[0] == other->words[0] && (one->words[1] & mask) == (other->words[1] & mask);
+}
+
+static void describe(char *text, size_t size, const ddl__signature *signature, bool whole)
 {
     uint64_t a = signature->words[0], b = signature->words[1];
     unsigned kind = a >> 16 & 0xff, root = (unsigned)(b >> COUNT_BITS);
@@ -82,8 +88,10 @@ void ddl__describe_operation(char *text, size_t size, const ddl__signature *sign
     add(text, size, &n, "%s%s", kinds[kind].name, uneven ? "-v" : "");
     if (!kinds[kind].counts)
         return;
-    add(text, size, &n, "(%s, %llu%s", ddl__dtype_name((unsigned)(a >> 8 & 0xff)),
-        (unsigned long long)(b & COUNT), uneven ? kinds[kind].block : "");
+    add(text, size, &n, "(%s", ddl__dtype_name((unsigned)(a >> 8 & 0xff)));
+    if (!uneven || !whole)
+        add(text, size, &n, ", %llu%s", (unsigned long long)(b & COUNT),
+            uneven ? kinds[kind].block : "");
     if (kinds[kind].reduces)
         add(text, size, &n, ", %s", ddl__op_name((unsigned)(a & 0xff)));
     if (kinds[kind].roots)
@@ -93,11 +101,31 @@ void ddl__describe_operation(char *text, size_t size, const ddl__signature *sign
     add(text, size, &n, ")");
 }
 
+void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature)
+{
+    describe(text, size, signature, false);
+}
+
+void ddl__describe_whole(char *text, size_t size, const ddl__signature *signature)
+{
+    describe(text, size, signature, true);
+}
+
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature)
 {
     char operation[DDL__CALL_MAX];
     ddl__describe_operation(operation, sizeof operation, signature);
     snprintf(text, size, "%s as operation %u", operation, (unsigned)(signature->words[0] >> 32));
+}
+
+ddl__call ddl__call_of(const ddl__signature *signature)
+{
+    uint64_t a = signature->words[0], b = signature->words[1];
+    return (ddl__call){.kind = (ddl__kind)(a >> 16 & 0xff),
+                       .dtype = (ddl_dtype)(a >> 8 & 0xff),
+                       .op = (ddl_op)(a & 0xff),
+                       .root = (int16_t)(b >> COUNT_BITS),
+                       .count = (int64_t)(b & COUNT)};
 }
 
 void ddl__describe_call(char *text, size_t size, const ddl__call *call)

@@ -19,8 +19,18 @@ void ddl__sign_block(ddl__signature *signature, int64_t count);
 /* "all-reduce(f32, 100, sum)" */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 
+/* Whether two ranks have called the same, as far as their signatures tell: the counts of uneven
+ * blocks are each rank's own. */
+bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other);
+
+/* The same of an operation as one rank has called it: without a count where it is uneven. */
+void ddl__describe_whole(char *text, size_t size, const ddl__signature *signature);
+
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
+
+/* What a signature says of a call: kind, dtype, count, op and root. */
+ddl__call ddl__call_of(const ddl__signature *signature);
 
 /* "receive(f32, 100, from any rank, tag 7)": a message. */
 void ddl__describe_call(char *text, size_t size, const ddl__call *call);

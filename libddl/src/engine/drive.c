@@ -140,6 +140,18 @@ static void check_blocked(ddl__engine *engine)
     check_limits(engine);
 }
 
+static ddl__lane lane_of(const ddl__engine *engine, const ddl__stream *stream)
+{
+    return stream == &engine->ordered ? DDL__BY_ORDER : DDL__BY_NAME;
+}
+
+/* Whether it can be told without a clock that the operation took very little: see recorder.h. */
+static bool was_short(const ddl__engine *engine, const ddl_work *work)
+{
+    enum { TURNS = 64 };
+    return work->plan->waves == 1 && engine->patience.turns < TURNS && work->record % DDL__MEASURED;
+}
+
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
@@ -148,19 +160,30 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
         pthread_mutex_unlock(&engine->lock);
         if (!work)
             return false;
+        bool waited = stream->busy;
         if (!ddl__stream_start(stream, work)) {
             ddl__fail_all(engine, DDL_ENOMEM,
                           "%s: no memory for a plan and the scaling of %lld elements",
                           own_name(engine), (long long)work->call.count);
             return false;
         }
+        /* What had to wait for others begins now, and else with its submission. */
+        ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
+                          waited ? ddl__now() : work->submitted);
     }
     ddl__progress progress = ddl__stream_run(stream);
+    if (progress == DDL__MOVED)
+        atomic_store_explicit(&engine->moves,
+                              atomic_load_explicit(&engine->moves, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
+    ddl__record_end(&engine->recorder, stream->current, DDL_OK,
+                    was_short(engine, stream->current) ? DDL__SHORT : ddl__now());
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = stream->current;
     stream->current = NULL;
+    stream->busy = stream->head;
     ddl__finish(engine, work, DDL_OK);
     pthread_mutex_unlock(&engine->lock);
     return true;
@@ -357,6 +380,24 @@ void ddl__advance_and_unlock(ddl__engine *engine)
     pthread_mutex_unlock(&engine->lock);
     if (orphaned)
         engine->config.need_progress(engine->config.context, DDL__SOON);
+}
+
+void ddl__engine_look(ddl__engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->driven) { /* who drives, looks */
+        pthread_mutex_unlock(&engine->lock);
+        return;
+    }
+    engine->driven = true;
+    pthread_mutex_unlock(&engine->lock);
+    attend(engine, 0);
+    check_blocked(engine);
+    pthread_mutex_lock(&engine->lock);
+    engine->driven = false;
+    if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
+        pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
 }
 
 ddl__background ddl__engine_background(ddl__engine *engine)

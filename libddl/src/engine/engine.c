@@ -62,12 +62,14 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_condattr_destroy(&monotonic);
     engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
                                             config->names, &engine->lock);
+    if (engine->messages)
+        ddl__messages_record(engine->messages, &engine->recorder);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
                !ddl__stream_open(&engine->named.stream, config->rank, config->size,
                                  config->messages) ||
-               !engine->messages) {
+               !engine->messages || !ddl__recorder_open(&engine->recorder)) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;
@@ -107,6 +109,7 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__stream_close(&engine->ordered);
     ddl__stream_close(&engine->named.stream);
     ddl__book_clear(&engine->named.book);
+    ddl__recorder_close(&engine->recorder);
     ddl__close_guarded(engine->epoll);
     ddl__close_guarded(engine->wake);
     ddl__close_guarded(engine->report);

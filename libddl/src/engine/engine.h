@@ -3,6 +3,7 @@
 #define DDL_ENGINE_ENGINE_H
 
 #include "engine/group.h"
+#include "engine/recorder.h"
 
 /* How soon the endpoint's thread is to drive. */
 typedef enum ddl__urgency {
@@ -55,6 +56,30 @@ void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group);
 
 ddl_status ddl__engine_status(ddl__engine *engine);
 void ddl__engine_abort(ddl__engine *engine, const char *reason);
+
+/* End the comm everywhere for a cause that no link tells: a peer is dead, ... Any thread; does not
+ * block. The first cause wins. */
+void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
+
+/* Nothing runs on this comm, nor will: tell the peers why. */
+void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
+
+/* How it goes; any thread. */
+typedef struct ddl__pulse {
+    ddl_status status;
+    uint64_t pending, finished; /* works */
+    uint64_t moves;             /* steps of operations that are under way */
+    char text[DDL__MESSAGE_MAX];
+} ddl__pulse;
+ddl__pulse ddl__engine_pulse(ddl__engine *engine);
+
+/* What has happened so far. */
+const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
+
+/* Take in what peers have said, although nothing waits for them: a failure of theirs becomes
+ * ours. Any thread; does not block. */
+void ddl__engine_look(ddl__engine *engine);
+
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
                                  int64_t deadline, int *taken);
 

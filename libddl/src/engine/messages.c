@@ -66,7 +66,8 @@ typedef struct peer {
 
 struct ddl__messages {
     pthread_mutex_t *lock;
-    ddl__queue inbox; /* under the lock: submitted */
+    ddl__recorder *recorder; /* or NULL */
+    ddl__queue inbox;        /* under the lock: submitted */
     atomic_bool posted;
 
     int rank, size;
@@ -120,6 +121,21 @@ static void wait_for(ddl__messages *m, ddl_work *work, int rank)
     p->listed = true;
 }
 
+static void record_start(ddl__messages *m, ddl_work *work)
+{
+    if (!m->recorder)
+        return;
+    ddl__signature signature = ddl__signature_of(&work->call, 0);
+    work->element = ddl__dtype_size(work->call.dtype);
+    ddl__record_start(m->recorder, work, DDL__MESSAGE, &signature, work->submitted);
+}
+
+static void record_end(ddl__messages *m, const ddl_work *work)
+{
+    if (m->recorder)
+        ddl__record_end(m->recorder, work, DDL_OK, ddl__now());
+}
+
 static void finish(ddl__messages *m, ddl_work *work)
 {
     if (work->call.kind == DDL__RECV && work->call.sender)
@@ -131,6 +147,7 @@ static void finish(ddl__messages *m, ddl_work *work)
         m->pending = work->transfer.after;
     if (work->transfer.after)
         work->transfer.after->transfer.before = work->transfer.before;
+    record_end(m, work);
     ddl__queue_push(&m->finished, work);
 }
 
@@ -258,6 +275,7 @@ static void add_to_self(ddl__messages *m, ddl_work *work)
 
 static void add(ddl__messages *m, ddl_work *work)
 {
+    record_start(m, work);
     work->transfer = (ddl__transfer){.after = m->pending, .peer = DDL_ANY_SOURCE};
     if (m->pending)
         m->pending->transfer.before = work;
@@ -728,6 +746,11 @@ ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links,
         m->peers[i].credit = CREDIT;
     }
     return m;
+}
+
+void ddl__messages_record(ddl__messages *m, ddl__recorder *recorder)
+{
+    m->recorder = recorder;
 }
 
 void ddl__messages_destroy(ddl__messages *m)

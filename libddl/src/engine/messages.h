@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "engine/letters.h"
+#include "engine/recorder.h"
 #include "engine/work.h"
 
 /* The messages of one comm. The driver's alone, but for posting. */
@@ -14,6 +15,9 @@ typedef struct ddl__messages ddl__messages;
  * memory. */
 ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
                                     pthread_mutex_t *lock);
+
+/* Record sends and receives here, which outlives the messages. */
+void ddl__messages_record(ddl__messages *messages, ddl__recorder *recorder);
 void ddl__messages_destroy(ddl__messages *messages);
 
 /* A send or receive was submitted. Under the lock. */

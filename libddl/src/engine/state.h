@@ -34,6 +34,7 @@
 #include "engine/messages.h"
 #include "engine/named.h"
 #include "engine/patience.h"
+#include "engine/recorder.h"
 #include "engine/stream.h"
 
 struct ddl__engine {
@@ -51,14 +52,18 @@ struct ddl__engine {
     atomic_bool was_driven; /* see ddl__engine_was_driven */
     atomic_int failure; /* ddl_status; DDL_OK while alive */
     char message[DDL__MESSAGE_MAX];
-    atomic_bool abort_asked;
-    char abort_reason[256];
+    atomic_bool abort_asked; /* by a caller, or by who watches the peers */
+    ddl_status abort_status;
+    char abort_text[DDL__MESSAGE_MAX];
+    uint64_t admitted, finished; /* works, ever */
 
     /* The driver's, but for their queues. */
     ddl__stream ordered; /* operations in the order of submission */
     ddl__named named;    /* operations by name */
     ddl__messages *messages;
     ddl__patience patience;
+    ddl__recorder recorder; /* may be read by any thread, as the next */
+    atomic_ullong moves;    /* how often an operation got on without coming to its end */
     int epoll, wake;
 };
 

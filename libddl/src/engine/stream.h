@@ -12,6 +12,7 @@ typedef struct ddl__stream {
 
     /* The driver's. */
     ddl_work *current;
+    bool busy; /* the next one has waited for the last */
     ddl__runner runner;
     ddl__plans plans;
     int64_t segment_bytes, window; /* see ddl__request */

@@ -3,6 +3,7 @@
 #define DDL_ENGINE_WORK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 #include "net/link.h"
@@ -54,7 +55,8 @@ struct ddl_work {
     char *name;          /* owned; NULL: matched by order */
     ddl_work *next_named;
     uint32_t sequence;
-    int64_t deadline;
+    int64_t submitted, deadline;
+    uint64_t record; /* its number in the flight recorder + 1; 0: not begun */
 
     void *staged; /* memory of ours that the plan reads instead of the caller's; or NULL */
 

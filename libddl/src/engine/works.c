@@ -30,7 +30,8 @@ static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
     work->engine = engine;
     work->generation = ddl__generation();
     work->call = *call;
-    work->deadline = ddl__deadline(call->timeout_ms);
+    work->submitted = ddl__now();
+    work->deadline = ddl__deadline_after(work->submitted, call->timeout_ms);
     atomic_init(&work->status, DDL_INPROGRESS);
     atomic_init(&work->reported, false);
 }
@@ -53,6 +54,7 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole)
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl_work *part = &group->parts[i].work;
         prepare(engine, part, &group->parts[i].call);
+        part->submitted = whole->submitted;
         part->deadline = whole->deadline;
         part->call.timeout_ms = whole->call.timeout_ms;
         part->group = group;
@@ -81,6 +83,7 @@ static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *w
             return status;
     }
     engine->queued += work->call.queued;
+    engine->admitted++;
     if (what->group) {
         what->group->work = work;
         work->whole_of = what->group;
@@ -278,11 +281,13 @@ ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
     return DDL_OK;
 }
 
-void ddl__engine_abort(ddl__engine *engine, const char *reason)
+/* Let the driver end the comm with this status; without one, do it at once. */
+static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text)
 {
     pthread_mutex_lock(&engine->lock);
     if (!atomic_load_explicit(&engine->abort_asked, memory_order_relaxed)) {
-        snprintf(engine->abort_reason, sizeof engine->abort_reason, "%s", reason);
+        snprintf(engine->abort_text, sizeof engine->abort_text, "%s", text);
+        engine->abort_status = status;
         atomic_store_explicit(&engine->abort_asked, true, memory_order_release);
     }
     if (engine->driven) {
@@ -298,4 +303,36 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason)
     engine->driven = false;
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
+}
+
+void ddl__engine_abort(ddl__engine *engine, const char *reason)
+{
+    char text[sizeof engine->abort_text];
+    snprintf(text, sizeof text, "%s aborted: %s", engine->config.names[engine->config.rank],
+             reason);
+    ask_for_end(engine, DDL_EABORTED, text);
+}
+
+void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
+{
+    ask_for_end(engine, status, text);
+}
+
+ddl__pulse ddl__engine_pulse(ddl__engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    ddl__pulse pulse = {
+        .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
+        .pending = engine->admitted - engine->finished,
+        .finished = engine->finished,
+        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed)};
+    if (pulse.status != DDL_OK)
+        snprintf(pulse.text, sizeof pulse.text, "%s", engine->message);
+    pthread_mutex_unlock(&engine->lock);
+    return pulse;
+}
+
+const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)
+{
+    return &engine->recorder;
 }

@@ -1,0 +1,112 @@
+#include "comm/report.h"
+
+#include "base/clock.h"
+#include "comm/watch_state.h"
+#include "engine/describe.h"
+#include "engine/trace.h"
+
+static const char *state_of(const ddl__member *member)
+{
+    switch (member->fate) {
+    case DDL__ALIVE: return member->suspect ? "suspect" : "alive";
+    case DDL__LEFT: return "left";
+    case DDL__KILLED:
+    case DDL__SILENT: return "dead";
+    }
+    return "?";
+}
+
+static void add_member(const ddl__control *c, int rank, const ddl__position *position,
+                       ddl__text *to)
+{
+    const ddl__member *member = &c->members[rank];
+    char operation[DDL__CALL_MAX] = "";
+    if (position->last.words[0])
+        ddl__describe_whole(operation, sizeof operation, &position->last);
+    ddl__text_add(to, "%s\n{\"rank\": %d, \"name\": ", rank ? "," : "", rank);
+    ddl__text_quote(to, c->names[rank]);
+    ddl__text_add(to,
+                  ", \"state\": \"%s\", \"cause\": ", rank == c->rank ? "self" : state_of(member));
+    ddl__text_quote(to, member->cause);
+    ddl__text_add(to, ", \"silent_s\": %.3f, \"operation\": ", (double)member->silent * 1e-9);
+    ddl__text_quote(to, operation);
+    ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": %.3f}",
+                  (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false",
+                  position->ended ? 0 : position->waiting_ms * 1e-3);
+}
+
+void ddl__control_report(ddl__control *c, ddl__text *to)
+{
+    pthread_mutex_lock(&c->watch->lock);
+    ddl__position own = ddl__own_position(c, ddl__now());
+    ddl__text_add(to, "\"missing\": [");
+    bool first = true;
+    for (int rank = 0; rank < c->size; rank++) {
+        if (own.ended || rank == c->rank || !ddl__is_late(c, rank, &own.last))
+            continue;
+        ddl__text_add(to, first ? "%d" : ", %d", rank);
+        first = false;
+    }
+    ddl__text_add(to, "], \"members\": [");
+    for (int rank = 0; rank < c->size; rank++)
+        add_member(c, rank, rank == c->rank ? &own : &c->members[rank].position, to);
+    ddl__text_add(to, "]");
+    pthread_mutex_unlock(&c->watch->lock);
+}
+
+/* What has begun and not ended, the oldest first. */
+static void add_pending(const ddl__recorder *recorder, ddl__text *to)
+{
+    int64_t now = ddl__now();
+    uint64_t next = ddl__record_count(recorder);
+    bool first = true;
+    for (uint64_t i = next > DDL__RECORDS ? next - DDL__RECORDS : 0; i < next; i++) {
+        ddl__record record;
+        char operation[DDL__CALL_MAX];
+        if (!ddl__record_read(recorder, i, &record) || record.ended)
+            continue;
+        ddl__describe_record(operation, sizeof operation, &record);
+        ddl__text_add(to, "%s\n{\"operation\": ", first ? "" : ",");
+        ddl__text_quote(to, operation);
+        ddl__text_add(to, ", \"sequence\": %u, \"waiting_s\": %.3f}",
+                      (unsigned)(record.signature.words[0] >> 32),
+                      (double)(now - record.submitted) * 1e-9);
+        first = false;
+    }
+}
+
+void ddl__comm_count(ddl_comm *comm, ddl_counters *counters)
+{
+    const ddl__recorder *recorder = ddl__engine_recorder(comm->engine);
+    counters->operations = atomic_load_explicit(&recorder->ended, memory_order_relaxed);
+    counters->bytes = (uint64_t)atomic_load_explicit(&recorder->bytes, memory_order_relaxed);
+    counters->pending = ddl__engine_pulse(comm->engine).pending;
+    if (!comm->control)
+        return;
+    pthread_mutex_lock(&comm->control->watch->lock);
+    counters->deaths = comm->control->detected;
+    counters->detection_ns = (uint64_t)comm->control->detection_ns;
+    pthread_mutex_unlock(&comm->control->watch->lock);
+}
+
+void ddl__report_json(ddl_comm *comm, ddl__text *to)
+{
+    ddl__pulse pulse = ddl__engine_pulse(comm->engine);
+    ddl_counters counters = {0};
+    ddl__comm_count(comm, &counters);
+    ddl__text_add(to, "{\"rank\": %d, \"size\": %d, \"name\": ", comm->rank, comm->size);
+    ddl__text_quote(to, comm->names[comm->rank]);
+    ddl__text_add(to, ", \"status\": %d, \"message\": ", pulse.status);
+    ddl__text_quote(to, pulse.text);
+    ddl__text_add(to,
+                  ", \"operations\": %llu, \"bytes\": %llu, \"submitted\": %llu, \"pending\": [",
+                  (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
+                  (unsigned long long)counters.pending);
+    add_pending(ddl__engine_recorder(comm->engine), to);
+    ddl__text_add(to, "], ");
+    if (comm->control)
+        ddl__control_report(comm->control, to);
+    else
+        ddl__text_add(to, "\"missing\": [], \"members\": []");
+    ddl__text_add(to, "}\n");
+}

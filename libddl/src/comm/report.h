@@ -1,0 +1,16 @@
+/* report.h - what a comm says about itself. */
+#ifndef DDL_COMM_REPORT_H
+#define DDL_COMM_REPORT_H
+
+#include "base/text.h"
+#include "comm/comm.h"
+
+/* How the comm goes, whom it waits for and what the others do, as JSON. */
+void ddl__report_json(ddl_comm *comm, ddl__text *to);
+
+void ddl__comm_count(ddl_comm *comm, ddl_counters *counters);
+
+/* The part of a report that only the watch knows: an array of members, and whom we wait for. */
+void ddl__control_report(ddl__control *control, ddl__text *to);
+
+#endif

@@ -1,0 +1,377 @@
+/* Design notes.
+ *
+ * Everybody who shrinks tells all others whom it follows, which is the lowest rank that it believes
+ * alive, and whom it believes dead (JOIN). Who is followed by all whom it believes alive decides:
+ * its verdict is the list of those who go on. A rank that another one accuses is left out, the
+ * lowest accuser first, and so is whoever follows another leader. Two leaders cannot both be
+ * followed by everybody whom they see.
+ *
+ * Then the members of the list create their comm. When one dies meanwhile, that fails, and there is
+ * another attempt: attempts are numbered, and who hears of a higher one goes on to it. Who has
+ * created its comm says so (DONE), and returns it when all have said it, not without telling that
+ * (DONE, committed). So when one rank returns a comm of an attempt, all others of the list hold
+ * theirs, and learn that it counts, although somebody may be dead again by then: that is the next
+ * failure.
+ *
+ * A majority of those who may be alive goes on, or the half with the lowest of them: of a network
+ * that is cut in two, at most one side. Who is known to have ended does not count.
+ */
+#include "comm/shrink.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/watch_state.h"
+
+/* How often to look again without an event, and the least time that a creation gets. */
+static const int64_t LOOK_NS = 50 * 1000000ll, CREATION_NS = 30 * 1000000000ll;
+
+typedef struct join {
+    uint32_t attempt, leader;
+} join;
+
+static bool has(const unsigned char *set, int rank)
+{
+    return set[rank / 8] >> rank % 8 & 1;
+}
+
+static void put(unsigned char *set, int rank)
+{
+    set[rank / 8] |= (unsigned char)(1 << rank % 8);
+}
+
+static size_t set_bytes(const ddl__control *c)
+{
+    return ((size_t)c->size + 7) / 8;
+}
+
+/* ---------------------------------------------------------------------------------------- words */
+
+static bool keep_set(const ddl__control *c, unsigned char **set, const unsigned char *content)
+{
+    if (!*set)
+        *set = malloc(set_bytes(c));
+    if (*set)
+        memcpy(*set, content, set_bytes(c));
+    return *set;
+}
+
+void ddl__shrink_heard(ddl__control *c, int from, ddl__word word, const unsigned char *content,
+                       size_t bytes)
+{
+    ddl__member *member = &c->members[from];
+    join said;
+    size_t sets = bytes - sizeof said;
+    if (bytes < sizeof said || (word != DDL__DONE && sets != set_bytes(c)))
+        return;
+    memcpy(&said, content, sizeof said);
+    content += sizeof said;
+    if (word == DDL__JOIN && keep_set(c, &member->accused, content)) {
+        member->joined = said.attempt;
+        member->leader = (int)said.leader;
+    } else if (word == DDL__VERDICT && keep_set(c, &member->verdict, content)) {
+        member->decided = said.attempt;
+    } else if (word == DDL__DONE) {
+        member->done = said.attempt;
+        member->committed = said.leader ? said.attempt : member->committed;
+    }
+}
+
+static void tell(ddl__control *c, ddl__word word, uint32_t attempt, uint32_t value,
+                 const unsigned char *set)
+{
+    join head = {attempt, value};
+    unsigned char content[sizeof head + DDL__WORD_MAX / 2];
+    size_t sets = set ? set_bytes(c) : 0;
+    memcpy(content, &head, sizeof head);
+    if (sets)
+        memcpy(content + sizeof head, set, sets);
+    ddl__control_tell(c, word, content, sizeof head + sets);
+}
+
+/* ----------------------------------------------------------------------------------- who goes on
+ */
+
+static bool is_alive(const ddl__control *c, int rank)
+{
+    return rank == c->rank || c->members[rank].fate == DDL__ALIVE;
+}
+
+static int lowest_alive(const ddl__control *c)
+{
+    int rank = 0;
+    while (!is_alive(c, rank))
+        rank++;
+    return rank;
+}
+
+/* Whether these may go on: see the design notes. */
+static bool is_majority(const ddl__control *c, const unsigned char *live)
+{
+    int possible = 0, going = 0, lowest = -1;
+    for (int rank = 0; rank < c->size; rank++) {
+        ddl__fate fate = c->members[rank].fate;
+        if (rank != c->rank && (fate == DDL__KILLED || fate == DDL__LEFT))
+            continue;
+        lowest = lowest < 0 ? rank : lowest;
+        possible++;
+        going += has(live, rank);
+    }
+    return 2 * going > possible || (2 * going == possible && has(live, lowest));
+}
+
+static void find_dead(const ddl__control *c, unsigned char *dead)
+{
+    memset(dead, 0, set_bytes(c));
+    for (int rank = 0; rank < c->size; rank++)
+        if (!is_alive(c, rank))
+            put(dead, rank);
+}
+
+/* Whom the leader still waits for; -1: nobody. */
+static int not_joined(const ddl__control *c, uint32_t attempt)
+{
+    for (int rank = 0; rank < c->size; rank++) {
+        const ddl__member *member = &c->members[rank];
+        if (rank != c->rank && is_alive(c, rank) &&
+            (member->joined != attempt || member->leader < c->rank))
+            return rank;
+    }
+    return -1;
+}
+
+/* The leader's verdict, once all have joined. */
+static void decide(const ddl__control *c, unsigned char *live)
+{
+    memset(live, 0, set_bytes(c));
+    for (int rank = 0; rank < c->size; rank++) {
+        bool accused =
+            !is_alive(c, rank) || (rank != c->rank && c->members[rank].leader != c->rank);
+        for (int other = 0; other < rank && !accused; other++)
+            accused = other != c->rank && has(live, other) && has(c->members[other].accused, rank);
+        if (!accused)
+            put(live, rank);
+    }
+    /* And by those behind it, unless it has accused them. */
+    for (int rank = 0; rank < c->size; rank++)
+        for (int other = rank + 1; other < c->size && rank != c->rank; other++)
+            if (other != c->rank && has(live, rank) && has(live, other) &&
+                has(c->members[other].accused, rank))
+                live[other / 8] &= (unsigned char)~(1 << other % 8);
+}
+
+static ddl_status fail_as_minority(const ddl__control *c, const char *why)
+{
+    return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s", c->names[c->rank], why);
+}
+
+/* Those who are left out, and may not know it. */
+static void expel_others(ddl__control *c, const unsigned char *live)
+{
+    static const char why[] = "left out when the comm was shrunk";
+    for (int rank = 0; rank < c->size; rank++)
+        if (rank != c->rank && c->members[rank].fate == DDL__ALIVE && !has(live, rank)) {
+            ddl__member *member = &c->members[rank];
+            ddl__wire_send(&member->wire, DDL__EXPEL, why, sizeof why - 1);
+            member->fate = DDL__SILENT;
+            memcpy(member->cause, why, sizeof why);
+        }
+}
+
+static uint32_t highest_attempt(const ddl__control *c, uint32_t attempt)
+{
+    for (int rank = 0; rank < c->size; rank++)
+        if (is_alive(c, rank) && c->members[rank].joined > attempt)
+            attempt = c->members[rank].joined;
+    return attempt;
+}
+
+static bool is_committed(const ddl__control *c, uint32_t attempt)
+{
+    for (int rank = 0; attempt && rank < c->size; rank++)
+        if (c->members[rank].committed == attempt)
+            return true;
+    return false;
+}
+
+static void pause_until(ddl__control *c, int64_t deadline)
+{
+    int64_t until = ddl__now() + LOOK_NS;
+    until = until < deadline ? until : deadline;
+    struct timespec t = {until / 1000000000, until % 1000000000};
+    pthread_cond_timedwait(&c->watch->changed, &c->watch->lock, &t);
+}
+
+static ddl_status fail_for_time(const ddl__control *c, uint32_t attempt, int leader)
+{
+    int rank = leader == c->rank ? not_joined(c, attempt) : leader;
+    return ddl__fail(DDL_ETIMEDOUT, "%s is alive but did not shrink the comm in time",
+                     rank >= 0 ? c->names[rank] : "a member");
+}
+
+/* Under the lock: agree on who goes on. *attempt may become a higher one. DDL_INPROGRESS: the comm
+ * of attempt `held` counts. */
+static ddl_status agree(ddl__control *c, uint32_t *attempt, uint32_t held, unsigned char *live,
+                        int64_t deadline)
+{
+    unsigned char dead[DDL__WORD_MAX / 2], said[DDL__WORD_MAX / 2];
+    uint32_t said_attempt = 0;
+    for (;;) {
+        int leader = lowest_alive(c);
+        const ddl__member *chief = &c->members[leader];
+        *attempt = highest_attempt(c, *attempt);
+        find_dead(c, dead);
+        if (is_committed(c, held))
+            return DDL_INPROGRESS;
+        if (said_attempt != *attempt || memcmp(dead, said, set_bytes(c)) != 0) {
+            tell(c, DDL__JOIN, *attempt, (uint32_t)leader, dead);
+            memcpy(said, dead, set_bytes(c));
+            said_attempt = *attempt;
+        }
+        if (leader == c->rank && not_joined(c, *attempt) < 0) {
+            decide(c, live);
+            if (!is_majority(c, live))
+                return fail_as_minority(c, "most of those who may be alive are out of reach");
+            tell(c, DDL__VERDICT, *attempt, 0, live);
+            return DDL_OK;
+        }
+        if (leader != c->rank && chief->decided == *attempt) {
+            memcpy(live, chief->verdict, set_bytes(c));
+            return has(live, c->rank) ? DDL_OK : fail_as_minority(c, "the others have left it out");
+        }
+        if (ddl__now() >= deadline)
+            return fail_for_time(c, *attempt, leader);
+        pause_until(c, deadline);
+    }
+}
+
+/* ------------------------------------------------------------------------------- the comm of them
+ */
+
+static ddl_status create(ddl_comm *parent, const ddl_comm_config *config, const unsigned char *live,
+                         uint32_t attempt, int64_t deadline, ddl_comm **next)
+{
+    int *ranks = calloc((size_t)parent->size, sizeof *ranks), n = 0;
+    if (!ranks)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
+    for (int rank = 0; rank < parent->size; rank++)
+        if (has(live, rank))
+            ranks[n++] = rank;
+    ddl__digest id = parent->control->config.comm;
+    uint64_t mark[] = {attempt, config->tag};
+    ddl__digest_add(&id, mark, sizeof mark);
+    ddl_comm_config child = *config;
+    int64_t least = 4 * parent->control->limits.dead, left = deadline - ddl__now();
+    least = parent->control->limits.dead == DDL__NEVER || least < CREATION_NS ? CREATION_NS : least;
+    left = left < least ? left : least;
+    child.timeout_ms = left > 1000000 ? left / 1000000 : 1;
+    child.tag = id.words[0] | 1;
+    ddl_status status = ddl__comm_subset(parent, ranks, n, &child, next);
+    free(ranks);
+    return status;
+}
+
+/* Under the lock: whether all of the list have created theirs; false when another attempt is
+ * necessary. */
+static bool all_done(ddl__control *c, const unsigned char *live, uint32_t attempt, int64_t deadline)
+{
+    tell(c, DDL__DONE, attempt, 0, NULL);
+    for (;;) {
+        bool all = true, lost = highest_attempt(c, attempt) > attempt;
+        for (int rank = 0; rank < c->size; rank++) {
+            if (rank == c->rank || !has(live, rank) || c->members[rank].done >= attempt)
+                continue;
+            all = false;
+            lost = lost || !is_alive(c, rank);
+        }
+        if (all || is_committed(c, attempt)) {
+            tell(c, DDL__DONE, attempt, 1, NULL);
+            return true;
+        }
+        if (lost || ddl__now() >= deadline)
+            return false;
+        pause_until(c, deadline);
+    }
+}
+
+/* A failure of ours alone; after others there may be another attempt. */
+static bool is_final(ddl_status status)
+{
+    return status != DDL_EPEER && status != DDL_EUNREACHABLE && status != DDL_EREFUSED &&
+           status != DDL_ETIMEDOUT && status != DDL_EEXPIRED;
+}
+
+/* Under the lock, which is left while a comm is created. */
+static ddl_status shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next)
+{
+    ddl__control *c = parent->control;
+    unsigned char live[DDL__WORD_MAX / 2];
+    int64_t limit_ms = config->timeout_ms ? config->timeout_ms : ddl__creation_ms(&parent->config);
+    int64_t deadline = ddl__deadline(limit_ms);
+    ddl_comm *held = NULL; /* created, but not by all that is known of */
+    uint32_t held_attempt = 0;
+    for (;;) {
+        uint32_t attempt = c->attempt + 1;
+        ddl_status status = agree(c, &attempt, held_attempt, live, deadline);
+        if (status == DDL_INPROGRESS)
+            break;
+        c->attempt = attempt;
+        bool agreed = status == DDL_OK;
+        if (agreed)
+            expel_others(c, live);
+        pthread_mutex_unlock(&c->watch->lock);
+        ddl__comm_destroy(held);
+        held = NULL;
+        if (agreed)
+            status = create(parent, config, live, attempt, deadline, &held);
+        pthread_mutex_lock(&c->watch->lock);
+        if (status != DDL_OK && (!agreed || is_final(status) || ddl__now() >= deadline))
+            return status;
+        if (held && all_done(c, live, attempt, deadline))
+            break;
+        held_attempt = held ? attempt : 0;
+    }
+    *next = held;
+    return DDL_OK;
+}
+
+/* Under the lock: a member's end that nothing has waited for yet is a failure now. */
+static bool notice(ddl__control *c)
+{
+    bool failed = ddl__engine_status(c->engine) != DDL_OK;
+    for (int rank = 0; rank < c->size; rank++) {
+        const ddl__member *member = &c->members[rank];
+        if (rank == c->rank)
+            continue;
+        bool dead = member->fate == DDL__KILLED || member->fate == DDL__SILENT;
+        bool joins = member->joined > c->attempt;
+        failed = failed || dead || joins;
+        if (dead)
+            ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
+        else if (joins)
+            ddl__control_end(c, DDL_EPEER, "%s shrinks the comm", c->names[rank]);
+    }
+    return failed;
+}
+
+ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next)
+{
+    ddl__control *c = parent->control;
+    if (!c)
+        return ddl__fail(DDL_ESTATE, "the comm has one member, and that is alive");
+    pthread_mutex_lock(&c->watch->lock);
+    ddl_status status =
+        notice(c) ? DDL_OK : ddl__fail(DDL_ESTATE, "the comm is alive: shrink it after a failure");
+    if (status == DDL_OK && c->shrinking)
+        status = ddl__fail(DDL_ESTATE, "another thread shrinks the comm");
+    if (status == DDL_OK) {
+        c->shrinking = true;
+        ddl__control_announce(c);
+        ddl__watch_hurry(c);
+        status = shrink(parent, config, next);
+        c->shrinking = false;
+    }
+    pthread_mutex_unlock(&c->watch->lock);
+    return status;
+}

@@ -1,0 +1,426 @@
+#include "comm/watch_state.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/forks.h"
+#include "base/log.h"
+
+enum { WAKE, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
+
+/* How long an operation may stand still after a process has ended. */
+static const int64_t GRACE_NS = 100 * 1000000ll;
+
+/* --------------------------------------------------------------------------------------- deaths */
+
+void ddl__control_tell(ddl__control *c, ddl__word word, const void *content, size_t bytes)
+{
+    for (int i = 0; i < c->size; i++)
+        if (i != c->rank && c->members[i].fate == DDL__ALIVE)
+            ddl__wire_send(&c->members[i].wire, word, content, bytes);
+}
+
+void ddl__control_end(ddl__control *c, ddl_status status, const char *format, ...)
+{
+    char text[DDL__MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ddl__engine_fail(c->engine, status, text);
+}
+
+static void watch_wire(ddl__control *c, int rank, int operation)
+{
+    const ddl__wire *wire = &c->members[rank].wire;
+    struct epoll_event event = {.events = EPOLLRDHUP | (c->urgent ? EPOLLIN : 0),
+                                .data.u64 = c->serial << RANK_BITS | (unsigned)rank};
+    if (wire->fd >= 0)
+        epoll_ctl(c->watch->epoll, operation, wire->fd, &event);
+}
+
+void ddl__watch_hurry(ddl__control *c)
+{
+    if (c->urgent)
+        return;
+    c->urgent = true;
+    for (int i = 0; i < c->size; i++)
+        watch_wire(c, i, EPOLL_CTL_MOD);
+}
+
+static void bury(ddl__control *c, int rank, ddl__fate fate, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void bury(ddl__control *c, int rank, ddl__fate fate, const char *format, ...)
+{
+    ddl__member *member = &c->members[rank];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(member->cause, sizeof member->cause, format, args);
+    va_end(args);
+    member->fate = fate;
+    c->detected++;
+    if (member->silent > c->detection_ns)
+        c->detection_ns = member->silent;
+    ddl__log(DDL__INFO, "%s: %s is dead: %s", c->names[c->rank], c->names[rank], member->cause);
+    pthread_cond_broadcast(&c->watch->changed);
+}
+
+/* It may be there, and must know that nobody counts on it any more. */
+static void expel(ddl__control *c, int rank)
+{
+    ddl__member *member = &c->members[rank];
+    ddl__wire_send(&member->wire, DDL__EXPEL, member->cause, strlen(member->cause));
+    ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
+}
+
+/* Its process has ended without a goodbye: see the design notes. */
+static void mourn(ddl__control *c, int rank)
+{
+    if (c->mourned >= 0)
+        return;
+    ddl__pulse pulse = ddl__engine_pulse(c->engine);
+    c->mourned = rank;
+    c->died_at = ddl__now();
+    c->look_at = c->died_at + GRACE_NS;
+    c->pending_then = pulse.pending;
+    c->finished_then = pulse.finished;
+}
+
+static void look_after_death(ddl__control *c, int64_t now)
+{
+    ddl__pulse pulse = ddl__engine_pulse(c->engine);
+    bool stuck = pulse.pending && c->pending_then && pulse.finished == c->finished_then;
+    if (pulse.status != DDL_OK) {
+        c->look_at = DDL__NEVER;
+    } else if (stuck || now - c->died_at > c->limits.suspect) {
+        c->look_at = DDL__NEVER;
+        ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
+                         c->members[c->mourned].cause);
+    } else {
+        c->pending_then = pulse.pending;
+        c->finished_then = pulse.finished;
+        c->look_at = now + GRACE_NS;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- words */
+
+typedef struct hearing {
+    ddl__control *control;
+    int from;
+} hearing;
+
+static void be_told(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+{
+    int32_t status;
+    if (bytes < sizeof status)
+        return;
+    memcpy(&status, content, sizeof status);
+    const char *text = (const char *)content + sizeof status;
+    int length = (int)(bytes - sizeof status);
+    bool second_hand = memmem(text, (size_t)length, "(told by ", 9);
+    if (status < 0 && second_hand)
+        ddl__control_end(c, (ddl_status)status, "%.*s", length, text);
+    else if (status < 0)
+        ddl__control_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
+}
+
+/* It goes on without us; so we without it. */
+static void be_expelled(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+{
+    ddl__member *member = &c->members[from];
+    member->against_us = true;
+    if (member->fate == DDL__ALIVE) {
+        member->fate = DDL__SILENT;
+        snprintf(member->cause, sizeof member->cause, "it has given up rank %d", c->rank);
+    }
+    ddl__control_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank], c->names[from],
+                     (int)bytes, (const char *)content);
+}
+
+static void note_position(ddl__member *member, const unsigned char *content, size_t bytes)
+{
+    if (bytes == sizeof member->position)
+        memcpy(&member->position, content, bytes);
+}
+
+static void hear(void *context, ddl__word word, const unsigned char *content, size_t bytes)
+{
+    const hearing *h = context;
+    ddl__control *c = h->control;
+    ddl__member *member = &c->members[h->from];
+    switch (word) {
+    case DDL__BEAT: note_position(member, content, bytes); break;
+    case DDL__LEAVE:
+        note_position(member, content, bytes);
+        if (member->fate == DDL__ALIVE) {
+            member->fate = DDL__LEFT;
+            snprintf(member->cause, sizeof member->cause, "it left the comm");
+        }
+        break;
+    case DDL__DEAD: be_told(c, h->from, content, bytes); break;
+    case DDL__EXPEL: be_expelled(c, h->from, content, bytes); break;
+    case DDL__ASK: ddl__compare_asked(c, h->from, content, bytes); break;
+    case DDL__ANSWER: ddl__compare_answered(c, h->from, content, bytes); break;
+    case DDL__JOIN:
+    case DDL__VERDICT:
+    case DDL__DONE: ddl__shrink_heard(c, h->from, word, content, bytes); break;
+    }
+    pthread_cond_broadcast(&c->watch->changed);
+}
+
+/* Take in what a member has said. */
+static void attend_member(ddl__control *c, int rank)
+{
+    ddl__member *member = &c->members[rank];
+    hearing h = {c, rank};
+    if (ddl__wire_receive(&member->wire, hear, &h)) {
+        member->silent = 0;
+        member->heard = true;
+        member->suspect = false;
+    }
+    if (member->wire.fd < 0 || member->wire.state == DDL__WIRE_OPEN)
+        return;
+    int error = member->wire.error;
+    bool ended = member->wire.state == DDL__WIRE_ENDED;
+    if (member->fate == DDL__ALIVE && ended) {
+        bury(c, rank, DDL__KILLED, "its process ended%s", error ? ": connection reset" : "");
+        mourn(c, rank);
+    } else if (member->fate == DDL__ALIVE) {
+        bury(c, rank, DDL__SILENT, "%s", strerror(error));
+        expel(c, rank);
+    } else if (member->fate == DDL__SILENT && ended && !member->against_us) {
+        member->fate = DDL__KILLED; /* so it was right */
+    }
+    ddl__wire_close(&member->wire);
+}
+
+/* ----------------------------------------------------------------------------------- heartbeats */
+
+ddl__position ddl__own_position(const ddl__control *c, int64_t now)
+{
+    ddl__position position = {{{0, 0}}, 0, 0};
+    ddl__record last;
+    if (!ddl__record_last(ddl__engine_recorder(c->engine), &last))
+        return position;
+    position.last = last.signature;
+    position.ended = last.ended != 0;
+    if (!last.ended)
+        position.waiting_ms = (uint32_t)((now - last.submitted) / 1000000);
+    return position;
+}
+
+static void judge_silence(ddl__control *c, int rank, int64_t elapsed)
+{
+    ddl__member *member = &c->members[rank];
+    member->silent += elapsed;
+    double s = (double)member->silent * 1e-9;
+    if (member->silent >= c->limits.dead) {
+        bury(c, rank, DDL__SILENT, "silent for %.1f s", s);
+        expel(c, rank);
+    } else if (member->silent >= c->limits.suspect && !member->suspect) {
+        member->suspect = true;
+        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", c->names[c->rank], c->names[rank],
+                 s);
+    }
+}
+
+static void beat(ddl__control *c, int64_t now)
+{
+    ddl__position own = ddl__own_position(c, now);
+    /* Our own pause is not the others' silence. */
+    int64_t elapsed = now - c->last_beat, most = 2 * c->limits.heartbeat;
+    c->last_beat = now;
+    c->next_beat = now + c->limits.heartbeat;
+    for (int i = 0; i < c->size; i++) {
+        ddl__member *member = &c->members[i];
+        if (member->wire.fd < 0)
+            continue;
+        attend_member(c, i);
+        if (member->fate != DDL__ALIVE)
+            continue;
+        if (!member->heard)
+            judge_silence(c, i, elapsed < most ? elapsed : most);
+        member->heard = false;
+        if (ddl__wire_flush(&member->wire))
+            ddl__wire_send(&member->wire, DDL__BEAT, &own, sizeof own);
+    }
+}
+
+void ddl__control_announce(ddl__control *c)
+{
+    ddl__pulse pulse = ddl__engine_pulse(c->engine);
+    if (pulse.status == DDL_OK || c->announced)
+        return;
+    c->announced = true;
+    ddl__trace_leave(c);
+    struct {
+        int32_t status;
+        char text[DDL__MESSAGE_MAX];
+    } notice = {.status = pulse.status};
+    snprintf(notice.text, sizeof notice.text, "%.300s", pulse.text);
+    ddl__watch_hurry(c);
+    ddl__control_tell(c, DDL__DEAD, &notice, sizeof notice.status + strlen(notice.text));
+}
+
+/* ----------------------------------------------------------------------------------- the thread */
+
+static void notify(ddl__watch *watch)
+{
+    uint64_t one = 1;
+    ssize_t n = write(watch->wake, &one, sizeof one);
+    (void)n; /* a full counter wakes as well */
+}
+
+static void attend_event(ddl__watch *watch, uint64_t id)
+{
+    uint64_t count;
+    if (id == WAKE) {
+        ssize_t n = read(watch->wake, &count, sizeof count);
+        (void)n; /* awake, whatever it says */
+        return;
+    }
+    for (ddl__control *c = watch->controls; c; c = c->next)
+        if (c->serial == id >> RANK_BITS) {
+            attend_member(c, (int)(id & ((1 << RANK_BITS) - 1)));
+            return;
+        }
+}
+
+/* Comms whose heartbeats are nearly due have them with the first one. */
+static void work(ddl__control *c, int64_t now)
+{
+    if (now >= c->next_beat - c->limits.heartbeat / 4) {
+        beat(c, now);
+        ddl__compare(c, now);
+    }
+    if (now >= c->look_at)
+        look_after_death(c, now);
+    if (!c->announced)
+        ddl__control_announce(c);
+}
+
+static int sleep_ms(const ddl__watch *watch)
+{
+    int64_t until = DDL__NEVER;
+    for (const ddl__control *c = watch->controls; c; c = c->next) {
+        until = c->next_beat < until ? c->next_beat : until;
+        until = c->look_at < until ? c->look_at : until;
+    }
+    int64_t left = until - ddl__now();
+    return until == DDL__NEVER ? -1 : left < 0 ? 0 : (int)(left / 1000000 + 1);
+}
+
+static void *serve(void *argument)
+{
+    ddl__watch *watch = argument;
+    struct epoll_event events[EVENTS];
+    pthread_mutex_lock(&watch->lock);
+    while (!watch->stop) {
+        int timeout = sleep_ms(watch);
+        pthread_mutex_unlock(&watch->lock);
+        int n = epoll_wait(watch->epoll, events, EVENTS, timeout);
+        pthread_mutex_lock(&watch->lock);
+        for (int i = 0; i < n; i++)
+            attend_event(watch, events[i].data.u64);
+        int64_t now = ddl__now();
+        for (ddl__control *c = watch->controls; c; c = c->next)
+            work(c, now);
+    }
+    pthread_mutex_unlock(&watch->lock);
+    return NULL;
+}
+
+bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
+{
+    int64_t now = ddl__now();
+    pthread_mutex_lock(&watch->lock);
+    c->serial = watch->serial++;
+    c->last_beat = c->next_beat = now;
+    c->look_at = DDL__NEVER;
+    c->mourned = -1;
+    c->next = watch->controls;
+    watch->controls = c;
+    for (int i = 0; i < c->size; i++) {
+        watch_wire(c, i, EPOLL_CTL_ADD);
+        if (c->members[i].fate == DDL__KILLED)
+            mourn(c, i);
+    }
+    pthread_mutex_unlock(&watch->lock);
+    notify(watch);
+    return true;
+}
+
+void ddl__watch_remove(ddl__control *c)
+{
+    pthread_mutex_lock(&c->watch->lock);
+    ddl__control_announce(c);
+    ddl__control **at = &c->watch->controls;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    pthread_mutex_unlock(&c->watch->lock);
+}
+
+ddl__watch *ddl__watch_create(void)
+{
+    ddl__watch *watch = calloc(1, sizeof *watch);
+    if (!watch) {
+        ddl__fail(DDL_ENOMEM, "no memory for a watch");
+        return NULL;
+    }
+    watch->serial = FIRST_SERIAL;
+    pthread_mutex_init(&watch->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    watch->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    watch->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE};
+    int error = 0;
+    if (watch->epoll < 0 || watch->wake < 0 ||
+        epoll_ctl(watch->epoll, EPOLL_CTL_ADD, watch->wake, &event)) {
+        error = errno;
+    } else {
+        /* Signals are for the program's own threads. */
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        error = pthread_create(&watch->thread, NULL, serve, watch);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        watch->started = !error;
+    }
+    if (!error)
+        return watch;
+    ddl__watch_destroy(watch);
+    ddl__fail(DDL_ESYSTEM, "no thread to watch peers: %s", strerror(error));
+    return NULL;
+}
+
+void ddl__watch_destroy(ddl__watch *watch)
+{
+    if (!watch)
+        return;
+    if (watch->started) {
+        pthread_mutex_lock(&watch->lock);
+        watch->stop = true;
+        pthread_mutex_unlock(&watch->lock);
+        notify(watch);
+        pthread_join(watch->thread, NULL);
+    }
+    ddl__close_guarded(watch->epoll);
+    ddl__close_guarded(watch->wake);
+    pthread_cond_destroy(&watch->changed);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch);
+}

@@ -1,0 +1,178 @@
+/* watch_state.h - the insides of a watch, for the files that make it up: control.c (opening and
+ * closing), watch.c (the thread: heartbeats and deaths), compare.c (operations that wait), shrink.c
+ * (who goes on).
+ *
+ * Design notes.
+ *
+ * One thread for each endpoint, apart from the one that drives, since a step of a large operation
+ * may take longer than a heartbeat. It wakes once in a heartbeat, sends one word to each member and
+ * reads what has come; in between only the end of a connection wakes it. So a heartbeat wakes
+ * nobody. When a comm is dead or is being shrunk, its words are read as they come.
+ *
+ * `lock` guards everything here. It may be held while an engine is asked or told something, whose
+ * own locks come after it; the engine never calls up. Events carry serial numbers, not pointers.
+ *
+ * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
+ * not take that for the silence of the others.
+ *
+ * A process that ends without a goodbye may have done its part: what it sent still arrives. So its
+ * end fails the comm at once only where the data path waits for it (the engine sees to that);
+ * elsewhere when a pending operation does not get on for GRACE, or later when nothing is pending.
+ */
+#ifndef DDL_COMM_WATCH_STATE_H
+#define DDL_COMM_WATCH_STATE_H
+
+#include <pthread.h>
+
+#include "comm/watch.h"
+#include "comm/wire.h"
+
+typedef enum ddl__fate {
+    DDL__ALIVE,
+    DDL__LEFT,   /* it has destroyed the comm */
+    DDL__KILLED, /* its process has ended: the kernel says so */
+    DDL__SILENT  /* not heard of for too long, or unreachable; it may still be there */
+} ddl__fate;
+
+/* What a rank does, as it tells in every heartbeat. */
+typedef struct ddl__position {
+    ddl__signature last; /* the last operation by order that it began; zero: none */
+    uint32_t ended;      /* that one has */
+    uint32_t waiting_ms; /* else: for so long */
+} ddl__position;
+
+/* What a rank says of one of its operations by order. */
+typedef enum ddl__stage {
+    DDL__NOT_YET = 1, /* it has not begun one of this sequence */
+    DDL__PENDING,
+    DDL__ENDED,
+    DDL__FORGOTTEN /* too long ago */
+} ddl__stage;
+
+typedef struct ddl__answer {
+    uint32_t sequence, stage; /* ddl__stage; 0: has not answered */
+    ddl__signature signature; /* PENDING, ENDED */
+} ddl__answer;
+
+/* Our operation that waits, and what was done about it. */
+typedef struct ddl__stall {
+    uint64_t number;  /* its record's + 1; 0: none */
+    int64_t asked_at; /* 0: not yet */
+    unsigned idle;    /* rounds in which all others had ended and nothing moved */
+    uint64_t moves;
+    bool warned;
+} ddl__stall;
+
+typedef struct ddl__member {
+    ddl__wire wire;
+    ddl__fate fate;
+    bool heard; /* something, since the last heartbeat */
+    bool suspect;
+    bool against_us; /* it counts us as dead: its own end proves nothing about who goes on */
+    int64_t silent;  /* for so many nanoseconds */
+    char cause[96];  /* of a fate other than alive */
+    ddl__position position;
+    ddl__answer answer;
+
+    /* What it has said while the comm was shrunk: the last attempts that it joined, decided, has
+     * created and has seen created by all; whom it follows and accuses, and who goes on. */
+    uint32_t joined, decided, done, committed;
+    int leader;
+    unsigned char *accused, *verdict; /* sets of ranks */
+} ddl__member;
+
+struct ddl__control {
+    ddl__control *next;
+    uint64_t serial;
+    ddl__watch *watch;
+    ddl__control_config config;
+    char *trace_dir; /* or NULL */
+    ddl__engine *engine;
+    int rank, size;
+    char *const *names;
+    ddl__limits limits;
+    ddl__member *members; /* by rank; our own has no wire */
+
+    int64_t last_beat, next_beat;
+    bool urgent;    /* words are read as they come */
+    bool announced; /* the comm's death, to the members */
+    bool shrinking;
+    uint32_t attempt; /* the last one of shrinking */
+
+    /* The first process that ended without a goodbye. */
+    int mourned; /* rank, or -1 */
+    int64_t died_at, look_at;
+    uint64_t finished_then;
+    bool pending_then;
+
+    ddl__stall stall;
+
+    uint64_t detected;    /* deaths */
+    int64_t detection_ns; /* the longest silence before one */
+};
+
+struct ddl__watch {
+    pthread_t thread;
+    bool started, stop;
+    int epoll, wake;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* something was heard that a shrinking thread waits for */
+    uint64_t serial;
+    ddl__control *controls;
+};
+
+/* ---- watch.c ---- */
+
+/* From now on it is watched. False: the system refuses. */
+bool ddl__watch_add(ddl__watch *watch, ddl__control *control);
+void ddl__watch_remove(ddl__control *control);
+
+/* Under the lock: words are read as they come, from now on. */
+void ddl__watch_hurry(ddl__control *control);
+
+/* Under the lock: send it to all that can hear. */
+void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
+
+/* Under the lock: the comm is dead. */
+void ddl__control_end(ddl__control *control, ddl_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Under the lock: what this rank does. */
+ddl__position ddl__own_position(const ddl__control *control, int64_t now);
+
+/* ---- compare.c; all under the lock ---- */
+
+/* With every heartbeat: look after an operation that waits. */
+void ddl__compare(ddl__control *control, int64_t now);
+
+/* A member asks, or answers. */
+void ddl__compare_asked(ddl__control *control, int from, const unsigned char *content,
+                        size_t bytes);
+void ddl__compare_answered(ddl__control *control, int from, const unsigned char *content,
+                           size_t bytes);
+
+/* Whether a member that is alive has not come to our operation. */
+bool ddl__is_late(const ddl__control *control, int rank, const ddl__signature *own);
+
+/* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
+int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
+                    const void *context);
+
+/* ---- shrink.c ---- */
+
+/* Under the lock: a member has said JOIN, VERDICT or DONE. */
+void ddl__shrink_heard(ddl__control *control, int from, ddl__word word,
+                       const unsigned char *content, size_t bytes);
+
+/* ---- black_box.c ---- */
+
+/* Under the lock: leave the flight record in the folder for it, if there is one. */
+void ddl__trace_leave(const ddl__control *control);
+
+/* ---- watch.c ---- */
+
+/* Under the lock: when the comm is dead, tell the members, once; also those who do not wait for
+ * anything. */
+void ddl__control_announce(ddl__control *control);
+
+#endif

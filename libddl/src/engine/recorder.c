@@ -1,0 +1,92 @@
+#include "engine/recorder.h"
+
+#include <stdlib.h>
+
+bool ddl__recorder_open(ddl__recorder *r)
+{
+    r->slots = calloc(DDL__RECORDS, sizeof *r->slots);
+    return r->slots;
+}
+
+void ddl__recorder_close(ddl__recorder *r)
+{
+    free(r->slots);
+}
+
+/* Ordered behind the stamp that says that a record is being written, and before the one that ends
+ * it; a fence would do as well, but the thread sanitizer knows none. */
+#define SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
+#define GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
+#define OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
+
+void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__lane lane,
+                       const ddl__signature *signature, int64_t started)
+{
+    uint64_t number = OWN(r->next);
+    ddl__slot *slot = &r->slots[number % DDL__RECORDS];
+    work->record = number + 1;
+    SET(slot->stamp, 0);
+    SET(slot->words[0], signature->words[0]);
+    SET(slot->words[1], signature->words[1]);
+    SET(slot->submitted, work->submitted);
+    SET(slot->started, started);
+    SET(slot->ended, 0);
+    SET(slot->status, DDL_INPROGRESS);
+    SET(slot->lane_tag, (int)((unsigned)work->call.tag << 2 | lane));
+    SET(slot->stamp, number + 1);
+    SET(r->next, number + 1);
+    if (lane == DDL__BY_ORDER)
+        SET(r->last_ordered, number + 1);
+}
+
+void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status, int64_t ended)
+{
+    ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
+    if (!work->record || OWN(slot->stamp) != work->record)
+        return; /* never begun; or more than the ring holds has begun since */
+    SET(slot->status, status);
+    SET(slot->ended, ended);
+    if (status != DDL_OK)
+        return;
+    SET(r->ended, OWN(r->ended) + 1);
+    SET(r->bytes, OWN(r->bytes) + work->call.count * (int64_t)work->element);
+}
+
+uint64_t ddl__record_count(const ddl__recorder *r)
+{
+    return GET(r->next);
+}
+
+bool ddl__record_read(const ddl__recorder *r, uint64_t number, ddl__record *to)
+{
+    const ddl__slot *slot = &r->slots[number % DDL__RECORDS];
+    if (GET(slot->stamp) != number + 1)
+        return false;
+    to->number = number;
+    to->ended = GET(slot->ended);
+    to->status = (ddl_status)GET(slot->status);
+    to->signature.words[0] = GET(slot->words[0]);
+    to->signature.words[1] = GET(slot->words[1]);
+    to->submitted = GET(slot->submitted);
+    to->started = GET(slot->started);
+    int lane_tag = GET(slot->lane_tag);
+    to->lane = (ddl__lane)(lane_tag & 3);
+    to->tag = lane_tag >> 2;
+    return GET(slot->stamp) == number + 1;
+}
+
+bool ddl__record_last(const ddl__recorder *r, ddl__record *to)
+{
+    uint64_t last = GET(r->last_ordered);
+    return last && ddl__record_read(r, last - 1, to);
+}
+
+bool ddl__record_find(const ddl__recorder *r, uint32_t sequence, ddl__record *to)
+{
+    uint64_t next = GET(r->last_ordered);
+    for (uint64_t back = 1; back <= DDL__RECORDS && back <= next; back++)
+        if (ddl__record_read(r, next - back, to) && to->lane == DDL__BY_ORDER &&
+            (uint32_t)(to->signature.words[0] >> 32) == sequence)
+            return true;
+    return false;
+}

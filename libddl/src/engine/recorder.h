@@ -1,0 +1,71 @@
+/* recorder.h - the flight recorder: what a comm's last operations were and when.
+ *
+ * Design notes. The driver writes, a few plain stores for each operation and no clock of its own;
+ * anybody may read at any time, without a lock. A record's stamp is 0 while it is written anew;
+ * who reads copies it and then looks whether the stamp is still the same. What changes later, the
+ * end and the status, is one store each.
+ *
+ * Reading a clock takes a good part of the time of the shortest operations, so the end of those is
+ * not measured, but for one of DDL__MEASURED: they carry DDL__SHORT instead. */
+#ifndef DDL_ENGINE_RECORDER_H
+#define DDL_ENGINE_RECORDER_H
+
+#include "engine/work.h"
+
+enum {
+    DDL__RECORDS = 1024,
+    DDL__MEASURED = 64,
+    DDL__SHORT = 1 /* in place of an end: soon after the start, not measured */
+};
+
+typedef enum ddl__lane { DDL__BY_ORDER, DDL__BY_NAME, DDL__MESSAGE, DDL__LANES } ddl__lane;
+
+/* A copy for readers. */
+typedef struct ddl__record {
+    uint64_t number; /* of the operation, in the order in which they started */
+    ddl__signature signature;
+    int64_t submitted, started, ended; /* as of ddl__now; ended 0: under way */
+    ddl__lane lane;
+    ddl_status status; /* DDL_INPROGRESS: under way */
+    int tag;           /* messages */
+} ddl__record;
+
+typedef struct ddl__slot {
+    atomic_ullong stamp; /* number + 1 */
+    atomic_ullong words[2];
+    atomic_llong submitted, started, ended;
+    atomic_int status;
+    atomic_int lane_tag; /* lane in the lowest two bits */
+} ddl__slot;
+
+typedef struct ddl__recorder {
+    ddl__slot *slots;
+    atomic_ullong next;         /* number of the next operation */
+    atomic_ullong last_ordered; /* number + 1 of the last one by order; 0: none */
+    atomic_ullong ended;        /* how many with DDL_OK, and the bytes they were called with */
+    atomic_llong bytes;
+} ddl__recorder;
+
+/* False when out of memory. */
+bool ddl__recorder_open(ddl__recorder *recorder);
+void ddl__recorder_close(ddl__recorder *recorder);
+
+/* The driver's: the work begins, with this signature. */
+void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__lane lane,
+                       const ddl__signature *signature, int64_t started);
+
+/* The driver's: it has ended; `ended` may be DDL__SHORT. */
+void ddl__record_end(ddl__recorder *recorder, const ddl_work *work, ddl_status status,
+                     int64_t ended);
+
+/* How many have begun so far: the number of the next. Any thread, as the next three. */
+uint64_t ddl__record_count(const ddl__recorder *recorder);
+
+/* The record of this number; false when it is none, or overwritten. */
+bool ddl__record_read(const ddl__recorder *recorder, uint64_t number, ddl__record *to);
+
+/* The last operation by order that has started; the one of this sequence. */
+bool ddl__record_last(const ddl__recorder *recorder, ddl__record *to);
+bool ddl__record_find(const ddl__recorder *recorder, uint32_t sequence, ddl__record *to);
+
+#endif

@@ -1,0 +1,63 @@
+#include "engine/trace.h"
+
+#include <time.h>
+
+#include "base/clock.h"
+#include "engine/describe.h"
+
+/* How long what was too short to be measured is drawn, in microseconds. */
+static const double SHORT_US = 1;
+
+void ddl__describe_record(char *text, size_t size, const ddl__record *record)
+{
+    if (record->lane != DDL__MESSAGE) {
+        ddl__describe_whole(text, size, &record->signature);
+        return;
+    }
+    ddl__call call = ddl__call_of(&record->signature);
+    call.tag = record->tag;
+    ddl__describe_call(text, size, &call);
+}
+
+static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now, ddl__text *to)
+{
+    static const char *const lanes[DDL__LANES] = {"by order", "by name", "message"};
+    char operation[DDL__CALL_MAX];
+    ddl__describe_record(operation, sizeof operation, r);
+    double start = (double)(r->started + epoch) * 1e-3, length = SHORT_US;
+    if (r->ended != DDL__SHORT)
+        length = (double)((r->ended ? r->ended : now) - r->started) * 1e-3;
+    ddl__text_add(to, ",\n{\"name\": ");
+    ddl__text_quote(to, operation);
+    ddl__text_add(to,
+                  ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
+                  "\"dur\": %.3f, \"args\": {\"number\": %llu",
+                  lanes[r->lane], rank, r->lane, start, length, (unsigned long long)r->number);
+    if (r->lane != DDL__MESSAGE)
+        ddl__text_add(to, ", \"sequence\": %llu",
+                      (unsigned long long)(r->signature.words[0] >> 32));
+    ddl__text_add(
+        to, ", \"queued_us\": %.3f, \"status\": ", (double)(r->started - r->submitted) * 1e-3);
+    ddl__text_quote(to, r->ended ? ddl__strerror(r->status) : "under way");
+    ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
+}
+
+void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    int64_t now = ddl__now(), epoch = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec - now;
+    uint64_t next = ddl__record_count(recorder);
+    ddl__text_add(to,
+                  "{\"traceEvents\": [\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, "
+                  "\"args\": {\"name\": ",
+                  rank);
+    ddl__text_quote(to, name);
+    ddl__text_add(to, "}}");
+    for (uint64_t i = next > DDL__RECORDS ? next - DDL__RECORDS : 0; i < next; i++) {
+        ddl__record record;
+        if (ddl__record_read(recorder, i, &record))
+            add_event(&record, rank, epoch, now, to);
+    }
+    ddl__text_add(to, "\n]}\n");
+}

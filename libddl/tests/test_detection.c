@@ -1,0 +1,169 @@
+/* How soon a member's death is known, also to those who share no data with it and to those who wait
+ * for nothing; and who must not be called dead. Ranks are processes. */
+#include "processes.h"
+
+enum { SIZE = 4, VICTIM = 3 };
+
+static float data[1000];
+
+#define EXPECT(status, want, words)                                                                \
+    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
+          ddl_comm_rank(comm), (status), ddl_last_error())
+
+/* Sanitizers and other programs on the machine slow everything down; the bounds proper are
+ * measured by tests/chaos.py. */
+enum { SLACK = 2 };
+
+static void within(ddl_comm *comm, double start, double limit)
+{
+    double took = seconds() - start;
+    CHECK(took < limit + SLACK, "rank %d: %g s", ddl_comm_rank(comm), took);
+    if (ddl_comm_rank(comm) == 0)
+        printf("    %.3f s\n", took);
+    fflush(stdout);
+}
+
+/* All agree on a moment, at which the victim dies. */
+static double start_together(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    return seconds();
+}
+
+static ddl_status await_status(ddl_comm *comm, double limit)
+{
+    double end = seconds() + limit + SLACK;
+    ddl_status status;
+    while ((status = ddl_comm_status(comm)) == DDL_OK && seconds() < end)
+        usleep(1000);
+    return status;
+}
+
+/* Rank 0 waits for rank 1, and rank 1 for rank 0: neither needs the victim. */
+static int killed_elsewhere(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    double start = start_together(comm);
+    if (rank == VICTIM) {
+        usleep(100000);
+        kill(getpid(), SIGKILL);
+    }
+    if (rank < 2) {
+        ddl_status status = ddl_recv(comm, data, 10, DDL_F32, 1 - rank, 7, NULL, NULL, NULL);
+        EXPECT(status, DDL_EPEER, "rank 3 on ");
+        EXPECT(status, DDL_EPEER, "its process ended");
+        within(comm, start + 0.1, 0.2);
+    } else {
+        EXPECT(await_status(comm, 0.3), DDL_EPEER, "rank 3 on ");
+    }
+    int dead[SIZE], n = -1;
+    for (double end = seconds() + SLACK; n != 1 && seconds() < end;)
+        OK(ddl_comm_failed(comm, dead, SIZE, &n));
+    CHECK(n == 1 && dead[0] == VICTIM, "%d dead, %d", n, dead[0]);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Nobody waits for anything. */
+static int killed_unnoticed(ddl_comm *comm)
+{
+    double start = start_together(comm);
+    if (ddl_comm_rank(comm) == VICTIM)
+        kill(getpid(), SIGKILL);
+    EXPECT(await_status(comm, 1.5), DDL_EPEER, "rank 3 on ");
+    within(comm, start, 1.5);
+    EXPECT(ddl_barrier(comm, NULL, NULL), DDL_EPEER, "rank 3 on ");
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* An abort reaches those who wait for nothing. */
+static int aborted_unnoticed(ddl_comm *comm)
+{
+    double start = start_together(comm);
+    if (ddl_comm_rank(comm) == 0) {
+        usleep(100000); /* until all are through the barrier */
+        OK(ddl_comm_abort(comm, "enough"));
+    }
+    EXPECT(await_status(comm, 0.4), DDL_EABORTED, "enough");
+    within(comm, start, 0.4);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Stopped, given up by the others, and then continued: it must learn that it is none of them. */
+static int stopped(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t pids[SIZE], own = getpid();
+    OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
+    double start = start_together(comm);
+    if (rank == VICTIM) {
+        raise(SIGSTOP);
+        start = seconds();
+        EXPECT(await_status(comm, 0.5), DDL_EPEER, "rank 3 on ");
+        CHECK(seconds() - start < 0.5 + SLACK, "%g s", seconds() - start);
+        ddl_status status = ddl_barrier(comm, NULL, NULL);
+        EXPECT(status, DDL_EPEER, "silent for ");
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    ddl_status status = rank == 1
+                            ? ddl_recv(comm, data, 10, DDL_F32, 0, 7, NULL, NULL, NULL)
+                            : ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL);
+    EXPECT(status, DDL_EPEER, "rank 3 on ");
+    EXPECT(status, DDL_EPEER, "silent for 3.");
+    CHECK(seconds() - start > 2.5, "given up after %g s", seconds() - start);
+    within(comm, start, 4);
+    if (rank == 0) {
+        kill(pids[VICTIM], SIGCONT);
+        usleep(1500000);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* A program that does not call the library for long is not dead. */
+static int busy(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == VICTIM)
+        for (double end = seconds() + 4; seconds() < end;)
+            ;
+    OK(ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    process_fn *fn;
+    bool victim_dies;
+} tests[] = {
+    {"killed_elsewhere", killed_elsewhere, true},
+    {"killed_unnoticed", killed_unnoticed, true},
+    {"aborted_unnoticed", aborted_unnoticed, false},
+    {"stopped", stopped, false},
+    {"busy", busy, false},
+};
+
+int main(int argc, char **argv)
+{
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            if (argc > 1 && strcmp(argv[1], tests[t].name))
+                continue;
+            int status[PROCESSES_MAX];
+            double start = seconds();
+            run_processes(SIZE, links, tests[t].fn, 60, status);
+            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
+                   seconds() - start);
+            for (int rank = 0; rank < SIZE; rank++) {
+                bool killed = tests[t].victim_dies && rank == VICTIM;
+                CHECK(killed ? WIFSIGNALED(status[rank]) : status[rank] == 0,
+                      "rank %d ended with %x", rank, status[rank]);
+            }
+        }
+    return 0;
+}

@@ -1,0 +1,134 @@
+/* Ranks that call different things and exchange nothing by which the data path could tell: the
+ * members compare what waits, and every rank gets an error that says who called what. Ranks are
+ * processes. */
+#include "processes.h"
+
+enum { SIZE = 4, ODD = 2 };
+
+static float data[1000], more[1000];
+
+#define EXPECT(status, want, words)                                                                \
+    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
+          ddl_comm_rank(comm), (status), ddl_last_error())
+
+/* At this call, or at the next one. */
+static ddl_status at_last(ddl_comm *comm, ddl_status status)
+{
+    while (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    return status;
+}
+
+static int finish(ddl_comm *comm, double start, double limit)
+{
+    CHECK(seconds() - start < limit, "rank %d: %g s", ddl_comm_rank(comm), seconds() - start);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Each half has a root of its own: over most plans, the halves exchange nothing. */
+static int roots(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    double start = seconds();
+    ddl_status status = ddl_gather(comm, data, more, 5, DDL_F32, rank == ODD ? ODD : 0, NULL, NULL);
+    status = at_last(comm, status);
+    EXPECT(status, DDL_EMISMATCH, "called gather(f32, 5, root 2)");
+    EXPECT(status, DDL_EMISMATCH, "called gather(f32, 5, root 0)");
+    return finish(comm, start, 4);
+}
+
+/* The odd one has given what it had to, to somebody who does not ask, and computes. */
+static int givers(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    double start = seconds();
+    ddl_status status = DDL_OK;
+    if (rank == ODD) {
+        status = ddl_reduce(comm, data, more, 100, DDL_F32, DDL_SUM, 1, NULL, NULL);
+        sleep(2);
+    } else {
+        status = ddl_gather(comm, data, more, 7, DDL_I32, 0, NULL, NULL);
+    }
+    status = at_last(comm, status);
+    EXPECT(status, DDL_EMISMATCH, "reduce(f32, 100, sum, root 1)");
+    EXPECT(status, DDL_EMISMATCH, "gather(i32, 7, root 0)");
+    return finish(comm, start, 4);
+}
+
+/* Rank 0 counts on a block that the odd one takes as empty. */
+static int empty_block(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int64_t give[SIZE] = {0}, take[SIZE] = {0};
+    if (rank == 0)
+        take[ODD] = 100;
+    OK(ddl_barrier(comm, NULL, NULL));
+    double start = seconds();
+    ddl_status status =
+        ddl_alltoallv(comm, data, give, NULL, more, take, NULL, DDL_F32, NULL, NULL);
+    if (rank == 0) {
+        EXPECT(status, DDL_EMISMATCH, "rank 0 on ");
+        EXPECT(status, DDL_EMISMATCH, "all-to-all-v(f32) as operation 2");
+    } else {
+        OK(status);
+        while (ddl_comm_status(comm) == DDL_OK && seconds() - start < 10)
+            usleep(10000);
+        EXPECT(ddl_barrier(comm, NULL, NULL), DDL_EMISMATCH, "all-to-all-v(f32) as operation 2");
+    }
+    return finish(comm, start, 9);
+}
+
+/* The others are done and leave. */
+static int one_more(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    double start = seconds();
+    if (ddl_comm_rank(comm) == ODD) {
+        ddl_status status = ddl_gather(comm, data, more, 5, DDL_F32, ODD, NULL, NULL);
+        EXPECT(status, DDL_EPEER, "left the comm");
+    }
+    return finish(comm, start, 2);
+}
+
+/* Nobody is wrong, only late: no verdict, however long it takes. */
+static int late(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == ODD)
+        usleep(2500000);
+    OK(ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL));
+    int64_t counts[SIZE] = {1, 2, 3, 4};
+    OK(ddl_allgatherv(comm, data, more, counts, NULL, DDL_F32, NULL, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    process_fn *fn;
+} tests[] = {
+    {"roots", roots},       {"givers", givers}, {"empty_block", empty_block},
+    {"one_more", one_more}, {"late", late},
+};
+
+int main(int argc, char **argv)
+{
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            if (argc > 1 && strcmp(argv[1], tests[t].name))
+                continue;
+            int status[PROCESSES_MAX];
+            double start = seconds();
+            run_processes(SIZE, links, tests[t].fn, 60, status);
+            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
+                   seconds() - start);
+            fflush(stdout);
+            for (int rank = 0; rank < SIZE; rank++)
+                CHECK(status[rank] == 0, "rank %d ended with %x", rank, status[rank]);
+        }
+    return 0;
+}

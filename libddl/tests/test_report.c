@@ -1,0 +1,148 @@
+/* What a comm tells about itself: the report, the flight record, the counters, the warning about
+ * what stands still, and what a dead comm leaves behind. Ranks are processes. */
+#include <fcntl.h>
+#include <stdlib.h>
+
+#include "processes.h"
+
+enum { SIZE = 3, LATE = 2, TEXT = 1 << 20 };
+
+static char text[TEXT], folder[64];
+static float data[10];
+
+#define HAS(words)                                                                                 \
+    CHECK(strstr(text, words), "rank %d lacks %s: %s", ddl_comm_rank(comm), words, text)
+
+static void read_file(const char *name)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0, "no %s", path);
+    ssize_t n = read(fd, text, TEXT - 1);
+    CHECK(n > 0, "%s is empty", path);
+    text[n] = 0;
+    close(fd);
+}
+
+static int stalls(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    size_t length, again;
+    ddl_work *work;
+    char name[200];
+    snprintf(name, sizeof name, "%s/log%d", folder, rank);
+    CHECK(freopen(name, "w", stderr), "%s", name);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (rank == LATE)
+        usleep(1200000);
+    OK(ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, &work));
+    if (rank != LATE) {
+        usleep(800000);
+        CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
+        OK(ddl_comm_report(comm, text, TEXT, &length));
+        CHECK(length == strlen(text), "%zu, %zu", length, strlen(text));
+        HAS("\"pending\": [\n{\"operation\": \"all-reduce(f32, 10, sum)\", \"sequence\": 2");
+        HAS("\"missing\": [2]");
+        HAS("\"state\": \"alive\", \"cause\": \"\"");
+        HAS("\"operation\": \"barrier\", \"sequence\": 1, \"ended\": true");
+        OK(ddl_comm_trace(comm, text, TEXT, &length));
+        HAS("\"name\": \"all-reduce(f32, 10, sum)\", \"cat\": \"by order\", \"ph\": \"X\"");
+        HAS("\"status\": \"under way\"");
+        CHECK(ddl_comm_trace(comm, text, 10, &again) == DDL_EINVAL && again > 10, "%zu", again);
+        read_file(rank ? "log1" : "log0");
+        HAS("all-reduce(f32, 10, sum) as operation 2 has waited for 0.");
+        HAS("rank 2 not there yet; rank 2 on ");
+        HAS(" has ended barrier as operation 1");
+    }
+    OK(ddl_work_wait(work, -1));
+    ddl_work_destroy(work);
+    ddl_counters counters = {.struct_size = sizeof counters};
+    OK(ddl_comm_counters(comm, &counters));
+    CHECK(counters.operations == 3 && counters.bytes >= 40 && counters.pending == 0, "%llu %llu",
+          (unsigned long long)counters.operations, (unsigned long long)counters.bytes);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* More than the recorder holds, of all lanes; the last ones are in it. */
+static int many(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    size_t length;
+    ddl_options named = {.struct_size = sizeof named, .name = "gradient"};
+    for (int i = 0; i < 2000; i++)
+        OK(ddl_allreduce(comm, NULL, data, 1 + i % 10, DDL_F32, DDL_MAX, NULL, NULL));
+    OK(ddl_allreduce(comm, NULL, data, 3, DDL_F32, DDL_MAX, &named, NULL));
+    OK(ddl_sendrecv(comm, data, 4, (rank + 1) % SIZE, 5, data + 4, 4, (rank + SIZE - 1) % SIZE, 5,
+                    DDL_F32, NULL, NULL));
+    OK(ddl_comm_trace(comm, text, TEXT, &length));
+    HAS("\"cat\": \"by name\"");
+    HAS("\"cat\": \"message\"");
+    HAS("\"sequence\": 2000,");
+    HAS("tag 5)\"");
+    int events = 0;
+    for (const char *at = text; (at = strstr(at, "\"ph\": \"X\"")); at++)
+        events++;
+    CHECK(events >= 1000 && events <= 1024, "%d events", events);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int dies(ddl_comm *comm)
+{
+    OK(ddl_allreduce(comm, NULL, data, 7, DDL_F32, DDL_SUM, NULL, NULL));
+    if (ddl_comm_rank(comm) == LATE)
+        kill(getpid(), SIGKILL);
+    CHECK(ddl_barrier(comm, NULL, NULL) == DDL_EPEER, "%s", ddl_last_error());
+    size_t length;
+    OK(ddl_comm_report(comm, text, TEXT, &length));
+    HAS("\"status\": -40, \"message\": \"rank 2 on ");
+    usleep(200000);
+    OK(ddl_comm_report(comm, text, TEXT, &length));
+    HAS("\"state\": \"dead\", \"cause\": \"its process ended");
+    ddl_counters counters = {.struct_size = sizeof counters};
+    OK(ddl_comm_counters(comm, &counters));
+    CHECK(counters.deaths == 1, "%llu", (unsigned long long)counters.deaths);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static void run(const char *name, process_fn *fn, uint32_t links, bool victim_dies)
+{
+    int status[PROCESSES_MAX];
+    double start = seconds();
+    run_processes(SIZE, links, fn, 60, status);
+    printf("%-10s %s %.2f s\n", name, links == DDL_LINK_SHM ? "shm" : "tcp", seconds() - start);
+    for (int rank = 0; rank < SIZE; rank++)
+        CHECK(victim_dies && rank == LATE ? WIFSIGNALED(status[rank]) : status[rank] == 0,
+              "rank %d ended with %x", rank, status[rank]);
+}
+
+static int count_files(const char *pattern)
+{
+    char command[200], answer[16] = "";
+    snprintf(command, sizeof command, "ls %s/%s | wc -l", folder, pattern);
+    FILE *pipe = popen(command, "r");
+    CHECK(pipe && fgets(answer, sizeof answer, pipe), "%s", command);
+    pclose(pipe);
+    return atoi(answer);
+}
+
+int main(void)
+{
+    strcpy(folder, "/tmp/ddl-report-XXXXXX");
+    CHECK(mkdtemp(folder), "%s", folder);
+    setenv("DDL_STALL_WARN_MS", "300", 1);
+    for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+        run("stalls", stalls, links, false);
+        run("many", many, links, false);
+    }
+    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
+    setenv("DDL_TRACE_DIR", folder, 1);
+    run("dies", dies, DDL_LINK_TCP, true);
+    CHECK(count_files("ddl-*-rank[01].json") == 2, "%d", count_files("ddl-*"));
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}

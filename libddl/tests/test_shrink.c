@@ -1,0 +1,245 @@
+/* The survivors go on: one agreed list of the dead and a comm that works at once, also when members
+ * die while it is made; and who was given up does not go on. Ranks are processes. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "processes.h"
+
+enum { SIZE = 5 };
+
+#define EXPECT(status, want, words)                                                                \
+    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
+          ddl_comm_rank(comm), (status), ddl_last_error())
+
+static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
+
+/* The ranks in the comm before the first failure. */
+static int origin;
+
+static void works(ddl_comm *comm, int size)
+{
+    int32_t ranks[SIZE], one = 1;
+    CHECK(ddl_comm_size(comm) == size, "size %d instead of %d", ddl_comm_size(comm), size);
+    OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+    CHECK(one == size, "%d", one);
+    int32_t own = origin;
+    OK(ddl_allgather(comm, &own, ranks, 1, DDL_I32, NULL, NULL));
+    for (int i = 1; i < size; i++)
+        CHECK(ranks[i - 1] < ranks[i], "rank %d was %d before, rank %d %d", i - 1, ranks[i - 1], i,
+              ranks[i]);
+}
+
+static void fail_once(ddl_comm *comm)
+{
+    ddl_status status = DDL_OK;
+    while (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+}
+
+static int go_on(ddl_comm *comm, int size)
+{
+    ddl_comm *next;
+    fail_once(comm);
+    double start = seconds();
+    OK(ddl_comm_shrink(comm, &config, &next));
+    if (origin == 1)
+        printf("    shrunk in %.3f s\n", seconds() - start);
+    fflush(stdout);
+    ddl_comm_destroy(comm);
+    works(next, size);
+    ddl_comm_destroy(next);
+    return 0;
+}
+
+static int one_dies(ddl_comm *comm)
+{
+    origin = ddl_comm_rank(comm);
+    ddl_comm *next;
+    OK(ddl_barrier(comm, NULL, NULL));
+    CHECK(ddl_comm_shrink(comm, NULL, &next) == DDL_ESTATE, "shrunk alive");
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (origin == 0)
+        kill(getpid(), SIGKILL);
+    return go_on(comm, SIZE - 1);
+}
+
+static int two_die(ddl_comm *comm)
+{
+    origin = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (origin == 0 || origin == 3)
+        kill(getpid(), SIGKILL);
+    return go_on(comm, SIZE - 2);
+}
+
+/* While the others wait for it to shrink, longer than a silence may last. */
+static int dies_in_between(ddl_comm *comm)
+{
+    origin = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (origin == 4)
+        kill(getpid(), SIGKILL);
+    if (origin == 0) {
+        fail_once(comm);
+        usleep(1500000);
+        kill(getpid(), SIGKILL);
+    }
+    return go_on(comm, SIZE - 2);
+}
+
+static void *die_soon(void *argument)
+{
+    usleep(*(useconds_t *)argument);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static useconds_t delay;
+
+/* The one that leads dies somewhere in the middle; who goes on may have to do it twice. */
+static int leader_dies(ddl_comm *comm)
+{
+    origin = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (origin == 4)
+        kill(getpid(), SIGKILL);
+    fail_once(comm);
+    pthread_t thread;
+    if (origin == 0)
+        CHECK(!pthread_create(&thread, NULL, die_soon, &delay), "thread");
+    for (ddl_status status = DDL_EPEER; status == DDL_EPEER;) {
+        ddl_comm *next;
+        OK(ddl_comm_shrink(comm, &config, &next));
+        ddl_comm_destroy(comm);
+        comm = next;
+        if (origin == 0)
+            pause();
+        status = ddl_barrier(comm, NULL, NULL);
+        if (status == DDL_OK && ddl_comm_size(comm) == SIZE - 1) /* without the dead one, soon */
+            fail_once(comm), status = DDL_EPEER;
+    }
+    works(comm, SIZE - 2);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Nobody is dead. */
+static int aborted(ddl_comm *comm)
+{
+    origin = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (origin == 2) {
+        usleep(100000); /* until all are through the barrier */
+        OK(ddl_comm_abort(comm, "again"));
+    }
+    while (ddl_barrier(comm, NULL, NULL) == DDL_OK)
+        ;
+    ddl_comm *next;
+    OK(ddl_comm_shrink(comm, &config, &next));
+    works(next, SIZE);
+    ddl_comm_destroy(next);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static void share_pids(ddl_comm *comm, int32_t *pids)
+{
+    int32_t own = getpid();
+    OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
+/* Given up by the others, it must not go on alone. */
+static int zombie(ddl_comm *comm)
+{
+    int32_t pids[SIZE];
+    origin = ddl_comm_rank(comm);
+    share_pids(comm, pids);
+    ddl_comm *next;
+    if (origin == 0) {
+        raise(SIGSTOP);
+        while (ddl_comm_status(comm) == DDL_OK)
+            usleep(1000);
+        EXPECT(ddl_comm_shrink(comm, &config, &next), DDL_EMINORITY, "rank 0 on ");
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    fail_once(comm);
+    OK(ddl_comm_shrink(comm, &config, &next));
+    works(next, SIZE - 1);
+    if (origin == 1) {
+        kill(pids[0], SIGCONT);
+        usleep(1000000);
+    }
+    works(next, SIZE - 1);
+    ddl_comm_destroy(next);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Most are out of reach of one, and go on without it when they are back. */
+static int minority(ddl_comm *comm)
+{
+    int32_t pids[SIZE];
+    origin = ddl_comm_rank(comm);
+    share_pids(comm, pids);
+    ddl_comm *next;
+    if (origin == 4) {
+        usleep(100000);
+        fail_once(comm);
+        usleep(300000);
+        EXPECT(ddl_comm_shrink(comm, &config, &next), DDL_EMINORITY, "rank 4 on ");
+        for (int rank = 0; rank < 4; rank++)
+            kill(pids[rank], SIGCONT);
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    raise(SIGSTOP);
+    return go_on(comm, SIZE - 1);
+}
+
+static const struct {
+    const char *name;
+    process_fn *fn;
+    unsigned dead; /* ranks, as bits */
+} tests[] = {
+    {"one_dies", one_dies, 1},
+    {"two_die", two_die, 9},
+    {"dies_in_between", dies_in_between, 17},
+    {"leader_dies", leader_dies, 17},
+    {"aborted", aborted, 0},
+    {"zombie", zombie, 0},
+    {"minority", minority, 0},
+};
+
+static void run(unsigned t, uint32_t links)
+{
+    int status[PROCESSES_MAX];
+    double start = seconds();
+    run_processes(SIZE, links, tests[t].fn, 60, status);
+    printf("%-16s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
+           seconds() - start);
+    fflush(stdout);
+    for (int rank = 0; rank < SIZE; rank++)
+        CHECK(tests[t].dead >> rank & 1 ? WIFSIGNALED(status[rank]) : status[rank] == 0,
+              "rank %d ended with %x", rank, status[rank]);
+}
+
+int main(int argc, char **argv)
+{
+    int times = argc > 2 ? atoi(argv[2]) : 4;
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
+    setenv("DDL_DEAD_MS", "1000", 1);
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            if (argc > 1 && strcmp(argv[1], tests[t].name))
+                continue;
+            bool often = tests[t].fn == leader_dies;
+            for (int i = 0; i < (often ? times : 1); i++) {
+                delay = (useconds_t)(i * 700);
+                run(t, links);
+            }
+        }
+    return 0;
+}
