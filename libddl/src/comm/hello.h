@@ -7,16 +7,17 @@
 #include "base/digest.h"
 #include "base/status.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 2 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 3 };
 
-/* How the connection is to be used. Over TCP a second one, for messages, follows the first. */
+/* How the connection is to be used. Over TCP the link's own connection is followed by its lanes, if
+ * it has any, and these by the connection for messages and as many lanes of that. */
 enum { DDL__DOOR_TCP = 1, DDL__DOOR_SHM = 2, DDL__DOOR_INPROC = 3, DDL__DOOR_MESSAGES = 4 };
 
 typedef struct ddl__hello {
     uint32_t magic;
     uint16_t protocol; /* magic and protocol keep their places in every version */
     uint8_t door;
-    uint8_t reserved;
+    uint8_t lane;   /* 0: the link itself; else which of its lanes, counted from 1 */
     int32_t status; /* answers: DDL_INPROGRESS at the door, DDL_OK accepted, else refused */
     uint32_t from, to, size; /* ranks */
     ddl__digest job;         /* of the secret */

@@ -203,6 +203,18 @@ unsigned ddl__tcp_link_lanes(const ddl__link *link)
     return ((const ddl__tcp_link *)link)->n_lanes;
 }
 
+void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
+{
+    const ddl__tcp_link *l = (const ddl__tcp_link *)link;
+    size_t n = 0;
+    text[0] = 0;
+    for (unsigned i = 0; i < l->n_lanes || (i == 0 && !l->n_lanes); i++) {
+        const char *name = l->n_lanes ? l->lanes[i].name : l->name;
+        if (!strstr(text, name) && n + strlen(name) + 3 < size)
+            n += (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "", name);
+    }
+}
+
 /* As a driver watches a link. Nobody reads the events of the descriptor that joins several sockets:
  * it stands for them in the driver's. */
 static bool watch(int epoll, int fd)

@@ -23,4 +23,7 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name);
 /* How many were added. */
 unsigned ddl__tcp_link_lanes(const ddl__link *link);
 
+/* The names of its connections that carry long spans, each once. */
+void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size);
+
 #endif
