@@ -48,7 +48,7 @@ static uint32_t speed_of(const char *name)
     bool said = fd >= 0 && !ioctl(fd, SIOCETHTOOL, &request);
     if (fd >= 0)
         close(fd);
-    uint32_t speed = said ? ethtool_cmd_speed(&command) : 0;
+    uint32_t speed = said ? (uint32_t)command.speed_hi << 16 | command.speed : 0;
     return speed == (uint32_t)SPEED_UNKNOWN ? 0 : speed;
 }
 

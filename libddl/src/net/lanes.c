@@ -15,8 +15,10 @@
 #include "base/clock.h"
 #include "net/tcp_link.h"
 
-/* Between two looks at a lane's speed, and how long one counts when the lane is not used. */
-static const int64_t LOOK_NS = 200000, FORGET_NS = 100000000;
+enum { STRETCH = 256 << 10 /* bytes to measure a lane by */ };
+
+/* The longest to measure a lane by, and how long what was measured counts when it is not used. */
+static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
 
 /* -------------------------------------------------------------------------------------- sending */
 
@@ -55,25 +57,28 @@ static uint64_t unacknowledged(const ddl__lane *lane)
     return ioctl(lane->fd, SIOCOUTQ, &bytes) || bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
-/* Look at how fast the lane is. What was measured while it ran empty says little. */
+/* Look at how fast the lane is: over stretches in which it always had something to send, that are
+ * long enough to hold many packets. What an idle lane was seen to do is the least that it can. */
 static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
 {
-    int64_t since = now - lane->looked;
-    if (since < LOOK_NS)
-        return;
     uint64_t acknowledged = lane->given > waiting ? lane->given - waiting : 0;
-    if (since > FORGET_NS && !waiting)
+    uint64_t bytes = acknowledged - lane->acknowledged;
+    int64_t since = now - lane->looked;
+    bool idle = !waiting || !lane->busy;
+    if (!idle && bytes < STRETCH && since < STRETCH_NS)
+        return;
+    double seen = since > 0 ? 1e9 * (double)bytes / (double)since : 0;
+    if (!idle)
+        lane->rate = lane->rate > 0 ? (lane->rate + seen) / 2 : seen;
+    else if (lane->busy && bytes && seen > lane->rate && lane->rate > 0)
+        lane->rate = seen;
+    else if (!lane->busy && since > FORGET_NS)
         lane->rate = 0;
-    else if (lane->busy && acknowledged > lane->acknowledged) {
-        double seen = 1e9 * (double)(acknowledged - lane->acknowledged) / (double)since;
-        if (waiting || seen > lane->rate)
-            lane->rate = lane->rate > 0 ? 0.75 * lane->rate + 0.25 * seen : seen;
-    } else if (lane->busy && waiting) {
-        lane->rate *= 0.75;
+    if (waiting || lane->busy || !lane->rate) {
+        lane->acknowledged = acknowledged;
+        lane->looked = now;
+        lane->busy = waiting;
     }
-    lane->acknowledged = acknowledged;
-    lane->looked = now;
-    lane->busy = waiting;
 }
 
 /* The lane that will have a chunk there first; one that is not known yet counts as the fastest. */

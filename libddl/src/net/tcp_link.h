@@ -77,10 +77,10 @@ typedef struct ddl__lane {
 
     /* How fast it goes: bytes per second, 0 while unknown, from what the peer has acknowledged. */
     double rate;
-    uint64_t given; /* bytes to the kernel, ever */
-    uint64_t acknowledged;
-    int64_t looked; /* when that was */
-    bool busy;      /* something was under way then */
+    uint64_t given;        /* bytes to the kernel, ever */
+    uint64_t acknowledged; /* of these, when the present stretch began */
+    int64_t looked;        /* when that was */
+    bool busy;             /* something was under way then */
 
     /* Receiving: what is left of a chunk, and the header of the next one. */
     char *place;
