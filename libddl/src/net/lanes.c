@@ -245,7 +245,8 @@ static bool lane_receive(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t b
     ssize_t k = recvmsg(lane->fd, &message, MSG_DONTWAIT);
     if (k > 0) {
         size_t paid = (size_t)k < lane->left ? (size_t)k : lane->left;
-        lane->place += paid;
+        if (paid)
+            lane->place += paid;
         lane->left -= paid;
         lane->got += (size_t)k - paid;
         l->missing -= paid;
