@@ -2,8 +2,8 @@
  *
  * Which lane takes the next chunk is decided when it can be sent: the one that will have it there
  * first, by the bytes that the peer has not acknowledged yet and by how fast it acknowledged those
- * before. So lanes of unequal speed add up, and none is told its speed. A lane whose turn it is and
- * that is full is waited for: giving the chunk to a slower one would hold up all that follow. The
+ * before. So lanes of unequal speed add up, and none is told its speed. A full lane is
+ * waited for only when all others would take far longer, which would hold up all that follow. The
  * lanes' send buffers are small, that a slow one does not queue for long. */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -15,7 +15,10 @@
 #include "base/clock.h"
 #include "net/tcp_link.h"
 
-enum { STRETCH = 256 << 10 /* bytes to measure a lane by */ };
+enum {
+    STRETCH = 256 << 10, /* bytes to measure a lane by */
+    FAR = 4              /* times as long as another lane, and it is not worth it */
+};
 
 /* The longest to measure a lane by, and how long what was measured counts when it is not used. */
 static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
@@ -81,12 +84,13 @@ static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
     }
 }
 
-/* The lane that will have a chunk there first; one that is not known yet counts as the fastest. */
+/* The lane that will have a chunk there first; one that is not known yet counts as the fastest.
+ * NULL when it is full, and all others would take far longer: they would hold up what follows. */
 static ddl__lane *lane_choose(ddl__tcp_link *l)
 {
     uint64_t waiting[DDL__LANES_MAX];
+    double time[DDL__LANES_MAX], fastest = 0, soonest = 0;
     int64_t now = ddl__now();
-    double fastest = 0, soonest = 0;
     ddl__lane *best = NULL;
     for (unsigned i = 0; i < l->n_lanes; i++) {
         ddl__lane *lane = &l->lanes[i];
@@ -98,12 +102,15 @@ static ddl__lane *lane_choose(ddl__tcp_link *l)
     }
     for (unsigned i = 0; i < l->n_lanes; i++) {
         double rate = l->lanes[i].rate > 0 ? l->lanes[i].rate : fastest > 0 ? fastest : 1;
-        double time = (double)(waiting[i] + DDL__CHUNK) / rate;
-        if (best && time >= soonest)
-            continue;
-        best = &l->lanes[i];
-        soonest = time;
+        time[i] = (double)(waiting[i] + DDL__CHUNK) / rate;
+        soonest = i == 0 || time[i] < soonest ? time[i] : soonest;
     }
+    double least = FAR * soonest;
+    for (unsigned i = 0; i < l->n_lanes; i++)
+        if (!l->lanes[i].span && time[i] < least) {
+            best = &l->lanes[i];
+            least = time[i];
+        }
     return best;
 }
 
@@ -175,8 +182,8 @@ void ddl__lanes_push(ddl__tcp_link *l)
         lane_push(l, &l->lanes[i]);
     while ((span = next_to_cut(l))) {
         ddl__lane *lane = lane_choose(l);
-        if (lane->span)
-            return; /* full */
+        if (!lane)
+            return;
         lane_assign(lane, span);
         lane_push(l, lane);
     }
