@@ -401,6 +401,64 @@ static void test_slots_come_back(void)
     star_destroy(&(star_factory){create_unix, destroy, sockets}, &s);
 }
 
+/* Who cannot send on a lane loses the link, by the lane's name, and can still tell why; the peer,
+ * whose span will never be whole, hears it behind all that was announced. */
+static void test_lane_fails(void)
+{
+    static unsigned char memory[LARGEST], dst[LARGEST];
+    star_factory factory = {create_tcp_lanes, destroy, sockets};
+    star s = star_create(&factory, 1);
+    ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
+    int fds[SOCKETS], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    sockets(&s, centre, fds);
+    CHECK(null >= 0 && dup2(null, fds[2]) >= 0, "no /dev/null");
+    close(null);
+    for (uint64_t k = 0; k < 3; k++)
+        CHECK(lend_span(&centre, 1, memory, k, LARGEST), "full");
+    CHECK(publish_span(&centre, 1, 3, 100), "full");
+    for (int64_t since = ddl__now(); centre->state == DDL__LINK_OPEN;) {
+        centre->ops->flush(centre);
+        check_time(since, "loss");
+    }
+    CHECK(centre->state == DDL__LINK_LOST && !strncmp(centre->reason, "lane: ", 6), "state %d: %s",
+          centre->state, centre->reason);
+    centre->ops->close(centre, "a lane has failed");
+    for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
+        ddl__signature signature = signature_of(0);
+        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "half a span");
+        check_time(since, "abort");
+    }
+    CHECK(leaf->state == DDL__LINK_ABORTED && !strcmp(leaf->reason, "a lane has failed"),
+          "state %d: %s", leaf->state, leaf->reason);
+    star_destroy(&factory, &s);
+}
+
+/* A peer that ends a lane and says nothing is lost after a while. */
+static void test_lane_ends(void)
+{
+    static unsigned char dst[LARGEST];
+    star_factory factory = {create_tcp_lanes, destroy, sockets};
+    star s = star_create(&factory, 1);
+    ddl__link *leaf = s.leaf[0];
+    int fds[SOCKETS];
+    unsigned n = sockets(&s, s.centre[0], fds);
+    unsigned char head[24];
+    uint32_t words[2] = {0x6c646401, LARGEST};
+    ddl__signature signature = signature_of(0);
+    memcpy(head, words, 8);
+    memcpy(head + 8, &signature, 16);
+    CHECK(send(fds[0], head, sizeof head, MSG_NOSIGNAL) == sizeof head, "%s", strerror(errno));
+    for (unsigned i = 1; i < n; i++)
+        shutdown(fds[i], SHUT_WR);
+    for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
+        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "a span of nothing");
+        check_time(since, "loss");
+    }
+    CHECK(leaf->state == DDL__LINK_LOST && strstr(leaf->reason, "lane"), "state %d: %s",
+          leaf->state, leaf->reason);
+    star_destroy(&factory, &s);
+}
+
 int main(void)
 {
     ddl__link_conformance(&(star_factory){create_tcp, destroy, sockets});
@@ -418,5 +476,7 @@ int main(void)
     test_at_once();
     test_close_when_full();
     test_slots_come_back();
+    test_lane_fails();
+    test_lane_ends();
     return 0;
 }

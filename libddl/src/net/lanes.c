@@ -20,6 +20,9 @@ enum {
     FAR = 4              /* times as long as another lane, and it is not worth it */
 };
 
+/* How long the peer may take to tell in words why a lane has failed. */
+static const int64_t WORDS_NS = 1000000000;
+
 /* The longest to measure a lane by, and how long what was measured counts when it is not used. */
 static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
 
@@ -191,11 +194,12 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
+/* Believed after `patience`. */
+static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t patience)
 {
-    if (l->lost_since)
+    if (l->lost_at)
         return;
-    l->lost_since = ddl__now();
+    l->lost_at = ddl__now() + patience;
     errno = error;
     if (error)
         snprintf(l->lost_why, sizeof l->lost_why, "%s%s%m", name, name[0] ? ": " : "");
@@ -204,10 +208,16 @@ void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
                  "%s%sthe peer closed the connection within a span", name, name[0] ? ": " : "");
 }
 
+void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
+{
+    note_loss(l, name, error, WORDS_NS);
+}
+
+/* The peer, if it lives, has noticed it as well and knows better why: its words come first. */
 static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
 {
     l->broken = true;
-    ddl__lanes_fail(l, lane->name, error);
+    note_loss(l, lane->name, error, 2 * WORDS_NS);
 }
 
 /* A lane may end when it has brought its last chunk, but not all of them while some is missing. */

@@ -123,7 +123,7 @@ typedef struct ddl__tcp_link {
     bool broken;              /* it will never be whole */
     size_t unplaced, missing; /* bytes of it: not announced by chunks, not here */
     uint64_t long_received;   /* those before it */
-    int64_t lost_since;       /* a lane failed then; 0: none */
+    int64_t lost_at;          /* a lane has failed, which is believed then; 0: none has */
     char lost_why[160];
     int64_t examined; /* when the sockets' health was last looked at */
 } ddl__tcp_link;
@@ -196,7 +196,7 @@ void ddl__lanes_shut(ddl__tcp_link *l);
  */
 bool ddl__lanes_receive(ddl__tcp_link *l, void *into, size_t bytes);
 
-/* A lane has failed: the link is lost unless the peer soon says something else. */
+/* Sending on a lane has failed: the link is lost unless the peer soon says something else. */
 void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error);
 
 #endif

@@ -20,9 +20,6 @@
 #include "base/clock.h"
 #include "net/tcp_link.h"
 
-/* How long the peer may take to tell in words why a lane has failed. */
-static const int64_t WORDS_NS = 1000000000;
-
 void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
 {
     l->base.state = DDL__LINK_LOST;
@@ -52,7 +49,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
 /* Nothing more is there now; a lane that has failed is believed after a while. */
 static bool nothing(ddl__tcp_link *l)
 {
-    if (l->lost_since && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_since + WORDS_NS)
+    if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
         ddl__tcp_lose(l, "", l->lost_why);
     return false;
 }
