@@ -2,9 +2,12 @@
 
     python3 bench/lab.py --build DIR [--hosts 2,2] [--bytes 67108864] [--rate 1gbit]
                          [--seconds 8] [--rounds 2] [--modes ring,default] [--gloo PYTHON]
+                         [--nics 1gbit,500mbit] [--sockets 1,2]
 
 DIR is a build folder of libddl; --hosts has the ranks on each host. Prints for each round and mode
-the best and the median time and the bytes that a host's link carried for one all-reduce; --gloo
+the best and the median time and the bytes that a host's links carried for one all-reduce; --nics
+gives each host several links and runs over the first alone and over all; --sockets runs each with
+so many sockets for each pair of interfaces; --gloo
 runs PyTorch's Gloo there as well, with the interpreter that has it. Needs root.
 """
 
@@ -121,20 +124,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--modes", default="ring,default")
     parser.add_argument("--gloo", metavar="PYTHON")
+    parser.add_argument("--nics", metavar="RATES", help="of each interface of a host")
+    parser.add_argument("--sockets", default="1")
     arguments = parser.parse_args()
     hosts = [int(n) for n in arguments.hosts.split(",")]
     size, limit = sum(hosts), 60 + 10 * arguments.seconds
     amount = [str(arguments.bytes), str(arguments.seconds)]
-    with tempfile.TemporaryDirectory() as folder, Lab(len(hosts), arguments.rate) as lab:
+    rates = (arguments.nics or arguments.rate).split(",")
+    links = [None if rate == "none" else rate for rate in rates]
+    with tempfile.TemporaryDirectory() as folder, Lab(len(hosts), links) as lab:
         program = compile_bench(arguments.build.resolve(), Path(folder))
         commands: dict[str, tuple[list[str], dict[str, str]]] = {}
         for mode in arguments.modes.split(","):
             options = {"ring": f"-mode r:{size}", "default": ""}.get(mode, f"-mode {mode}")
-            commands[mode] = ([program, "0", *amount], {"DDL_OPTIONS": options})
+            for used in ["eth0", "eth"] if len(links) > 1 else ["eth0"]:
+                for sockets in arguments.sockets.split(","):
+                    env = {"DDL_OPTIONS": options, "DDL_INTERFACES": used, "DDL_SOCKETS": sockets}
+                    name = f"{mode}, {used}, {sockets} socket{'s' if sockets != '1' else ''}"
+                    commands[name] = ([program, "0", *amount], env)
         if arguments.gloo:
             commands["gloo"] = ([arguments.gloo, "-c", GLOO, *amount], {})
         if len(hosts) > 1:
             print(f"plain stream: {stream_rate(lab) * 8 / 1e9:.3f} Gbit/s of payload", flush=True)
+        best: dict[str, float] = {}
         for number in range(arguments.rounds):
             for name, (command, env) in commands.items():
                 before = [lab.sent(h) for h in range(len(hosts))]
@@ -143,13 +155,17 @@ def main() -> None:
                 found = re.search(r"best ([\d.]+) us, median ([\d.]+) us.*\((\d+) samples", said)
                 if not found:
                     raise RuntimeError(f"{name}: no result in {said!r}")
-                best, median, n = float(found[1]), float(found[2]), int(found[3])
+                fastest, median, n = float(found[1]), float(found[2]), int(found[3])
+                best[name] = min(fastest, best.get(name, fastest))
                 print(
                     f"round {number}, hosts {arguments.hosts}, {arguments.bytes} bytes, {name}: "
-                    f"best {best / 1e3:.2f} ms, median {median / 1e3:.2f} ms, {n} samples; "
+                    f"best {fastest / 1e3:.2f} ms, median {median / 1e3:.2f} ms, {n} samples; "
                     f"a link sent {carried / n / arguments.bytes:.3f} N each at most",
                     flush=True,
                 )
+        first = next(iter(best.values()))
+        for name, fastest in best.items():
+            print(f"{name}: {first / fastest:.2f} times as fast as the first of these")
 
 
 if __name__ == "__main__":

@@ -21,25 +21,41 @@ from ddl_core.errors import InvalidState
 class Endpoint:
     """This process's identity and its listening ports. Lives across comms; a context manager.
 
-    secret   all processes of a job share it; None: the environment variable DDL_SECRET, else ""
-    host     the IP address to listen on and to give to peers; None: all
+    secret       all processes of a job share it; None: the environment variable DDL_SECRET, else ""
+    host         the IP address to listen on and to give to peers; None: by `interfaces`
+    interfaces   the network interfaces to use: beginnings of names, networks, and with "^" those
+                 not to be used, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
+                 those of containers
+    ports        to listen on one of, as in "20000-20100"; None: DDL_PORTS, else any free one
+    sockets      for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
 
-    Raises InvalidArgument for a host that is no address of this machine, SystemRefused when the
-    operating system gives no port or no thread.
+    Raises InvalidArgument for a host that is no IP address, interfaces of which there are none and
+    ports that are no range, SystemRefused when the operating system gives no port or no thread.
     """
 
-    def __init__(self, *, secret: str | None = None, host: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        secret: str | None = None,
+        host: str | None = None,
+        interfaces: str | None = None,
+        ports: str | None = None,
+        sockets: int = 0,
+    ) -> None:
         self._forks = forks.count
         self._lock = threading.RLock()
         self._joining = 0  # comms under way, which need the handle
         self._comms: weakref.WeakSet[Comm] = weakref.WeakSet()
-        strings = [_c_string(secret), _c_string(host)]
+        strings = [_c_string(text) for text in (secret, host, interfaces, ports)]
         config = ffi.new(
             "ddl_endpoint_config *",
             {
                 "struct_size": ffi.sizeof("ddl_endpoint_config"),
                 "secret": strings[0],
                 "host": strings[1],
+                "interfaces": strings[2],
+                "ports": strings[3],
+                "sockets": integer(sockets, "sockets", 0, 2**32 - 1),
             },
         )
         slot = ffi.new("ddl_endpoint **")

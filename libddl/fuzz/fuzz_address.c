@@ -8,8 +8,8 @@
 static size_t right_address(unsigned char *bytes)
 {
     ddl__address address = {.endpoint = {{1, 2}}, .port = 3, .n_ips = 2, .host = "host"};
-    address.ips[0] = (ddl__ip){.family = 4, .bytes = {127, 0, 0, 1}};
-    address.ips[1] = (ddl__ip){.family = 6, .bytes = {[15] = 1}};
+    address.ips[0] = (ddl__interface){.family = 4, .bytes = {127, 0, 0, 1}};
+    address.ips[1] = (ddl__interface){.family = 6, .bytes = {[15] = 1}};
     return ddl__address_encode(&address, bytes);
 }
 

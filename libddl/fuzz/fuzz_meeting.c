@@ -155,7 +155,9 @@ static bool knock(int fd, const ddl__hello *hello, int memory)
 typedef struct member {
     const stage *stage;
     int fd, second;
-    bool in; /* with the first connection */
+    bool in;      /* with the first connection */
+    bool by_lane; /* the stranger's may have become a lane of it; then the second has one, too */
+    int lane;
 } member;
 
 static void *come_again(void *argument)
@@ -168,6 +170,11 @@ static void *come_again(void *argument)
     m->in = answer.status == DDL_OK;
     m->second = dial(s->endpoint, false);
     REQUIRE(knock(m->second, &hello, -1), "the second connection is not let in");
+    if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + PATIENCE_NS))
+        return NULL;
+    m->lane = dial(s->endpoint, false);
+    hello.lane = 1;
+    knock(m->lane, &hello, -1);
     return NULL;
 }
 
@@ -207,7 +214,7 @@ static void run_dialed(const stage *s, input *in)
             REQUIRE(knock(fds[i], &right, local ? whole : -1), "the right one is not let in");
     }
     int stranger = fds[late];
-    member m = {.stage = s, .fd = fds[!late], .second = -1};
+    member m = {.stage = s, .fd = fds[!late], .second = -1, .by_lane = hello.lane == 1, .lane = -1};
     meet_both(s, local, &m, &made);
     /* Either of the two may have either connection over TCP; the stranger has one at most. */
     use_links(&made, 1, m.in ? m.fd : stranger, m.second, in);
@@ -217,6 +224,8 @@ static void run_dialed(const stage *s, input *in)
     close(whole);
     if (m.second >= 0)
         close(m.second);
+    if (m.lane >= 0)
+        close(m.lane);
     if (memory >= 0)
         close(memory);
 }

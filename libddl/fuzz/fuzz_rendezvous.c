@@ -8,7 +8,7 @@
 static ddl__card right_card(int rank, int size)
 {
     ddl__address address = {.endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .host = "host"};
-    address.ips[0] = (ddl__ip){.family = 4, .bytes = {127, 0, 0, 1}};
+    address.ips[0] = (ddl__interface){.family = 4, .bytes = {127, 0, 0, 1}};
     ddl__card card;
     memset(&card, 0, sizeof card);
     card.magic = DDL__CARD_MAGIC;

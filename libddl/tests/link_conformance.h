@@ -18,7 +18,7 @@
 #include "check.h"
 #include "net/link.h"
 
-enum { LEAVES = 3, LARGEST = 1 << 20, MS = 1000000 };
+enum { LEAVES = 3, SOCKETS = 8, LARGEST = 1 << 20, MS = 1000000 };
 
 typedef struct star {
     unsigned leaves;
@@ -31,6 +31,8 @@ typedef struct star {
 typedef struct star_factory {
     void (*create)(star *s);  /* the links, given s->leaves */
     void (*destroy)(star *s); /* what else create made; the links are destroyed already */
+    /* The descriptors that end with a link's process, and their number; NULL: link->fd is all. */
+    unsigned (*sockets)(const star *s, const ddl__link *link, int fds[SOCKETS]);
 } star_factory;
 
 static star star_create(const star_factory *factory, unsigned leaves)
@@ -707,11 +709,21 @@ static void test_abort(const star_factory *factory)
     }
 }
 
-/* Close this process's copy of a link's descriptor, as the end of its process would. */
-static void pull_plug(ddl__link *link)
+static unsigned sockets_of(const star_factory *factory, const star *s, const ddl__link *link,
+                           int fds[SOCKETS])
 {
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    CHECK(null >= 0 && dup2(null, link->fd) >= 0, "no /dev/null");
+    if (factory->sockets)
+        return factory->sockets(s, link, fds);
+    fds[0] = link->fd;
+    return 1;
+}
+
+/* Close this process's copy of a link's descriptors, as the end of its process would. */
+static void pull_plug(const star_factory *factory, const star *s, ddl__link *link)
+{
+    int fds[SOCKETS], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (unsigned i = 0, n = sockets_of(factory, s, link, fds); i < n; i++)
+        CHECK(null >= 0 && dup2(null, fds[i]) >= 0, "no /dev/null");
     close(null);
 }
 
@@ -721,7 +733,7 @@ static void test_lost(const star_factory *factory)
     for (uint64_t k = 0; k < 4; k++)
         CHECK(publish_span(s.leaf, 1, k, 3000), "full");
     flush_soon(s.leaf[0]);
-    pull_plug(s.leaf[0]);
+    pull_plug(factory, &s, s.leaf[0]);
     for (uint64_t k = 0; k < 4; k++)
         read_soon(NULL, s.centre[0], k, 3000);
     check_becomes(s.centre[0], DDL__LINK_LOST);
@@ -734,13 +746,17 @@ static void test_killed(const star_factory *factory)
     star s = star_create(factory, 1);
     /* The child stands for a peer: it holds the other end, which as a child of ours it would not.
      */
-    int held = dup(s.leaf[0]->fd);
+    int held[SOCKETS];
+    unsigned n = sockets_of(factory, &s, s.leaf[0], held);
+    for (unsigned i = 0; i < n; i++)
+        CHECK((held[i] = dup(held[i])) >= 0, "no descriptor");
     pid_t child = fork();
-    CHECK(held >= 0 && child >= 0, "no child");
+    CHECK(child >= 0, "no child");
     while (!child)
         pause();
-    close(held);
-    pull_plug(s.leaf[0]);
+    for (unsigned i = 0; i < n; i++)
+        close(held[i]);
+    pull_plug(factory, &s, s.leaf[0]);
     usleep(20000);
     s.centre[0]->ops->attend(s.centre[0]);
     check_open(s.centre[0]);

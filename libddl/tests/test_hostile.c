@@ -19,12 +19,18 @@
 /* -------------------------------------------------------------------------------------- addresses
  */
 
-enum { HOST = 26, HOST_BYTES = 4, IP = HOST + HOST_BYTES }; /* where they lie in the bytes */
+enum {
+    N_IPS = 32,
+    HOST = 34,
+    HOST_BYTES = 4,
+    IP = HOST + HOST_BYTES,
+    NAME = IP + 3
+}; /* where they lie in the bytes */
 
 static size_t make_address(unsigned char *bytes)
 {
     ddl__address address = {.endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .host = "host"};
-    address.ips[0] = (ddl__ip){.family = 4, .bytes = {127, 0, 0, 1}};
+    address.ips[0] = (ddl__interface){.family = 4, .name = "lo", .bytes = {127, 0, 0, 1}};
     return ddl__address_encode(&address, bytes);
 }
 
@@ -33,7 +39,10 @@ static void test_address(void)
     static const struct {
         size_t at;
         unsigned char value;
-    } wrong[] = {{0, 0}, {4, 9}, {24, 2}, {25, 3}, {HOST + 1, 0}, {IP, 0}, {IP, 5}};
+    } wrong[] = {{0, 0},         {4, 9},          {N_IPS, 2},
+                 {N_IPS + 1, 3}, {HOST + 1, 0},   {IP, 0},
+                 {IP, 5},        {IP + 1, 33},    {IP + 2, 2},
+                 {NAME, '\n'},   {NAME + 3, 'x'}, {NAME + DDL__INTERFACE_NAME - 1, 'x'}};
     unsigned char bytes[DDL_ADDRESS_MAX];
     ddl__address address;
     size_t n = make_address(bytes);

@@ -57,7 +57,7 @@ static void destroy(star *s)
 
 int main(void)
 {
-    ddl__link_conformance(&(star_factory){create, destroy});
-    ddl__link_conformance_beside(&(star_factory){create_beside, destroy});
+    ddl__link_conformance(&(star_factory){create, destroy, NULL});
+    ddl__link_conformance_beside(&(star_factory){create_beside, destroy, NULL});
     return 0;
 }

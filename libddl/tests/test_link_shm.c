@@ -58,7 +58,7 @@ static void destroy(star *s)
 /* Two links of one pair, and those of two pairs, hold up each other no more than their ends do. */
 static void test_beside_is_apart(void)
 {
-    star_factory factory = {create_beside, destroy};
+    star_factory factory = {create_beside, destroy, NULL};
     star s = star_create(&factory, LEAVES);
     memory *m = s.own;
     uint64_t sent = 0;
@@ -79,13 +79,13 @@ static void test_beside_is_apart(void)
 static void test_beside_ends(void)
 {
     for (ddl__link_state state = DDL__LINK_LEFT; state <= DDL__LINK_LOST; state++) {
-        star_factory factory = {create_beside, destroy};
+        star_factory factory = {create_beside, destroy, NULL};
         star s = star_create(&factory, 1);
         memory *m = s.own;
         ddl__link *leaf = s.leaf[0], *centre = m->first[0];
         CHECK(publish_span(&s.centre[0], 1, 0, 1000), "full");
         if (state == DDL__LINK_LOST)
-            pull_plug(centre);
+            pull_plug(&factory, &s, centre);
         else
             centre->ops->close(centre, state == DDL__LINK_LEFT ? NULL : "enough");
         check_becomes(m->first[1], state);
@@ -99,8 +99,8 @@ static void test_beside_ends(void)
 
 int main(void)
 {
-    ddl__link_conformance(&(star_factory){create, destroy});
-    ddl__link_conformance_beside(&(star_factory){create_beside, destroy});
+    ddl__link_conformance(&(star_factory){create, destroy, NULL});
+    ddl__link_conformance_beside(&(star_factory){create_beside, destroy, NULL});
     test_beside_is_apart();
     test_beside_ends();
     return 0;

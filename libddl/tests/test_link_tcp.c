@@ -28,38 +28,84 @@ static void unix_pair(int fds[2])
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
 }
 
-/* Slots 0 are the centre's. */
-static void create(star *s, void (*pair)(int fds[2]))
+/* One end of a link: its sockets, the first connection's in front. */
+typedef struct end_of_link {
+    const ddl__link *link;
+    int fds[SOCKETS];
+} end_of_link;
+
+typedef struct tcp_star {
+    ddl__slots *slots[1 + LEAVES]; /* the first are the centre's */
+    unsigned sockets;
+    end_of_link ends[2 * LEAVES];
+} tcp_star;
+
+static ddl__link *join(ddl__slots *slots, end_of_link *own, unsigned sockets)
 {
-    ddl__slots **slots = calloc(1 + LEAVES, sizeof(ddl__slots *));
-    s->own = slots;
-    slots[0] = ddl__slots_create(LARGEST, SLOTS);
+    ddl__link *link = ddl__tcp_link_create(slots, own->fds[0]);
+    CHECK(link, "%s", ddl__message());
+    own->link = link;
+    for (unsigned i = 1; i < sockets; i++)
+        CHECK(ddl__tcp_link_add_lane(link, own->fds[i], "lane"), "%s", ddl__message());
+    CHECK(ddl__tcp_link_lanes(link) == sockets - 1, "%u lanes", ddl__tcp_link_lanes(link));
+    return link;
+}
+
+static void create(star *s, void (*pair)(int fds[2]), unsigned sockets)
+{
+    tcp_star *own = calloc(1, sizeof *own);
+    s->own = own;
+    own->sockets = sockets;
+    for (unsigned i = 0; i <= s->leaves; i++)
+        CHECK((own->slots[i] = ddl__slots_create(LARGEST, SLOTS)), "%s", ddl__message());
     for (unsigned i = 0; i < s->leaves; i++) {
-        int fds[2];
-        pair(fds);
-        slots[1 + i] = ddl__slots_create(LARGEST, SLOTS);
-        s->centre[i] = ddl__tcp_link_create(slots[0], fds[0]);
-        s->leaf[i] = ddl__tcp_link_create(slots[1 + i], fds[1]);
-        CHECK(slots[0] && slots[1 + i] && s->centre[i] && s->leaf[i], "%s", ddl__message());
+        end_of_link *ends = &own->ends[2 * i];
+        for (unsigned j = 0; j < sockets; j++) {
+            int fds[2];
+            pair(fds);
+            ends[0].fds[j] = fds[0];
+            ends[1].fds[j] = fds[1];
+        }
+        s->centre[i] = join(own->slots[0], &ends[0], sockets);
+        s->leaf[i] = join(own->slots[1 + i], &ends[1], sockets);
     }
 }
 
 static void create_tcp(star *s)
 {
-    create(s, tcp_pair);
+    create(s, tcp_pair, 1);
 }
 
 static void create_unix(star *s)
 {
-    create(s, unix_pair);
+    create(s, unix_pair, 1);
+}
+
+static void create_tcp_lanes(star *s)
+{
+    create(s, tcp_pair, 4);
+}
+
+static void create_unix_lanes(star *s)
+{
+    create(s, unix_pair, 3);
 }
 
 static void destroy(star *s)
 {
-    ddl__slots **slots = s->own;
+    tcp_star *own = s->own;
     for (unsigned i = 0; i < 1 + LEAVES; i++)
-        ddl__slots_destroy(slots[i]);
-    free(slots);
+        ddl__slots_destroy(own->slots[i]);
+    free(own);
+}
+
+static unsigned sockets(const star *s, const ddl__link *link, int fds[SOCKETS])
+{
+    const tcp_star *own = s->own;
+    for (unsigned i = 0; i < 2 * s->leaves; i++)
+        if (own->ends[i].link == link)
+            memcpy(fds, own->ends[i].fds, sizeof own->ends[i].fds);
+    return own->sockets;
 }
 
 /* ------------------------------------------------------------------------------------- the wire */
@@ -294,7 +340,7 @@ static void test_at_once(void)
         CHECK(publish_span(s.centre, 1, k + 1, 3000), "full");
         read_soon(NULL, s.leaf[0], k + 1, 3000);
     }
-    star_destroy(&(star_factory){create_tcp, destroy}, &s);
+    star_destroy(&(star_factory){create_tcp, destroy, sockets}, &s);
 }
 
 /* A goodbye waits behind what is queued. An abort overtakes what has not begun; a span that has
@@ -334,7 +380,7 @@ static void test_close_when_full(void)
         CHECK(leaf->state == state[way], "way %d: state %d: %s", way, leaf->state, leaf->reason);
         CHECK(way == LEAVE ? received == sent : received < sent, "%ju of %ju", (uintmax_t)received,
               (uintmax_t)sent);
-        star_destroy(&(star_factory){create_unix, destroy}, &s);
+        star_destroy(&(star_factory){create_unix, destroy, sockets}, &s);
     }
 }
 
@@ -352,13 +398,73 @@ static void test_slots_come_back(void)
     }
     for (unsigned i = 0; i < 2 * SLOTS; i++)
         CHECK(publish_span(&s.centre[1], 1, k, LARGEST), "slot %u has gone", i);
-    star_destroy(&(star_factory){create_unix, destroy}, &s);
+    star_destroy(&(star_factory){create_unix, destroy, sockets}, &s);
+}
+
+/* Who cannot send on a lane loses the link, by the lane's name, and can still tell why; the peer,
+ * whose span will never be whole, hears it behind all that was announced. */
+static void test_lane_fails(void)
+{
+    static unsigned char memory[LARGEST], dst[LARGEST];
+    star_factory factory = {create_tcp_lanes, destroy, sockets};
+    star s = star_create(&factory, 1);
+    ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
+    int fds[SOCKETS], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    sockets(&s, centre, fds);
+    CHECK(null >= 0 && dup2(null, fds[2]) >= 0, "no /dev/null");
+    close(null);
+    for (uint64_t k = 0; k < 3; k++)
+        CHECK(lend_span(&centre, 1, memory, k, LARGEST), "full");
+    CHECK(publish_span(&centre, 1, 3, 100), "full");
+    for (int64_t since = ddl__now(); centre->state == DDL__LINK_OPEN;) {
+        centre->ops->flush(centre);
+        check_time(since, "loss");
+    }
+    CHECK(centre->state == DDL__LINK_LOST && !strncmp(centre->reason, "lane: ", 6), "state %d: %s",
+          centre->state, centre->reason);
+    centre->ops->close(centre, "a lane has failed");
+    for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
+        ddl__signature signature = signature_of(0);
+        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "half a span");
+        check_time(since, "abort");
+    }
+    CHECK(leaf->state == DDL__LINK_ABORTED && !strcmp(leaf->reason, "a lane has failed"),
+          "state %d: %s", leaf->state, leaf->reason);
+    star_destroy(&factory, &s);
+}
+
+/* A peer that ends a lane and says nothing is lost after a while. */
+static void test_lane_ends(void)
+{
+    static unsigned char dst[LARGEST];
+    star_factory factory = {create_tcp_lanes, destroy, sockets};
+    star s = star_create(&factory, 1);
+    ddl__link *leaf = s.leaf[0];
+    int fds[SOCKETS];
+    unsigned n = sockets(&s, s.centre[0], fds);
+    unsigned char head[24];
+    uint32_t words[2] = {0x6c646401, LARGEST};
+    ddl__signature signature = signature_of(0);
+    memcpy(head, words, 8);
+    memcpy(head + 8, &signature, 16);
+    CHECK(send(fds[0], head, sizeof head, MSG_NOSIGNAL) == sizeof head, "%s", strerror(errno));
+    for (unsigned i = 1; i < n; i++)
+        shutdown(fds[i], SHUT_WR);
+    for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
+        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "a span of nothing");
+        check_time(since, "loss");
+    }
+    CHECK(leaf->state == DDL__LINK_LOST && strstr(leaf->reason, "lane"), "state %d: %s",
+          leaf->state, leaf->reason);
+    star_destroy(&factory, &s);
 }
 
 int main(void)
 {
-    ddl__link_conformance(&(star_factory){create_tcp, destroy});
-    ddl__link_conformance(&(star_factory){create_unix, destroy});
+    ddl__link_conformance(&(star_factory){create_tcp, destroy, sockets});
+    ddl__link_conformance(&(star_factory){create_unix, destroy, sockets});
+    ddl__link_conformance(&(star_factory){create_tcp_lanes, destroy, sockets});
+    ddl__link_conformance(&(star_factory){create_unix_lanes, destroy, sockets});
     test_crumbs(false);
     test_crumbs(true);
     test_garbage();
@@ -370,5 +476,7 @@ int main(void)
     test_at_once();
     test_close_when_full();
     test_slots_come_back();
+    test_lane_fails();
+    test_lane_ends();
     return 0;
 }

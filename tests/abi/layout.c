@@ -72,10 +72,12 @@ SIZE(ddl_memory, 4);
 SIZE(ddl_link_kind, 4);
 
 FIELD(ddl_endpoint_config, struct_size, 0, 4);
-FIELD(ddl_endpoint_config, reserved, 4, 4);
+FIELD(ddl_endpoint_config, sockets, 4, 4);
 FIELD(ddl_endpoint_config, secret, 8, 8);
 FIELD(ddl_endpoint_config, host, 16, 8);
-SIZE(ddl_endpoint_config, 24);
+FIELD(ddl_endpoint_config, interfaces, 24, 8);
+FIELD(ddl_endpoint_config, ports, 32, 8);
+SIZE(ddl_endpoint_config, 40);
 
 FIELD(ddl_comm_config, struct_size, 0, 4);
 FIELD(ddl_comm_config, links, 4, 4);

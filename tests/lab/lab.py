@@ -29,13 +29,15 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 class Lab:
     """Hosts 10.77.0.1, 10.77.0.2, ... for the time of a with block.
 
-    `rate` is that of each host's link, each way, as tc writes it ("1gbit"); None: unshaped.
+    `rate` is that of each host's link, each way, as tc writes it ("1gbit"); None: unshaped. A list
+    gives each host as many interfaces, eth0 in 10.77.0.0/24, eth1 in 10.78.0.0/24 and so on, each
+    on a switch of its own.
     """
 
-    def __init__(self, hosts: int, rate: str | None) -> None:
+    def __init__(self, hosts: int, rate: str | Sequence[str | None] | None) -> None:
         self.prefix = f"ddl{os.getpid()}-"
         self.hosts = hosts
-        self.rate = rate
+        self.rates = [rate] if rate is None or isinstance(rate, str) else list(rate)
         self.processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Lab:
@@ -51,20 +53,25 @@ class Lab:
     def _build(self) -> None:
         switch = self.prefix + "sw"
         sh(f"ip netns add {switch}")
-        sh(f"ip -n {switch} link add br0 type bridge")
-        sh(f"ip -n {switch} link set br0 up")
         for h in range(self.hosts):
-            host = self.prefix + str(h)
-            sh(f"ip netns add {host}")
-            sh(f"ip -n {host} link set lo up")
-            sh(f"ip -n {switch} link add p{h} type veth peer name eth0 netns {host}")
-            sh(f"ip -n {switch} link set p{h} master br0 up")
-            sh(f"ip -n {host} addr add {self.address(h)}/24 dev eth0")
-            sh(f"ip -n {host} link set eth0 up")
-            if self.rate:
-                shape = f"root tbf rate {self.rate} burst 256kb latency 50ms"
-                sh(f"tc -n {host} qdisc add dev eth0 {shape}")
-                sh(f"tc -n {switch} qdisc add dev p{h} {shape}")
+            sh(f"ip netns add {self.prefix}{h}")
+            sh(f"ip -n {self.prefix}{h} link set lo up")
+        for nic, rate in enumerate(self.rates):
+            sh(f"ip -n {switch} link add br{nic} type bridge")
+            sh(f"ip -n {switch} link set br{nic} up")
+            for h in range(self.hosts):
+                self._plug(self.prefix + str(h), h, nic, rate)
+
+    def _plug(self, host: str, h: int, nic: int, rate: str | None) -> None:
+        switch, inner, outer = self.prefix + "sw", f"eth{nic}", f"p{h}n{nic}"
+        sh(f"ip -n {switch} link add {outer} type veth peer name {inner} netns {host}")
+        sh(f"ip -n {switch} link set {outer} master br{nic} up")
+        sh(f"ip -n {host} addr add {self.address(h, nic)}/24 dev {inner}")
+        sh(f"ip -n {host} link set {inner} up")
+        if rate:
+            shape = f"root tbf rate {rate} burst 256kb latency 50ms"
+            sh(f"tc -n {host} qdisc add dev {inner} {shape}")
+            sh(f"tc -n {switch} qdisc add dev {outer} {shape}")
 
     def __exit__(
         self,
@@ -80,9 +87,13 @@ class Lab:
         for name in names:
             subprocess.run(["ip", "netns", "del", self.prefix + name], capture_output=True)
 
-    def address(self, host: int) -> str:
-        """The address of a host."""
-        return f"10.77.0.{host + 1}"
+    def address(self, host: int, nic: int = 0) -> str:
+        """The address of a host, at its n-th interface."""
+        return f"10.{77 + nic}.0.{host + 1}"
+
+    def unplug(self, host: int, nic: int) -> None:
+        """Let nothing through the host's n-th interface any more, without a word to either side."""
+        sh(f"ip -n {self.prefix}sw link set p{host}n{nic} nomaster")
 
     def start(
         self, host: int, command: Sequence[str], env: dict[str, str]
@@ -99,15 +110,17 @@ class Lab:
         return process
 
     def sent(self, host: int) -> int:
-        """Bytes that a host has put on its link so far."""
-        path = "/sys/class/net/eth0/statistics/tx_bytes"
+        """Bytes that a host has put on its links so far."""
+        paths = " ".join(
+            f"/sys/class/net/eth{nic}/statistics/tx_bytes" for nic in range(len(self.rates))
+        )
         # sysfs shows the namespace of the process that mounted it, hence a mount of our own.
-        shell = f"mount -t sysfs sysfs /sys && cat {path}"
+        shell = f"mount -t sysfs sysfs /sys && cat {paths}"
         inside = ["nsenter", f"--net=/run/netns/{self.prefix}{host}", "unshare", "--mount"]
         done = subprocess.run(
             [*inside, "sh", "-c", shell], capture_output=True, text=True, check=True
         )
-        return int(done.stdout)
+        return sum(int(line) for line in done.stdout.split())
 
     def finish(self, processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[str]:
         """What the processes wrote; raises when one failed or has not ended in time."""

@@ -148,9 +148,15 @@ DDL_API size_t ddl_dtype_size(ddl_dtype dtype);
 /* How an endpoint listens. */
 typedef struct ddl_endpoint_config {
     uint32_t struct_size;
-    uint32_t reserved;
+    uint32_t sockets;   /* for each pair of interfaces, 1 to 16; 0: $DDL_SOCKETS, else 1 */
     const char *secret; /* all processes of a job share it; NULL: $DDL_SECRET, else "" */
-    const char *host;   /* IP address to listen on and to give to peers; NULL: all */
+    const char *host;   /* IP address to listen on and to give to peers; NULL: by `interfaces` */
+    /* The network interfaces to listen on and to reach peers by, in order of no importance: names
+     * or beginnings of names, networks, and with "^" those not to be used, as in
+     * "eth,^eth3,10.1.0.0/16"; NULL: $DDL_INTERFACES, else all but those of containers. Peers that
+     * share several networks use all of them at once. Not together with host. */
+    const char *interfaces;
+    const char *ports; /* to listen on one of, "20000-20100"; NULL: $DDL_PORTS, else any free one */
 } ddl_endpoint_config;
 
 /* How a comm is made. */

@@ -36,9 +36,8 @@ ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint *
     ddl_status status = ddl__take_struct(&own, sizeof own, config, "ddl_endpoint_config");
     if (status != DDL_OK)
         return status;
-    if (!own.secret)
-        own.secret = ddl__environment_secret();
-    return ddl__endpoint_create(&own, endpoint);
+    status = ddl__environment_endpoint(&own);
+    return status == DDL_OK ? ddl__endpoint_create(&own, endpoint) : status;
 }
 
 ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address, size_t capacity,

@@ -1,71 +1,15 @@
 #include "comm/address.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-enum { MAGIC = 0x61644464, FORMAT = 1 };
+enum { MAGIC = 0x61644464, FORMAT = 2 };
 
-static void add_ip(ddl__address *address, int family, const void *bytes)
-{
-    if (address->n_ips == DDL__IPS_MAX)
-        return;
-    ddl__ip *ip = &address->ips[address->n_ips++];
-    memset(ip, 0, sizeof *ip);
-    ip->family = family == AF_INET ? 4 : 6;
-    memcpy(ip->bytes, bytes, family == AF_INET ? 4 : 16);
-}
-
-static const void *ip_bytes(const struct sockaddr *from)
-{
-    return from->sa_family == AF_INET
-               ? (const void *)&((const struct sockaddr_in *)from)->sin_addr
-               : (const void *)&((const struct sockaddr_in6 *)from)->sin6_addr;
-}
-
-static bool usable(const struct ifaddrs *i, int family, bool loopback)
-{
-    if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP) ||
-        !(i->ifa_flags & IFF_LOOPBACK) == loopback)
-        return false;
-    /* A link-local address means something on its own link only. */
-    return family == AF_INET ||
-           !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr);
-}
-
-ddl_status ddl__address_fill(ddl__address *address, const char *host)
-{
-    if (gethostname(address->host, sizeof address->host - 1))
-        strcpy(address->host, "?");
-    address->n_ips = 0;
-    if (host) {
-        unsigned char ip[16];
-        int family = strchr(host, ':') ? AF_INET6 : AF_INET;
-        if (inet_pton(family, host, ip) != 1)
-            return ddl__fail(DDL_EINVAL, "host \"%s\" is not an IP address", host);
-        add_ip(address, family, ip);
-        return DDL_OK;
-    }
-    struct ifaddrs *all;
-    if (getifaddrs(&all))
-        return ddl__fail(DDL_ESYSTEM, "cannot list the network interfaces: %s", strerror(errno));
-    /* Loopback last: at another host it leads to that host itself. */
-    for (int loopback = 0; loopback < 2; loopback++)
-        for (int v6 = 0; v6 < 2; v6++)
-            for (struct ifaddrs *i = all; i; i = i->ifa_next)
-                if (usable(i, v6 ? AF_INET6 : AF_INET, loopback))
-                    add_ip(address, i->ifa_addr->sa_family, ip_bytes(i->ifa_addr));
-    freeifaddrs(all);
-    return DDL_OK;
-}
-
-/* magic, format, endpoint, port, host, ips: each number in its fixed width, low byte first. */
+/* magic, format, endpoint, network, port, host, ips: each number in its fixed width, low byte
+ * first. */
 static unsigned char *put(unsigned char *at, uint64_t value, int width)
 {
     for (int i = 0; i < width; i++)
@@ -81,7 +25,45 @@ static uint64_t get(const unsigned char **at, int width)
     return value;
 }
 
-enum { FIXED = 4 + 2 + 16 + 2 + 1 + 1, IP_BYTES = 17 };
+enum { FIXED = 4 + 2 + 16 + 8 + 2 + 1 + 1, IP_BYTES = 3 + DDL__INTERFACE_NAME + 4 + 16 };
+_Static_assert(FIXED + DDL__HOST_MAX + DDL__INTERFACES_MAX * IP_BYTES <= DDL_ADDRESS_MAX, "fits");
+
+static unsigned char *put_ip(unsigned char *at, const ddl__interface *ip)
+{
+    at = put(at, ip->family, 1);
+    at = put(at, ip->prefix, 1);
+    at = put(at, ip->loopback, 1);
+    memcpy(at, ip->name, DDL__INTERFACE_NAME);
+    at = put(at + DDL__INTERFACE_NAME, ip->speed, 4);
+    memcpy(at, ip->bytes, 16);
+    return at + 16;
+}
+
+/* A name that can be printed, and zeros behind it. */
+static bool is_name(const char *name)
+{
+    size_t n = strnlen(name, DDL__INTERFACE_NAME);
+    for (size_t i = 0; i < DDL__INTERFACE_NAME; i++)
+        if (i < n ? name[i] <= ' ' || name[i] > '~' : name[i] != 0)
+            return false;
+    return n < DDL__INTERFACE_NAME;
+}
+
+/* False when it is damaged. */
+static bool get_ip(const unsigned char **at, ddl__interface *ip)
+{
+    ip->family = (uint8_t)get(at, 1);
+    ip->prefix = (uint8_t)get(at, 1);
+    uint64_t loopback = get(at, 1);
+    ip->loopback = loopback;
+    memcpy(ip->name, *at, DDL__INTERFACE_NAME);
+    *at += DDL__INTERFACE_NAME;
+    ip->speed = (uint32_t)get(at, 4);
+    memcpy(ip->bytes, *at, 16);
+    *at += 16;
+    return (ip->family == 4 || ip->family == 6) && ip->prefix <= (ip->family == 4 ? 32 : 128) &&
+           loopback <= 1 && is_name(ip->name);
+}
 
 size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes)
 {
@@ -90,15 +72,14 @@ size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes)
     at = put(at, FORMAT, 2);
     at = put(at, address->endpoint.words[0], 8);
     at = put(at, address->endpoint.words[1], 8);
+    at = put(at, address->network, 8);
     at = put(at, address->port, 2);
     at = put(at, address->n_ips, 1);
     at = put(at, host, 1);
     memcpy(at, address->host, host);
     at += host;
-    for (unsigned i = 0; i < address->n_ips; i++, at += IP_BYTES) {
-        at[0] = address->ips[i].family;
-        memcpy(at + 1, address->ips[i].bytes, 16);
-    }
+    for (unsigned i = 0; i < address->n_ips; i++)
+        at = put_ip(at, &address->ips[i]);
     return (size_t)(at - bytes);
 }
 
@@ -113,40 +94,50 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
     memset(address, 0, sizeof *address);
     address->endpoint.words[0] = get(&at, 8);
     address->endpoint.words[1] = get(&at, 8);
+    address->network = get(&at, 8);
     address->port = (uint16_t)get(&at, 2);
     address->n_ips = (uint8_t)get(&at, 1);
     size_t host = get(&at, 1);
-    if (address->n_ips > DDL__IPS_MAX || host >= DDL__HOST_MAX ||
+    if (address->n_ips > DDL__INTERFACES_MAX || host >= DDL__HOST_MAX ||
         n != FIXED + host + (size_t)address->n_ips * IP_BYTES)
         return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
     memcpy(address->host, at, host);
     at += host;
     bool damaged = strlen(address->host) != host;
-    for (unsigned i = 0; i < address->n_ips; i++, at += IP_BYTES) {
-        address->ips[i].family = at[0];
-        memcpy(address->ips[i].bytes, at + 1, 16);
-        damaged = damaged || (at[0] != 4 && at[0] != 6);
-    }
+    for (unsigned i = 0; i < address->n_ips; i++)
+        damaged = !get_ip(&at, &address->ips[i]) || damaged;
     if (damaged)
         return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
     return DDL_OK;
 }
 
-socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockaddr_storage *to)
+socklen_t ddl__address_of(const ddl__interface *ip, uint16_t port, struct sockaddr_storage *to)
 {
     memset(to, 0, sizeof *to);
-    if (address->ips[i].family == 4) {
+    if (ip->family == 4) {
         struct sockaddr_in *v4 = (struct sockaddr_in *)to;
         v4->sin_family = AF_INET;
-        v4->sin_port = htons(address->port);
-        memcpy(&v4->sin_addr, address->ips[i].bytes, 4);
+        v4->sin_port = htons(port);
+        memcpy(&v4->sin_addr, ip->bytes, 4);
         return sizeof *v4;
     }
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)to;
     v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(address->port);
-    memcpy(&v6->sin6_addr, address->ips[i].bytes, 16);
+    v6->sin6_port = htons(port);
+    memcpy(&v6->sin6_addr, ip->bytes, 16);
     return sizeof *v6;
+}
+
+socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockaddr_storage *to)
+{
+    return ddl__address_of(&address->ips[i], address->port, to);
+}
+
+const void *ddl__address_bytes(const struct sockaddr *address)
+{
+    return address->sa_family == AF_INET
+               ? (const void *)&((const struct sockaddr_in *)address)->sin_addr
+               : (const void *)&((const struct sockaddr_in6 *)address)->sin6_addr;
 }
 
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to)

@@ -6,24 +6,18 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "topo/interfaces.h"
 
-enum { DDL__IPS_MAX = 16, DDL__HOST_MAX = 64 };
-
-typedef struct ddl__ip {
-    uint8_t family; /* 4 or 6 */
-    uint8_t bytes[16];
-} ddl__ip;
+enum { DDL__HOST_MAX = 64 };
 
 typedef struct ddl__address {
     ddl__digest endpoint; /* random; also the abstract unix socket's name */
+    uint64_t network;     /* the same for all who have the same interfaces; 0: not known */
     uint16_t port;
     uint8_t n_ips;
-    ddl__ip ips[DDL__IPS_MAX]; /* in the order in which to try them */
-    char host[DDL__HOST_MAX];  /* for messages only */
+    ddl__interface ips[DDL__INTERFACES_MAX]; /* in the order in which to try them */
+    char host[DDL__HOST_MAX];                /* for messages only */
 } ddl__address;
-
-/* This host's name and addresses, or only `host`. */
-ddl_status ddl__address_fill(ddl__address *address, const char *host);
 
 /* To and from the exchanged bytes. encode returns the length, at most DDL_ADDRESS_MAX; decode sets
  * the message. */
@@ -32,6 +26,9 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
 
 /* As the kernel wants them; the length is returned. */
 socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockaddr_storage *to);
+socklen_t ddl__address_of(const ddl__interface *ip, uint16_t port, struct sockaddr_storage *to);
+/* The bytes of an IP address of the kernel's form. */
+const void *ddl__address_bytes(const struct sockaddr *address);
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to);
 
 #endif

@@ -28,6 +28,8 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "comm/discover.h"
+#include "comm/listen.h"
 #include "comm/watch.h"
 #include "net/shm.h"
 #include "net/socket.h"
@@ -35,14 +37,15 @@
 enum {
     WAKE,
     TIMER,
-    TCP_LISTENER,
     UNIX_LISTENER,
-    FIRST_SERIAL, /* visitors and seats count from here */
+    TCP_LISTENER,
+    FIRST_SERIAL = TCP_LISTENER + DDL__INTERFACES_MAX, /* visitors and seats count from here */
 
     EVENTS = 64,
     VISITORS_MAX = 4096,
     STRANGERS_MAX = 64, /* connections without a whole hello */
     TICK_MS = 100,
+    SOCKETS_MAX = 16,
     SOON_NS = 200 * 1000 /* long for who waits at once, short for who computes meanwhile */
 };
 
@@ -80,8 +83,10 @@ struct ddl_endpoint {
     unsigned generation; /* of the process that made it */
     ddl__address address;
     ddl__digest job;
-    int epoll, wake, timer, tcp, local;
-    bool timed; /* the timer runs */
+    unsigned sockets;
+    int epoll, wake, timer, local;
+    int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
+    bool timed;                   /* the timer runs */
     pthread_t thread;
     bool started;
 
@@ -338,9 +343,12 @@ static void attend_event(ddl_endpoint *endpoint, uint64_t id)
         if (read(endpoint->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
         return;
-    case TCP_LISTENER: accept_all(endpoint, endpoint->tcp, false); return;
     case UNIX_LISTENER: accept_all(endpoint, endpoint->local, true); return;
     default: break;
+    }
+    if (id < FIRST_SERIAL) {
+        accept_all(endpoint, endpoint->tcp[id - TCP_LISTENER], false);
+        return;
     }
     for (ddl__seat *s = endpoint->seats; s; s = s->next)
         if (s->serial == id) {
@@ -506,6 +514,11 @@ const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint)
     return &endpoint->address;
 }
 
+unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint)
+{
+    return endpoint->sockets;
+}
+
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint)
 {
     return endpoint->generation != ddl__generation();
@@ -545,29 +558,48 @@ static bool watch(ddl_endpoint *endpoint, int fd, uint64_t id)
     return !epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
-static ddl_status open_ports(ddl_endpoint *endpoint, const char *host)
+static ddl_status listen_tcp(ddl_endpoint *endpoint, const ddl_endpoint_config *config)
 {
-    ddl_status status = ddl__address_fill(&endpoint->address, host);
-    if (status != DDL_OK)
-        return status;
+    ddl__address *address = &endpoint->address;
+    if (config->host && config->interfaces)
+        return ddl__fail(DDL_EINVAL, "host \"%s\" and interfaces \"%s\": give one of them",
+                         config->host, config->interfaces);
+    if (config->sockets > SOCKETS_MAX)
+        return ddl__fail(DDL_EINVAL, "sockets is %u, at most %d can be had", config->sockets,
+                         SOCKETS_MAX);
+    endpoint->sockets = config->sockets ? config->sockets : 1;
+    ddl_status status = ddl__discover(address, config->host, config->interfaces);
+    if (status == DDL_OK)
+        status = ddl__listen_all(address, config->ports ? config->ports : "", endpoint->tcp);
+    for (unsigned i = 0; status == DDL_OK && i < address->n_ips; i++)
+        ddl__guard(endpoint->tcp[i]);
+    return status;
+}
+
+static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *config)
+{
     ddl__digest *id = &endpoint->address.endpoint;
     if (getrandom(id, sizeof *id, 0) != sizeof *id)
         return ddl__fail(DDL_ESYSTEM, "no random bytes: %s", strerror(errno));
-    endpoint->tcp = ddl__guard(ddl__listen(host, &endpoint->address.port));
-    if (endpoint->tcp < 0)
-        return DDL_ESYSTEM;
+    ddl_status status = listen_tcp(endpoint, config);
+    if (status != DDL_OK) {
+        endpoint->address.n_ips = 0; /* none is open */
+        return status;
+    }
     endpoint->local = ddl__guard(listen_local(id));
     if (endpoint->local < 0)
         return DDL_ESYSTEM;
     endpoint->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     endpoint->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     endpoint->timer = ddl__guard(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-    if (endpoint->epoll < 0 || endpoint->wake < 0 || endpoint->timer < 0 ||
-        !watch(endpoint, endpoint->wake, WAKE) || !watch(endpoint, endpoint->timer, TIMER) ||
-        !watch(endpoint, endpoint->tcp, TCP_LISTENER) ||
-        !watch(endpoint, endpoint->local, UNIX_LISTENER))
-        return ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
-    return DDL_OK;
+    bool watched = endpoint->epoll >= 0 && endpoint->wake >= 0 && endpoint->timer >= 0 &&
+                   watch(endpoint, endpoint->wake, WAKE) &&
+                   watch(endpoint, endpoint->timer, TIMER) &&
+                   watch(endpoint, endpoint->local, UNIX_LISTENER);
+    for (unsigned i = 0; watched && i < endpoint->address.n_ips; i++)
+        watched = watch(endpoint, endpoint->tcp[i], TCP_LISTENER + i);
+    return watched ? DDL_OK
+                   : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
 }
 
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **out)
@@ -575,7 +607,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint)
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
-    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->tcp = endpoint->local = -1;
+    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->local = -1;
     endpoint->serial = FIRST_SERIAL;
     endpoint->generation = ddl__generation();
     pthread_mutex_init(&endpoint->lock, NULL);
@@ -586,7 +618,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     pthread_condattr_destroy(&monotonic);
     ddl__digest_add(&endpoint->job, config->secret, strlen(config->secret));
 
-    ddl_status status = open_ports(endpoint, config->host);
+    ddl_status status = open_ports(endpoint, config);
     if (status == DDL_OK) {
         /* Signals are for the program's own threads. */
         sigset_t all, before;
@@ -625,7 +657,9 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
         endpoint->counters = c->next;
         free(c);
     }
-    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->tcp, endpoint->local};
+    for (unsigned i = 0; i < endpoint->address.n_ips; i++)
+        ddl__close_guarded(endpoint->tcp[i]);
+    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->local};
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
         ddl__close_guarded(fds[i]);
     pthread_cond_destroy(&endpoint->changed);

@@ -23,6 +23,9 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
 const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
 
+/* Sockets for each pair of interfaces. */
+unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint);
+
 /* Whether it was made before this process was forked: then it cannot be used here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 

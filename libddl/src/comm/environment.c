@@ -3,10 +3,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *ddl__environment_secret(void)
+static const char *text_or(const char *name, const char *otherwise)
 {
-    const char *secret = getenv("DDL_SECRET");
-    return secret ? secret : "";
+    const char *text = getenv(name);
+    return text ? text : otherwise;
+}
+
+ddl_status ddl__environment_endpoint(ddl_endpoint_config *config)
+{
+    if (!config->secret)
+        config->secret = text_or("DDL_SECRET", "");
+    if (!config->interfaces && !config->host)
+        config->interfaces = text_or("DDL_INTERFACES", "");
+    if (!config->ports)
+        config->ports = text_or("DDL_PORTS", "");
+    const char *sockets = text_or("DDL_SOCKETS", "");
+    if (config->sockets || !*sockets)
+        return DDL_OK;
+    char *end;
+    long n = strtol(sockets, &end, 10);
+    if (*end || n < 1 || n > 1 << 20)
+        return ddl__fail(DDL_EINVAL, "DDL_SOCKETS=\"%s\" is not a number of sockets", sockets);
+    config->sockets = (uint32_t)n;
+    return DDL_OK;
 }
 
 ddl_status ddl__environment_links(uint32_t *links)

@@ -5,8 +5,9 @@
 #include "base/status.h"
 #include "comm/layout.h"
 
-/* $DDL_SECRET, else "". */
-const char *ddl__environment_secret(void);
+/* What the config leaves at its default: secret, interfaces, ports and sockets from $DDL_SECRET,
+ * $DDL_INTERFACES, $DDL_PORTS and $DDL_SOCKETS. DDL_EINVAL for a number of sockets that is none. */
+ddl_status ddl__environment_endpoint(ddl_endpoint_config *config);
 
 /* $DDL_LINKS, a list of inproc, shm and tcp separated by commas, as ddl_link_kind bits; all of them
  * when unset. DDL_EINVAL for another word. */

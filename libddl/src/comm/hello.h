@@ -9,8 +9,9 @@
 
 enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 3 };
 
-/* How the connection is to be used. Over TCP a second one, for messages, follows the first. By the
- * last kind members watch each other, over TCP or a unix socket. */
+/* How the connection is to be used. Over TCP the link's own connection is followed by its lanes, if
+ * it has any, and these by the connection for messages and as many lanes of that. By the last kind
+ * members watch each other, over TCP or a unix socket. */
 enum {
     DDL__DOOR_TCP = 1,
     DDL__DOOR_SHM = 2,
@@ -23,7 +24,7 @@ typedef struct ddl__hello {
     uint32_t magic;
     uint16_t protocol; /* magic and protocol keep their places in every version */
     uint8_t door;
-    uint8_t reserved;
+    uint8_t lane;   /* 0: the link itself; else which of its lanes, counted from 1 */
     int32_t status; /* answers: DDL_INPROGRESS at the door, DDL_OK accepted, else refused */
     uint32_t from, to, size; /* ranks */
     ddl__digest job;         /* of the secret */

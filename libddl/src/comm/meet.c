@@ -3,10 +3,13 @@
  *
  * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
  * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
- * their arenas over it. Where that fails they meet over TCP, and when the first connection is
- * accepted, the dialer opens the second one. */
+ * their arenas over it. Where that fails they meet over TCP, by the paths that both hosts'
+ * interfaces give (topo/interfaces.h). Each connection is accepted before the dialer opens the next
+ * one: the link's, its lanes, the one for messages, and its lanes, of which there must be as many;
+ * so the dialed rank knows without being told when all are there. */
 #include "comm/meet.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/discover.h"
 #include "net/socket.h"
 
 /* How long an address may take to answer before the next one is tried. */
@@ -49,14 +53,61 @@ static bool over_tcp(uint8_t door)
     return door == DDL__DOOR_TCP || door == DDL__DOOR_MESSAGES;
 }
 
-/* Make the link, or both, of what the two sides exchanged. Takes `fd` over only on success;
- * `passed` is closed. */
-static bool make_links(const ddl__meeting *m, int peer, uint8_t door, int fd, int passed,
+static bool is_tcp(const ddl__link *link)
+{
+    return !strcmp(link->ops->kind, "tcp");
+}
+
+/* As messages call it: "eth0 10.0.0.1 to 10.0.0.2". */
+static void name_connection(const ddl__meeting *m, int fd, char *name, size_t size)
+{
+    const ddl__address *own = ddl__endpoint_address(m->endpoint);
+    struct sockaddr_storage ends[2], candidate;
+    char ip[2][INET6_ADDRSTRLEN] = {"?", "?"};
+    const char *interface = "";
+    memset(ends, 0, sizeof ends);
+    for (int i = 0; i < 2; i++) {
+        socklen_t length = sizeof ends[i];
+        struct sockaddr *end = (struct sockaddr *)&ends[i];
+        if (i ? getpeername(fd, end, &length) : getsockname(fd, end, &length))
+            continue;
+        inet_ntop(end->sa_family, ddl__address_bytes(end), ip[i], sizeof ip[i]);
+    }
+    for (unsigned i = 0; i < own->n_ips && !interface[0]; i++) {
+        ddl__address_ip(own, i, &candidate);
+        if (candidate.ss_family == ends[0].ss_family &&
+            !memcmp(own->ips[i].bytes, ddl__address_bytes((struct sockaddr *)&ends[0]),
+                    own->ips[i].family == 4 ? 4 : 16))
+            interface = own->ips[i].name;
+    }
+    snprintf(name, size, "%s%s%s to %s", interface, interface[0] ? " " : "", ip[0], ip[1]);
+}
+
+/* A link of one connection, or one more connection for a link that is there. */
+static ddl__link *make_tcp(const ddl__meeting *m, ddl__link *link, unsigned lane, int fd)
+{
+    char name[128];
+    name_connection(m, fd, name, sizeof name);
+    if (lane)
+        return ddl__tcp_link_add_lane(link, fd, name) ? link : NULL;
+    link = ddl__tcp_link_create(m->slots, fd);
+    if (link)
+        ddl__tcp_link_name(link, name);
+    return link;
+}
+
+/* Make the link, or both, of what the two sides exchanged, as the hello says, or give it a lane.
+ * Takes `fd` over only on success; `passed` is closed. */
+static bool make_links(const ddl__meeting *m, int peer, const ddl__hello *hello, int fd, int passed,
                        uint64_t pointer)
 {
     ddl__link *link = NULL;
+    uint8_t door = hello->door;
     if (over_tcp(door)) {
-        link = ddl__tcp_link_create(m->slots, fd);
+        link = door == DDL__DOOR_TCP ? m->links[peer] : m->messages[peer];
+        link = make_tcp(m, link, hello->lane, fd);
+        if (!link)
+            return false;
     } else {
         ddl__arena *theirs = door == DDL__DOOR_INPROC ? (ddl__arena *)(uintptr_t)pointer
                              : passed >= 0            ? ddl__arena_open(passed, (unsigned)m->rank)
@@ -125,13 +176,13 @@ static ddl_status hear(const ddl__meeting *m, int peer, int fd, ddl__hello *answ
 }
 
 /* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
-static ddl_status enter(const ddl__meeting *m, int peer, int fd, uint8_t door)
+static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hello *hello)
 {
     ddl__hello answer;
     int passed = -1;
     ddl_status status = hear(m, peer, fd, &answer, &passed);
     if (status == DDL_OK) {
-        if (make_links(m, peer, door, fd, passed, answer.arena))
+        if (make_links(m, peer, hello, fd, passed, answer.arena))
             return DDL_OK;
         status = DDL_ESYSTEM;
     } else if (passed >= 0) {
@@ -162,7 +213,7 @@ static ddl_status dial_local(const ddl__meeting *m, int peer)
                                                                   : 0;
     ddl__hello hello = introduce(m, peer, door);
     if (door && knock(m, fd, &hello) == DDL_OK)
-        return enter(m, peer, fd, door);
+        return enter(m, peer, fd, &hello);
     close(fd);
     char why[DDL__MESSAGE_MAX - 128];
     snprintf(why, sizeof why, "%s", door ? ddl__message() : "not allowed");
@@ -170,35 +221,99 @@ static ddl_status dial_local(const ddl__meeting *m, int peer)
                      m->addresses[peer].host, why);
 }
 
-/* Try the peer's addresses from number *ip on, which becomes that of the one that answers. */
-static ddl_status dial_door(const ddl__meeting *m, int peer, uint8_t door, unsigned *ip)
+/* Come to the peer's door by a path. The connection, or -1 with the reason. */
+static int come(const ddl__meeting *m, int peer, ddl__hello *hello, ddl__path path,
+                ddl_status *status)
+{
+    struct sockaddr_storage to, from;
+    struct sockaddr *own = NULL;
+    socklen_t length = ddl__address_ip(&m->addresses[peer], (unsigned)path.theirs, &to);
+    if (path.ours >= 0) {
+        ddl__address_of(&ddl__endpoint_address(m->endpoint)->ips[path.ours], 0, &from);
+        own = (struct sockaddr *)&from;
+    }
+    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, door_deadline(m));
+    if (fd < 0) {
+        *status = ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+        return -1;
+    }
+    *status = knock(m, fd, hello);
+    if (*status == DDL_OK)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Try the paths from number *first on, which becomes that of the one by which the peer answers. */
+static ddl_status dial_link(const ddl__meeting *m, int peer, uint8_t door, const ddl__paths *paths,
+                            unsigned *first)
 {
     const ddl__address *to = &m->addresses[peer];
-    char why[DDL__MESSAGE_MAX - 128] = "it has no address";
+    char why[DDL__MESSAGE_MAX - 128] = "it has no address that leads to it from here";
     ddl_status status = DDL_EUNREACHABLE;
-    for (; *ip < to->n_ips; ++*ip) {
-        struct sockaddr_storage address;
-        socklen_t length = ddl__address_ip(to, *ip, &address);
-        int fd = ddl__dial((struct sockaddr *)&address, length, door_deadline(m));
-        if (fd < 0) {
-            snprintf(why, sizeof why, "%s", strerror(errno));
-            continue;
-        }
-        ddl__hello hello = introduce(m, peer, door);
-        status = knock(m, fd, &hello);
-        if (status == DDL_OK)
-            return enter(m, peer, fd, door);
+    ddl__hello hello = introduce(m, peer, door);
+    for (; *first < paths->n; ++*first) {
+        int fd = come(m, peer, &hello, paths->path[*first], &status);
+        if (fd >= 0)
+            return enter(m, peer, fd, &hello);
         snprintf(why, sizeof why, "%s", ddl__message());
-        close(fd);
     }
     return ddl__fail(status, "rank %d on %s, port %u: %s", peer, to->host, to->port, why);
 }
 
+/* A path that does not lead there is given up for one that does. */
+static ddl_status dial_lanes(const ddl__meeting *m, int peer, uint8_t door, ddl__paths *paths,
+                             unsigned first, unsigned lanes)
+{
+    ddl_status status = DDL_OK;
+    ddl__hello hello = introduce(m, peer, door);
+    for (unsigned lane = 1; status == DDL_OK && lane <= lanes; lane++) {
+        ddl__path *path = &paths->path[(lane - 1) % paths->at_once];
+        hello.lane = (uint8_t)lane;
+        int fd = come(m, peer, &hello, *path, &status);
+        if (fd < 0) {
+            const ddl__address *own = ddl__endpoint_address(m->endpoint);
+            ddl__log(DDL__WARN, "rank %d on %s is not reached over %s, which is not used: %s", peer,
+                     m->addresses[peer].host, path->ours < 0 ? "" : own->ips[path->ours].name,
+                     ddl__message());
+            *path = paths->path[first];
+            fd = come(m, peer, &hello, *path, &status);
+        }
+        if (fd >= 0)
+            status = enter(m, peer, fd, &hello);
+    }
+    return status;
+}
+
+static void log_paths(const ddl__meeting *m, int peer, unsigned lanes)
+{
+    char text[400];
+    ddl__tcp_link_describe(m->links[peer], text, sizeof text);
+    ddl__log(DDL__INFO, "rank %d reaches rank %d on %s over %s: %u socket%s", m->rank, peer,
+             m->addresses[peer].host, text, lanes ? lanes : 1, lanes ? "s" : "");
+}
+
 static ddl_status dial_tcp(const ddl__meeting *m, int peer)
 {
-    unsigned ip = 0;
-    ddl_status status = dial_door(m, peer, DDL__DOOR_TCP, &ip);
-    return status == DDL_OK ? dial_door(m, peer, DDL__DOOR_MESSAGES, &ip) : status;
+    ddl__paths paths = ddl__discover_paths(ddl__endpoint_address(m->endpoint), &m->addresses[peer]);
+    unsigned first = 0;
+    ddl_status status = dial_link(m, peer, DDL__DOOR_TCP, &paths, &first);
+    if (first >= paths.at_once) { /* none of those that were chosen */
+        paths.path[0] = paths.path[first < paths.n ? first : 0];
+        paths.at_once = 1;
+        first = 0;
+    }
+    unsigned sockets = paths.at_once * ddl__endpoint_sockets(m->endpoint);
+    unsigned lanes = sockets > 1 ? sockets : 0;
+    if (status == DDL_OK)
+        status = dial_lanes(m, peer, DDL__DOOR_TCP, &paths, first, lanes);
+    if (status == DDL_OK)
+        status = dial_link(m, peer, DDL__DOOR_MESSAGES, &paths, &first);
+    if (status == DDL_OK)
+        status = dial_lanes(m, peer, DDL__DOOR_MESSAGES, &paths, first, lanes);
+    if (status == DDL_OK)
+        log_paths(m, peer, lanes);
+    return status;
 }
 
 static ddl_status dial(const ddl__meeting *m, int peer)
@@ -215,6 +330,28 @@ static ddl_status dial(const ddl__meeting *m, int peer)
                      m->addresses[peer].host);
 }
 
+/* Lanes come in order, each link's behind the link; the second link has as many as the first. */
+static const char *lane_objection(const ddl__hello *hello, const ddl__link *link,
+                                  const ddl__link *messages)
+{
+    bool second = hello->door == DDL__DOOR_MESSAGES;
+    const ddl__link *to = second ? messages : link;
+    if (!over_tcp(hello->door) || !to || !is_tcp(to))
+        return "a lane came without its link";
+    if (hello->lane != ddl__tcp_link_lanes(to) + 1 ||
+        (second ? hello->lane > ddl__tcp_link_lanes(link) : messages != NULL))
+        return "a lane came out of order";
+    return NULL;
+}
+
+/* Whether both links with the peer are there, with all their lanes. */
+static bool is_whole(const ddl__meeting *m, int peer)
+{
+    const ddl__link *link = m->links[peer], *messages = m->messages[peer];
+    return link && messages &&
+           (!is_tcp(link) || ddl__tcp_link_lanes(link) == ddl__tcp_link_lanes(messages));
+}
+
 /* Why a guest cannot be a member, or NULL. */
 static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
 {
@@ -224,9 +361,12 @@ static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
     bool second = hello->door == DDL__DOOR_MESSAGES;
     if (hello->door == DDL__DOOR_CONTROL)
         return "nobody is to be watched yet";
-    if (second && !m->links[hello->from])
+    const ddl__link *link = m->links[hello->from], *messages = m->messages[hello->from];
+    if (second && !link)
         return "a second connection came without a first one";
-    if (second ? m->messages[hello->from] : m->links[hello->from])
+    if (hello->lane)
+        return lane_objection(hello, link, messages);
+    if (second ? messages : link)
         return "this rank is here already";
     uint32_t kind = over_tcp(hello->door)          ? DDL_LINK_TCP
                     : hello->door == DDL__DOOR_SHM ? DDL_LINK_SHM
@@ -252,7 +392,7 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
     const char *why = objection(m, hello);
     int peer = (int)hello->from;
     if (!why) {
-        bool made = make_links(m, peer, hello->door, guest->fd, guest->passed, hello->arena);
+        bool made = make_links(m, peer, hello, guest->fd, guest->passed, hello->arena);
         why = made ? NULL : ddl__message();
     } else {
         if (hello->door == DDL__DOOR_INPROC)
@@ -271,7 +411,7 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
     if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
-        return m->messages[peer];
+        return is_whole(m, peer);
     if (hello->door == DDL__DOOR_INPROC)
         ddl__arena_drop(m->arena);
     unmake_links(m, peer, hello->door);
@@ -299,7 +439,7 @@ static ddl_status missing(const ddl__meeting *m)
     char list[200] = "";
     size_t n = 0;
     for (int i = m->rank + 1; i < m->size && n + 80 < sizeof list; i++)
-        if (!m->messages[i])
+        if (!is_whole(m, i))
             n += (size_t)snprintf(list + n, sizeof list - n, "%s%d on %s", n ? ", " : "", i,
                                   m->addresses[i].host);
     return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s",

@@ -17,12 +17,14 @@
 enum {
     DDL__SPINS = 2000,       /* some tens of microseconds */
     DDL__YIELDS = 200,       /* at least 100 microseconds, more when others run meanwhile */
-    DDL__CROWDED_NS = 4000,  /* a yield that takes longer let somebody else run */
-    DDL__CROWDED_WAITS = 256 /* waits without spinning after that */
+    DDL__CROWDED_NS = 4000,   /* a yield that takes longer let somebody else run */
+    DDL__HOGGED_NS = 1000000, /* .. somebody who computes, and leaves the core when it must */
+    DDL__CROWDED_WAITS = 256  /* waits without spinning, or without yielding, after that */
 };
 
 typedef struct ddl__patience {
     uint32_t crowded; /* waits still to go without spinning */
+    uint32_t hogged;  /* waits still to go without yielding */
     uint32_t turns;   /* of the present wait */
 } ddl__patience;
 
@@ -31,6 +33,8 @@ static inline void ddl__patience_renew(ddl__patience *p)
 {
     if (p->turns && p->crowded)
         p->crowded--;
+    if (p->turns && p->hogged)
+        p->hogged--;
     p->turns = 0;
 }
 
@@ -38,7 +42,7 @@ static inline void ddl__patience_renew(ddl__patience *p)
 static inline bool ddl__patience_turn(ddl__patience *p)
 {
     if (p->turns == 0 && p->crowded)
-        p->turns = DDL__SPINS;
+        p->turns = p->hogged ? DDL__SPINS + DDL__YIELDS : DDL__SPINS;
     if (p->turns++ < DDL__SPINS) {
         ddl__pause();
         return true;
@@ -47,8 +51,13 @@ static inline bool ddl__patience_turn(ddl__patience *p)
         return false;
     int64_t start = ddl__now();
     sched_yield();
-    if (ddl__now() - start > DDL__CROWDED_NS)
+    int64_t took = ddl__now() - start;
+    if (took > DDL__CROWDED_NS)
         p->crowded = DDL__CROWDED_WAITS;
+    if (took > DDL__HOGGED_NS) {
+        p->hogged = DDL__CROWDED_WAITS;
+        p->turns = DDL__SPINS + DDL__YIELDS;
+    }
     return true;
 }
 

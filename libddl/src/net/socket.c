@@ -29,12 +29,23 @@ bool ddl__await(int fd, short events, int64_t deadline)
 
 int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline)
 {
+    return ddl__dial_from(NULL, address, length, deadline);
+}
+
+int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
+                   int64_t deadline)
+{
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    int error = 0;
+    int error = 0, late = 1;
     socklen_t size = sizeof error;
-    if (connect(fd, address, length)) {
+    /* Only the address: the port is chosen for this peer, when it is known. */
+    if (from)
+        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
+    if (from && bind(fd, from, length)) {
+        error = errno;
+    } else if (connect(fd, address, length)) {
         error = errno;
         if (error == EINPROGRESS || error == EINTR) {
             error = 0;
@@ -51,7 +62,7 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
     return -1;
 }
 
-static int listen_at(const struct sockaddr *address, socklen_t length)
+int ddl__listen_at(const struct sockaddr *address, socklen_t length)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -79,9 +90,9 @@ int ddl__listen(const char *host, uint16_t *port)
         return -1;
     }
     if (!host || strchr(host, ':'))
-        fd = listen_at((struct sockaddr *)&v6, sizeof v6);
+        fd = ddl__listen_at((struct sockaddr *)&v6, sizeof v6);
     if (fd < 0 && (!host || !strchr(host, ':'))) /* also where there is no IPv6 */
-        fd = listen_at((struct sockaddr *)&v4, sizeof v4);
+        fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
     struct sockaddr_storage bound;
     socklen_t length = sizeof bound;
     if (fd < 0 || getsockname(fd, (struct sockaddr *)&bound, &length)) {

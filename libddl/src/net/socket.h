@@ -9,12 +9,18 @@
 
 #include "base/status.h"
 
-/* A connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. */
+/* A connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. From any address of ours,
+ * or from one of the same family and length as the peer's. */
 int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline);
+int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
+                   int64_t deadline);
 
 /* A listening TCP socket at host (an IP address, or NULL for all of both families) and port (0: any
  * free), the port stored in *port. -1 with the message set. */
 int ddl__listen(const char *host, uint16_t *port);
+
+/* The same at an address of the kernel's form. -1 with errno. */
+int ddl__listen_at(const struct sockaddr *address, socklen_t length);
 
 /* Wait for `events` of poll; false at the deadline. */
 bool ddl__await(int fd, short events, int64_t deadline);

@@ -1,18 +1,29 @@
-/* tcp.h - links over one stream socket each. Lent memory goes to the socket without a copy, and
- * spans that are taken come from it straight into their place. */
+/* tcp.h - links over one stream socket, or several. Lent memory goes to the socket without a copy,
+ * and spans that are taken come from it straight into their place. */
 #ifndef DDL_NET_TCP_H
 #define DDL_NET_TCP_H
 
 #include "net/link.h"
+#include "net/slots.h"
 
-/* Slots for reserved spans, shared by the TCP links of one comm. A span must fit into one slot.
- * NULL when out of memory (message set). */
-typedef struct ddl__slots ddl__slots;
-ddl__slots *ddl__slots_create(size_t slot_bytes, unsigned slots);
-void ddl__slots_destroy(ddl__slots *slots);
+enum { DDL__LANES_MAX = 64 };
 
 /* A link over a connected stream socket, which the link owns from here on. slots is borrowed and
  * outlives the link. NULL when out of memory (message set); fd then stays the caller's. */
 ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd);
+
+/* What a message about the connection calls it; the text is copied. Before the first span. */
+void ddl__tcp_link_name(ddl__link *link, const char *name);
+
+/* One more connection, for the payload of long spans; both ends add equally many, in any order,
+ * before the first span and before link->fd is watched. False when out of memory or descriptors
+ * (message set); fd then stays the caller's. */
+bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name);
+
+/* How many were added. */
+unsigned ddl__tcp_link_lanes(const ddl__link *link);
+
+/* The names of its connections that carry long spans, each once. */
+void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size);
 
 #endif

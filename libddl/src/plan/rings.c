@@ -46,18 +46,20 @@ static void add_stage(ddl__builder *builder, const circuit *ring, int stage, uin
     }
 }
 
-/* With few stages each is one wave behind the one before, so that each has a segment under way at
- * once. With many, only every `hops`-th stage is: a segment makes that many hops in a wave. All
- * first hops come first in the list, then all second ones, and so on, so that next consumes in the
- * order in which this rank publishes: hop by hop, and last hops with the next wave's first. */
+/* With few stages each is some waves behind the one before, so that as many segments are under way
+ * at once as with more. With many, only every `hops`-th stage is: a segment makes that many hops in
+ * a wave. All first hops come first in the list, then all second ones, and so on, so that next
+ * consumes in the order in which this rank publishes: hop by hop, and last hops with the next
+ * wave's first. */
 int64_t ddl__build_ring(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     circuit ring = circuit_of(request);
     int hops = (ring.stages + DDL__RING_DEPTH - 1) / DDL__RING_DEPTH;
+    int waves = ring.stages < DDL__RING_DEPTH ? DDL__RING_DEPTH / ring.stages : 1;
     for (int first = 0; first < hops; first++)
         for (int stage = first; stage < ring.stages; stage += hops)
-            add_stage(builder, &ring, stage, (uint32_t)(stage / hops));
+            add_stage(builder, &ring, stage, (uint32_t)(stage / hops * waves));
 
     if (request->kind == DDL__ALLGATHER && !request->in_place) {
         ddl__share own = ddl__share_of(request, request->rank);

@@ -1,0 +1,12 @@
+/* listen.h - an endpoint's TCP listeners: one for each of its addresses, all on one port. */
+#ifndef DDL_COMM_LISTEN_H
+#define DDL_COMM_LISTEN_H
+
+#include "comm/address.h"
+
+/* Listen on all of the address's IPs, on a port of `ports` ("20000-20100", or "" for any), which is
+ * stored in the address; fds has room for DDL__INTERFACES_MAX. An IP that cannot be listened on is
+ * taken out, unless it is the only one. */
+ddl_status ddl__listen_all(ddl__address *address, const char *ports, int *fds);
+
+#endif

@@ -1,0 +1,31 @@
+/* slots.h - memory in which spans are built that leave by TCP, shared by the links of one comm. A
+ * span fits into one slot, and a slot counts the links that have yet to send it. */
+#ifndef DDL_NET_SLOTS_H
+#define DDL_NET_SLOTS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+typedef struct ddl__slots ddl__slots;
+
+/* NULL when out of memory (message set). */
+ddl__slots *ddl__slots_create(size_t slot_bytes, unsigned n);
+void ddl__slots_destroy(ddl__slots *slots);
+
+/* Bytes of one slot. */
+size_t ddl__slots_bytes(const ddl__slots *slots);
+
+/* A free slot, or NULL. */
+void *ddl__slot_find(ddl__slots *slots);
+
+/* The count of links that have yet to send this slot; it is free at zero. */
+atomic_uint *ddl__slot_users(ddl__slots *slots, const void *slot);
+
+/* One link has sent it; users may be NULL, for memory that is not a slot's. */
+static inline void ddl__slot_leave(atomic_uint *users)
+{
+    if (users)
+        atomic_fetch_sub_explicit(users, 1, memory_order_release);
+}
+
+#endif

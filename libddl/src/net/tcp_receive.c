@@ -1,0 +1,275 @@
+/* tcp_receive.c - the receiving half of a TCP link.
+ *
+ * `got` counts the bytes of the next frame that have come over the first connection, header
+ * included, and is the whole state. Header and payload are read by one recvmsg, the payload
+ * straight into its place, on the assumption that the next frame is the span that is expected;
+ * never more, so the stream stays in step. Where the assumption fails the span expected will never
+ * come, and its place may hold the first bytes of something else. A header read early by attend
+ * waits for its span to be asked for.
+ *
+ * Edges. A short read or write means that the socket is exhausted and that an event will follow,
+ * except for an end of file right behind the data, which came with an event already seen. So after
+ * an event the next reads go on until EAGAIN. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "net/tcp_link.h"
+
+void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
+{
+    l->base.state = DDL__LINK_LOST;
+    snprintf(l->base.reason, sizeof l->base.reason, "%s%s%s", name, name[0] ? ": " : "", reason);
+}
+
+/* The stream has ended with an errno, or 0. */
+static void lose_stream(ddl__tcp_link *l, int error)
+{
+    if (!error) {
+        pthread_mutex_lock(&l->lock);
+        error = l->culprit ? 0 : l->error;
+        pthread_mutex_unlock(&l->lock);
+    }
+    if (error) {
+        char text[128];
+        errno = error;
+        snprintf(text, sizeof text, "%m");
+        ddl__tcp_lose(l, l->name, text);
+    } else {
+        ddl__tcp_lose(l, l->name,
+                      l->got ? "the peer closed the connection within a span"
+                             : "the peer closed the connection without a goodbye");
+    }
+}
+
+/* Nothing more is there now; a lane that has failed is believed after a while. */
+static bool nothing(ddl__tcp_link *l)
+{
+    if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
+        ddl__tcp_lose(l, "", l->lost_why);
+    return false;
+}
+
+/* A header has just come, and `extra` bytes behind it to where a span was expected. False when it
+ * is not one of ours. The text of a control frame goes to its own place. */
+static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
+{
+    uint32_t bytes = l->head.bytes;
+    switch ((ddl__tcp_type)l->head.type) {
+    case DDL__TCP_SPAN: return true;
+    case DDL__TCP_GOODBYE:
+    case DDL__TCP_ABORT:
+        if (bytes >= sizeof l->base.reason || (bytes && l->head.type == DDL__TCP_GOODBYE))
+            return false;
+        if (extra > bytes)
+            extra = bytes;
+        if (extra)
+            memcpy(l->base.reason, payload, extra);
+        l->got = sizeof l->head + extra;
+        return true;
+    case DDL__TCP_CHUNK: return false;
+    }
+    return false;
+}
+
+/* What is to be done about the frame that is coming. */
+typedef enum progress { MORE, WHOLE, STOP } progress;
+
+/* The header of a long span has come, the one that is expected. */
+static progress assemble(ddl__tcp_link *l, void *into, size_t bytes)
+{
+    if (!l->assembling) {
+        l->assembling = true;
+        l->unplaced = l->missing = bytes;
+    }
+    return ddl__lanes_receive(l, into, bytes) ? WHOLE : STOP;
+}
+
+/* Compare a known header with the expected span; signature NULL: none is. */
+static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
+                             const ddl__signature *signature)
+{
+    if (l->head.type == DDL__TCP_SPAN) {
+        if (!signature)
+            return STOP;
+        if (l->head.bytes != bytes ||
+            memcmp(&l->head.signature, signature, sizeof *signature) != 0) {
+            l->base.state = DDL__LINK_MISMATCH;
+            l->base.found = l->head.signature;
+            l->base.found_bytes = l->head.bytes;
+            return STOP;
+        }
+        if (ddl__tcp_is_long(l, bytes))
+            return assemble(l, into, bytes);
+        return l->got == sizeof l->head + bytes ? WHOLE : MORE;
+    }
+    if (l->got < sizeof l->head + l->head.bytes)
+        return MORE;
+    l->base.reason[l->head.bytes] = 0;
+    l->base.state = l->head.type == DDL__TCP_GOODBYE ? DDL__LINK_LEFT : DDL__LINK_ABORTED;
+    return STOP;
+}
+
+/* Receive over the first connection what is left of a frame; false when it is exhausted. */
+static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
+{
+    struct iovec pieces[2];
+    struct msghdr message = {.msg_iov = pieces};
+    size_t skip = l->got;
+    ddl__piece_add(pieces, &message.msg_iovlen, &l->head, sizeof l->head, &skip);
+    ddl__piece_add(pieces, &message.msg_iovlen, into, bytes, &skip);
+    size_t before = l->got, want = sizeof l->head + bytes - before;
+    ssize_t k = recvmsg(l->fd, &message, MSG_DONTWAIT);
+    if (k > 0) {
+        l->got += (size_t)k;
+        if (before < sizeof l->head && l->got >= sizeof l->head &&
+            !header_accept(l, into, l->got - sizeof l->head))
+            ddl__tcp_lose(l, l->name, "what came is not a libddl frame");
+        return (size_t)k == want || l->event;
+    }
+    if (k == 0) {
+        lose_stream(l, 0);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        l->event = false;
+        return false;
+    } else if (errno != EINTR) {
+        lose_stream(l, errno);
+    }
+    return true;
+}
+
+/* Receive the next span into `into`; true when it is whole. With signature NULL, only look what
+ * comes next. */
+static bool receive(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
+{
+    bool more = true;
+    while (l->base.state == DDL__LINK_OPEN) {
+        void *place = into;
+        size_t room = ddl__tcp_is_long(l, bytes) ? 0 : bytes;
+        if (l->got >= sizeof l->head) {
+            progress p = header_match(l, into, bytes, signature);
+            if (p != MORE)
+                return p == WHOLE || nothing(l);
+            if (l->head.type != DDL__TCP_SPAN) {
+                place = l->base.reason;
+                room = l->head.bytes;
+            }
+        }
+        if (!more)
+            return nothing(l);
+        more = read_frame(l, place, room);
+    }
+    return false;
+}
+
+/* Bytes of the present span's payload that have yet to come over the first connection. */
+static size_t inline_left(const ddl__tcp_link *l)
+{
+    size_t payload = ddl__tcp_is_long(l, l->head.bytes) ? 0 : l->head.bytes;
+    return sizeof l->head + payload - l->got;
+}
+
+/* A span that was expected will never come whole: go past it and all that follow to the farewell in
+ * which the peer says why. */
+static void seek_farewell(ddl__tcp_link *l)
+{
+    char rest[DDL__TCP_PAGE];
+    l->event = true;
+    while (l->base.state == DDL__LINK_OPEN) {
+        if (l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN) {
+            receive(l, NULL, 0, NULL);
+            if (l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN)
+                return;
+        }
+        size_t left = inline_left(l);
+        if (!left) {
+            l->got = 0;
+            continue;
+        }
+        ssize_t k = recv(l->fd, rest, left < sizeof rest ? left : sizeof rest, MSG_DONTWAIT);
+        if (k > 0) {
+            l->got += (size_t)k;
+        } else if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            nothing(l);
+            return;
+        } else if (k == 0 || errno != EINTR) {
+            lose_stream(l, k ? errno : 0);
+        }
+    }
+}
+
+void ddl__tcp_look(ddl__tcp_link *l)
+{
+    l->event = true;
+    for (unsigned i = 0; i < l->n_lanes; i++)
+        l->lanes[i].event = true;
+    if (l->broken)
+        seek_farewell(l);
+    else
+        receive(l, NULL, 0, NULL);
+}
+
+/* While the state is open, a header that has come is that of a span. */
+bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    if (l->broken) {
+        seek_farewell(l);
+        return false;
+    }
+    receive(l, NULL, 0, NULL);
+    if (link->state != DDL__LINK_OPEN || l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN)
+        return false;
+    *signature = l->head.signature;
+    *bytes = l->head.bytes;
+    return true;
+}
+
+/* The same for who wants it: what is broken stays so. */
+static bool obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
+{
+    if (!l->broken && receive(l, into, bytes, signature))
+        return true;
+    if (l->broken)
+        seek_farewell(l);
+    return false;
+}
+
+const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    if (!l->buffer || l->capacity < bytes) {
+        assert(l->got <= sizeof l->head || l->head.type != DDL__TCP_SPAN);
+        free(l->buffer);
+        l->capacity =
+            bytes ? (bytes + DDL__TCP_PAGE - 1) / DDL__TCP_PAGE * DDL__TCP_PAGE : DDL__TCP_PAGE;
+        l->buffer = aligned_alloc(DDL__TCP_PAGE, l->capacity);
+        if (!l->buffer) {
+            l->capacity = 0;
+            if (l->base.state == DDL__LINK_OPEN)
+                ddl__tcp_lose(l, "", "out of memory for a receive buffer");
+            return NULL;
+        }
+    }
+    return obtain(l, l->buffer, bytes, signature) ? l->buffer : NULL;
+}
+
+void ddl__tcp_release(ddl__link *link)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    l->got = 0;
+    l->long_received += l->assembling;
+    l->assembling = false;
+}
+
+bool ddl__tcp_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
+{
+    if (!obtain(ddl__tcp_of(link), dst, bytes, signature))
+        return false;
+    ddl__tcp_release(link);
+    return true;
+}

@@ -1,0 +1,298 @@
+#include "topo/interfaces.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+enum { SLOWER = 8 /* times, and an interface is left out */ };
+
+/* ------------------------------------------------------------------------------------- addresses
+ */
+
+/* Whether two addresses of one family agree in their first bits. */
+static bool agree(const uint8_t *a, const uint8_t *b, unsigned bits)
+{
+    unsigned whole = bits / 8, rest = bits % 8;
+    if (memcmp(a, b, whole) != 0)
+        return false;
+    return !rest || (a[whole] ^ b[whole]) >> (8 - rest) == 0;
+}
+
+static unsigned width(const ddl__interface *i)
+{
+    return i->family == 4 ? 32 : 128;
+}
+
+static bool equal(const ddl__interface *a, const ddl__interface *b)
+{
+    return a->family == b->family && agree(a->bytes, b->bytes, width(a));
+}
+
+static bool same_network(const ddl__interface *a, const ddl__interface *b)
+{
+    return a->family == b->family && a->prefix == b->prefix && a->prefix < width(a) &&
+           agree(a->bytes, b->bytes, a->prefix);
+}
+
+/* ---------------------------------------------------------------------------------------- filter
+ */
+
+/* "1.2.3.4/24" or "::1", as an address with its prefix; false when it is something else. */
+static bool read_network(const char *item, size_t n, ddl__interface *to)
+{
+    char text[INET6_ADDRSTRLEN];
+    const char *slash = memchr(item, '/', n);
+    size_t length = slash ? (size_t)(slash - item) : n;
+    if (length >= sizeof text)
+        return false;
+    memcpy(text, item, length);
+    text[length] = 0;
+    to->family = strchr(text, ':') ? 6 : 4;
+    if (inet_pton(to->family == 4 ? AF_INET : AF_INET6, text, to->bytes) != 1)
+        return false;
+    unsigned bits = slash ? 0 : width(to);
+    if (slash && length + 1 == n)
+        return false;
+    for (size_t i = length + 1; i < n; i++) {
+        if (item[i] < '0' || item[i] > '9' || bits > width(to))
+            return false;
+        bits = 10 * bits + (unsigned)(item[i] - '0');
+    }
+    to->prefix = (uint8_t)bits;
+    return bits <= width(to);
+}
+
+/* Whether an item, without its "^", names this address. */
+static bool names(const char *item, size_t n, const ddl__interface *i)
+{
+    ddl__interface network;
+    if (read_network(item, n, &network))
+        return network.family == i->family && agree(network.bytes, i->bytes, network.prefix);
+    return n <= strlen(i->name) && !strncmp(item, i->name, n);
+}
+
+static ddl_status check_item(const char *filter, const char *item, size_t n)
+{
+    ddl__interface network;
+    bool is_address = memchr(item, '/', n) || memchr(item, ':', n);
+    if (!n || (is_address && !read_network(item, n, &network)))
+        return ddl__fail(DDL_EINVAL,
+                         "interfaces \"%s\": \"%.*s\" is neither an interface's name nor a network "
+                         "such as 10.1.0.0/16",
+                         filter, (int)n, item);
+    return DDL_OK;
+}
+
+/* Whether no "^" item names this address, and another one does if there are others; *named: whether
+ * one does. */
+static bool passes(const char *filter, const ddl__interface *i, bool *named)
+{
+    bool any = false;
+    *named = false;
+    for (const char *at = filter; *at;) {
+        bool out = *at == '^';
+        at += out;
+        size_t n = strcspn(at, ",");
+        bool hit = names(at, n, i);
+        if (out && hit)
+            return false;
+        any = any || !out;
+        *named = *named || hit;
+        at += n + (at[n] == ',');
+    }
+    return *named || !any;
+}
+
+/* A network inside this host, with the same addresses on every other. */
+static bool is_inner(const ddl__interface *i)
+{
+    return !strncmp(i->name, "docker", 6) || !strncmp(i->name, "virbr", 5) ||
+           !strncmp(i->name, "lxcbr", 5);
+}
+
+/* What there is, as far as it fits. */
+static void list(const ddl__interface *all, unsigned n, char *text, size_t size)
+{
+    text[0] = 0;
+    for (unsigned i = 0; i < n; i++) {
+        char address[INET6_ADDRSTRLEN] = "?";
+        inet_ntop(all[i].family == 4 ? AF_INET : AF_INET6, all[i].bytes, address, sizeof address);
+        size_t used = strlen(text);
+        if (used + strlen(all[i].name) + strlen(address) + 4 > size)
+            return;
+        strcat(text, used ? ", " : "");
+        strcat(text, all[i].name);
+        strcat(text, " ");
+        strcat(text, address);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- selection
+ */
+
+/* Small is to be tried first. Loopback leads another host to itself. */
+static unsigned order_of(const ddl__interface *i)
+{
+    return 2 * i->loopback + (i->family == 6);
+}
+
+/* Order them, those that are equal in it as they came. */
+static void sort(ddl__interface *all, unsigned n)
+{
+    for (unsigned i = 1; i < n; i++)
+        for (unsigned j = i; j > 0 && order_of(&all[j - 1]) > order_of(&all[j]); j--) {
+            ddl__interface other = all[j];
+            all[j] = all[j - 1];
+            all[j - 1] = other;
+        }
+}
+
+static bool is_second(const ddl__interface *all, unsigned n, const ddl__interface *i)
+{
+    for (unsigned j = 0; j < n; j++)
+        if (all[j].family == i->family && !strcmp(all[j].name, i->name))
+            return true;
+    return false;
+}
+
+ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *filter)
+{
+    unsigned kept = 0, outer = 0;
+    filter = filter ? filter : "";
+    for (const char *at = filter; *at;) {
+        at += *at == '^';
+        size_t length = strcspn(at, ",");
+        ddl_status status = check_item(filter, at, length);
+        if (status != DDL_OK)
+            return status;
+        at += length + (at[length] == ',');
+    }
+    char there[300];
+    list(all, *n, there, sizeof there);
+    for (unsigned i = 0; i < *n; i++)
+        outer += !is_inner(&all[i]) && !all[i].loopback;
+    sort(all, *n);
+    for (unsigned i = 0; i < *n && kept < DDL__INTERFACES_MAX; i++) {
+        bool named, wanted = passes(filter, &all[i], &named);
+        if (wanted && (named || !outer || !is_inner(&all[i])) && !is_second(all, kept, &all[i]))
+            all[kept++] = all[i];
+    }
+    if (!kept && *filter)
+        return ddl__fail(DDL_EINVAL, "no network interface is one of \"%s\"; there are %s", filter,
+                         there);
+    *n = kept;
+    return DDL_OK;
+}
+
+/* ----------------------------------------------------------------------------------------- paths
+ */
+
+typedef struct search {
+    const ddl__interface *ours, *theirs;
+    unsigned n_ours, n_theirs;
+    ddl__paths *found;
+} search;
+
+static void add(search *s, int ours, int theirs)
+{
+    s->found->path[s->found->n++] = (ddl__path){(int8_t)ours, (int8_t)theirs};
+}
+
+/* Whether an interface on either side has a path already; it may have two addresses. */
+static bool is_taken(const search *s, const ddl__interface *ours, const ddl__interface *theirs)
+{
+    for (unsigned i = 0; i < s->found->n; i++) {
+        ddl__path p = s->found->path[i];
+        if (!strcmp(s->ours[p.ours].name, ours->name) ||
+            !strcmp(s->theirs[p.theirs].name, theirs->name))
+            return true;
+    }
+    return false;
+}
+
+/* Addresses that are ours as well lead to ourselves. */
+static bool leads_away(const search *s, const ddl__interface *theirs)
+{
+    for (unsigned i = 0; i < s->n_ours; i++)
+        if (equal(&s->ours[i], theirs))
+            return false;
+    return !theirs->loopback;
+}
+
+static void add_neighbours(search *s)
+{
+    for (unsigned i = 0; i < s->n_ours; i++)
+        for (unsigned j = 0; j < s->n_theirs; j++)
+            if (!s->ours[i].loopback && leads_away(s, &s->theirs[j]) &&
+                same_network(&s->ours[i], &s->theirs[j]) &&
+                !is_taken(s, &s->ours[i], &s->theirs[j]))
+                add(s, (int)i, (int)j);
+}
+
+static void add_routed(search *s, const int8_t *route)
+{
+    for (unsigned j = 0; j < s->n_theirs; j++)
+        if (route[j] >= 0 && !s->ours[route[j]].loopback && leads_away(s, &s->theirs[j]) &&
+            s->ours[route[j]].family == s->theirs[j].family &&
+            !is_taken(s, &s->ours[route[j]], &s->theirs[j]))
+            add(s, route[j], (int)j);
+}
+
+/* Of a path, 0 when it is not known. */
+static uint32_t speed_of(const search *s, ddl__path p)
+{
+    uint32_t a = s->ours[p.ours].speed, b = s->theirs[p.theirs].speed;
+    return !a || (b && b < a) ? b : a;
+}
+
+/* The fastest in front, those much slower left out. */
+static void drop_slow(search *s)
+{
+    ddl__paths *found = s->found;
+    uint32_t fastest = 0;
+    unsigned first = 0, kept = 0;
+    for (unsigned i = 0; i < found->n; i++)
+        if (speed_of(s, found->path[i]) > fastest) {
+            fastest = speed_of(s, found->path[i]);
+            first = i;
+        }
+    if (found->n) {
+        ddl__path front = found->path[first];
+        memmove(found->path + 1, found->path, first * sizeof *found->path);
+        found->path[0] = front;
+    }
+    for (unsigned i = 0; i < found->n; i++) {
+        uint32_t speed = speed_of(s, found->path[i]);
+        if (!speed || speed >= fastest / SLOWER)
+            found->path[kept++] = found->path[i];
+    }
+    found->n = kept;
+}
+
+static bool is_reached(const ddl__paths *paths, unsigned n, unsigned theirs)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (paths->path[i].theirs == (int)theirs)
+            return true;
+    return false;
+}
+
+ddl__paths ddl__paths_between(const ddl__interface *ours, unsigned n_ours,
+                              const ddl__interface *theirs, unsigned n_theirs, ddl__where where,
+                              const int8_t *route)
+{
+    ddl__paths found = {0};
+    search s = {ours, theirs, n_ours, n_theirs, &found};
+    if (where != DDL__SAME_HOST) {
+        add_neighbours(&s);
+        if (!found.n)
+            add_routed(&s, route);
+        drop_slow(&s);
+    }
+    unsigned chosen = found.n;
+    for (unsigned j = 0; j < n_theirs; j++)
+        if (!is_reached(&found, chosen, j) &&
+            (where != DDL__OTHER_HOST || leads_away(&s, &theirs[j])))
+            add(&s, -1, (int)j);
+    found.at_once = chosen ? chosen : found.n > 0;
+    return found;
+}

@@ -1,0 +1,243 @@
+/* Ranks on two hosts with network interfaces of their own: processes in network namespaces, joined
+ * by wires that end with them. Needs root, ip and tc; skipped without. */
+#include <ifaddrs.h>
+#include <linux/if_link.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "processes.h"
+
+enum { HOSTS = 2, NICS = 2, SKIPPED = 77 };
+
+typedef struct lab {
+    const char *what;
+    const char *setup[HOSTS]; /* what each host does with its interfaces, after they are there */
+    const char *url;
+    const char *interfaces; /* as DDL_INTERFACES, or NULL */
+    int (*run)(ddl_comm *comm, int host);
+    double limit;
+} lab;
+
+static void must(const char *command)
+{
+    CHECK(!system(command), "%s", command);
+}
+
+/* Bytes that have left by an interface. */
+static uint64_t sent_by(const char *name)
+{
+    struct ifaddrs *all;
+    uint64_t sent = 0;
+    CHECK(!getifaddrs(&all), "no interfaces");
+    for (struct ifaddrs *i = all; i; i = i->ifa_next)
+        if (i->ifa_addr && i->ifa_addr->sa_family == AF_PACKET && !strcmp(i->ifa_name, name))
+            sent = ((struct rtnl_link_stats *)i->ifa_data)->tx_bytes;
+    freeifaddrs(all);
+    return sent;
+}
+
+static void reduce(ddl_comm *comm, int64_t n)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(i % 1000);
+    OK(ddl_allreduce(comm, NULL, x, n, DDL_F32, DDL_SUM, NULL, NULL));
+    for (int64_t i = 0; i < n; i++)
+        CHECK(x[i] == (float)(i % 1000 * HOSTS), "%lld: %g", (long long)i, (double)x[i]);
+    free(x);
+}
+
+/* ----------------------------------------------------------------------------------------- hosts
+ */
+
+typedef struct host {
+    pid_t pid;
+    int ready[2], go[2];
+} host;
+
+/* Tell that the namespace is there, wait for the wires, set them up, and be a rank. */
+static int be_host(const lab *l, host *self, int rank)
+{
+    char byte = 0;
+    if (unshare(CLONE_NEWNET))
+        return SKIPPED;
+    CHECK(write(self->ready[1], &byte, 1) == 1 && read(self->go[0], &byte, 1) == 1, "the parent");
+    must("ip link set lo up");
+    must(l->setup[rank]);
+    if (l->interfaces)
+        setenv("DDL_INTERFACES", l->interfaces, 1);
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    OK(ddl_rendezvous(endpoint, l->url, rank, HOSTS, &config, &comm));
+    int code = l->run(comm, rank);
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return code;
+}
+
+static void join(const host *hosts)
+{
+    for (int nic = 0; nic < NICS; nic++) {
+        char command[200];
+        snprintf(command, sizeof command,
+                 "ip link add name eth%d netns %d type veth peer name eth%d netns %d", nic,
+                 (int)hosts[0].pid, nic, (int)hosts[1].pid);
+        must(command);
+    }
+}
+
+static void run_lab(const lab *l)
+{
+    host hosts[HOSTS];
+    char byte = 0;
+    int status[HOSTS];
+    fflush(NULL);
+    for (int rank = 0; rank < HOSTS; rank++) {
+        host *h = &hosts[rank];
+        CHECK(!pipe(h->ready) && !pipe(h->go) && (h->pid = fork()) >= 0, "no process");
+        if (!h->pid)
+            _exit(be_host(l, h, rank));
+        close(h->ready[1]);
+    }
+    for (int rank = 0; rank < HOSTS; rank++)
+        if (read(hosts[rank].ready[0], &byte, 1) != 1) {
+            printf("no network namespaces here\n");
+            exit(SKIPPED);
+        }
+    join(hosts);
+    for (int rank = 0; rank < HOSTS; rank++)
+        CHECK(write(hosts[rank].go[1], &byte, 1) == 1, "a host");
+    double end = seconds() + l->limit;
+    for (int rank = 0; rank < HOSTS; rank++) {
+        while (!waitpid(hosts[rank].pid, &status[rank], WNOHANG) && seconds() < end)
+            usleep(5000);
+        if (seconds() >= end)
+            for (int r = rank; r < HOSTS; r++)
+                kill(hosts[r].pid, SIGKILL);
+        CHECK(seconds() < end, "%s: host %d hangs", l->what, rank);
+        CHECK(WIFEXITED(status[rank]) && WEXITSTATUS(status[rank]) == 0, "%s: host %d ended so: %x",
+              l->what, rank, (unsigned)status[rank]);
+        close(hosts[rank].ready[0]);
+        close(hosts[rank].go[0]);
+        close(hosts[rank].go[1]);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- cases
+ */
+
+enum { MANY = 4 << 20, MANY_BYTES = 4 * MANY };
+
+/* Both interfaces carry a good part of it. */
+static int use_both(ddl_comm *comm, int rank)
+{
+    uint64_t before[NICS] = {sent_by("eth0"), sent_by("eth1")};
+    reduce(comm, MANY);
+    uint64_t by[NICS] = {sent_by("eth0") - before[0], sent_by("eth1") - before[1]};
+    OK(ddl_barrier(comm, NULL, NULL));
+    CHECK(by[0] > MANY_BYTES / 5 && by[1] > MANY_BYTES / 5, "host %d sent %ju and %ju bytes", rank,
+          (uintmax_t)by[0], (uintmax_t)by[1]);
+    return 0;
+}
+
+static int use_second(ddl_comm *comm, int rank)
+{
+    uint64_t before[NICS] = {sent_by("eth0"), sent_by("eth1")};
+    reduce(comm, MANY);
+    uint64_t by[NICS] = {sent_by("eth0") - before[0], sent_by("eth1") - before[1]};
+    OK(ddl_barrier(comm, NULL, NULL));
+    CHECK(by[0] < MANY_BYTES / 100 && by[1] > MANY_BYTES / 2, "host %d sent %ju and %ju bytes",
+          rank, (uintmax_t)by[0], (uintmax_t)by[1]);
+    return 0;
+}
+
+static int just_work(ddl_comm *comm, int rank)
+{
+    (void)rank;
+    for (int64_t n = 1; n <= MANY; n *= 16)
+        reduce(comm, n);
+    OK(ddl_barrier(comm, NULL, NULL));
+    return 0;
+}
+
+/* The second wire goes dead without a word while the first one lives: both hosts learn which. */
+static int lose_second(ddl_comm *comm, int rank)
+{
+    reduce(comm, MANY);
+    if (rank == 1)
+        must("ip link set eth1 down");
+    static float x[MANY];
+    ddl_status status = DDL_OK;
+    double end = seconds() + 60;
+    while (status == DDL_OK && seconds() < end)
+        status = ddl_allreduce(comm, NULL, x, MANY, DDL_F32, DDL_SUM, NULL, NULL);
+    char peer[16];
+    snprintf(peer, sizeof peer, "rank %d", !rank);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "eth1 10.78.0."), "host %d: %d: %s", rank,
+          status, ddl_last_error());
+    CHECK(strstr(ddl_last_error(), peer), "host %d: %s", rank, ddl_last_error());
+    return 0;
+}
+
+#define UP        "ip link set eth0 up && ip link set eth1 up && "
+#define SLOW(nic) " && tc qdisc add dev " nic " root tbf rate 400mbit burst 128kb latency 50ms"
+#define BOTH_SLOW SLOW("eth0") SLOW("eth1")
+
+static const lab LABS[] = {
+    {"two networks",
+     {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1" BOTH_SLOW,
+      UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add 10.78.0.2/24 dev eth1" BOTH_SLOW},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     use_both,
+     30},
+    {"one of two networks",
+     {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",
+      UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add 10.78.0.2/24 dev eth1"},
+     "tcp://10.77.0.1:7000",
+     "10.78.0.0/16",
+     use_second,
+     30},
+    {"different subnets",
+     {UP "ip addr add 10.1.0.1/24 dev eth0 && ip route add 10.2.0.0/24 dev eth0",
+      UP "ip addr add 10.2.0.1/24 dev eth0 && ip route add 10.1.0.0/24 dev eth0"},
+     "tcp://10.1.0.1:7000",
+     NULL,
+     just_work,
+     30},
+    {"IPv6 alone",
+     {UP "ip addr add fd00:77::1/64 dev eth0 nodad", UP "ip addr add fd00:77::2/64 dev eth0 nodad"},
+     "tcp://[fd00:77::1]:7000",
+     NULL,
+     just_work,
+     30},
+    {"one host has both families, the other IPv6 on that interface",
+     {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add fd00:78::1/64 dev eth1 nodad" BOTH_SLOW,
+      UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add fd00:78::2/64 dev eth1 nodad" BOTH_SLOW},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     use_both,
+     30},
+    {"a wire dies",
+     {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",
+      UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add 10.78.0.2/24 dev eth1"},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     lose_second,
+     90},
+};
+
+int main(void)
+{
+    if (geteuid() || system("ip -V >/dev/null 2>&1 && tc -V >/dev/null 2>&1")) {
+        printf("not root, or no ip and tc\n");
+        return SKIPPED;
+    }
+    for (size_t i = 0; i < sizeof LABS / sizeof *LABS; i++)
+        run_lab(&LABS[i]);
+    return 0;
+}
