@@ -140,24 +140,30 @@ static void check_blocked(ddl__engine *engine)
     check_limits(engine);
 }
 
+static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
+{
+    if (ddl__stream_start(stream, work))
+        return true;
+    ddl__fail_all(engine, DDL_ENOMEM, "%s: no memory for a plan and the scaling of %lld elements",
+                  own_name(engine), (long long)work->call.count);
+    return false;
+}
+
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
         pthread_mutex_lock(&engine->lock);
         ddl_work *work = ddl__stream_pop(stream);
         pthread_mutex_unlock(&engine->lock);
-        if (!work)
+        if (!work || !start(engine, stream, work))
             return false;
-        if (!ddl__stream_start(stream, work)) {
-            ddl__fail_all(engine, DDL_ENOMEM,
-                          "%s: no memory for a plan and the scaling of %lld elements",
-                          own_name(engine), (long long)work->call.count);
-            return false;
-        }
     }
     ddl__progress progress = ddl__stream_run(stream);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
+    ddl_work *held = ddl__stream_held(stream);
+    if (held)
+        return start(engine, stream, held);
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = stream->current;
     stream->current = NULL;

@@ -11,6 +11,7 @@ typedef struct ddl__plans {
         ddl__request request;
         ddl__plan *plan;
     } entries[DDL__PLANS];
+    uint64_t explained[DDL__ALLTOALL + 1]; /* by kind: the size classes that were */
     ddl__plan *uneven; /* the last one: their counts seldom come again */
 } ddl__plans;
 
