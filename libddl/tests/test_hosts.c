@@ -42,11 +42,8 @@ static const char *describe(const ddl__request *q)
 static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
 {
     bool rooted = kind == DDL__BROADCAST || kind == DDL__REDUCE_TO_ROOT;
-    ddl__algorithm by = !rooted             ? DDL__BY_HOSTS
-                        : random_below(2) ? DDL__BY_LEADERS
-                                            : DDL__BY_TREE;
-    return (ddl__request){
-        .kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
+    ddl__algorithm by = !rooted ? DDL__BY_HOSTS : random_below(2) ? DDL__BY_LEADERS : DDL__BY_TREE;
+    return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
 }
 
 /* False where the hosts are too unequal. */
@@ -172,7 +169,11 @@ static void test_choice(void)
         const char *name;
     } cases[] = {
         {{2, 2, 2}, DDL__ALLGATHER, 1 << 18, false, "hosts"},
-        {{2, 1, 1}, DDL__REDUCE_SCATTER, 1 << 18, false, "ring"}, /* host 0 would get 4 blocks of 4 */
+        {{2, 1, 1},
+         DDL__REDUCE_SCATTER,
+         1 << 18,
+         false,
+         "ring"}, /* host 0 would get 4 blocks of 4 */
         {{3, 2, 3}, DDL__REDUCE_SCATTER, 1 << 18, false, "hosts"},
         {{1, 1, 1}, DDL__ALLGATHER, 5, false, "direct"},
         {{2, 2, 2}, DDL__ALLGATHER, 5, true, "direct"},

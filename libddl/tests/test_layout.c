@@ -76,8 +76,11 @@ static void test_wires(void)
     OK(create(4, "01 23", "@7:100", false, &t));
     CHECK(t->wires[0].bandwidth == 12.5e9 && t->groups[DDL__RACKS] == 1, "no racks");
     ddl__topology_destroy(t);
-    static const char *const wrong[] = {"@", "@7", "@7:", "@:7", "@0:1", "@1:0", "@1:1,", "@7:1;2:2",
-                                        "@1:1,1:1,1:1,1:1", "2,2@", "2,2@a:b", "@-1:1", "@1..2:1"};
+    static const char *const wrong[] = {"@",      "@7",       "@7:",
+                                        "@:7",    "@0:1",     "@1:0",
+                                        "@1:1,",  "@7:1;2:2", "@1:1,1:1,1:1,1:1",
+                                        "2,2@",   "2,2@a:b",  "@-1:1",
+                                        "@1..2:1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         CHECK(create(4, "", wrong[i], false, &t) == DDL_EINVAL, "\"%s\" is taken", wrong[i]);
         CHECK(strstr(ddl_last_error(), "after @"), "%s", ddl_last_error());
@@ -129,10 +132,10 @@ static void test_options(void)
                  {"-dump_iter 100  -mode r:4", 'r', {4, 1, 1, 1}},
                  {"-mode r:4 -mode d:2x2", 'd', {2, 2, 1, 1}}};
     static const char *wrong[] = {
-        "-mode",        "-mode ",      "-mode b:4",      "-mode r",
-        "-mode r4",     "-mode r:",    "-mode r:0",      "-mode d:2x",
-        "-mode d:2x-1", "-mode d:2y",  "-mode d:2x2x",   "-mode d:1x1x1x1x2",
-        "-mode r:4,",   "-mod r:4",    "-dump_iter",     "-mode r:99999999",
+        "-mode",        "-mode ",       "-mode b:4",      "-mode r",
+        "-mode r4",     "-mode r:",     "-mode r:0",      "-mode d:2x",
+        "-mode d:2x-1", "-mode d:2y",   "-mode d:2x2x",   "-mode d:1x1x1x1x2",
+        "-mode r:4,",   "-mod r:4",     "-dump_iter",     "-mode r:99999999",
         "-mode d:2x 2", "-mode d:2x+2", "-dump_iter -1",  "-dump_iter 1a",
         "-dbg_level 3", "-dev_sync 3",  "-rebind_iter x", "-dbg_level "};
     ddl__layout layout;

@@ -45,12 +45,13 @@ static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool s
 static const char *describe(const ddl__request *q)
 {
     static char text[512];
-    int n = snprintf(text, sizeof text,
-                     "%s, %d ranks, count %lld of %zu bytes, %s, segments of %lld, window %lld, %s, "
-                     "hosts:",
-                     ddl__algorithm_name(q->by), q->size, (long long)q->count, q->element,
-                     q->in_place ? "in place" : "out of place", (long long)q->segment_bytes,
-                     (long long)q->window, q->topology->declared ? "declared" : "proven");
+    int n =
+        snprintf(text, sizeof text,
+                 "%s, %d ranks, count %lld of %zu bytes, %s, segments of %lld, window %lld, %s, "
+                 "hosts:",
+                 ddl__algorithm_name(q->by), q->size, (long long)q->count, q->element,
+                 q->in_place ? "in place" : "out of place", (long long)q->segment_bytes,
+                 (long long)q->window, q->topology->declared ? "declared" : "proven");
     for (int r = 0; r < q->size && n < 480; r++)
         n += snprintf(text + n, sizeof text - (size_t)n, " %d",
                       ddl__topology_group(q->topology, DDL__HOSTS, r));
@@ -59,13 +60,12 @@ static const char *describe(const ddl__request *q)
 
 static ddl__request request_for(const ddl__topology *t)
 {
-    return (ddl__request){
-        .kind = DDL__ALLREDUCE,
-        .size = t->size,
-        .element = 4,
-        .topology = t,
-        .by = random_below(2) ? DDL__BY_NESTED : DDL__BY_HALVING,
-        .count = 1};
+    return (ddl__request){.kind = DDL__ALLREDUCE,
+                          .size = t->size,
+                          .element = 4,
+                          .topology = t,
+                          .by = random_below(2) ? DDL__BY_NESTED : DDL__BY_HALVING,
+                          .count = 1};
 }
 
 /* Whether there are levels to nest. */

@@ -59,8 +59,8 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
 /* Direct exchanges bound themselves: nobody runs further ahead than its peers' results let it. */
 static bool bounds_itself(const world *w)
 {
-    return w->request.all_shared && w->ranks[0].plan->by == DDL__BY_DIRECT && !w->uneven && !is_rooted(&w->request) &&
-           w->request.kind != DDL__BROADCAST;
+    return w->request.all_shared && w->ranks[0].plan->by == DDL__BY_DIRECT && !w->uneven &&
+           !is_rooted(&w->request) && w->request.kind != DDL__BROADCAST;
 }
 
 static void check_one(const ddl__request *request, uint64_t uneven, schedule how, bool tight)
@@ -337,8 +337,8 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     uint32_t *operand = plan->ranks + step->operand, *target = plan->ranks + step->target;
     bool reduces = step->kind == DDL__REDUCE, takes = step->kind == DDL__TAKE;
     bool copies = step->kind == DDL__COPY, barrier = w->request.kind == DDL__BARRIER;
-    bool pipelined =
-        w->request.kind == DDL__ALLREDUCE && plan->by != DDL__BY_ONE_SHOT && plan->by != DDL__BY_TREE;
+    bool pipelined = w->request.kind == DDL__ALLREDUCE && plan->by != DDL__BY_ONE_SHOT &&
+                     plan->by != DDL__BY_TREE;
 
     switch (how) {
     case DROP: step->count = 0; return true;

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "processes.h"
 #include "check.h"
 #include "ddl/ddl.h"
+#include "processes.h"
 
 enum { RANKS = 4, COUNT = 3000 };
 
@@ -153,8 +153,8 @@ static void test_modes(void)
     static const struct {
         const char *mode, *by;
         const char *links;
-    } cases[] = {{"r:4", "ring, asked for", "tcp"},    {"r:4", "ring, asked for", "shm"},
-                 {"t:4", "tree, asked for", "tcp"},    {"h:1x4", "halving, asked for", "tcp"},
+    } cases[] = {{"r:4", "ring, asked for", "tcp"},      {"r:4", "ring, asked for", "shm"},
+                 {"t:4", "tree, asked for", "tcp"},      {"h:1x4", "halving, asked for", "tcp"},
                  {"h:2x2", "halving, asked for", "tcp"}, {"d:2x2", "nested, chosen", "tcp"},
                  {"d:2x2", "nested, chosen", "shm"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -165,7 +165,8 @@ static void test_modes(void)
     }
 }
 
-/* The choice is explained once for each size class and kind, by rank 0, with what else there was. */
+/* The choice is explained once for each size class and kind, by rank 0, with what else there was.
+ */
 static void test_explanation(void)
 {
     const char *log = run((job){"tcp", "", NULL, "plan", 3, NULL, false});
@@ -178,7 +179,7 @@ static void test_explanation(void)
         CHECK(strstr(line, names[i]), "%s is not there: %s", names[i], log);
     expect(run((job){"tcp", "", NULL, "info", 1, NULL, false}), "predicted", 0);
     expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "plan for kind", 0);
-    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "predicted", 5);
+    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "predicted", 6);
     CHECK(strstr(run((job){"tcp", "-dbg_level 2", NULL, "warn", 1, NULL, false}), "plan for kind"),
           "no more detail");
 }
@@ -210,9 +211,9 @@ static void test_plan_file(void)
     run((job){"tcp", "-mode p:4", "given", "warn", 40, NULL, false});
     expect(content("given"), "2 broadcast 16 chain\n", 1);
     expect(content("given"), "4 all-reduce 8192 ", 1);
-    static const char *const wrong[] = {"4 all-reduce 8192\n", "4 all-reduce 8192 hope\n",
-                                        "4 hope 8192 ring\n", "x all-reduce 8192 ring\n",
-                                        "4 all-reduce 0 ring\n", "4 all-reduce 8192 ring 7\n",
+    static const char *const wrong[] = {"4 all-reduce 8192\n",        "4 all-reduce 8192 hope\n",
+                                        "4 hope 8192 ring\n",         "x all-reduce 8192 ring\n",
+                                        "4 all-reduce 0 ring\n",      "4 all-reduce 8192 ring 7\n",
                                         "4 barrier 1 ring and more\n"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[128];

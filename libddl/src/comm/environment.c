@@ -82,9 +82,10 @@ typedef struct option {
 
 enum { MODE, DUMP_ITER, DBG_LEVEL, REBIND_ITER, DEV_SYNC, OPTIONS };
 static const option options[OPTIONS] = {
-    [MODE] = {"-mode", 0, "a mode such as r:4, one ring of 4 ranks, or d:2x3, 2 ranks on each of 3 "
-                          "hosts; there are r (ring), d (direct), t (tree), h (halving) and p "
-                          "(explore)"},
+    [MODE] = {"-mode", 0,
+              "a mode such as r:4, one ring of 4 ranks, or d:2x3, 2 ranks on each of 3 "
+              "hosts; there are r (ring), d (direct), t (tree), h (halving) and p "
+              "(explore)"},
     [DUMP_ITER] = {"-dump_iter", 1 << 30, "a number of operations"},
     [DBG_LEVEL] = {"-dbg_level", 2, "0, 1 or 2"},
     [REBIND_ITER] = {"-rebind_iter", 1 << 30, "a number of operations"},
@@ -116,8 +117,8 @@ static ddl_status read_options(ddl__layout *layout)
     for (const char *at = all ? all : ""; *at;) {
         size_t n = strcspn(at, " ");
         int which = 0;
-        while (which < OPTIONS && (strlen(options[which].name) != n ||
-                                   strncmp(options[which].name, at, n) != 0))
+        while (which < OPTIONS &&
+               (strlen(options[which].name) != n || strncmp(options[which].name, at, n) != 0))
             which++;
         if (n && which == OPTIONS)
             return ddl__fail(DDL_EINVAL,

@@ -120,8 +120,8 @@ static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
         comm->topology = declared;
         return status;
     }
-    status = ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world,
-                                  &proven);
+    status =
+        ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world, &proven);
     bool same = status == DDL_OK && same_hosts(proven, declared);
     if (same) {
         declared->declared = false;

@@ -85,7 +85,7 @@ ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *
         fputs("# ranks, operation, bytes from which on, plan: found by -mode p\n", file);
     copy_others(path, size, file);
     for (int kind = 0; kind < DDL__CHOICE_KINDS; kind++)
-        for (int class = 0; class < DDL__CLASSES; class++)
+        for (int class = 0; class < DDL__CLASSES; class ++)
             if (choices->by[kind][class])
                 fprintf(file, "%d %s %lld %s\n", size, ddl__kind_name((ddl__kind)kind),
                         (long long)1 << class,

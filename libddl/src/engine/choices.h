@@ -16,7 +16,7 @@ static inline int ddl__class_of(int64_t bytes)
 {
     int class = 0;
     while (class + 1 < DDL__CLASSES && bytes >> (class + 1))
-        class++;
+        class ++;
     return class;
 }
 

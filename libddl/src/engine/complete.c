@@ -82,11 +82,9 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
-    ddl_work *current = stream->current;
-    if (stream->tuning && stream->tuning->held) /* by a work that nobody submitted */
-        current = stream->tuning->held;
-    if (current)
-        ddl__finish(engine, current, status);
+    ddl_work *held = stream->tuning ? ddl__tuning_drop(stream->tuning) : NULL;
+    if (held || stream->current)
+        ddl__finish(engine, held ? held : stream->current, status);
     stream->current = NULL;
     for (ddl_work *work; (work = ddl__stream_pop(stream));)
         ddl__finish(engine, work, status);

@@ -17,7 +17,8 @@ enum {
 static const char *const levels[DDL__DIMENSIONS] = {"within hosts", "between hosts",
                                                     "between racks", "between aisles"};
 
-/* --------------------------------------------------------------------------------- creation, end */
+/* --------------------------------------------------------------------------------- creation, end
+ */
 
 static int level_of(const ddl__topology *t, int a, int b)
 {
@@ -63,7 +64,7 @@ void ddl__tuning_destroy(ddl__tuning *t)
     if (!t)
         return;
     for (int kind = 0; kind < DDL__CHOICE_KINDS; kind++)
-        for (int class = 0; class < DDL__CLASSES; class++)
+        for (int class = 0; class < DDL__CLASSES; class ++)
             free(t->explorations[kind][class]);
     free(t->own.message);
     free(t->meter.levels);
@@ -239,9 +240,9 @@ ddl_work *ddl__tuning_due(ddl__tuning *t, ddl_work *next)
         bring_times(t);
         return hold(t, next, DDL__ALLGATHER, 0, TIMES);
     }
-    int class = t->explores ? class_of(call->kind, call->count, ddl__dtype_size(call->dtype),
-                                       call->blocks)
-                            : -1;
+    int class = t->explores
+                    ? class_of(call->kind, call->count, ddl__dtype_size(call->dtype), call->blocks)
+                    : -1;
     ddl__exploration *e = class < 0 ? NULL : t->explorations[call->kind][class];
     if (!is_sampled(e))
         return NULL;
@@ -252,13 +253,18 @@ ddl_work *ddl__tuning_due(ddl__tuning *t, ddl_work *next)
     return hold(t, next, DDL__ALLREDUCE, DDL_MAX, e->n);
 }
 
-ddl_work *ddl__tuning_settle(ddl__tuning *t)
+ddl_work *ddl__tuning_drop(ddl__tuning *t)
 {
     ddl_work *held = t->held;
+    t->held = NULL;
+    return held;
+}
+
+ddl_work *ddl__tuning_settle(ddl__tuning *t)
+{
     if (t->settled)
         choose(t);
     else
         report(t);
-    t->held = NULL;
-    return held;
+    return ddl__tuning_drop(t);
 }

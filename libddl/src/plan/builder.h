@@ -5,7 +5,8 @@
 
 #include "plan/plan.h"
 
-/* What cuts plans up, and decides between them in shared memory. Bytes, but where it says otherwise. */
+/* What cuts plans up, and decides between them in shared memory. Bytes, but where it says
+ * otherwise. */
 enum {
     /* Below: everybody sends everything to everybody and reduces it all; a single hop. */
     DDL__ONE_SHOT_SHARED = 8 << 10,

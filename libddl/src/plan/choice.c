@@ -150,7 +150,7 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
         return DDL__BY_ONE_SHOT;
     if (request->kind == DDL__ALLREDUCE && declared)
         return !request->all_shared && bytes <= DDL__ONE_SHOT_DECLARED ? DDL__BY_ONE_SHOT
-                                                                      : DDL__BY_NESTED;
+                                                                       : DDL__BY_NESTED;
     if (request->kind == DDL__ALLREDUCE && request->topology &&
         ddl__topology_is_nested(request->topology) && request->all_shared)
         return DDL__BY_NESTED;

@@ -16,7 +16,7 @@ typedef struct model {
     double n;       /* bytes: of the buffer, or of all blocks together */
     double p, each; /* ranks; those of the largest host */
     int hosts;
-    ddl__wire net;           /* the slowest that joins any two */
+    ddl__wire net; /* the slowest that joins any two */
     /* Of the chain, in seconds: its messages; what goes on at once, long messages being pipelined:
        its bytes over wires and the passes over memory. */
     double path, wires, memory;
@@ -118,7 +118,8 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* ------------------------------------------------------------------------------------- the parts */
+/* ------------------------------------------------------------------------------------- the parts
+ */
 
 /* `hops` messages in a chain, over wires; `wire` bytes on the busiest of them; the longest of the
  * chain's ranks sends `messages` in all, of `bytes`. */
@@ -157,7 +158,8 @@ static void with_leaders(model *m, double ways)
         in_memory(m, m->each - 1, 2 * m->n);
 }
 
-/* -------------------------------------------------------------------------------- the algorithms */
+/* -------------------------------------------------------------------------------- the algorithms
+ */
 
 /* Everybody's `n` bytes go to everybody else, or to the root alone. */
 static void straight(model *m, double n, bool to_one)
@@ -192,11 +194,14 @@ static void direct(model *m)
             in_memory(m, m->p - 1, 2 * m->n / m->p * (m->p - 1));
 }
 
-/* `c` groups exchange `n` bytes that a rank of each holds, there and back, in `chunks`. */
-static void exchange(model *m, int c, double n, double chunks)
+/* `c` groups exchange `n` bytes that a rank of each holds, there and back, in `chunks`; `level` is
+ * 0 for the first such exchange. */
+static void exchange(model *m, int c, double n, double chunks, int level)
 {
     double part = 2 * n * (c - 1) / c, messages = 2 * chunks * (c - 1);
     chain_of(m, 2, messages, part, part * m->each * (1 + (c - 2) * DDL__WIRE_JAM));
+    if (level) /* what it costs all of them */
+        m->wires += DDL__WIRE_LEVEL * 2 * m->n / m->net.bandwidth;
     work_of(m, messages, part);
 }
 
@@ -217,9 +222,9 @@ static void nested(model *m, bool halves)
         for (int way = 0; way < 2; way++)
             in_memory(m, (m->each - 1) * chunks, 2 * left / m->each * (m->each - 1));
     left /= m->each;
-    for (int groups = m->hosts; groups > 1;) {
+    for (int groups = m->hosts, level = 0; groups > 1; level++) {
         int c = halves ? 2 : radix(groups);
-        exchange(m, c, left, chunks);
+        exchange(m, c, left, chunks, level);
         left /= c;
         groups = (groups + c - 1) / c;
     }
@@ -229,8 +234,7 @@ static void tree(model *m)
 {
     double ways = m->request->kind == DDL__ALLREDUCE ? 2 : 1, levels = doublings(m->hosts);
     double pieces = pieces_of(m->n), part = ways * (m->hosts - 1) / m->p;
-    chain_of(m, ways * levels, ways * levels * pieces, ways * levels * m->n,
-             ways * levels * m->n);
+    chain_of(m, ways * levels, ways * levels * pieces, ways * levels * m->n, ways * levels * m->n);
     work_of(m, part * pieces, part * m->n);
     with_leaders(m, ways);
 }

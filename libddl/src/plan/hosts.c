@@ -7,8 +7,9 @@
  *
  * Hosts take turns: in round d every host sends to the one d further round and receives from the
  * one d before it, so that every wire is busy both ways and no host is sent to by two. A round
- * lasts as many waves as the longest block has segments, so the rounds follow each other without a gap. A
- * block is added up from its own host's contributions on, then in the order of the rounds. */
+ * lasts as many waves as the longest block has segments, so the rounds follow each other without a
+ * gap. A block is added up from its own host's contributions on, then in the order of the rounds.
+ */
 #include <stdlib.h>
 
 #include "plan/builder.h"

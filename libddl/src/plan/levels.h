@@ -37,8 +37,9 @@ typedef struct ddl__ladder {
     int n_groups[DDL__LADDER + 1];
 } ddl__ladder;
 
-/* The levels of a topology, divided by DDL__RADIX or in halves; the finest first that is not too fine: coarseness 0, 1, ...; at the
- * last, DDL__COARSEST, every run fits. False when out of memory. */
+/* The levels of a topology, divided by DDL__RADIX or in halves; the finest first that is not too
+ * fine: coarseness 0, 1, ...; at the last, DDL__COARSEST, every run fits. False when out of memory.
+ */
 enum { DDL__COARSEST = 3 };
 bool ddl__ladder_create(ddl__ladder *ladder, const ddl__topology *topology, bool halves,
                         int coarseness);

@@ -121,8 +121,8 @@ typedef struct ddl__request {
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
-    ddl__algorithm by; /* asked for, if it can do it; else, and with BY_CHOICE, one is chosen */
-    int64_t segment_bytes;         /* 0: chosen */
+    ddl__algorithm by;     /* asked for, if it can do it; else, and with BY_CHOICE, one is chosen */
+    int64_t segment_bytes; /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
                        peers together (shared memory) or to one (wires); 0: no limit. Must hold
                        4 * size elements, but at least 12 */

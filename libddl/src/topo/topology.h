@@ -30,12 +30,12 @@ typedef struct ddl__wire {
 
 typedef struct ddl__topology {
     int size;
-    int groups[DDL__GROUPINGS]; /* how many hosts, racks, aisles */
-    bool declared;              /* by a mode string; else hosts are proven to share memory */
+    int groups[DDL__GROUPINGS];      /* how many hosts, racks, aisles */
+    bool declared;                   /* by a mode string; else hosts are proven to share memory */
     ddl__wire wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
     int machines;                    /* that the ranks run on; 0: not known */
-    double crowding; /* ranks for each core of the fullest machine; 0: not known */
-    int group[];                /* [grouping * size + rank], numbered by their first ranks */
+    double crowding;                 /* ranks for each core of the fullest machine; 0: not known */
+    int group[];                     /* [grouping * size + rank], numbered by their first ranks */
 } ddl__topology;
 
 /* Hosts from proof: shared[i * size + j] is not 0 when rank i has opened memory of rank j. Where
@@ -49,8 +49,9 @@ typedef struct ddl__topology {
  *   wire        = number ":" number       latency in us, bandwidth in Gbit/s
  *
  * "2,2" is two racks of two hosts; "4x8;4x8" two aisles of eight racks of four hosts; "@30:10" says
- * that hosts are joined by 10 Gbit/s with 30 us. DDL_EINVAL naming the description when it is none or is not of as many hosts. When the ranks are part of
- * what is described, which part is not known: then more hosts count as no description. */
+ * that hosts are joined by 10 Gbit/s with 30 us. DDL_EINVAL naming the description when it is none
+ * or is not of as many hosts. When the ranks are part of what is described, which part is not
+ * known: then more hosts count as no description. */
 ddl_status ddl__topology_create(const unsigned char *shared, int size, const char *description,
                                 bool is_part, ddl__topology **topology);
 
