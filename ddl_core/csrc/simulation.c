@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "machine.h"
+#include "plan/builder.h"
 
 enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1 };
 
@@ -491,11 +492,7 @@ static ddl__plan *make_plan(const simulation *s, int r)
 static void estimate(simulation *s)
 {
     ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
-    ddl__candidate found[DDL__ALGORITHMS];
-    int n = ddl__plan_candidates(&request, found);
-    for (int i = 0; i < n; i++)
-        if (found[i].by == ddl__algorithm_named(s->answer->name))
-            s->answer->estimated = found[i].seconds;
+    s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), &request);
 }
 
 /* Before any plan is kept, since all together may be too large. */

@@ -85,4 +85,4 @@ def test_the_choice_is_among_the_best_by_cost(cluster: Cluster, nbytes: int) -> 
             other = simulate(cluster, "allreduce", nbytes, plan)
         except SimulationError:
             continue
-        assert other.estimated == 0 or chosen.estimated <= other.estimated
+        assert chosen.estimated <= other.estimated
