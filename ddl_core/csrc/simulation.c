@@ -12,13 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/plan.h"
+#include "machine.h"
+#include "plan/builder.h"
 
-enum {
-    LEVELS = DDL__DIMENSIONS,
-    WINDOW = 2 << 20, /* as libddl's comms have it */
-    NOBODY = -1
-};
+enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1 };
 
 static const char no_memory[] = "out of memory";
 
@@ -41,6 +38,12 @@ typedef struct port {
     int busy; /* of its last record in answer->busy, 1 more */
 } port;
 
+/* The cores of a machine, and who waits for one: a list of ranks. */
+typedef struct cores {
+    int idle;
+    uint32_t first, last; /* rank + 1; 0: nobody */
+} cores;
+
 typedef enum state { BLOCKED, WOKEN, BUSY, ENDED } state;
 
 typedef struct rank {
@@ -50,6 +53,8 @@ typedef struct rank {
     uint32_t step;
     state state;
     int64_t window, sent; /* bytes in shared memory: not released, of all time */
+    double work;          /* seconds of the step for which it wants a core */
+    uint32_t behind;      /* who waits next for one, + 1 */
 } rank;
 
 typedef enum event_kind { RANK_GOES_ON, STEP_ENDS, HEAD_AT_PORT, SPAN_ARRIVES } event_kind;
@@ -74,6 +79,7 @@ typedef struct simulation {
     span *spans;
     uint32_t n_spans, span_room, *unused, n_unused, unused_room;
     port *ports[LEVELS]; /* [2 * group + inward] */
+    cores *machines;     /* NULL: enough cores */
     event *heap;
     uint32_t n_events, event_room;
     uint64_t number;
@@ -282,7 +288,7 @@ static bool can_run(const simulation *s, uint32_t r, const ddl__step *step, int6
             return false;
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         const link *l = link_of(s, me, i);
-        if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > WINDOW))
+        if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > DDL_WINDOW))
             return false;
     }
     return true;
@@ -294,13 +300,56 @@ static double passes(const simulation *s, uint32_t r, const ddl__step *step, int
 {
     const rank *me = &s->ranks[r];
     double own = (double)bytes / s->machine->memory, seconds = step->kind == DDL__COPY ? own : 0;
+    double end = (s->machine->message + (double)bytes * s->machine->byte) / 2; /* of a message */
+    bool stores = false;
     for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
         if (me->plan->ranks[i] != r)
-            seconds += link_of(s, me, i)->level ? own : (double)bytes / s->machine->bandwidth[0];
-    for (uint32_t i = step->target; i < step->target + step->targets; i++)
-        if (link_of(s, me, i)->level == 0)
-            return step->kind == DDL__PUBLISH ? seconds + own : seconds;
-    return seconds;
+            seconds +=
+                link_of(s, me, i)->level ? own + end : (double)bytes / s->machine->bandwidth[0];
+    for (uint32_t i = step->target; i < step->target + step->targets; i++) {
+        stores = stores || link_of(s, me, i)->level == 0;
+        seconds += link_of(s, me, i)->level ? end : 0;
+    }
+    return stores && step->kind == DDL__PUBLISH ? seconds + own : seconds;
+}
+
+static cores *cores_of(const simulation *s, uint32_t r)
+{
+    return s->machines ? &s->machines[group_of(s, DDL__HOSTS, r) / s->machine->machine_hosts]
+                       : NULL;
+}
+
+/* Occupy a core for the step's work, now or when there is one. */
+static void work(simulation *s, uint32_t r, double seconds)
+{
+    cores *c = cores_of(s, r);
+    if (!c || c->idle) {
+        if (c)
+            c->idle--;
+        push(s, (event){.time = s->now + seconds, .kind = STEP_ENDS, .who = r});
+        return;
+    }
+    s->ranks[r].work = seconds;
+    s->ranks[r].behind = 0;
+    if (c->first)
+        s->ranks[c->last - 1].behind = r + 1;
+    else
+        c->first = r + 1;
+    c->last = r + 1;
+}
+
+/* The rank's core goes to the one that waits longest. */
+static void rest(simulation *s, uint32_t r)
+{
+    cores *c = cores_of(s, r);
+    if (!c)
+        return;
+    c->idle++;
+    if (!c->first)
+        return;
+    uint32_t next = c->first - 1;
+    c->first = s->ranks[next].behind;
+    work(s, next, s->ranks[next].work);
 }
 
 static void publish(simulation *s, uint32_t r, uint32_t target, int64_t bytes, int64_t *shared)
@@ -366,7 +415,7 @@ static void go_on(simulation *s, uint32_t r)
             me->state = BUSY;
             double seconds = passes(s, r, step, bytes);
             if (seconds > 0) {
-                push(s, (event){.time = s->now + seconds, .kind = STEP_ENDS, .who = r});
+                work(s, r, seconds);
                 return;
             }
             end_step(s, r, step, bytes);
@@ -384,29 +433,16 @@ static void happen(simulation *s, event e)
         s->links[e.who].arrived++;
         wake(s, s->links[e.who].to);
         return;
-    case STEP_ENDS: end_step(s, e.who, &me->plan->steps[me->step], bytes_of(s, me)); break;
+    case STEP_ENDS:
+        rest(s, e.who);
+        end_step(s, e.who, &me->plan->steps[me->step], bytes_of(s, me));
+        break;
     case RANK_GOES_ON: break;
     }
     go_on(s, e.who);
 }
 
 /* ------------------------------------------------------------------------------------------ all */
-
-static ddl__topology *topology_of(const ddl_machine *machine)
-{
-    size_t n = DDL__GROUPINGS * (size_t)machine->size;
-    ddl__topology *t = calloc(1, sizeof *t + n * sizeof t->group[0]);
-    if (!t)
-        return NULL;
-    t->size = machine->size;
-    for (size_t i = 0; i < n; i++) {
-        int grouping = (int)(i / (size_t)machine->size);
-        t->group[i] = machine->groups[i];
-        if (t->groups[grouping] <= t->group[i])
-            t->groups[grouping] = t->group[i] + 1;
-    }
-    return t;
-}
 
 static uint32_t ranks_in(const ddl__plan *plan)
 {
@@ -441,20 +477,22 @@ static int64_t spans_of(const ddl__plan *plan)
     return spans;
 }
 
+/* By the algorithm that is asked for, or that rank 0 has chosen for all. */
 static ddl__plan *make_plan(const simulation *s, int r)
 {
-    const ddl_question *asked = s->question;
-    ddl__request request = {.kind = (ddl__kind)asked->kind,
-                            .rank = r,
-                            .size = s->machine->size,
-                            .count = asked->count,
-                            .element = (size_t)asked->element,
-                            .in_place = true,
-                            .all_shared = s->topology->groups[DDL__HOSTS] == 1,
-                            .topology = s->topology,
-                            .window = WINDOW};
-    return asked->algorithm ? ddl__plan_create_as(&request, asked->algorithm)
-                            : ddl__plan_create(&request);
+    ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
+    request.rank = r;
+    if (!s->question->algorithm)
+        request.by = ddl__algorithm_named(s->answer->name);
+    return s->question->algorithm ? ddl__plan_create_as(&request, s->question->algorithm)
+                                  : ddl__plan_create(&request);
+}
+
+/* By the library's costs. */
+static void estimate(simulation *s)
+{
+    ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
+    s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), &request);
 }
 
 /* Before any plan is kept, since all together may be too large. */
@@ -490,7 +528,7 @@ static void make_plans(simulation *s)
 
 static bool prepare(simulation *s)
 {
-    s->topology = topology_of(s->machine);
+    s->topology = ddl_topology_of(s->machine);
     s->ranks = calloc((size_t)s->machine->size, sizeof *s->ranks);
     if (!s->topology || !s->ranks) {
         s->error = no_memory;
@@ -501,8 +539,18 @@ static bool prepare(simulation *s)
         if (!s->ports[level])
             s->error = no_memory;
     }
+    if (s->machine->cores) {
+        int hosts = s->topology->groups[DDL__HOSTS];
+        s->machines = calloc((size_t)hosts, sizeof *s->machines);
+        if (!s->machines)
+            s->error = no_memory;
+        for (int m = 0; s->machines && m < hosts; m++)
+            s->machines[m].idle = s->machine->cores;
+    }
     if (!s->error)
         count_spans(s);
+    if (!s->error)
+        estimate(s);
     make_plans(s);
     return !s->error;
 }
@@ -539,6 +587,7 @@ static void drop(simulation *s)
     }
     for (int level = 0; level < LEVELS; level++)
         free(s->ports[level]);
+    free(s->machines);
     free(s->ranks);
     free(s->topology);
     free(s->links);

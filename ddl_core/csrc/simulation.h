@@ -18,6 +18,11 @@ typedef struct ddl_machine {
                             each way */
     double latency[4];   /* seconds */
     double memory;       /* bytes per second of a rank's passes over memory of its own */
+    /* What wires cost the cores, of sender and receiver together: seconds for a message, and for
+       each of its bytes. */
+    double message, byte;
+    int cores;         /* of each machine; 0: one for each rank */
+    int machine_hosts; /* hosts that are really one machine and share its cores */
 } ddl_machine;
 
 typedef struct ddl_question {
@@ -35,7 +40,8 @@ typedef struct ddl_busy { /* when a wire carried something, without a pause */
 } ddl_busy;
 
 typedef struct ddl_answer {
-    char name[32]; /* of the plan; also when it sends too many spans */
+    char name[32];    /* of the plan; also when it sends too many spans */
+    double estimated; /* seconds, by the costs by which libddl chooses */
     double seconds;
     int64_t spans;
     int64_t bytes[4];   /* sent at each level */
@@ -47,6 +53,10 @@ typedef struct ddl_answer {
 /* NULL when done; else why not, static. */
 const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
                          ddl_answer *answer);
+
+/* Whether every element gets every contribution once, by plans with such segments (0: chosen), and
+ * all ranks come to their end. NULL, or what is wrong. In place, with root 0. */
+const char *ddl_check(const ddl_machine *machine, const ddl_question *question, int64_t segment);
 
 /* ---- ddl: end */
 

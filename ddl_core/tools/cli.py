@@ -47,6 +47,11 @@ a cluster, the innermost level first; at most one shared level and three of wire
   bandwidth = "1 Gbit/s"
   payload = 0.956            # the part that is not headers; default: 1
   latency = "7 us"
+  [[cores]]                  # if not given, wires cost the ranks nothing, and each has a core
+  number = 2                 # on each machine
+  hosts = 2                  # that are one machine and share its cores; default: 1
+  message = "6.5 us"         # of the cores at both ends, for sending and receiving one over a wire
+  rate = "3 GB/s"            # the same for its bytes
   [[measured]]               # any number, shown beside what is predicted
   bytes = "64 MiB"
   plan = "nested"

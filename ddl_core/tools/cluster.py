@@ -22,6 +22,16 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Cores:
+    """What wires cost the cores of both ends together, and how many cores there are."""
+
+    message: float = 0.0  # seconds for each
+    byte: float = 0.0  # seconds for each
+    number: int = 0  # of each machine; 0: one for each rank
+    hosts: int = 1  # that are one machine and share its cores
+
+
+@dataclass(frozen=True)
 class Measurement:
     """A time that was measured or published, to compare with."""
 
@@ -40,6 +50,7 @@ class Cluster:
     memory: float  # bytes per second of a rank's passes over its own
     shared: Level | None  # None: one rank on each host
     wires: tuple[Level, ...]
+    cores: Cores
     measured: tuple[Measurement, ...]
 
     @property
@@ -93,6 +104,7 @@ def read_cluster(path: Path) -> Cluster:
         file.get("memory", parse_rate, default),
         shared,
         tuple(levels[has_shared:]),
+        _cores(file),
         tuple(_measurement(table) for table in file.tables("measured")),
     )
     file.end()
@@ -127,6 +139,25 @@ def _level(table: Table, is_wire: bool) -> Level:
     )
     table.end()
     return level
+
+
+def _cores(file: Table) -> Cores:
+    found = list(file.tables("cores"))
+    if not found:
+        return Cores()
+    if len(found) > 1:
+        raise file.error("cores", "is there twice")
+    table = found[0]
+    none = Cores()
+    rate = table.get("rate", parse_rate, float("inf"))
+    cores = Cores(
+        table.get("message", parse_seconds, none.message),
+        1 / rate,
+        table.get("number", positive),
+        table.get("hosts", positive, none.hosts),
+    )
+    table.end()
+    return cores
 
 
 def _measurement(table: Table) -> Measurement:

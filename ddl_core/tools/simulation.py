@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddl_core import _plans
-from ddl_core.tools.cluster import Cluster
+from ddl_core.tools.cluster import Cluster, Cores
 
 # Of ddl__kind in plan.h, and the algorithms that there may be.
 OPERATIONS = {
-    "allreduce": (1, ("nested", "direct", "ring", "one-shot")),
+    "allreduce": (1, ("nested", "halving", "tree", "direct", "ring", "one-shot")),
     "reduce_scatter": (2, ("hosts", "direct", "ring")),
     "allgather": (3, ("hosts", "direct", "ring")),
-    "broadcast": (4, ("direct", "chain")),
-    "reduce": (6, ("direct", "chain", "one-shot")),
+    "broadcast": (4, ("direct", "tree", "leaders", "chain")),
+    "reduce": (6, ("direct", "tree", "leaders", "chain", "one-shot")),
     "alltoall": (9, ("pairwise",)),
 }
 _BLOCKS = {"reduce_scatter", "allgather", "alltoall"}  # count is of one of `size` blocks
@@ -50,6 +50,7 @@ class Prediction:
 
     plan: str
     seconds: float
+    estimated: float  # by the costs by which libddl chooses
     spans: int
     sent: tuple[int, ...]  # bytes at each level, together
     busiest: tuple[int, ...]  # by one rank through shared memory; over one wire, one way
@@ -70,14 +71,29 @@ def simulate(
     levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]
-    return _ask(
-        cluster, operation, nbytes, plan, (bandwidth, latency, cluster.memory), busy_max, spans_max
-    )
+    speeds = (bandwidth, latency, cluster.memory, cluster.cores)
+    return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max)
+
+
+def check(
+    cluster: Cluster, operation: str, count: int, plan: str | None = None, segment: int = 0
+) -> str | None:
+    """Execute the plans for `count` elements (of a block, where there are some) on numbers, with
+    segments of so many bytes (0: as chosen): what is wrong with the result, or None."""
+    ffi = _plans.ffi
+    kind, _ = OPERATIONS[operation]
+    groups = ffi.new("int[]", cluster.groups())
+    name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
+    speeds = [[1e9] * 4, [1e-5] * 4, 1e9, 0.0, 0.0, 0, 1]
+    machine = ffi.new("ddl_machine *", [cluster.size, groups, *speeds])
+    question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, 0, 0])
+    error = _plans.lib.ddl_check(machine, question, segment)
+    return None if error == ffi.NULL else ffi.string(error).decode()
 
 
 def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
     """How many messages follow each other in a plan: the time when nothing costs but a message."""
-    endless = ([1e30] * 4, [1.0] * 4, 1e30)
+    endless = ([1e30] * 4, [1.0] * 4, 1e30, Cores())
     smallest = _ELEMENT * cluster.size
     return round(_ask(cluster, operation, smallest, plan, endless, 0, spans_max).seconds)
 
@@ -87,7 +103,7 @@ def _ask(
     operation: str,
     nbytes: int,
     plan: str | None,
-    speeds: tuple[list[float], list[float], float],
+    speeds: tuple[list[float], list[float], float, Cores],
     busy_max: int,
     spans_max: int,
 ) -> Prediction:
@@ -97,8 +113,9 @@ def _ask(
     groups = ffi.new("int[]", cluster.groups())
     name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
     busy = ffi.new("ddl_busy[]", busy_max)
-    bandwidth, latency, memory = speeds
-    machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory])
+    bandwidth, latency, memory, cores = speeds
+    costs = [cores.message, cores.byte, cores.number, cores.hosts]
+    machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory, *costs])
     count = -(-nbytes // (_ELEMENT * parts))
     question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, spans_max, busy_max])
     answer = ffi.new("ddl_answer *", {"busy": busy})
@@ -113,6 +130,7 @@ def _ask(
     return Prediction(
         ffi.string(answer.name).decode(),
         answer.seconds,
+        answer.estimated,
         answer.spans,
         tuple(answer.bytes[i] for i in range(n)),
         tuple(answer.busiest[i] for i in range(n)),

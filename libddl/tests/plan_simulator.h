@@ -537,11 +537,36 @@ static bool is_ring(const world *w)
     return strcmp(w->ranks[0].plan->name, "ring") == 0;
 }
 
+/* Element i reduced over the hosts of a tree from a place on: as tree.c says. */
+static uint64_t reduced_by_tree(const world *w, int place, int64_t i)
+{
+    const ddl__request *q = &w->request;
+    const ddl__topology *t = q->topology;
+    int hosts = t ? t->groups[DDL__HOSTS] : q->size, root = q->kind == DDL__ALLREDUCE ? 0 : q->root;
+    int host = ((t ? ddl__topology_group(t, DDL__HOSTS, root) : root) + place) % hosts;
+    uint64_t all = 0;
+    bool first = true;
+    for (int r = 0; r < q->size; r++) {
+        if ((t ? ddl__topology_group(t, DDL__HOSTS, r) : r) != host)
+            continue;
+        all = first ? input(r, i) : combine(all, input(r, i));
+        first = false;
+    }
+    for (int d = 1; (place == 0 || place % (2 * d) == 0) && place + d < hosts; d *= 2)
+        all = combine(all, reduced_by_tree(w, place + d, i));
+    return all;
+}
+
 /* The result of a reduction, every share of which is added up from its own rank on. */
 static void expect_reduced(const world *w, uint64_t *want)
 {
     const ddl__request *request = &w->request;
     bool chained = strcmp(w->ranks[0].plan->name, "chain") == 0;
+    if (w->ranks[0].plan->by == DDL__BY_TREE) {
+        for (int64_t i = 0; i < request->count; i++)
+            want[i] = scramble(reduced_by_tree(w, 0, i));
+        return;
+    }
     for (int s = 0; s < request->size; s++) {
         ddl__share share = ddl__share_of(request, s);
         int first = is_ring(w) ? s + 1 : chained ? request->root + 1 : 0;

@@ -41,20 +41,29 @@ static const char *describe(const ddl__request *q)
 
 static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
 {
-    return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t};
+    bool rooted = kind == DDL__BROADCAST || kind == DDL__REDUCE_TO_ROOT;
+    ddl__algorithm by = !rooted ? DDL__BY_HOSTS : random_below(2) ? DDL__BY_LEADERS : DDL__BY_TREE;
+    return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
 }
 
 /* False where the hosts are too unequal. */
-static bool check_one(const ddl__request *request)
+static bool check_one(const ddl__request *request, uint64_t uneven)
 {
-    world *w = world_create(request, 0);
+    world *w = world_create(request, uneven);
     bool rooted = request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT;
-    bool over_hosts = strcmp(w->ranks[0].plan->name, rooted ? "leaders" : "hosts") == 0;
+    bool over_hosts = w->ranks[0].plan->by == request->by;
     w->queue_room = DDL__LINK_SPANS / 2;
     const char *error = simulate(w, (schedule)random_below(SCHEDULES));
     CHECK(!error, "%s: %s, %s", error, w->ranks[0].plan->name, describe(request));
     int64_t wires = 0, blocks = request->count * (int64_t)request->element;
     blocks *= rooted ? 1 : request->size;
+    if (uneven) {
+        blocks = 0;
+        for (int i = 0; i < request->size; i++)
+            blocks += request->kind == DDL__ALLGATHER ? w->ranks[0].from[i].count
+                                                      : w->ranks[0].to[i].count;
+        blocks *= (int64_t)request->element;
+    }
     for (int r = 0; r < request->size; r++)
         wires += w->ranks[r].wires;
     /* Everything to every other host once, or from it. */
@@ -86,13 +95,13 @@ static void test_shapes(void)
         q.root = (int)random_below((uint64_t)q.size);
         q.element = (size_t)1 << random_below(4);
         q.count = (int64_t)random_below(200);
-        q.count *= q.kind == DDL__REDUCE_TO_ROOT ? 50 : 1; /* else one-shot */
         q.in_place = q.kind == DDL__BROADCAST || random_below(2);
         q.segment_bytes = segments[random_below(4)];
         q.window = windows[random_below(4)];
         if (q.window == 1) /* the least that there may be */
             q.window = (q.size < 3 ? 12 : 4 * q.size) * (int64_t)q.element;
-        over_hosts += check_one(&q);
+        bool has_blocks = q.kind == DDL__REDUCE_SCATTER || q.kind == DDL__ALLGATHER;
+        over_hosts += check_one(&q, has_blocks && n % 4 < 2 ? (uint64_t)n + 1 : 0);
         ddl__topology_destroy(t);
     }
     CHECK(over_hosts > 1800, "only %d over hosts", over_hosts);
@@ -120,11 +129,11 @@ static void test_bytes(void)
 }
 
 /* Every step matters: without any one of them the result is wrong. */
-static void drop_each(ddl__request q)
+static void drop_each(ddl__request q, uint64_t uneven)
 {
     for (int r = 0; r < q.size; r++)
         for (uint32_t i = 0, n = 1; i < n; i++) {
-            world *w = world_create(&q, 0);
+            world *w = world_create(&q, uneven);
             n = w->ranks[r].plan->n_steps;
             w->ranks[r].plan->steps[i].count = 0;
             CHECK(simulate(w, RANDOM), "step %u of rank %d is not missed: %s", i, r, describe(&q));
@@ -139,11 +148,13 @@ static void test_dropped(void)
     ddl__topology *t = machine((int[]){2, 3, 1}, 3, false);
     for (int k = 0; k < 4; k++) {
         ddl__request q = request_for(t, kinds[k]);
-        q.count = k == 3 ? 6000 : 100;
+        q.count = 100;
         q.root = 3;
         q.segment_bytes = 64;
         q.in_place = q.kind == DDL__BROADCAST;
-        drop_each(q);
+        drop_each(q, 0);
+        if (q.by == DDL__BY_HOSTS)
+            drop_each(q, 7);
     }
     ddl__topology_destroy(t);
 }
@@ -157,20 +168,23 @@ static void test_choice(void)
         bool all_shared;
         const char *name;
     } cases[] = {
-        {{2, 2, 2}, DDL__ALLGATHER, 5, false, "hosts"},
-        {{2, 1, 1}, DDL__REDUCE_SCATTER, 5, false, "hosts"},
-        {{1, 1, 1}, DDL__ALLGATHER, 5, false, "ring"},
+        {{2, 2, 2}, DDL__ALLGATHER, 1 << 18, false, "hosts"},
+        {{2, 1, 1},
+         DDL__REDUCE_SCATTER,
+         1 << 18,
+         false,
+         "ring"}, /* host 0 would get 4 blocks of 4 */
+        {{3, 2, 3}, DDL__REDUCE_SCATTER, 1 << 18, false, "hosts"},
+        {{1, 1, 1}, DDL__ALLGATHER, 5, false, "direct"},
         {{2, 2, 2}, DDL__ALLGATHER, 5, true, "direct"},
-        {{20, 2, 1}, DDL__ALLGATHER, 5, false, "ring"},               /* too unequal */
+        {{20, 2, 1}, DDL__ALLGATHER, 1 << 18, false, "ring"},         /* too unequal */
         {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring"}, /* too many waves */
-        {{2, 2, 2}, DDL__BROADCAST, 5, false, "leaders"},
-        {{2, 2, 2}, DDL__REDUCE_TO_ROOT, 5, false, "one-shot"},
-        {{2, 1, 1}, DDL__REDUCE_TO_ROOT, 5000, false, "leaders"},
-        {{1, 1, 1}, DDL__BROADCAST, 5, false, "chain"},
+        {{2, 2, 2}, DDL__BROADCAST, 1 << 20, false, "leaders"},
+        {{2, 1, 1}, DDL__REDUCE_TO_ROOT, 1 << 20, false, "leaders"},
+        {{1, 1, 1}, DDL__BROADCAST, 1 << 20, false, "chain"},
         {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
         {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "nested"},
         {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "nested"},
-        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384, false, "ring"},
         {{2, 2, 2}, DDL__ALLREDUCE, 3 * 16384, true, "nested"}, /* a contradiction, but right */
         {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
     };
@@ -179,6 +193,7 @@ static void test_choice(void)
         ddl__request q = request_for(t, cases[i].kind);
         q.count = cases[i].count;
         q.all_shared = cases[i].all_shared;
+        q.by = DDL__BY_CHOICE;
         ddl__plan *plan = ddl__plan_create(&q);
         CHECK(plan && strcmp(plan->name, cases[i].name) == 0, "case %zu: %s", i, plan->name);
         ddl__plan_destroy(plan);

@@ -64,6 +64,40 @@ static void test_topologies(void)
     ddl__topology_destroy(t);
 }
 
+static void test_wires(void)
+{
+    ddl__topology *t;
+    OK(create(4, "", "2,2@30:10,50.5:2.5", false, &t));
+    CHECK(t->wires[0].latency > 29.9e-6 && t->wires[0].latency < 30.1e-6, "latency");
+    CHECK(t->wires[0].bandwidth == 1.25e9 && t->wires[1].bandwidth == 2.5e9 / 8, "bandwidth");
+    CHECK(t->wires[1].latency > 50.4e-6 && t->wires[1].latency < 50.6e-6, "latency of racks");
+    CHECK(t->wires[2].bandwidth == 0 && t->groups[DDL__RACKS] == 2, "what is not described");
+    ddl__topology_destroy(t);
+    OK(create(4, "01 23", "@7:100", false, &t));
+    CHECK(t->wires[0].bandwidth == 12.5e9 && t->groups[DDL__RACKS] == 1, "no racks");
+    ddl__topology_destroy(t);
+    static const char *const wrong[] = {"@",      "@7",       "@7:",
+                                        "@:7",    "@0:1",     "@1:0",
+                                        "@1:1,",  "@7:1;2:2", "@1:1,1:1,1:1,1:1",
+                                        "2,2@",   "2,2@a:b",  "@-1:1",
+                                        "@1..2:1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK(create(4, "", wrong[i], false, &t) == DDL_EINVAL, "\"%s\" is taken", wrong[i]);
+        CHECK(strstr(ddl_last_error(), "after @"), "%s", ddl_last_error());
+    }
+}
+
+/* Ranks of one machine share its cores, wherever their memory ends. */
+static void test_places(void)
+{
+    ddl__topology *t;
+    OK(create(4, "", "", false, &t));
+    ddl__topology_place(t, (ddl__place[]){{7, 2}, {7, 2}, {7, 2}, {9, 8}});
+    CHECK(t->machines == 2 && t->crowding == 1.5, "%d machines, crowding %g", t->machines,
+          t->crowding);
+    ddl__topology_destroy(t);
+}
+
 static void test_wrong_descriptions(void)
 {
     static const char *wrong[] = {"2",   "2,", ",2",   "2,2,", "2;;2",     "x2",  "2x",  "0,4",
@@ -92,13 +126,18 @@ static void test_options(void)
                  {"  ", 0, {0}},
                  {"-mode r:4", 'r', {4, 1, 1, 1}},
                  {" -mode  d:2x3x4x5 ", 'd', {2, 3, 4, 5}},
+                 {"-mode t:4", 't', {4, 1, 1, 1}},
+                 {"-mode h:4", 'h', {4, 1, 1, 1}},
+                 {"-mode p:6x2x1x1 -dump_iter 100 -dbg_level 0", 'p', {6, 2, 1, 1}},
+                 {"-dump_iter 100  -mode r:4", 'r', {4, 1, 1, 1}},
                  {"-mode r:4 -mode d:2x2", 'd', {2, 2, 1, 1}}};
     static const char *wrong[] = {
-        "-mode",        "-mode ",      "-mode p:4",      "-mode r",
-        "-mode r4",     "-mode r:",    "-mode r:0",      "-mode d:2x",
-        "-mode d:2x-1", "-mode d:2y",  "-mode d:2x2x",   "-mode d:1x1x1x1x2",
-        "-mode r:4,",   "-mod r:4",    "-dump_iter 100", "-mode r:99999999",
-        "-mode d:2x 2", "-mode d:2x+2"};
+        "-mode",        "-mode ",       "-mode b:4",      "-mode r",
+        "-mode r4",     "-mode r:",     "-mode r:0",      "-mode d:2x",
+        "-mode d:2x-1", "-mode d:2y",   "-mode d:2x2x",   "-mode d:1x1x1x1x2",
+        "-mode r:4,",   "-mod r:4",     "-dump_iter",     "-mode r:99999999",
+        "-mode d:2x 2", "-mode d:2x+2", "-dump_iter -1",  "-dump_iter 1a",
+        "-dbg_level 3", "-dev_sync 3",  "-rebind_iter x", "-dbg_level "};
     ddl__layout layout;
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         setenv("DDL_OPTIONS", right[i].options, 1);
@@ -112,6 +151,9 @@ static void test_options(void)
         CHECK(ddl__environment_layout(&layout) == DDL_EINVAL, "\"%s\" is taken", wrong[i]);
         CHECK(strstr(ddl_last_error(), wrong[i]), "%s", ddl_last_error());
     }
+    setenv("DDL_OPTIONS", "-mode q:4", 1);
+    CHECK(ddl__environment_layout(&layout) && strstr(ddl_last_error(), "p (explore)"), "%s",
+          ddl_last_error());
     unsetenv("DDL_OPTIONS");
     char endless[300];
     memset(endless, '1', sizeof endless - 1);
@@ -161,8 +203,14 @@ static void test_modes(void)
     run_ranks(4, DDL_LINK_TCP, same_bits, &two_by_two);
     run_ranks(4, LINKS_INTERLEAVED, same_bits, &two_by_two); /* against what is proven */
     run_ranks(3, DDL_LINK_TCP, same_bits, NULL); /* a part of the job: another way is chosen */
-    setenv("DDL_OPTIONS", "-mode r:4", 1);
-    run_ranks(4, DDL_LINK_SHM, same_bits, NULL);
+    static const char *const modes[] = {"-mode r:4",   "-mode t:4",   "-mode t:2x2",
+                                        "-mode p:2x2", "-mode h:1x4", "-mode h:2x2"};
+    for (int i = 0; i < 6; i++) {
+        setenv("DDL_OPTIONS", modes[i], 1);
+        run_ranks(4, DDL_LINK_SHM, same_bits, NULL);
+        run_ranks(4, DDL_LINK_TCP, same_bits, i < 4 ? NULL : &two_by_two);
+        run_ranks(4, LINKS_HOSTS, same_bits, i < 4 ? NULL : &two_by_two);
+    }
     unsetenv("DDL_OPTIONS");
     setenv("DDL_TOPOLOGY", "2,2", 1);
     run_ranks(4, DDL_LINK_TCP, same_bits, &two_by_two); /* hosts of one rank each */
@@ -220,6 +268,9 @@ static void test_agreement(void)
     run_two("DDL_OPTIONS", "-mode r:3", "-mode r:3",
             "-mode r:3x1x1x1 is for 3 ranks, but the comm");
     run_two("DDL_OPTIONS", "-mode r:1", "-mode r:1", "is for 1 ranks, but the comm has 2");
+    run_two("DDL_OPTIONS", "-dump_iter 3", "-dump_iter 4", "-dump_iter is ");
+    run_two("DDL_OPTIONS", "-mode t:3x2", "-mode t:3x2",
+            "-mode t:3x2x1x1 is for 6 ranks, but the comm has 2");
     run_two("DDL_OPTIONS", "-mode q:2", "-mode q:2", "\"q:2\" is not a mode");
     run_two("DDL_TOPOLOGY", "1", "1", NULL); /* one host of two ranks */
     run_two("DDL_TOPOLOGY", "1", "1,1", "DDL_TOPOLOGY is ");
@@ -229,6 +280,8 @@ static void test_agreement(void)
 int main(void)
 {
     test_topologies();
+    test_wires();
+    test_places();
     test_wrong_descriptions();
     test_options();
     test_agreement(); /* forks: before there are threads */

@@ -45,12 +45,13 @@ static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool s
 static const char *describe(const ddl__request *q)
 {
     static char text[512];
-    int n = snprintf(text, sizeof text,
-                     "%d ranks, count %lld of %zu bytes, %s, segments of %lld, window %lld, %s, "
-                     "hosts:",
-                     q->size, (long long)q->count, q->element,
-                     q->in_place ? "in place" : "out of place", (long long)q->segment_bytes,
-                     (long long)q->window, q->topology->declared ? "declared" : "proven");
+    int n =
+        snprintf(text, sizeof text,
+                 "%s, %d ranks, count %lld of %zu bytes, %s, segments of %lld, window %lld, %s, "
+                 "hosts:",
+                 ddl__algorithm_name(q->by), q->size, (long long)q->count, q->element,
+                 q->in_place ? "in place" : "out of place", (long long)q->segment_bytes,
+                 (long long)q->window, q->topology->declared ? "declared" : "proven");
     for (int r = 0; r < q->size && n < 480; r++)
         n += snprintf(text + n, sizeof text - (size_t)n, " %d",
                       ddl__topology_group(q->topology, DDL__HOSTS, r));
@@ -59,20 +60,23 @@ static const char *describe(const ddl__request *q)
 
 static ddl__request request_for(const ddl__topology *t)
 {
-    return (ddl__request){
-        .kind = DDL__ALLREDUCE, .size = t->size, .element = 4, .topology = t, .count = 1};
+    return (ddl__request){.kind = DDL__ALLREDUCE,
+                          .size = t->size,
+                          .element = 4,
+                          .topology = t,
+                          .by = random_below(2) ? DDL__BY_NESTED : DDL__BY_HALVING,
+                          .count = 1};
 }
 
-/* What is needed of a request that a plan is nested: not small, and several levels. */
+/* Whether there are levels to nest. */
 static bool is_nested(const ddl__request *q)
 {
-    ddl__request first = *q;
-    first.rank = 0;
-    ddl__plan *plan = ddl__plan_create(&first);
-    CHECK(plan, "no plan");
-    bool nested = strcmp(plan->name, "nested") == 0;
-    ddl__plan_destroy(plan);
-    return nested;
+    return ddl__algorithm_fits(q->by, q);
+}
+
+static bool halves(const ddl__request *q)
+{
+    return q->by == DDL__BY_HALVING;
 }
 
 /* Every element leaves all groups of a level but one, and comes back, whatever the shape. */
@@ -136,11 +140,8 @@ static void test_equal(void)
                         continue;
                     ddl__topology *t = grid(x, y, z, w, random_below(2));
                     ddl__ladder ladder;
-                    CHECK(ddl__ladder_create(&ladder, t, 0), "out of memory");
                     ddl__request q = random_request(t, 2000);
-                    t->declared = t->declared || !is_nested(&q);
-                    while (!is_nested(&q)) /* too small */
-                        q.count *= 2;
+                    CHECK(ddl__ladder_create(&ladder, t, halves(&q), 0), "out of memory");
                     check_one(&q, true, &ladder);
                     shapes++;
                     ddl__ladder_destroy(&ladder);
@@ -172,6 +173,35 @@ static void test_bytes(void)
                   (long long)me->wire, describe(&q));
         }
         machine_destroy(m);
+        ddl__topology_destroy(t);
+    }
+}
+
+/* Any number of hosts is halved in as many levels as there are doublings, into parts that differ by
+ * one host at most. */
+static void test_halves(void)
+{
+    for (int hosts = 2; hosts <= 70; hosts++) {
+        ddl__topology *t = grid(3, hosts, 1, 1, false);
+        ddl__ladder ladder;
+        int levels = 1;
+        while (1 << (levels - 1) < hosts)
+            levels++;
+        CHECK(ddl__ladder_create(&ladder, t, true, 0), "out of memory");
+        CHECK(ladder.n == levels, "%d hosts: %d levels", hosts, ladder.n);
+        for (int l = 1; l <= ladder.n; l++) {
+            int least = t->size, most = 0;
+            for (int g = 0; g < ladder.n_groups[l]; g++) {
+                int ranks = 0;
+                for (int r = 0; r < t->size; r++)
+                    ranks += ladder.groups[l * t->size + r] == g;
+                least = ranks < least ? ranks : least;
+                most = ranks > most ? ranks : most;
+            }
+            CHECK(ladder.n_groups[l] == (l == 1 ? hosts : 1 << (levels - l)), "%d hosts", hosts);
+            CHECK(most - least <= 3, "%d hosts, level %d: %d to %d ranks", hosts, l, least, most);
+        }
+        ddl__ladder_destroy(&ladder);
         ddl__topology_destroy(t);
     }
 }
@@ -228,12 +258,12 @@ static void test_coarse(void)
         }
         ddl__ladder ladder;
         ddl__levels levels;
-        CHECK(ddl__ladder_create(&ladder, t, 0), "out of memory");
+        CHECK(ddl__ladder_create(&ladder, t, false, 0), "out of memory");
         CHECK(ddl__levels_create(&levels, &ladder, 0, 100000, 16), "out of memory");
         capped = capped || levels.pair_runs > DDL__PAIR_RUNS;
         ddl__levels_destroy(&levels);
         ddl__ladder_destroy(&ladder);
-        CHECK(ddl__ladder_create(&ladder, t, DDL__COARSEST), "out of memory");
+        CHECK(ddl__ladder_create(&ladder, t, false, DDL__COARSEST), "out of memory");
         CHECK(ddl__levels_create(&levels, &ladder, 0, 100000, 16), "out of memory");
         CHECK(levels.pair_runs == 1, "the coarsest: %d", levels.pair_runs);
         ddl__levels_destroy(&levels);
@@ -393,7 +423,7 @@ static void test_mutations(void)
         bool does = true;
         bool equal = seed % SHAPES < 2; /* where the order of additions is known */
         ddl__ladder ladder;
-        CHECK(ddl__ladder_create(&ladder, q.topology, 0), "out of memory");
+        CHECK(ddl__ladder_create(&ladder, q.topology, halves(&q), 0), "out of memory");
         for (int run = 0; run < 4 && does && !error; run++) {
             machine *m = machine_create(&q, equal);
             does = break_step(m, rank, (uint32_t)(place % m->members[rank].plan->n_steps), how);
@@ -433,6 +463,7 @@ int main(void)
 {
     test_bytes();
     test_equal();
+    test_halves();
     test_unequal();
     test_coarse();
     test_huge();

@@ -45,6 +45,10 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
     } else if (direct && w->request.kind != DDL__BROADCAST) { /* two waves */
         *segments = reduces ? 2 * (w->request.size - !both) : 2;
         *spans = both ? 4 : 2;
+    } else if (w->ranks[0].plan->by == DDL__BY_TREE) {
+        bool returns = w->request.kind == DDL__ALLREDUCE;
+        *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
+        *spans = returns ? 4 : 1;
     } else if (strcmp(w->ranks[0].plan->name, "pairwise") == 0) {
         int lag = ddl__pairs_lag(&w->request);
         *segments = lag + 1;
@@ -55,8 +59,8 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
 /* Direct exchanges bound themselves: nobody runs further ahead than its peers' results let it. */
 static bool bounds_itself(const world *w)
 {
-    return w->request.all_shared && !w->uneven && !is_rooted(&w->request) &&
-           w->request.kind != DDL__BROADCAST;
+    return w->request.all_shared && w->ranks[0].plan->by == DDL__BY_DIRECT && !w->uneven &&
+           !is_rooted(&w->request) && w->request.kind != DDL__BROADCAST;
 }
 
 static void check_one(const ddl__request *request, uint64_t uneven, schedule how, bool tight)
@@ -120,6 +124,7 @@ static void test_all_plans(void)
                 request.root = (int)random_below((uint64_t)p);
                 request.segment_bytes = large ? 1000 : segments[random_below(5)];
                 request.window = large ? 0 : windows[random_below(4)];
+                request.by = (ddl__algorithm)random_below(DDL__ALGORITHMS);
                 uint64_t uneven = blocks && random_below(2) ? 1 + random_below(1 << 20) : 0;
                 check_one(&request, uneven, (schedule)random_below(SCHEDULES), random_below(2));
             }
@@ -137,10 +142,9 @@ static void test_bytes_sent(void)
                                     .count = (int64_t)p * 16 * 70,
                                     .element = 4,
                                     .all_shared = shared,
+                                    .by = shared ? DDL__BY_DIRECT : DDL__BY_RING,
                                     .segment_bytes = 1024};
             world *w = world_create(&request, 0);
-            CHECK(strcmp(w->ranks[0].plan->name, shared ? "direct" : "ring") == 0, "%s",
-                  describe(w));
             const char *error = simulate(w, IN_TURN);
             CHECK(!error, "%s: %s", error, describe(w));
             int64_t ideal = 2 * request.count * 4 / p * (p - 1);
@@ -159,6 +163,7 @@ static void test_bytes_of_others(void)
     for (int kind = DDL__REDUCE_TO_ROOT; kind <= DDL__ALLTOALL; kind++) {
         ddl__request request = {
             .kind = (ddl__kind)kind, .size = 5, .root = 2, .count = 5000, .element = 4};
+        request.by = kind == DDL__REDUCE_TO_ROOT ? DDL__BY_TREE : DDL__BY_PAIRWISE;
         world *w = world_create(&request, 0);
         const char *error = simulate(w, IN_TURN);
         CHECK(!error, "%s: %s", error, describe(w));
@@ -179,19 +184,21 @@ static void test_choice(void)
         const char *name;
     } cases[] = {
         {{.kind = DDL__ALLREDUCE, .size = 1, .count = 9}, "alone"},
-        {{.kind = DDL__ALLREDUCE, .size = 4, .count = 1024}, "one-shot"},
-        {{.kind = DDL__ALLREDUCE, .size = 4, .count = 1025}, "ring"},
-        {{.kind = DDL__ALLREDUCE, .size = 9, .count = 1024}, "ring"},
+        {{.kind = DDL__ALLREDUCE, .size = 4, .count = 256}, "one-shot"},
+        {{.kind = DDL__ALLREDUCE, .size = 64, .count = 256}, "tree"},
+        {{.kind = DDL__ALLREDUCE, .size = 4, .count = 1 << 20}, "ring"},
         {{.kind = DDL__ALLREDUCE, .size = 9, .count = 2048, .all_shared = true}, "one-shot"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 2049, .all_shared = true}, "direct"},
-        {{.kind = DDL__REDUCE_SCATTER, .size = 4, .count = 1}, "ring"},
+        {{.kind = DDL__REDUCE_SCATTER, .size = 4, .count = 1}, "direct"},
+        {{.kind = DDL__ALLGATHER, .size = 64, .count = 1 << 20}, "ring"},
         {{.kind = DDL__ALLGATHER, .size = 4, .count = 1, .all_shared = true}, "direct"},
-        {{.kind = DDL__BROADCAST, .size = 4, .count = 1, .in_place = true}, "chain"},
+        {{.kind = DDL__BROADCAST, .size = 3, .count = 1, .in_place = true}, "direct"},
+        {{.kind = DDL__BROADCAST, .size = 16, .count = 1, .in_place = true}, "tree"},
+        {{.kind = DDL__BROADCAST, .size = 8, .count = 1 << 20, .in_place = true}, "chain"},
         {{.kind = DDL__BARRIER, .size = 4}, "dissemination"},
-        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 1024}, "one-shot"},
-        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 1025}, "chain"},
-        {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 128}, "one-shot"},
-        {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 129}, "chain"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 256}, "one-shot"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 128}, "tree"},
+        {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 1 << 20}, "chain"},
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2048, .all_shared = true}, "one-shot"},
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2049, .all_shared = true}, "direct"},
         {{.kind = DDL__GATHER, .size = 4, .count = 1}, "pairwise"},
@@ -330,7 +337,8 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     uint32_t *operand = plan->ranks + step->operand, *target = plan->ranks + step->target;
     bool reduces = step->kind == DDL__REDUCE, takes = step->kind == DDL__TAKE;
     bool copies = step->kind == DDL__COPY, barrier = w->request.kind == DDL__BARRIER;
-    bool pipelined = w->request.kind == DDL__ALLREDUCE && strcmp(plan->name, "one-shot");
+    bool pipelined = w->request.kind == DDL__ALLREDUCE && plan->by != DDL__BY_ONE_SHOT &&
+                     plan->by != DDL__BY_TREE;
 
     switch (how) {
     case DROP: step->count = 0; return true;
@@ -430,6 +438,13 @@ static void test_simulator(void)
                 request.count = 1200;
                 if (reduces)
                     break_plans(request, 0, applied);
+                static const ddl__algorithm others[] = {DDL__BY_DIRECT, DDL__BY_TREE, DDL__BY_RING,
+                                                        DDL__BY_CHAIN};
+                for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+                    request.by = others[i];
+                    if (ddl__algorithm_fits(request.by, &request))
+                        break_plans(request, 0, applied);
+                }
             }
         }
     }
@@ -442,6 +457,7 @@ static void test_deadlock(void)
 {
     ddl__request request = {
         .kind = DDL__ALLREDUCE, .size = 8, .count = 20000, .element = 4, .segment_bytes = 64};
+    request.by = DDL__BY_RING;
     world *w = world_create(&request, 0);
     w->queue_room = DDL__RING_DEPTH - 1;
     const char *error = simulate(w, IN_TURN);

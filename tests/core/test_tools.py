@@ -147,6 +147,18 @@ def test_hops(tmp_path: Path) -> None:
     assert hops(cluster, "allreduce", "ring") == 2 * 15
 
 
+def test_cores_are_shared(tmp_path: Path) -> None:
+    """Two hosts that are one machine with one core: it does the work of both ends of all messages."""
+    text = WIRE.format("wire", 2).replace("100 MB/s", "100 GB/s").replace("10 us", "0 us")
+    cores = '[[cores]]\nnumber = 1\nhosts = {}\nmessage = "100 us"\nrate = "1 GB/s"\n'
+    alone = read_cluster(write(tmp_path, text + cores.format(1)))
+    together = read_cluster(write(tmp_path, text + cores.format(2)))
+    n = 100_000  # a message each way, half of its cost at each end
+    times = [simulate(c, "allreduce", n, "one-shot").seconds for c in (alone, together)]
+    assert times[0] == pytest.approx(200e-6, rel=0.02)
+    assert times[1] == pytest.approx(400e-6, rel=0.02)
+
+
 def test_a_thousand_ranks(tmp_path: Path) -> None:
     cluster = make(tmp_path, 4, 16, 16)
     found = simulate(cluster, "allreduce", 1 << 20)
@@ -169,6 +181,8 @@ def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     found = list(planning.candidates(cluster, "allreduce", [N]))
     assert [(c.plan, c.hops, c.prediction) for c in found] == [
         ("nested", 0, None),
+        ("halving", 0, None),
+        ("tree", 0, None),
         ("ring", 0, None),
         ("one-shot", 0, None),
     ]

@@ -12,22 +12,38 @@ static atomic_int threshold = -1;
 
 static int threshold_from_environment(void)
 {
-    static const char *const names[] = {"off", "warn", "info", "debug"};
+    static const char *const names[] = {"off", "warn", "info", "plan", "debug"};
     const char *value = getenv("DDL_LOG");
-    for (int i = 0; value && i < 4; i++)
+    for (int i = 0; value && i <= DDL__DEBUG; i++)
         if (!strcmp(value, names[i]))
             return i;
     return DDL__WARN;
 }
 
-void ddl__log(ddl__log_level level, const char *format, ...)
+static int limit_now(void)
 {
     int limit = atomic_load_explicit(&threshold, memory_order_relaxed);
     if (limit < 0) {
         limit = threshold_from_environment();
         atomic_store_explicit(&threshold, limit, memory_order_relaxed);
     }
-    if ((int)level > limit)
+    return limit;
+}
+
+bool ddl__logs(ddl__log_level level)
+{
+    return (int)level <= limit_now();
+}
+
+void ddl__log_more(ddl__log_level level)
+{
+    if (!ddl__logs(level))
+        atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
+}
+
+void ddl__log(ddl__log_level level, const char *format, ...)
+{
+    if (!ddl__logs(level))
         return;
     char line[640];
     int n = snprintf(line, sizeof line, "libddl[%d]: ", (int)getpid());

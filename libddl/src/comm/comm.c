@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "comm/environment.h"
 #include "comm/meet.h"
+#include "comm/plan_file.h"
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
@@ -75,6 +76,14 @@ static void need_progress(void *context, ddl__urgency urgency)
     ddl__endpoint_need_progress(comm->endpoint, comm->seat, urgency);
 }
 
+/* The engine has found what to do by exploring; only rank 0 has a file. */
+static void keep_choices(void *context, const ddl__choices *choices)
+{
+    const ddl_comm *comm = context;
+    if (comm->plan_file && ddl__plan_file_write(comm->plan_file, comm->size, choices) != DDL_OK)
+        ddl__log(DDL__WARN, "%s: %s", comm->names[comm->rank], ddl__message());
+}
+
 /* Meet all members and put an engine over the links. */
 static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address *addresses,
                               uint32_t kinds, int64_t deadline)
@@ -118,6 +127,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
                                  .window = ARENA_BYTES,
                                  .message_window = MESSAGE_BYTES / 2,
                                  .need_progress = need_progress,
+                                 .keep_choices = keep_choices,
                                  .context = comm};
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
@@ -156,9 +166,11 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
                      .layout = comm->layout};
     size_t size = (size_t)comm->size, row = size + sizeof ours;
     unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
-    if (!rows || !shared) {
+    ddl__place *places = calloc(size, sizeof *places);
+    if (!rows || !shared || !places) {
         free(rows);
         free(shared);
+        free(places);
         return ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
     }
     unsigned char *mine = rows + (size_t)comm->rank * row;
@@ -176,9 +188,15 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         memcpy(shared + i * size, rows + i * row, size);
         status = compare(comm, rows + i * row + size, comm->names[i]);
+        settings theirs;
+        memcpy(&theirs, rows + i * row + size, sizeof theirs);
+        places[i] = theirs.layout.place;
+        if (i == 0)
+            comm->layout.choices = theirs.layout.choices;
     }
     if (status == DDL_OK)
-        status = ddl__layout_apply(comm, shared);
+        status = ddl__layout_apply(comm, shared, places);
+    free(places);
     free(rows);
     free(shared);
     return status;
@@ -230,6 +248,8 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         status = ddl__environment_layout(&comm->layout);
     if (status == DDL_OK)
         status = ddl__environment_limits(&comm->config);
+    if (status == DDL_OK && comm->rank == 0 && (comm->plan_file = ddl__environment_plan_file()))
+        status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
     if (status != DDL_OK)
         return status;
     if (!(comm->names = name_ranks(addresses, comm->size)))

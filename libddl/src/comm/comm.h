@@ -21,6 +21,7 @@ struct ddl_comm {
     ddl_comm_config config;  /* as it was created with */
     ddl__layout layout;      /* what the environment says of all the job's ranks ... */
     bool is_world;           /* ... which are all in this comm, as far as is known */
+    const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; the environment's */
     ddl__topology *topology;
     ddl__arena *arena;
     ddl__slots *slots;

@@ -1,7 +1,12 @@
 #include "comm/environment.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/digest.h"
+#include "base/log.h"
 
 static const char *text_or(const char *name, const char *otherwise)
 {
@@ -59,7 +64,7 @@ ddl_status ddl__environment_links(uint32_t *links)
 /* "A:X[xY[xZ[xW]]]", up to a blank or the end; false when it is something else. */
 static bool read_mode(const char *at, ddl__layout *layout)
 {
-    if (!*at || !strchr("rd", *at) || at[1] != ':')
+    if (!*at || !strchr("rdthp", *at) || at[1] != ':')
         return false;
     layout->mode = *at;
     at += 2;
@@ -80,29 +85,95 @@ static bool read_mode(const char *at, ddl__layout *layout)
     return !*at || *at == ' ';
 }
 
+/* A number from 0 to `most` up to a blank or the end, else -1. */
+static int count_at(const char *at, int most)
+{
+    char *end;
+    long n = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
+    return n >= 0 && n <= most && (!*end || *end == ' ') ? (int)n : -1;
+}
+
+typedef struct option {
+    const char *name;
+    int most;         /* of its number */
+    const char *does; /* for a message */
+} option;
+
+enum { MODE, DUMP_ITER, DBG_LEVEL, REBIND_ITER, DEV_SYNC, OPTIONS };
+static const option options[OPTIONS] = {
+    [MODE] = {"-mode", 0,
+              "a mode such as r:4, one ring of 4 ranks, or d:2x3, 2 ranks on each of 3 "
+              "hosts; there are r (ring), d (direct), t (tree), h (halving) and p "
+              "(explore)"},
+    [DUMP_ITER] = {"-dump_iter", 1 << 30, "a number of operations"},
+    [DBG_LEVEL] = {"-dbg_level", 2, "0, 1 or 2"},
+    [REBIND_ITER] = {"-rebind_iter", 1 << 30, "a number of operations"},
+    [DEV_SYNC] = {"-dev_sync", 2, "0, 1 or 2"},
+};
+
+static ddl_status read_option(ddl__layout *layout, int which, const char *at)
+{
+    int number = which == MODE ? -1 : count_at(at, options[which].most);
+    if (which == MODE ? !read_mode(at, layout) : number < 0)
+        return ddl__fail(DDL_EINVAL, "DDL_OPTIONS=\"%s\": \"%.*s\" is not %s",
+                         getenv("DDL_OPTIONS"), (int)strcspn(at, " "), at, options[which].does);
+    if (which == DUMP_ITER)
+        layout->dump_iter = number;
+    if (which == DBG_LEVEL && number)
+        ddl__log_more(number == 1 ? DDL__PLAN : DDL__DEBUG);
+    if (which == REBIND_ITER && number)
+        ddl__log(DDL__WARN, "DDL_OPTIONS: -rebind_iter is ignored: libddl binds no ranks to cores, "
+                            "so it rebinds none; -dump_iter tells which rank is slow");
+    if (which == DEV_SYNC && number)
+        ddl__log(DDL__WARN, "DDL_OPTIONS: -dev_sync is ignored: buffers are in host memory, so "
+                            "there is no device to wait for");
+    return DDL_OK;
+}
+
 static ddl_status read_options(ddl__layout *layout)
 {
-    static const char mode[] = "-mode ";
-    const char *options = getenv("DDL_OPTIONS");
-    for (const char *at = options ? options : ""; *at;) {
-        if (*at == ' ') {
-            at++;
-            continue;
-        }
-        if (strncmp(at, mode, sizeof mode - 1) != 0)
-            return ddl__fail(DDL_EINVAL, "DDL_OPTIONS=\"%s\": \"%.*s\" is not -mode", options,
-                             (int)strcspn(at, " "), at);
-        at += sizeof mode - 1;
-        at += strspn(at, " ");
+    const char *all = getenv("DDL_OPTIONS");
+    for (const char *at = all ? all : ""; *at;) {
         size_t n = strcspn(at, " ");
-        if (!read_mode(at, layout))
+        int which = 0;
+        while (which < OPTIONS &&
+               (strlen(options[which].name) != n || strncmp(options[which].name, at, n) != 0))
+            which++;
+        if (n && which == OPTIONS)
             return ddl__fail(DDL_EINVAL,
-                             "DDL_OPTIONS=\"%s\": \"%.*s\" is not a mode such as r:4, one ring "
-                             "of 4 ranks, or d:2x3, 2 ranks on each of 3 hosts",
-                             options, (int)n, at);
-        at += n;
+                             "DDL_OPTIONS=\"%s\": \"%.*s\" is not -mode, -dump_iter or -dbg_level",
+                             all, (int)n, at);
+        at += n + strspn(at + n, " ");
+        if (!n)
+            continue;
+        ddl_status status = read_option(layout, which, at);
+        if (status != DDL_OK)
+            return status;
+        at += strcspn(at, " ");
     }
     return DDL_OK;
+}
+
+/* Network namespaces and containers of one machine have one kernel, which has this number since it
+ * was started. Without it every process counts as a machine of its own. */
+static ddl__place find_place(void)
+{
+    char id[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file || !fgets(id, sizeof id, file))
+        snprintf(id, sizeof id, "%lld", (long long)getpid());
+    if (file)
+        fclose(file);
+    ddl__digest digest = {{0, 0}};
+    ddl__digest_add(&digest, id, strlen(id));
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return (ddl__place){digest.words[0], cores > 0 ? (uint64_t)cores : 1};
+}
+
+const char *ddl__environment_plan_file(void)
+{
+    const char *path = getenv("DDL_PLAN_FILE");
+    return path && *path ? path : NULL;
 }
 
 ddl_status ddl__environment_layout(ddl__layout *layout)
@@ -114,6 +185,7 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
                          sizeof layout->topology - 1);
     if (topology)
         strcpy(layout->topology, topology);
+    layout->place = find_place();
     return read_options(layout);
 }
 

@@ -13,8 +13,9 @@ ddl_status ddl__environment_endpoint(ddl_endpoint_config *config);
  * when unset. DDL_EINVAL for another word. */
 ddl_status ddl__environment_links(uint32_t *links);
 
-/* $DDL_OPTIONS, "-mode A:X[xY[xZ[xW]]]", and $DDL_TOPOLOGY, whose meaning topo/topology.h has.
- * DDL_EINVAL for an option, algorithm or number that is none, naming it. */
+/* $DDL_OPTIONS, "-mode A:X[xY[xZ[xW]]] -dump_iter N -dbg_level L", and $DDL_TOPOLOGY, whose meaning
+ * topo/topology.h has; and where this process runs. DDL_EINVAL for an option, algorithm or number
+ * that is none, naming it. What the original DDL had and is of no use here is warned of. */
 ddl_status ddl__environment_layout(ddl__layout *layout);
 
 /* Put $DDL_HEARTBEAT_MS, $DDL_SUSPECT_MS, $DDL_DEAD_MS and $DDL_STALL_WARN_MS, or their defaults,
@@ -24,6 +25,9 @@ ddl_status ddl__environment_limits(ddl_comm_config *config);
 
 /* $DDL_TRACE_DIR, or NULL. */
 const char *ddl__environment_trace_dir(void);
+
+/* $DDL_PLAN_FILE, or NULL. */
+const char *ddl__environment_plan_file(void);
 
 /* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; without the first, NULL, 0 and 1.
  */

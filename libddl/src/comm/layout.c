@@ -40,6 +40,9 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
         memcmp(ours->dimensions, theirs->dimensions, sizeof ours->dimensions) != 0)
         return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -mode is %s on %s and %s on %s",
                          mode_words(ours, ours_text), self, mode_words(theirs, theirs_text), name);
+    if (ours->dump_iter != theirs->dump_iter)
+        return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -dump_iter is %d on %s and %d on %s",
+                         ours->dump_iter, self, theirs->dump_iter, name);
     return DDL_OK;
 }
 
@@ -80,11 +83,15 @@ static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
                  t->groups[DDL__AISLES]);
     if (mode_counts)
         snprintf(why, sizeof why, " (-mode %s)", mode_words(&comm->layout, mode));
+    char mode_now = mode_counts ? comm->layout.mode : 0;
     bool nested = ddl__topology_is_nested(t) || t->declared;
-    const char *way = mode_counts && comm->layout.mode == 'r' ? "one ring of all"
-                      : nested                                ? "nested by level"
-                      : all_shared                            ? "direct"
-                                                              : "one ring of all";
+    const char *way = mode_now == 'r'   ? "one ring of all"
+                      : mode_now == 't' ? "by trees"
+                      : mode_now == 'h' ? "by halves"
+                      : mode_now == 'p' ? "explored"
+                      : nested          ? "nested by level"
+                      : all_shared      ? "direct"
+                                        : "by cost";
     ddl__log(DDL__INFO,
              "%s: comm of %d ranks, %d of them share memory; links: %s; hosts: %d of %d to %d "
              "ranks%s; large all-reduces: %s%s",
@@ -95,23 +102,58 @@ static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
              t->groups[DDL__HOSTS], least, most, racks, way, why);
 }
 
-ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared)
+static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
+{
+    for (int r = 0; r < a->size; r++)
+        if (ddl__topology_group(a, DDL__HOSTS, r) != ddl__topology_group(b, DDL__HOSTS, r))
+            return false;
+    return true;
+}
+
+/* Of what was declared d does whatever joins the ranks. The other modes are for the wires between
+ * hosts: they take the levels above from there, if the hosts are the real ones. */
+static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
+{
+    ddl__topology *proven = NULL, *declared = NULL;
+    ddl_status status = ddl__topology_declare(comm->layout.dimensions, &declared);
+    if (status != DDL_OK || comm->layout.mode == 'd') {
+        comm->topology = declared;
+        return status;
+    }
+    status =
+        ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world, &proven);
+    bool same = status == DDL_OK && same_hosts(proven, declared);
+    if (same) {
+        declared->declared = false;
+        memcpy(declared->wires, proven->wires, sizeof proven->wires);
+    }
+    comm->topology = same ? declared : status == DDL_OK ? proven : NULL;
+    ddl__topology_destroy(same ? proven : declared);
+    return status;
+}
+
+ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const ddl__place *places)
 {
     ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
     comm->local_rank = locality.local_rank;
     comm->local_size = locality.local_size;
     bool mode_counts;
     ddl_status status = check_mode(comm, &mode_counts);
-    if (status == DDL_OK && mode_counts && comm->layout.mode == 'd')
-        status = ddl__topology_declare(comm->layout.dimensions, &comm->topology);
+    char mode = mode_counts ? comm->layout.mode : 0;
+    if (status == DDL_OK && mode && mode != 'r')
+        status = declare(comm, shared);
     else if (status == DDL_OK)
         status = ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world,
                                       &comm->topology);
     if (status != DDL_OK)
         return status;
+    ddl__topology_place(comm->topology, places);
     report(comm, mode_counts, locality.all_shared);
-    if (mode_counts && comm->layout.mode == 'r')
-        return DDL_OK; /* what an engine does that knows nothing */
+    if (!ddl__engine_tune(comm->engine, mode, comm->layout.dump_iter, &comm->layout.choices,
+                          comm->topology))
+        return ddl__fail(DDL_ENOMEM, "no memory for the tuning of %d ranks", comm->size);
+    if (mode == 'r') /* plan as one does who knows nothing */
+        return DDL_OK;
     if (locality.all_shared)
         ddl__engine_all_shared(comm->engine);
     ddl__engine_lay_out(comm->engine, comm->topology);

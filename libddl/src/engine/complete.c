@@ -83,9 +83,11 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
-    if (stream->current) {
-        ddl__record_end(&engine->recorder, stream->current, status, ddl__now());
-        ddl__finish(engine, stream->current, status);
+    ddl_work *held = stream->tuning ? ddl__tuning_drop(stream->tuning) : NULL;
+    ddl_work *current = held ? held : stream->current;
+    if (current) {
+        ddl__record_end(&engine->recorder, current, status, ddl__now());
+        ddl__finish(engine, current, status);
     }
     stream->current = NULL;
     for (ddl_work *work; (work = ddl__stream_pop(stream));)

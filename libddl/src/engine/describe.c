@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/digest.h"
 #include "base/dtype.h"
@@ -52,6 +53,21 @@ static const struct {
     [DDL__ALLTOALL] = {"all-to-all", true, false, false, " between the two"},
 };
 
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+const char *ddl__kind_name(ddl__kind kind)
+{
+    return (int)kind < KINDS && kinds[kind].name ? kinds[kind].name : "";
+}
+
+ddl__kind ddl__kind_named(const char *name)
+{
+    int kind = 1;
+    while (kind < KINDS && strcmp(kinds[kind].name, name) != 0)
+        kind++;
+    return (ddl__kind)(kind < KINDS ? kind : 0);
+}
+
 /* Add to the text as long as there is room. */
 static void add(char *text, size_t size, size_t *n, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -81,7 +97,7 @@ static void describe(char *text, size_t size, const ddl__signature *signature, b
                  (unsigned long long)(b & COUNT), (unsigned)(a >> 32));
         return;
     }
-    if (kind >= sizeof kinds / sizeof *kinds || !kinds[kind].name) {
+    if (kind >= KINDS || !kinds[kind].name) {
         snprintf(text, size, "an unknown operation");
         return;
     }

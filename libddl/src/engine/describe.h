@@ -16,6 +16,10 @@ ddl__signature ddl__signature_of_group(const ddl_group *group);
  * since the others' need not be known to both ranks. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
+/* "all-reduce"; and the kind that is called so, 0 when there is none. */
+const char *ddl__kind_name(ddl__kind kind);
+ddl__kind ddl__kind_named(const char *name);
+
 /* "all-reduce(f32, 100, sum)" */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 

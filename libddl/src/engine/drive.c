@@ -152,6 +152,21 @@ static bool was_short(const ddl__engine *engine, const ddl_work *work)
     return work->plan->waves == 1 && engine->patience.turns < TURNS && work->record % DDL__MEASURED;
 }
 
+/* Begin with the work, or with one of our own that has to run before it: see tuning.h. */
+static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work, int64_t since)
+{
+    if (!ddl__stream_start(stream, work)) {
+        ddl__fail_all(engine, DDL_ENOMEM,
+                      "%s: no memory for a plan and the scaling of %lld elements",
+                      own_name(engine), (long long)work->call.count);
+        return false;
+    }
+    if (stream->current == work)
+        ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
+                          since);
+    return true;
+}
+
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
@@ -161,15 +176,9 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
         if (!work)
             return false;
         bool waited = stream->busy;
-        if (!ddl__stream_start(stream, work)) {
-            ddl__fail_all(engine, DDL_ENOMEM,
-                          "%s: no memory for a plan and the scaling of %lld elements",
-                          own_name(engine), (long long)work->call.count);
-            return false;
-        }
         /* What had to wait for others begins now, and else with its submission. */
-        ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
-                          waited ? ddl__now() : work->submitted);
+        if (!start(engine, stream, work, waited ? ddl__now() : work->submitted))
+            return false;
     }
     ddl__progress progress = ddl__stream_run(stream);
     if (progress == DDL__MOVED)
@@ -178,6 +187,9 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
                               memory_order_relaxed);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
+    ddl_work *held = ddl__stream_held(stream);
+    if (held)
+        return start(engine, stream, held, ddl__now());
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,
                     was_short(engine, stream->current) ? DDL__SHORT : ddl__now());
     pthread_mutex_lock(&engine->lock);

@@ -2,6 +2,7 @@
 #ifndef DDL_ENGINE_ENGINE_H
 #define DDL_ENGINE_ENGINE_H
 
+#include "engine/choices.h"
 #include "engine/group.h"
 #include "engine/recorder.h"
 
@@ -22,6 +23,8 @@ typedef struct ddl__engine_config {
     /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
      * with no lock held. */
     void (*need_progress)(void *context, ddl__urgency urgency);
+    /* Exploring has found what to choose. Called by the driver, of rank 0 only. */
+    void (*keep_choices)(void *context, const ddl__choices *choices);
     void *context;
 } ddl__engine_config;
 
@@ -39,6 +42,12 @@ void ddl__engine_all_shared(ddl__engine *engine);
 
 /* From now on plan for this topology, which outlives the engine. Before any concurrent use. */
 void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology);
+
+/* From now on choose algorithms as a mode has it (layout.h; 0: none) and these choices, and report
+ * every so many operations (0: never) how long the topology's levels take. Before any concurrent
+ * use. False when out of memory. */
+bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
+                      const ddl__topology *topology);
 
 /* Queue an operation. work NULL: run it to its end. Takes call->blocks in any case. */
 ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);

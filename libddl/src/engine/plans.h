@@ -11,7 +11,8 @@ typedef struct ddl__plans {
         ddl__request request;
         ddl__plan *plan;
     } entries[DDL__PLANS];
-    ddl__plan *uneven; /* the last one: their counts seldom come again */
+    uint64_t explained[DDL__ALLTOALL + 1]; /* by kind: the size classes that were */
+    ddl__plan *uneven;                     /* the last one: their counts seldom come again */
 } ddl__plans;
 
 /* The plan for this request, valid until the next call. NULL when out of memory. */

@@ -202,6 +202,25 @@ static bool flush(ddl__runner *runner)
     return empty;
 }
 
+/* All time since the last mark was this step's: its own, or until it could be made. */
+static void account(const ddl__runner *runner, const ddl_work *work, bool moved)
+{
+    const ddl__step *step = &work->plan->steps[work->step];
+    const uint32_t *ranks = work->plan->ranks;
+    ddl__meter *meter = runner->meter;
+    int level = 0;
+    int64_t now = ddl__now(), spent = now - meter->mark;
+    for (uint32_t i = 0; i < step->operands; i++)
+        if (meter->levels[ranks[step->operand + i]] > level)
+            level = meter->levels[ranks[step->operand + i]];
+    for (uint32_t i = 0; i < step->targets; i++)
+        if (meter->levels[ranks[step->target + i]] > level)
+            level = meter->levels[ranks[step->target + i]];
+    meter->mark = now;
+    meter->spent[level] += spent;
+    meter->waited += moved ? 0 : spent;
+}
+
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
@@ -214,7 +233,10 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
                 continue;
             if (work->call.blocks)
                 ddl__sign_block(&work->signature, step->count);
-            if (done == SLICE || !run_step(runner, work, step, k, length)) {
+            bool ran = done < SLICE && run_step(runner, work, step, k, length);
+            if (runner->meter && done < SLICE)
+                account(runner, work, ran);
+            if (!ran) {
                 flush(runner);
                 return done ? DDL__MOVED : DDL__BLOCKED;
             }

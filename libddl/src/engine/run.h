@@ -6,6 +6,13 @@
 #include "engine/work.h"
 #include "reduce/reduce.h"
 
+/* Where an operation's time goes, by the outermost level that a step reaches; nanoseconds. */
+typedef struct ddl__meter {
+    unsigned char *levels; /* by rank: 0 in the same host, 1 in the same rack, ... */
+    int64_t mark;          /* until when all is accounted for */
+    int64_t spent[DDL__DIMENSIONS], waited; /* waited: without anything to do */
+} ddl__meter;
+
 /* What running needs of an engine. */
 typedef struct ddl__runner {
     int rank, size;
@@ -17,6 +24,7 @@ typedef struct ddl__runner {
     ddl__link **targets; /* room for size links */
     const void **operands;
     ddl__stores stores;
+    ddl__meter *meter; /* or NULL */
 } ddl__runner;
 
 typedef enum ddl__progress {

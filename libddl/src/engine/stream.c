@@ -60,8 +60,16 @@ static bool normalizes(const ddl__call *call)
     return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);
 }
 
+static bool is_own(const ddl__stream *stream, const ddl_work *work)
+{
+    return stream->tuning && work == &stream->tuning->own;
+}
+
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 {
+    ddl_work *first = stream->tuning ? ddl__tuning_due(stream->tuning, work) : NULL;
+    if (first)
+        work = first;
     ddl__call *call = &work->call;
     stream->current = work;
     if (call->kind == DDL__BARRIER) {
@@ -84,6 +92,8 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
                             .topology = stream->topology,
                             .segment_bytes = stream->segment_bytes,
                             .window = stream->window};
+    if (stream->tuning && !first && !ddl__tuning_start(stream->tuning, &request, &request.by))
+        return false;
     const ddl__plan *plan = ddl__plans_get(&stream->plans, &request);
     if (!plan)
         return false;
@@ -94,7 +104,15 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 ddl__progress ddl__stream_run(ddl__stream *stream)
 {
     ddl__progress progress = ddl__run(&stream->runner, stream->current);
-    if (progress == DDL__FINISHED)
-        ddl__stage_out(&stream->runner, stream->current);
+    if (progress != DDL__FINISHED)
+        return progress;
+    ddl__stage_out(&stream->runner, stream->current);
+    if (stream->tuning && !is_own(stream, stream->current))
+        ddl__tuning_end(stream->tuning);
     return progress;
+}
+
+ddl_work *ddl__stream_held(ddl__stream *stream)
+{
+    return is_own(stream, stream->current) ? ddl__tuning_settle(stream->tuning) : NULL;
 }

@@ -4,6 +4,7 @@
 
 #include "engine/plans.h"
 #include "engine/run.h"
+#include "engine/tuning.h"
 
 typedef struct ddl__stream {
     /* Under the engine's lock. */
@@ -18,6 +19,7 @@ typedef struct ddl__stream {
     int64_t segment_bytes, window; /* see ddl__request */
     bool all_shared;
     const ddl__topology *topology;
+    ddl__tuning *tuning; /* or NULL; borrowed */
     unsigned char barrier_in, barrier_out;
 } ddl__stream;
 
@@ -29,10 +31,14 @@ void ddl__stream_close(ddl__stream *stream);
 void ddl__stream_push(ddl__stream *stream, ddl_work *work);
 ddl_work *ddl__stream_pop(ddl__stream *stream);
 
-/* Make this work the current one; false when out of memory. */
+/* Make this work the current one, or one of our own that has to run before it; false when out of
+ * memory. */
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
 
 /* Get on with the current work. When it is finished, its result lies where the caller wants it. */
 ddl__progress ddl__stream_run(ddl__stream *stream);
+
+/* The current work is finished. If it was one of our own: the one to start now, else NULL. */
+ddl_work *ddl__stream_held(ddl__stream *stream);
 
 #endif

@@ -5,16 +5,12 @@
 
 #include "plan/plan.h"
 
-/* What decides between plans and cuts them up. Bytes, but where it says otherwise. */
+/* What cuts plans up, and decides between them in shared memory. Bytes, but where it says
+ * otherwise. */
 enum {
     /* Below: everybody sends everything to everybody and reduces it all; a single hop. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
-    DDL__ONE_SHOT_WIRES = 4 << 10,
-    DDL__ONE_SHOT_WIRES_RANKS = 8, /* ranks; beyond, a ring's many hops are the lesser evil */
-
-    /* Up to so much for each rank the levels' few hops beat a ring's many even where every rank is
-     * a host of its own; beyond, wires that each carry one stream do a little better. */
-    DDL__NESTED_SHARE = 64 << 10,
+    DDL__ONE_SHOT_DECLARED = 4 << 10, /* the same for levels that a mode string declares */
 
     DDL__SEGMENT_SHARED = 256 << 10, /* stays in a core's second-level cache with its operands */
     DDL__SEGMENT_WIRES = 128 << 10,
@@ -122,5 +118,23 @@ int64_t ddl__build_leaders(ddl__builder *builder);
 
 /* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
 int64_t ddl__build_nested(ddl__builder *builder);
+int64_t ddl__build_halving(ddl__builder *builder);
+
+/* A binomial tree of the hosts' first ranks, and in each host all at its own. */
+int64_t ddl__build_tree(ddl__builder *builder);
+
+/* ---- choice.c ---- */
+
+int64_t ddl__build_alone(ddl__builder *builder);
+
+/* Whether the algorithm can do what is asked for; and the one that it is chosen. */
+bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request);
+ddl__algorithm ddl__algorithm_choose(const ddl__request *request);
+int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder);
+
+/* ---- costs.c ---- */
+
+/* How long it is predicted to take, in seconds. */
+double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request);
 
 #endif

@@ -7,8 +7,9 @@
  *
  * Hosts take turns: in round d every host sends to the one d further round and receives from the
  * one d before it, so that every wire is busy both ways and no host is sent to by two. A round
- * lasts as many waves as a block has segments, so the rounds follow each other without a gap. A
- * block is added up from its own host's contributions on, then in the order of the rounds. */
+ * lasts as many waves as the longest block has segments, so the rounds follow each other without a
+ * gap. A block is added up from its own host's contributions on, then in the order of the rounds.
+ */
 #include <stdlib.h>
 
 #include "plan/builder.h"
@@ -25,7 +26,7 @@ typedef struct houses {
     uint32_t *first;        /* of host h in ranks; the last host's end at first[hosts] */
     uint32_t *ranks;        /* by host, in rank order */
     uint32_t *local;        /* by rank: its number in its host */
-    int64_t segment, waves; /* elements; of a block */
+    int64_t segment, waves; /* elements; of the longest block */
 } houses;
 
 /* --------------------------------------------------------------------------------------- hosts */
@@ -103,13 +104,13 @@ static ddl__members rest_of_host(const houses *h)
 /* A step over the block of rank `i` in a buffer of all blocks. */
 static ddl__step over_block(const houses *h, uint8_t kind, uint32_t i, int64_t skew)
 {
-    int64_t count = h->builder->request->count;
+    ddl__share block = ddl__share_of(h->builder->request, (int)i);
     return (ddl__step){.kind = kind,
                        .stable = 1,
                        .skew = (uint32_t)skew,
-                       .src = i * count,
-                       .dst = i * count,
-                       .count = count,
+                       .src = block.start,
+                       .dst = block.start,
+                       .count = block.count,
                        .piece = h->segment,
                        .stride = h->segment};
 }
@@ -257,8 +258,13 @@ static bool cut_blocks(houses *h)
     int64_t spans = DDL__WAVES * spans_in_wave(request, most, for_agent);
     if (request->topology->declared) /* what should go over wires may have to fit as well */
         spans *= 2;
-    h->segment = ddl__choose_segment(request, request->count, spans);
-    h->waves = request->count / h->segment + (request->count % h->segment != 0);
+    int64_t longest = 0;
+    for (int i = 0; i < request->size; i++) {
+        int64_t count = ddl__share_of(request, i).count;
+        longest = count > longest ? count : longest;
+    }
+    h->segment = ddl__choose_segment(request, longest, spans);
+    h->waves = longest / h->segment + (longest % h->segment != 0);
     return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->hosts;
 }
 

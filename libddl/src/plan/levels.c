@@ -68,10 +68,51 @@ static int divisor(int n)
     return d;
 }
 
+/* Child `i` of `n`: in which of 2^doublings about equal parts of them. */
+static int part_of(int i, int n, int doublings)
+{
+    return (int)(((int64_t)i << doublings) / n);
+}
+
+/* Append the partition `above`, and before it those of its groups' halves, quarters, ..., as many
+ * as the largest group's children have. */
+static void climb_by_halves(ddl__ladder *ladder, const int *above, int n_above, int *scratch)
+{
+    size_t size = (size_t)ladder->size;
+    const int *base = rung(ladder, ladder->n);
+    int n_base = ladder->n_groups[ladder->n], doublings = 0;
+    int *children = scratch, *filled = scratch + size, *open = scratch + 2 * size;
+    int *of_base = scratch + 4 * size; /* behind what climb's callers keep */
+    if (n_above == n_base)
+        return;
+    count_children(ladder, base, n_base, above, children);
+    while (1 << doublings < largest(children, n_above))
+        doublings++;
+    while (--doublings >= 0) {
+        int *next = rung(ladder, ladder->n + 1), n = 0;
+        memset(filled, 0, size * sizeof *filled);
+        for (int r = 0, seen = 0; r < ladder->size; r++) {
+            int a = above[r];
+            if (base[r] == seen) {
+                int i = filled[a]++, part = part_of(i, children[a], doublings);
+                if (i == 0 || part != part_of(i - 1, children[a], doublings))
+                    open[a] = n++;
+                of_base[seen++] = open[a];
+            }
+            next[r] = of_base[base[r]];
+        }
+        ladder->n_groups[++ladder->n] = n;
+    }
+}
+
 /* Append the partition `above`; before it, when it joins many groups, some that lie between. */
 static void climb(ddl__ladder *ladder, const int *above, int n_above, bool divides, int *scratch)
 {
     size_t bytes = (size_t)ladder->size * sizeof *above;
+    if (ladder->halves && divides) {
+        climb_by_halves(ladder, above, n_above, scratch);
+        return;
+    }
     for (;;) {
         const int *below = rung(ladder, ladder->n);
         int n_below = ladder->n_groups[ladder->n], *next = rung(ladder, ladder->n + 1);
@@ -91,12 +132,13 @@ static void climb(ddl__ladder *ladder, const int *above, int n_above, bool divid
     }
 }
 
-bool ddl__ladder_create(ddl__ladder *ladder, const ddl__topology *t, int coarseness)
+bool ddl__ladder_create(ddl__ladder *ladder, const ddl__topology *t, bool halves, int coarseness)
 {
     size_t size = (size_t)t->size;
-    *ladder = (ddl__ladder){.size = t->size, .capped = coarseness % 2};
+    *ladder = (ddl__ladder){
+        .size = t->size, .halves = halves && coarseness < 2, .capped = coarseness % 2};
     ladder->groups = calloc((DDL__LADDER + 1) * size, sizeof *ladder->groups);
-    int *scratch = calloc(4 * size, sizeof *scratch);
+    int *scratch = calloc(5 * size, sizeof *scratch);
     if (!ladder->groups || !scratch) {
         free(scratch);
         ddl__ladder_destroy(ladder);

@@ -31,15 +31,18 @@ enum {
 typedef struct ddl__ladder {
     int size, n;
     bool has_hosts; /* level 1 are hosts of several ranks */
+    bool halves;    /* levels above the hosts are divided by two again and again */
     bool capped;    /* only as many ranks of a host own anything as the smallest host has */
     int *groups;    /* [level * size + rank]; those of a level numbered by their first ranks */
     int n_groups[DDL__LADDER + 1];
 } ddl__ladder;
 
-/* The levels of a topology, the finest first that is not too fine: coarseness 0, 1, ...; at the
- * last, DDL__COARSEST, every run fits. False when out of memory. */
+/* The levels of a topology, divided by DDL__RADIX or in halves; the finest first that is not too
+ * fine: coarseness 0, 1, ...; at the last, DDL__COARSEST, every run fits. False when out of memory.
+ */
 enum { DDL__COARSEST = 3 };
-bool ddl__ladder_create(ddl__ladder *ladder, const ddl__topology *topology, int coarseness);
+bool ddl__ladder_create(ddl__ladder *ladder, const ddl__topology *topology, bool halves,
+                        int coarseness);
 void ddl__ladder_destroy(ddl__ladder *ladder);
 
 /* Elements that some ranks exchange: member i becomes owner of part i. */

@@ -31,6 +31,7 @@ typedef struct nest {
     ddl__builder *builder;
     ddl__ladder ladder;
     chunks *now;
+    bool halves;
     int wire_lag;
 } nest;
 
@@ -195,7 +196,7 @@ static bool choose_levels(nest *b, chunks *first, chunks *rest)
 {
     const ddl__request *request = b->builder->request;
     for (int coarseness = 0;; coarseness++) {
-        if (!ddl__ladder_create(&b->ladder, request->topology, coarseness))
+        if (!ddl__ladder_create(&b->ladder, request->topology, b->halves, coarseness))
             return false;
         cut(request, first, rest);
         if (!divide(b, first) || !divide(b, rest)) {
@@ -229,9 +230,9 @@ static int64_t longest_piece(const ddl__plan *plan)
     return longest;
 }
 
-int64_t ddl__build_nested(ddl__builder *builder)
+static int64_t build(ddl__builder *builder, bool halves)
 {
-    nest b = {.builder = builder};
+    nest b = {.builder = builder, .halves = halves};
     chunks first, rest;
     if (builder->request->count == 0)
         return 1;
@@ -245,4 +246,14 @@ int64_t ddl__build_nested(ddl__builder *builder)
     drop(&first, &rest);
     ddl__ladder_destroy(&b.ladder);
     return 1;
+}
+
+int64_t ddl__build_nested(ddl__builder *builder)
+{
+    return build(builder, false);
+}
+
+int64_t ddl__build_halving(ddl__builder *builder)
+{
+    return build(builder, true);
 }

@@ -41,6 +41,24 @@ typedef enum ddl__kind {
     DDL__RECV
 } ddl__kind;
 
+/* The ways to carry out an operation; docs/algorithms.md has each. */
+typedef enum ddl__algorithm {
+    DDL__BY_CHOICE,
+    DDL__BY_ALONE,
+    DDL__BY_DISSEMINATION,
+    DDL__BY_PAIRWISE,
+    DDL__BY_ONE_SHOT,
+    DDL__BY_DIRECT,
+    DDL__BY_NESTED,
+    DDL__BY_HALVING,
+    DDL__BY_TREE,
+    DDL__BY_RING,
+    DDL__BY_HOSTS,
+    DDL__BY_LEADERS,
+    DDL__BY_CHAIN,
+    DDL__ALGORITHMS
+} ddl__algorithm;
+
 typedef enum ddl__step_kind {
     DDL__PUBLISH, /* send `in` at src to the targets */
     DDL__REDUCE,  /* reduce the operands in order (own: `in` at src; others: their next span); store
@@ -74,7 +92,8 @@ typedef struct ddl__step {
 } ddl__step;
 
 typedef struct ddl__plan {
-    const char *name; /* "one-shot", "direct", "ring", ... static */
+    ddl__algorithm by;
+    const char *name; /* its own: "one-shot", "direct", "ring", ... static */
     int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
     uint32_t n_steps;
@@ -102,7 +121,8 @@ typedef struct ddl__request {
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
-    int64_t segment_bytes;         /* 0: chosen */
+    ddl__algorithm by;     /* asked for, if it can do it; else, and with BY_CHOICE, one is chosen */
+    int64_t segment_bytes; /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
                        peers together (shared memory) or to one (wires); 0: no limit. Must hold
                        4 * size elements, but at least 12 */
@@ -115,6 +135,17 @@ void ddl__plan_destroy(ddl__plan *plan);
 /* The same by another algorithm than the chosen one, by its name, to compare them (`ddl plan`).
  * NULL also when it cannot do what is asked for. */
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
+
+const char *ddl__algorithm_name(ddl__algorithm by);
+ddl__algorithm ddl__algorithm_named(const char *name); /* BY_CHOICE: there is none of that name */
+
+/* The algorithms that are worth a comparison for a request, the chosen one first, with what each is
+ * predicted to take. All members of a comm get the same list. Returns their number. */
+typedef struct ddl__candidate {
+    ddl__algorithm by;
+    double seconds;
+} ddl__candidate;
+int ddl__plan_candidates(const ddl__request *request, ddl__candidate found[DDL__ALGORITHMS]);
 
 /* Length in elements of segment `k` of `step`; 0 outside. */
 static inline int64_t ddl__segment_length(const ddl__step *step, int64_t k)

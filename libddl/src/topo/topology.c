@@ -1,6 +1,5 @@
 #include "topo/topology.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +103,7 @@ static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *ai
                     rack[host] = racks;
                     aisle[host] = aisles - 1;
                 }
-        if (!*at)
+        if (!*at || *at == '@')
             break;
         if (*at != ',' && *at != ';')
             return -1;
@@ -115,11 +114,51 @@ static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *ai
     return host;
 }
 
+/* A positive number with a fraction, as "0.5", whatever the locale; 0 when there is none. */
+static double quantity(const char **at)
+{
+    double value = 0, unit = 1;
+    for (int digits = 0; **at >= '0' && **at <= '9' && digits < 9; digits++)
+        value = value * 10 + (*(*at)++ - '0');
+    *at += **at == '.';
+    for (; (*at)[-1] != ':' && **at >= '0' && **at <= '9' && unit > 1e-9; unit /= 10)
+        value += (*(*at)++ - '0') * unit / 10;
+    return value;
+}
+
+/* The wires behind the "@" of a description, if it has any. */
+static bool read_wires(ddl__topology *t, const char *text)
+{
+    const char *at = strchr(text, '@');
+    for (int level = 0; at && level < DDL__GROUPINGS; level++) {
+        at++;
+        double us = quantity(&at);
+        if (*at++ != ':')
+            return false;
+        double gbits = quantity(&at);
+        t->wires[level] = (ddl__wire){us * 1e-6, gbits * 1e9 / 8};
+        if (us <= 0 || gbits <= 0)
+            return false;
+        if (!*at)
+            return true;
+        if (*at != ',')
+            return false;
+    }
+    return !at;
+}
+
 static ddl_status group_hosts(ddl__topology *t, const char *description, bool is_part)
 {
     int hosts = t->groups[DDL__HOSTS];
     t->groups[DDL__RACKS] = t->groups[DDL__AISLES] = 1;
     if (!description || !*description)
+        return DDL_OK;
+    if (!read_wires(t, description))
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_TOPOLOGY=\"%s\": after @ there is no list of up to 3 wires, such as "
+                         "\"30:10\" for 30 us and 10 Gbit/s",
+                         description);
+    if (*description == '@')
         return DDL_OK;
     int *racks = calloc(2 * (size_t)hosts, sizeof *racks), *aisles = racks + hosts;
     if (!racks)
@@ -181,6 +220,22 @@ ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__top
     }
     *topology = t;
     return DDL_OK;
+}
+
+void ddl__topology_place(ddl__topology *t, const ddl__place *places)
+{
+    t->machines = 0;
+    t->crowding = 0;
+    for (int r = 0; r < t->size; r++) {
+        int before = 0, ranks = 0;
+        for (int q = 0; q < t->size; q++) {
+            ranks += places[q].machine == places[r].machine;
+            before += q < r && places[q].machine == places[r].machine;
+        }
+        double crowding = places[r].cores ? (double)ranks / (double)places[r].cores : 1;
+        t->machines += before == 0;
+        t->crowding = crowding > t->crowding ? crowding : t->crowding;
+    }
 }
 
 void ddl__topology_destroy(ddl__topology *topology)

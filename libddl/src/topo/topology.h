@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -22,29 +23,49 @@ enum {
     DDL__DIMENSIONS
 };
 
+/* What joins the groups of a level: 0 where it is not known. */
+typedef struct ddl__wire {
+    double latency, bandwidth; /* seconds; bytes per second, each way */
+} ddl__wire;
+
 typedef struct ddl__topology {
     int size;
-    int groups[DDL__GROUPINGS]; /* how many hosts, racks, aisles */
-    bool declared;              /* by a mode string; else hosts are proven to share memory */
-    int group[];                /* [grouping * size + rank], numbered by their first ranks */
+    int groups[DDL__GROUPINGS];      /* how many hosts, racks, aisles */
+    bool declared;                   /* by a mode string; else hosts are proven to share memory */
+    ddl__wire wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
+    int machines;                    /* that the ranks run on; 0: not known */
+    double crowding;                 /* ranks for each core of the fullest machine; 0: not known */
+    int group[];                     /* [grouping * size + rank], numbered by their first ranks */
 } ddl__topology;
 
 /* Hosts from proof: shared[i * size + j] is not 0 when rank i has opened memory of rank j. Where
  * sharing is not mutual between all of those that are joined by it, each of them is a host of its
  * own. Racks and aisles from a description, as of $DDL_TOPOLOGY; NULL or "": one of each.
  *
- *   description = aisle { ";" aisle }     in the order of their first ranks
+ *   description = [ aisle { ";" aisle } ] [ "@" wires ]      in the order of their first ranks
  *   aisle       = racks { "," racks }
  *   racks       = hosts [ "x" number ]    so many hosts in a rack, so many such racks
+ *   wires       = wire [ "," wire [ "," wire ] ]              of hosts, of racks, of aisles
+ *   wire        = number ":" number       latency in us, bandwidth in Gbit/s
  *
- * "2,2" is two racks of two hosts; "4x8;4x8" two aisles of eight racks of four hosts. DDL_EINVAL
- * naming the description when it is none or is not of as many hosts. When the ranks are part of
- * what is described, which part is not known: then more hosts count as no description. */
+ * "2,2" is two racks of two hosts; "4x8;4x8" two aisles of eight racks of four hosts; "@30:10" says
+ * that hosts are joined by 10 Gbit/s with 30 us. DDL_EINVAL naming the description when it is none
+ * or is not of as many hosts. When the ranks are part of what is described, which part is not
+ * known: then more hosts count as no description. */
 ddl_status ddl__topology_create(const unsigned char *shared, int size, const char *description,
                                 bool is_part, ddl__topology **topology);
 
 /* X x Y x Z x W ranks in the order of their numbers. */
 ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__topology **topology);
+
+/* Where a rank runs: equal machines are one. */
+typedef struct ddl__place {
+    uint64_t machine;
+    uint64_t cores; /* of the machine */
+} ddl__place;
+
+/* Add what the ranks' places tell, places[rank]. */
+void ddl__topology_place(ddl__topology *topology, const ddl__place *places);
 
 void ddl__topology_destroy(ddl__topology *topology);
 

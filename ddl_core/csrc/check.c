@@ -1,0 +1,235 @@
+/* Executes the plans of all ranks on numbers that tell them apart: whether every element's result
+ * contains every rank's contribution exactly once, and nobody waits for ever on links of
+ * DDL__LINK_SPANS spans. Adding is that of integers, so in any order; a finished reduction is
+ * marked by one more summand. For property tests; libddl/tests has checkers that know the order. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "machine.h"
+
+typedef struct span {
+    int64_t count;
+    uint64_t values[];
+} span;
+
+typedef struct queue {
+    span *spans[DDL__LINK_SPANS];
+    unsigned first, n;
+} queue;
+
+typedef struct actor {
+    ddl__plan *plan;
+    uint64_t *buffer;
+    int64_t wave;
+    uint32_t step;
+} actor;
+
+typedef struct stage {
+    ddl__request request;
+    int64_t length; /* of a rank's buffer */
+    actor *actors;
+    queue *queues; /* [size * from + to] */
+    const char *error;
+} stage;
+
+static const uint64_t finished = 0x9e3779b97f4a7c15u;
+
+static uint64_t input(int rank, int64_t i)
+{
+    uint64_t x = ((uint64_t)rank << 40) + (uint64_t)i + 1;
+    x = (x ^ (x >> 31)) * 0x7fb5d329728ea185u;
+    return (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
+}
+
+static queue *queue_of(const stage *s, uint32_t from, uint32_t to)
+{
+    return &s->queues[from * (uint32_t)s->request.size + to];
+}
+
+static bool fail(stage *s, const char *error)
+{
+    if (!s->error)
+        s->error = error;
+    return false;
+}
+
+static bool can_run(stage *s, uint32_t r, const ddl__step *step)
+{
+    const uint32_t *ranks = s->actors[r].plan->ranks;
+    for (uint32_t i = 0; i < step->operands; i++)
+        if (ranks[step->operand + i] != r && !queue_of(s, ranks[step->operand + i], r)->n)
+            return false;
+    for (uint32_t i = 0; i < step->targets; i++)
+        if (queue_of(s, r, ranks[step->target + i])->n == DDL__LINK_SPANS)
+            return false;
+    return true;
+}
+
+static void send(stage *s, uint32_t r, uint32_t to, const uint64_t *values, int64_t count)
+{
+    queue *q = queue_of(s, r, to);
+    span *sent = malloc(sizeof *sent + (size_t)count * sizeof *values);
+    if (to == r || !sent) {
+        free(sent);
+        fail(s, to == r ? "a rank sends to itself" : "out of memory");
+        return;
+    }
+    sent->count = count;
+    memcpy(sent->values, values, (size_t)count * sizeof *values);
+    q->spans[(q->first + q->n++) % DDL__LINK_SPANS] = sent;
+}
+
+static void add(stage *s, uint32_t r, uint32_t operand, const uint64_t *own, uint64_t *sum,
+                int64_t count)
+{
+    span *came = NULL;
+    if (operand != r) {
+        queue *q = queue_of(s, operand, r);
+        came = q->spans[q->first];
+        q->first = (q->first + 1) % DDL__LINK_SPANS;
+        q->n--;
+        if (came->count != count)
+            fail(s, "a span has another length");
+    }
+    for (int64_t i = 0; i < count && !s->error; i++)
+        sum[i] += came ? came->values[i] : own[i];
+    free(came);
+}
+
+/* One segment of a step; false when it has to wait or is wrong. */
+static bool run_step(stage *s, uint32_t r, const ddl__step *step, int64_t k, int64_t count)
+{
+    const actor *me = &s->actors[r];
+    int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
+    bool reads = step->kind != DDL__TAKE;
+    bool writes = step->kind == DDL__REDUCE ? step->keep : step->kind != DDL__PUBLISH;
+    if ((reads && (src < 0 || src + count > s->length)) ||
+        (writes && (dst < 0 || dst + count > s->length)))
+        return fail(s, "a step lies outside of the buffer");
+    if (!can_run(s, r, step))
+        return false;
+    uint64_t *result = calloc((size_t)count, sizeof *result);
+    if (!result)
+        return fail(s, "out of memory");
+    for (uint32_t i = 0; i < step->operands && !s->error; i++)
+        add(s, r, me->plan->ranks[step->operand + i], me->buffer + src, result, count);
+    if (!step->operands)
+        memcpy(result, me->buffer + src, (size_t)count * sizeof *result);
+    for (int64_t i = 0; step->kind == DDL__REDUCE && step->finish && i < count; i++)
+        result[i] += finished;
+    if (writes)
+        memcpy(me->buffer + dst, result, (size_t)count * sizeof *result);
+    for (uint32_t i = 0; i < step->targets && !s->error; i++)
+        send(s, r, me->plan->ranks[step->target + i], result, count);
+    free(result);
+    return !s->error;
+}
+
+static bool run_rank(stage *s, uint32_t r)
+{
+    actor *me = &s->actors[r];
+    bool moved = false;
+    for (; me->wave < me->plan->waves; me->wave++, me->step = 0)
+        for (; me->step < me->plan->n_steps; me->step++) {
+            const ddl__step *step = &me->plan->steps[me->step];
+            int64_t k = me->wave - step->skew, count = ddl__segment_length(step, k);
+            if (count && !run_step(s, r, step, k, count))
+                return moved;
+            moved = moved || count;
+        }
+    return moved;
+}
+
+/* What element i of a rank's buffer has to be at the end; false where it may be anything. */
+static bool expected(const stage *s, int rank, int64_t i, uint64_t *value)
+{
+    const ddl__request *q = &s->request;
+    int block = q->count ? (int)(i / q->count) : 0;
+    *value = finished;
+    switch (q->kind) {
+    case DDL__ALLREDUCE:
+    case DDL__REDUCE_TO_ROOT:
+    case DDL__REDUCE_SCATTER:
+        for (int r = 0; r < q->size; r++)
+            *value += input(r, i);
+        return q->kind == DDL__ALLREDUCE ||
+               (q->kind == DDL__REDUCE_TO_ROOT ? rank == q->root : rank == block);
+    case DDL__ALLGATHER: *value = input(block, i); return true;
+    case DDL__BROADCAST: *value = input(q->root, i); return true;
+    case DDL__ALLTOALL: *value = input(block, rank * q->count + i % q->count); return true;
+    case DDL__BARRIER:
+    case DDL__GATHER:
+    case DDL__SCATTER:
+    case DDL__SEND:
+    case DDL__RECV: break;
+    }
+    return false;
+}
+
+static void verify(stage *s)
+{
+    for (int r = 0; r < s->request.size && !s->error; r++) {
+        const actor *me = &s->actors[r];
+        uint64_t value;
+        if (me->wave < me->plan->waves)
+            fail(s, "the plans do not end");
+        for (int64_t i = 0; i < s->length && !s->error; i++)
+            if (expected(s, r, i, &value) && me->buffer[i] != value)
+                fail(s, "an element does not have every contribution once");
+    }
+    for (int i = 0; i < s->request.size * s->request.size && !s->error; i++)
+        if (s->queues[i].n)
+            fail(s, "a span is never taken");
+}
+
+static bool enter(stage *s, int r, const char *algorithm)
+{
+    actor *me = &s->actors[r];
+    s->request.rank = r;
+    me->plan =
+        algorithm ? ddl__plan_create_as(&s->request, algorithm) : ddl__plan_create(&s->request);
+    me->buffer = malloc((size_t)(s->length + 1) * sizeof *me->buffer);
+    if (!me->plan || !me->buffer)
+        return fail(s, algorithm ? "that plan cannot do it" : "out of memory");
+    for (int64_t i = 0; i < s->length; i++)
+        me->buffer[i] = input(r, i);
+    return true;
+}
+
+const char *ddl_check(const ddl_machine *machine, const ddl_question *question, int64_t segment)
+{
+    size_t size = (size_t)machine->size;
+    ddl__topology *topology = ddl_topology_of(machine);
+    stage s = {.actors = calloc(size, sizeof *s.actors),
+               .queues = calloc(size * size, sizeof *s.queues)};
+    if (!topology || !s.actors || !s.queues)
+        fail(&s, "out of memory");
+    if (!s.error) {
+        s.request = ddl_request_of(machine, question, topology);
+        s.request.segment_bytes = segment;
+        bool blocks = s.request.kind == DDL__REDUCE_SCATTER || s.request.kind == DDL__ALLGATHER ||
+                      s.request.kind == DDL__ALLTOALL;
+        s.length = s.request.count * (blocks ? s.request.size : 1);
+    }
+    for (int r = 0; r < machine->size && !s.error; r++)
+        enter(&s, r, question->algorithm);
+    for (bool moved = !s.error; moved && !s.error;) {
+        moved = false;
+        for (int r = 0; r < machine->size && !s.error; r++)
+            moved = run_rank(&s, (uint32_t)r) || moved;
+    }
+    if (!s.error)
+        verify(&s);
+    for (size_t r = 0; s.actors && r < size; r++) {
+        ddl__plan_destroy(s.actors[r].plan);
+        free(s.actors[r].buffer);
+    }
+    for (size_t i = 0; s.queues && i < size * size; i++)
+        for (; s.queues[i].n; s.queues[i].n--)
+            free(s.queues[i].spans[s.queues[i].first++ % DDL__LINK_SPANS]);
+    free(s.actors);
+    free(s.queues);
+    free(topology);
+    return s.error;
+}

@@ -1,0 +1,23 @@
+/* choices.h - which algorithm is to carry out operations of a kind and a size, where this was not
+ * left to the costs: found by exploring, or read from a file. */
+#ifndef DDL_ENGINE_CHOICES_H
+#define DDL_ENGINE_CHOICES_H
+
+#include "plan/plan.h"
+
+/* A size class holds the sizes from a power of two bytes up to the next one. */
+enum { DDL__CLASSES = 48, DDL__CHOICE_KINDS = DDL__REDUCE_TO_ROOT + 1 };
+
+typedef struct ddl__choices {
+    uint8_t by[DDL__CHOICE_KINDS][DDL__CLASSES]; /* ddl__algorithm */
+} ddl__choices;
+
+static inline int ddl__class_of(int64_t bytes)
+{
+    int class = 0;
+    while (class + 1 < DDL__CLASSES && bytes >> (class + 1))
+        class ++;
+    return class;
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* How long each algorithm is predicted to take. Two times, of which the longer one counts: that of
+ * the longest chain of messages, in which each waits for one before it, and that of the cores,
+ * which have to send and receive them all: where ranks share a core, it does the work of several.
+ *
+ * For a choice between algorithms, not for a clock. A pure function of what all members of a comm
+ * know equally; only + - * / and comparisons of doubles, hence with the same result on all. */
+#include "plan/costs.h"
+
+#include <stdlib.h>
+
+#include "plan/builder.h"
+#include "plan/levels.h"
+
+typedef struct model {
+    const ddl__request *request;
+    double n;       /* bytes: of the buffer, or of all blocks together */
+    double p, each; /* ranks; those of the largest host */
+    int hosts;
+    ddl__wire net; /* the slowest that joins any two */
+    /* Of the chain, in seconds: its messages; what goes on at once, long messages being pipelined:
+       its bytes over wires and the passes over memory. */
+    double path, wires, memory;
+    double work, hops; /* seconds of each rank on average; messages in the chain */
+} model;
+
+/* ------------------------------------------------------------------------------------ the machine
+ */
+
+/* Of the innermost levels those described; of an outer one without a description, the next inner
+ * one's. */
+static ddl__wire slowest_wire(const ddl__topology *t)
+{
+    bool near = t && t->machines == 1;
+    ddl__wire wire = {near ? DDL__NEAR_LATENCY : DDL__FAR_LATENCY,
+                      near ? DDL__NEAR_BANDWIDTH : DDL__FAR_BANDWIDTH};
+    if (t && t->wires[DDL__HOSTS].bandwidth > 0)
+        wire = t->wires[DDL__HOSTS];
+    for (int l = DDL__RACKS; t && l < DDL__GROUPINGS; l++) {
+        const ddl__wire *outer = &t->wires[l];
+        if (t->groups[l] < 2 || outer->bandwidth <= 0)
+            continue;
+        if (outer->latency > wire.latency)
+            wire.latency = outer->latency;
+        if (outer->bandwidth < wire.bandwidth)
+            wire.bandwidth = outer->bandwidth;
+    }
+    return wire;
+}
+
+static int64_t sum(const ddl__share *blocks, int n)
+{
+    int64_t all = 0;
+    for (int i = 0; i < n; i++)
+        all += blocks[i].count;
+    return all;
+}
+
+/* Of uneven blocks, only of those kinds whose counts all ranks know. */
+static double bytes_of(const ddl__request *request)
+{
+    double element = (double)request->element;
+    bool gathers = request->kind == DDL__ALLGATHER;
+    if (!gathers && request->kind != DDL__REDUCE_SCATTER)
+        return element * (double)request->count;
+    const ddl__share *blocks = gathers ? request->received : request->sent;
+    return request->sent ? element * (double)sum(blocks, request->size)
+                         : element * (double)request->count * request->size;
+}
+
+/* The most ranks that any host has; or of those of which the next is on another host. Out of
+ * memory: as if there were one. */
+static int most_on_a_host(const ddl__topology *t, bool only_crossing)
+{
+    int most = 1, *ranks = calloc((size_t)t->groups[DDL__HOSTS], sizeof *ranks);
+    for (int r = 0; ranks && r < t->size; r++) {
+        int host = ddl__topology_group(t, DDL__HOSTS, r);
+        if (only_crossing && ddl__topology_group(t, DDL__HOSTS, (r + 1) % t->size) == host)
+            continue;
+        ranks[host]++;
+        most = ranks[host] > most ? ranks[host] : most;
+    }
+    free(ranks);
+    return most;
+}
+
+static model model_of(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    model m = {.request = request,
+               .n = bytes_of(request),
+               .p = request->size,
+               .each = t                     ? most_on_a_host(t, false)
+                       : request->all_shared ? request->size
+                                             : 1,
+               .hosts = t                     ? t->groups[DDL__HOSTS]
+                        : request->all_shared ? 1
+                                              : request->size,
+               .net = slowest_wire(t)};
+    return m;
+}
+
+static double doublings(int n)
+{
+    int d = 0;
+    while (1 << d < n)
+        d++;
+    return d;
+}
+
+static double pieces_of(double bytes)
+{
+    double whole = (double)(int64_t)(bytes / DDL__SEGMENT_WIRES);
+    return whole + (whole * DDL__SEGMENT_WIRES < bytes || bytes <= 0);
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* ------------------------------------------------------------------------------------- the parts
+ */
+
+/* `hops` messages in a chain, over wires; `wire` bytes on the busiest of them; the longest of the
+ * chain's ranks sends `messages` in all, of `bytes`. */
+static void chain_of(model *m, double hops, double messages, double bytes, double wire)
+{
+    m->hops += hops;
+    m->path += hops * m->net.latency + messages * DDL__WIRE_MESSAGE;
+    m->wires += larger(wire / m->net.bandwidth, bytes * DDL__WIRE_BYTE);
+}
+
+/* What a rank sends and receives over wires, on average. */
+static void work_of(model *m, double messages, double bytes)
+{
+    m->work += messages * DDL__WIRE_MESSAGE + bytes * DDL__WIRE_BYTE;
+}
+
+/* A hop in shared memory: so many messages, passes over so many bytes. */
+static void in_memory(model *m, double messages, double passes)
+{
+    m->path += DDL__SHARED_LATENCY + messages * DDL__SHARED_MESSAGE;
+    m->memory += passes * DDL__MEMORY_BYTE;
+    m->work += messages * DDL__SHARED_MESSAGE + passes * DDL__MEMORY_BYTE;
+}
+
+/* Passes of every rank over its own memory. */
+static void passes_over(model *m, double bytes)
+{
+    m->path += bytes * DDL__MEMORY_BYTE;
+    m->work += bytes * DDL__MEMORY_BYTE;
+}
+
+/* Within the hosts, there and back: the leader reads all others, and they it. */
+static void with_leaders(model *m, double ways)
+{
+    for (double way = 0; m->each > 1 && way < ways; way++)
+        in_memory(m, m->each - 1, 2 * m->n);
+}
+
+/* -------------------------------------------------------------------------------- the algorithms
+ */
+
+/* Everybody's `n` bytes go to everybody else, or to the root alone. */
+static void straight(model *m, double n, bool to_one)
+{
+    double away = m->p - m->each, local = m->each - 1, pieces = pieces_of(n);
+    double part = to_one ? 1 / m->p : 1;
+    if (local > 0)
+        in_memory(m, local * pieces * part, m->p * n * part);
+    if (away <= 0)
+        return;
+    double wire = away * n * (to_one ? 1 : m->each);
+    chain_of(m, 1, away * pieces, away * n, wire * (1 + (away - 1) * DDL__WIRE_JAM));
+    work_of(m, away * pieces * part, away * n * part);
+}
+
+static void one_shot(model *m)
+{
+    bool to_one = m->request->kind == DDL__REDUCE_TO_ROOT;
+    straight(m, m->n, to_one);
+    passes_over(m, m->n + (to_one ? 1 : m->p) * m->n); /* a copy of the own; the sum */
+}
+
+static void direct(model *m)
+{
+    ddl__kind kind = m->request->kind;
+    if (kind == DDL__BROADCAST)
+        straight(m, m->n, true);
+    else if (kind == DDL__ALLGATHER || kind == DDL__REDUCE_SCATTER)
+        straight(m, m->n / m->p, false);
+    else
+        for (int way = 0; way < 2; way++)
+            in_memory(m, m->p - 1, 2 * m->n / m->p * (m->p - 1));
+}
+
+/* `c` groups exchange `n` bytes that a rank of each holds, there and back, in `chunks`; `level` is
+ * 0 for the first such exchange. */
+static void exchange(model *m, int c, double n, double chunks, int level)
+{
+    double part = 2 * n * (c - 1) / c, messages = 2 * chunks * (c - 1);
+    chain_of(m, 2, messages, part, part * m->each * (1 + (c - 2) * DDL__WIRE_JAM));
+    if (level) /* what it costs all of them */
+        m->wires += DDL__WIRE_LEVEL * 2 * m->n / m->net.bandwidth;
+    work_of(m, messages, part);
+}
+
+/* Of so many groups, the number that is joined first: levels.c. */
+static int radix(int groups)
+{
+    int c = groups;
+    for (int d = DDL__RADIX; groups > DDL__RADIX && d > 1 && c == groups; d--)
+        if (groups % d == 0)
+            c = d;
+    return c;
+}
+
+static void nested(model *m, bool halves)
+{
+    double left = m->n, chunks = pieces_of(m->n / m->p);
+    if (m->each > 1)
+        for (int way = 0; way < 2; way++)
+            in_memory(m, (m->each - 1) * chunks, 2 * left / m->each * (m->each - 1));
+    left /= m->each;
+    for (int groups = m->hosts, level = 0; groups > 1; level++) {
+        int c = halves ? 2 : radix(groups);
+        exchange(m, c, left, chunks, level);
+        left /= c;
+        groups = (groups + c - 1) / c;
+    }
+}
+
+static void tree(model *m)
+{
+    double ways = m->request->kind == DDL__ALLREDUCE ? 2 : 1, levels = doublings(m->hosts);
+    double pieces = pieces_of(m->n), part = ways * (m->hosts - 1) / m->p;
+    chain_of(m, ways * levels, ways * levels * pieces, ways * levels * m->n, ways * levels * m->n);
+    work_of(m, part * pieces, part * m->n);
+    with_leaders(m, ways);
+}
+
+static void ring(model *m)
+{
+    const ddl__topology *t = m->request->topology;
+    double ways = m->request->kind == DDL__ALLREDUCE ? 2 : 1, steps = ways * (m->p - 1);
+    double share = m->n / m->p, messages = steps * pieces_of(share);
+    double crossing = t ? most_on_a_host(t, true) : 1;
+    if (m->hosts <= 1) {
+        for (double i = 0; i < steps; i++)
+            in_memory(m, 1, 2 * share);
+        return;
+    }
+    chain_of(m, steps, messages, steps * share, steps * share * crossing);
+    work_of(m, messages, steps * share);
+}
+
+static void chain(model *m, int links)
+{
+    double pieces = pieces_of(m->n), piece = m->n / pieces, part = (links - 1) / m->p;
+    chain_of(m, links - 1, links - 2 + pieces, (links - 2 + pieces) * piece,
+             (links - 2 + pieces) * piece);
+    work_of(m, part * pieces, part * m->n);
+}
+
+static void over_hosts(model *m)
+{
+    double block = m->n / m->p, pieces = pieces_of(block), rounds = m->hosts - 1;
+    in_memory(m, m->each * pieces, m->n);
+    chain_of(m, 1, rounds * pieces, rounds * block, rounds * block * m->each);
+    work_of(m, rounds * pieces, rounds * block);
+    in_memory(m, m->each * pieces, m->n);
+}
+
+static void dissemination(model *m)
+{
+    double rounds = doublings((int)m->p);
+    if (m->hosts > 1) {
+        chain_of(m, rounds, rounds, 0, 0);
+        work_of(m, rounds, 0);
+    } else {
+        m->path += rounds * DDL__SHARED_LATENCY;
+    }
+}
+
+static void add_up(model *m, ddl__algorithm by)
+{
+    switch (by) {
+    case DDL__BY_DISSEMINATION: dissemination(m); return;
+    case DDL__BY_PAIRWISE: straight(m, m->n, m->request->kind != DDL__ALLTOALL); return;
+    case DDL__BY_ONE_SHOT: one_shot(m); return;
+    case DDL__BY_DIRECT: direct(m); return;
+    case DDL__BY_NESTED: nested(m, false); return;
+    case DDL__BY_HALVING: nested(m, true); return;
+    case DDL__BY_TREE: tree(m); return;
+    case DDL__BY_RING: ring(m); return;
+    case DDL__BY_HOSTS: over_hosts(m); return;
+    case DDL__BY_LEADERS:
+        chain(m, m->hosts);
+        with_leaders(m, 1);
+        return;
+    case DDL__BY_CHAIN: chain(m, m->request->size); return;
+    case DDL__BY_CHOICE:
+    case DDL__BY_ALONE:
+    case DDL__ALGORITHMS: return;
+    }
+}
+
+double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    double crowding = t && t->crowding > 1 ? t->crowding : 1;
+    model m = model_of(request);
+    add_up(&m, by);
+    return larger(m.path + larger(m.wires, m.memory), crowding * (m.work + m.hops * DDL__SWITCH));
+}

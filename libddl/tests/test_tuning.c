@@ -1,0 +1,269 @@
+/* What DDL_OPTIONS and DDL_PLAN_FILE make of operations: modes, exploring, reports; and what the
+ * log says about it. Each case is a job of processes with an environment of its own. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "check.h"
+#include "ddl/ddl.h"
+#include "processes.h"
+
+enum { RANKS = 4, COUNT = 3000 };
+
+static char folder[] = "/tmp/ddl-tuning-XXXXXX";
+
+static const char *in_folder(const char *name)
+{
+    static char path[2][128];
+    static int turn;
+    turn = !turn;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static const char *content(const char *name)
+{
+    static char text[1 << 16];
+    int fd = open(in_folder(name), O_RDONLY);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    close(fd);
+    return text;
+}
+
+static void write_file(const char *name, const char *text)
+{
+    FILE *file = fopen(in_folder(name), "w");
+    CHECK(file && fputs(text, file) >= 0 && fclose(file) == 0, "%s", name);
+}
+
+/* Values whose sum depends on the order of the additions. */
+static float odd(int rank, int i)
+{
+    return (float)(1 + (rank * 7919 + i * 31) % 10007) / (float)(3 + rank % 5);
+}
+
+/* ((0 + 1) + (2 + 3)) by halves and over 2 x 2; ((0 + 1) + (2 + 3)) by a tree of four too. */
+static void sum_up(ddl_comm *comm, int count)
+{
+    static float sum[COUNT], first[COUNT];
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    for (int i = 0; i < count; i++)
+        sum[i] = odd(rank, i);
+    CHECK(!ddl_allreduce(comm, NULL, sum, count, DDL_F32, DDL_SUM, NULL, NULL), "%s",
+          ddl_last_error());
+    memcpy(first, sum, sizeof sum);
+    CHECK(!ddl_broadcast(comm, first, count, DDL_F32, 1, NULL, NULL), "%s", ddl_last_error());
+    CHECK(!memcmp(first, sum, (size_t)count * sizeof *sum), "rank %d has other bits", rank);
+    for (int i = 0; i < count; i++) {
+        double want = 0;
+        for (int r = 0; r < size; r++)
+            want += (double)odd(r, i);
+        CHECK(sum[i] > 0.99999 * want && sum[i] < 1.00001 * want, "element %d", i);
+    }
+}
+
+typedef struct job {
+    const char *links, *options, *plan_file, *log;
+    int rounds;
+    const char *complaint; /* of ddl_rendezvous, on all ranks; NULL: none */
+    bool dies;             /* rank 1, halfway */
+} job;
+
+static void run_rank(const job *j, int rank, const char *url)
+{
+    ddl_endpoint *endpoint;
+    ddl_comm *comm = NULL;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    setenv("DDL_LINKS", j->links, 1);
+    setenv("DDL_OPTIONS", j->options, 1);
+    setenv("DDL_LOG", j->log, 1);
+    if (j->plan_file)
+        setenv("DDL_PLAN_FILE", in_folder(j->plan_file), 1);
+    if (rank == 0)
+        CHECK(freopen(in_folder("log"), "w", stderr), "no log");
+    CHECK(!ddl_endpoint_create(NULL, &endpoint), "%s", ddl_last_error());
+    ddl_status status = ddl_rendezvous(endpoint, url, rank, RANKS, &config, &comm);
+    if (j->complaint) {
+        CHECK(status && (rank || strstr(ddl_last_error(), j->complaint)), "%s", ddl_last_error());
+        _exit(0);
+    }
+    CHECK(!status, "%s", ddl_last_error());
+    for (int i = 0; i < j->rounds; i++) {
+        if (j->dies && rank == 1 && 2 * i > j->rounds)
+            _exit(0);
+        int32_t one = 1;
+        status = j->dies ? ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL) : 0;
+        if (status) {
+            CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+            break;
+        }
+        if (j->dies)
+            continue;
+        sum_up(comm, COUNT);
+        sum_up(comm, 5);
+        CHECK(!ddl_barrier(comm, NULL, NULL), "%s", ddl_last_error());
+    }
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    _exit(0);
+}
+
+/* What rank 0 has logged. */
+static const char *run(job j)
+{
+    char url[64];
+    pid_t pids[RANKS];
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    fflush(NULL);
+    for (int rank = 0; rank < RANKS; rank++) {
+        pids[rank] = fork();
+        CHECK(pids[rank] >= 0, "fork");
+        if (pids[rank] == 0)
+            run_rank(&j, rank, url);
+    }
+    bool good = true;
+    for (int rank = 0; rank < RANKS; rank++) {
+        int status;
+        good = waitpid(pids[rank], &status, 0) == pids[rank] && status == 0 && good;
+    }
+    CHECK(good, "%s with %s: %s", j.options, j.links, content("log"));
+    return content("log");
+}
+
+static int times(const char *text, const char *what)
+{
+    int n = 0;
+    for (; (text = strstr(text, what)); text += strlen(what))
+        n++;
+    return n;
+}
+
+static void expect(const char *log, const char *what, int n)
+{
+    CHECK(times(log, what) == n, "\"%s\" is there %d times, not %d: %s", what, times(log, what), n,
+          log);
+}
+
+/* ---------------------------------------------------------------------------------------- tests */
+
+static void test_modes(void)
+{
+    static const struct {
+        const char *mode, *by;
+        const char *links;
+    } cases[] = {{"r:4", "ring, asked for", "tcp"},      {"r:4", "ring, asked for", "shm"},
+                 {"t:4", "tree, asked for", "tcp"},      {"h:1x4", "halving, asked for", "tcp"},
+                 {"h:2x2", "halving, asked for", "tcp"}, {"d:2x2", "nested, chosen", "tcp"},
+                 {"d:2x2", "nested, chosen", "shm"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char options[32];
+        snprintf(options, sizeof options, "-mode %s", cases[i].mode);
+        const char *log = run((job){cases[i].links, options, NULL, "plan", 2, NULL, false});
+        CHECK(strstr(log, cases[i].by), "%s: %s", options, log);
+    }
+}
+
+/* The choice is explained once for each size class and kind, by rank 0, with what else there was.
+ */
+static void test_explanation(void)
+{
+    const char *log = run((job){"tcp", "", NULL, "plan", 3, NULL, false});
+    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ", 1);
+    expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: ", 1);
+    expect(log, "broadcast of 12000 bytes in a comm of 4 ranks: ", 1);
+    const char *line = strstr(log, "all-reduce of 12000 bytes");
+    static const char *const names[] = {"one-shot", "nested", "halving", "tree", "ring"};
+    for (int i = 0; i < 5; i++)
+        CHECK(strstr(line, names[i]), "%s is not there: %s", names[i], log);
+    expect(run((job){"tcp", "", NULL, "info", 1, NULL, false}), "predicted", 0);
+    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "plan for kind", 0);
+    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "predicted", 6);
+    CHECK(strstr(run((job){"tcp", "-dbg_level 2", NULL, "warn", 1, NULL, false}), "plan for kind"),
+          "no more detail");
+}
+
+/* Candidates take turns; then one is chosen, and kept; a second job does as the first one chose. */
+static void test_exploring(void)
+{
+    const char *log = run((job){"tcp", "-mode p:1x4", "plans", "warn", 40, NULL, false});
+    expect(log, "explored all-reduce of 8192 bytes and more in a comm of 4 ranks: ", 1);
+    expect(log, "explored all-reduce of 16 bytes and more in a comm of 4 ranks: ", 1);
+    expect(log, "explored broadcast of 8192 bytes and more in a comm of 4 ranks: ", 1);
+    const char *kept = content("plans");
+    expect(kept, "4 all-reduce 8192 ", 1);
+    expect(kept, "4 broadcast 16 ", 1);
+    log = run((job){"tcp", "-mode p:1x4", "plans", "warn", 40, NULL, false});
+    expect(log, "explored", 0);
+}
+
+/* Whatever the file says is done, and what it says about other comms stays. */
+static void test_plan_file(void)
+{
+    write_file("given", "# by hand\n4 all-reduce 8192 ring\n4 all-reduce 16 tree\n"
+                        "2 broadcast 16 chain\n4 broadcast 16 hosts\n");
+    const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, false});
+    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, asked for", 1);
+    expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, asked for", 1);
+    expect(log, "hosts, asked for", 0); /* which cannot do it */
+    write_file("given", "2 broadcast 16 chain\n");
+    run((job){"tcp", "-mode p:4", "given", "warn", 40, NULL, false});
+    expect(content("given"), "2 broadcast 16 chain\n", 1);
+    expect(content("given"), "4 all-reduce 8192 ", 1);
+    static const char *const wrong[] = {"4 all-reduce 8192\n",        "4 all-reduce 8192 hope\n",
+                                        "4 hope 8192 ring\n",         "x all-reduce 8192 ring\n",
+                                        "4 all-reduce 0 ring\n",      "4 all-reduce 8192 ring 7\n",
+                                        "4 barrier 1 ring and more\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "# right\n%s", wrong[i]);
+        write_file("wrong", text);
+        run((job){"tcp", "", "wrong", "off", 0, "wrong\", line 2: \"", false});
+    }
+    CHECK(!mkdir(in_folder("dir"), 0700), "mkdir");
+    log = run((job){"tcp", "-mode p:4", "dir", "warn", 40, NULL, false});
+    CHECK(strstr(log, "DDL_PLAN_FILE=\"") && strstr(log, "explored"), "%s", log);
+}
+
+static void test_reports(void)
+{
+    const char *log = run((job){"tcp", "-dump_iter 10", NULL, "warn", 5, NULL, false});
+    expect(log, "10 operations, each on average: ", 2); /* 25, the last five not reported */
+    expect(log, "between hosts", 2);
+    expect(log, "slowest: rank ", 2);
+    log = run((job){"shm", "-mode p:4 -dump_iter 10", NULL, "warn", 5, NULL, false});
+    expect(log, "within hosts", 2);
+    log = run((job){"tcp", "-rebind_iter 5 -dev_sync 1", NULL, "warn", 1, NULL, false});
+    expect(log, "-rebind_iter is ignored: ", 1);
+    expect(log, "-dev_sync is ignored: ", 1);
+}
+
+/* A rank that goes while others explore and report is found as ever. */
+static void test_death(void)
+{
+    run((job){"tcp", "-mode p:4 -dump_iter 3", NULL, "off", 31, NULL, true});
+    run((job){"shm", "-mode p:4 -dump_iter 1", NULL, "off", 31, NULL, true});
+}
+
+static void clean(void)
+{
+    static const char *const names[] = {"log", "plans", "given", "wrong"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unlink(in_folder(names[i]));
+    rmdir(in_folder("dir"));
+    rmdir(folder);
+}
+
+int main(void)
+{
+    CHECK(mkdtemp(folder), "no folder");
+    test_modes();
+    test_explanation();
+    test_exploring();
+    test_plan_file();
+    test_reports();
+    test_death();
+    clean();
+    return 0;
+}

@@ -1,0 +1,88 @@
+"""Plans of all ranks of random machines: every element gets every contribution once, nobody waits
+for ever, and wires carry the bytes that docs/algorithms.md has."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddl_core.tools.cluster import Cluster, Cores, Level
+from ddl_core.tools.simulation import OPERATIONS, SimulationError, check, simulate
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+SHARED = Level("host", 8e9, 1e-6)
+WIRE = Level("wire", 1e8, 1e-5)
+settings = hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+
+
+def machine(hosts: list[int], fanout: list[int]) -> Cluster:
+    """Ranks on each host, numbered host by host; hosts in a rack, racks in an aisle, aisles."""
+    wires = (WIRE,) * len(fanout)
+    return Cluster("", tuple(hosts), tuple(fanout), 8e9, SHARED, wires, Cores(), ())
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Cluster:
+    """Up to 40 ranks on equal or unequal hosts, in one level of wires, two or three."""
+    fanout = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    number = 1
+    for n in fanout:
+        number *= n
+    if draw(st.booleans()):
+        hosts = [draw(st.integers(1, 4))] * number
+    else:
+        hosts = draw(st.lists(st.integers(1, 5), min_size=number, max_size=number))
+    hypothesis.assume(2 <= sum(hosts) <= 40)
+    return machine(hosts, fanout)
+
+
+NESTED = ["nested", "halving", "tree"]
+cases = [(operation, plan) for operation, (_, plans) in OPERATIONS.items() for plan in plans]
+
+
+@settings
+@hypothesis.given(
+    machines(),
+    st.sampled_from(cases),
+    st.integers(0, 3000),
+    st.sampled_from([0, 64, 256, 1000, 4096]),
+)
+def test_every_plan_is_right(
+    cluster: Cluster, case: tuple[str, str], count: int, segment: int
+) -> None:
+    operation, plan = case
+    problem = check(cluster, operation, count, plan, segment)
+    assert problem in (None, "that plan cannot do it")
+
+
+@settings
+@hypothesis.given(machines(), st.sampled_from(list(OPERATIONS)), st.integers(0, 20_000))
+def test_the_chosen_plan_is_right(cluster: Cluster, operation: str, count: int) -> None:
+    blocks = cluster.size if operation in ("allgather", "reduce_scatter", "alltoall") else 1
+    assert check(cluster, operation, count // blocks) is None
+
+
+@settings
+@hypothesis.given(
+    machines(), st.sampled_from(["nested", "halving", "tree"]), st.integers(1, 50_000)
+)
+def test_bytes_on_wires(cluster: Cluster, plan: str, count: int) -> None:
+    """Nothing can reduce and spread N over h hosts with less than 2 N (h - 1) on their wires."""
+    hosts = len(cluster.hosts)
+    hypothesis.assume(hosts > 1)
+    found = simulate(cluster, "allreduce", 4 * count, plan)
+    assert sum(found.sent[1:]) == 2 * 4 * count * (hosts - 1)
+
+
+@settings
+@hypothesis.given(machines(), st.integers(1, 1 << 22))
+def test_the_choice_is_among_the_best_by_cost(cluster: Cluster, nbytes: int) -> None:
+    hypothesis.assume(len(cluster.hosts) > 1)
+    chosen = simulate(cluster, "allreduce", nbytes)
+    for plan in OPERATIONS["allreduce"][1]:
+        try:
+            other = simulate(cluster, "allreduce", nbytes, plan)
+        except SimulationError:
+            continue
+        assert chosen.estimated <= other.estimated
