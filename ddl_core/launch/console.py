@@ -8,20 +8,31 @@ import re
 import shutil
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from ddl_core.launch.lines import Lines
 
 # Where there is no terminal to draw it on, a progress bar becomes a line this often.
 _SECONDS_BETWEEN_STATES = 10.0
+_COLOURS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, for the hosts
 _CLEAR = b"\r\x1b[K"
 
 
 class Stream:
     """One rank's stdout or stderr on its way to `sink`."""
 
-    def __init__(self, console: Console, rank: int, prefix: bytes, sink: BinaryIO) -> None:
+    def __init__(
+        self,
+        console: Console,
+        rank: int,
+        prefix: bytes,
+        sink: BinaryIO,
+        last: deque[bytes] | None = None,
+    ) -> None:
         self.rank = rank
+        self.last = last
         self.prefix = prefix
         self.sink = sink
         self.lines = Lines()
@@ -37,6 +48,8 @@ class Stream:
         self._pass_on(self.lines.end())
 
     def _pass_on(self, lines: list[bytes]) -> None:
+        if self.last is not None:
+            self.last.extend(lines)
         now = time.monotonic()
         if lines:
             self._shown = now
@@ -58,9 +71,20 @@ class Console:
         self._live: dict[Stream, bytes] = {}
         self._drawn: Stream | None = None
 
-    def stream(self, rank: int, prefix: str, sink: BinaryIO) -> Stream:
-        """A stream of `rank` whose lines go to `sink`, one of ours, each after `prefix`."""
-        return Stream(self, rank, prefix.encode(), sink)
+    def stream(
+        self,
+        rank: int,
+        prefix: str,
+        sink: BinaryIO,
+        host: int | None = None,
+        last: deque[bytes] | None = None,
+    ) -> Stream:
+        """A stream of `rank` whose lines go to `sink`, one of ours, each after `prefix`, in the
+        colour of host number `host` on a terminal; `last` takes the lines as well."""
+        mark = prefix.encode()
+        if host is not None and self.draws_on(sink) and mark and "NO_COLOR" not in os.environ:
+            mark = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[host % len(_COLOURS)], mark)
+        return Stream(self, rank, mark, sink, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
         """Whether a line can be drawn over there."""
@@ -71,6 +95,13 @@ class Console:
         with contextlib.suppress(BrokenPipeError):  # nobody listens
             self._erase()
             self._put(self.err, f"ddlrun: {message}\n".encode())
+            self._draw()
+
+    def show(self, lines: Sequence[bytes]) -> None:
+        """Lines that belong to what was said, to stderr."""
+        with contextlib.suppress(BrokenPipeError):
+            self._erase()
+            self._put(self.err, b"".join(line + b"\n" for line in lines))
             self._draw()
 
     def write(self, stream: Stream, lines: list[bytes]) -> None:
