@@ -144,7 +144,7 @@ def _where(
 
 
 def _binding(binding: str, cores: Mapping[int, str], size: int) -> str:
-    return ";".join(cores.get(rank, "") for rank in range(size)) if cores else binding
+    return "/".join(cores.get(rank, "all") for rank in range(size)) if cores else binding
 
 
 def _is_this_machine(host: str) -> bool:

@@ -37,6 +37,7 @@ from ddl_core.launch.launchers import Launcher, start
 from ddl_core.launch.supervisor import CHUNK, Failure, Output, Supervisor, output_files
 
 _SILENCE = 4  # seconds after which a connection counts as lost
+_HEARSAY = 0.3  # seconds in which all that failed at once is heard of
 _LINGER = 2.0  # seconds for the launcher to end after its ranks
 _MOST_QUEUED = 1 << 20  # bytes of rank 0's input on their way
 # What ranks on other hosts get of our environment, beside what -x names.
@@ -131,6 +132,7 @@ class RemoteJob(Supervisor):
         self._files: list[tuple[IO[bytes], IO[bytes]]] = []
         self._failures: list[Failure] = []
         self._give_up_at = time.monotonic() + plan.patience
+        self._report_at: float | None = None  # when the failures so far are to be reported
         self._gone = False  # all ranks have been told to go
         self._open_streams = 0
         self._input: IO[bytes] | None = None
@@ -398,8 +400,16 @@ class RemoteJob(Supervisor):
     def _ended(self) -> list[Failure]:
         if not self._gone and self._running:
             self._check_start()
-        failures, self._failures = self._failures, []
-        return failures
+        if not self._failures or self._first is not None:
+            return []
+        # Word of who was killed may come later than from those who noticed it on other hosts.
+        certain = any(failure.by_signal or failure.lost for failure in self._failures)
+        if self._report_at is None:
+            self._report_at = time.monotonic() + _HEARSAY
+        if not certain and time.monotonic() < self._report_at and self._running:
+            return []
+        self._report_at = None
+        return self._failures
 
     def _check_start(self) -> None:
         """LaunchError when the ranks will not all come."""
@@ -423,11 +433,9 @@ class RemoteJob(Supervisor):
         return bool(self._selector.select(0.1))
 
     def _time_left(self) -> float | None:
-        left = super()._time_left()
-        if self._gone:
-            return left
-        until = max(0.0, self._give_up_at - time.monotonic())
-        return until if left is None else min(left, until)
+        moments = [self._kill_at, self._report_at, None if self._gone else self._give_up_at]
+        given = [moment for moment in moments if moment is not None]
+        return max(0.0, min(given) - time.monotonic()) if given else None
 
     def _send(self, number: int) -> None:
         for rank in self._running:

@@ -7,7 +7,7 @@ The environment has
     DDL_HOST_LIST   the ranks of all hosts, "h1:0,1;h2:2,3"
     DDL_CONTROL     where ddlrun listens, "address,address:port"; without it, PROGRAM is run at once
     DDL_SECRET      the job's secret
-    DDL_BIND        how to bind to cores: numa, core, none; or "0-3;4-7", the cores of each rank
+    DDL_BIND        how to bind to cores: numa, core, none; or "0-3/all", the cores of each rank
 
 and, from the launcher, the rank. ddlrun is told who is here, and tells when all are; then what the
 rank writes goes to it, and signals come from it. When it goes silent, the rank is ended.
@@ -116,7 +116,8 @@ def _cores(place: _Place, nodes: list[list[int]]) -> tuple[list[int], str]:
     if binding in placement.BINDINGS:
         return placement.share(nodes, place.local_rank, place.local_size, binding), ""
     everything = [core for node in nodes for core in node]
-    wanted = placement.parse_cores(binding.split(";")[place.rank]) or everything
+    mine = binding.split("/")[place.rank]
+    wanted = everything if mine == "all" else placement.parse_cores(mine)
     if set(wanted) - set(everything):
         return everything, (
             f"-rankfile gives it cores {placement.format_cores(wanted)}, but only"

@@ -52,9 +52,9 @@ class Failure:
 
 
 def cause(failures: list[Failure]) -> Failure:
-    """Of several ranks that failed at once, the likely first: one that was killed says nothing,
-    while others end by themselves when they notice its loss."""
-    return min(failures, key=lambda f: (not f.by_signal and not f.lost, f.rank))
+    """Of several ranks that failed at once, in the order in which that was noticed, the likely first:
+    one that was killed says nothing, while others end by themselves when they notice its loss."""
+    return min(failures, key=lambda failure: not failure.by_signal and not failure.lost)
 
 
 class Output:
