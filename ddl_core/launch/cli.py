@@ -28,7 +28,7 @@ from ddl_core.launch.hosts import (
 )
 from ddl_core.launch.job import Job, Plan
 from ddl_core.launch.launchers import find_launcher
-from ddl_core.launch.remote_job import RemoteJob, RemotePlan
+from ddl_core.launch.remote_job import RemoteJob, RemotePlan, preview
 
 _PORTS = range(20000, 32000)  # below those that Linux hands out by itself
 _CHECK = ["-m", "ddl_core.launch.check"]
@@ -80,11 +80,10 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         patience=arguments.start_timeout,
         verbose=arguments.verbose,
     )
-    job = RemoteJob(plan, console)
     if arguments.dry_run:
-        print("\n".join(job.preview()))
+        print(preview(plan, _free_ports(2)))
         return 0
-    return job.run()
+    return RemoteJob(plan, console).run()
 
 
 def _refuse_to_be_many(env: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +33,7 @@ from ddl_core.launch.console import Console
 from ddl_core.launch.errors import FAILED, LaunchError
 from ddl_core.launch.hosts import Layout
 from ddl_core.launch.job import has_input
-from ddl_core.launch.launchers import Launcher, start
+from ddl_core.launch.launchers import Launcher, Start, start
 from ddl_core.launch.supervisor import CHUNK, Failure, Output, Supervisor, output_files
 
 _SILENCE = 4  # seconds after which a connection counts as lost
@@ -102,6 +102,39 @@ def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]
     return list(dict.fromkeys([*sorted(usual), *more]))
 
 
+def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
+    """How the launcher starts the ranks of a plan, in `environment`, with its files in `folder`."""
+    names = exported_names(environment, plan.exported)
+    return start(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder)
+
+
+def _wrapped(command: list[str]) -> list[str]:
+    return [sys.executable, "-I", "-S", str(Path(remote_rank.__file__)), "--", *command]
+
+
+def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
+    """A shell script that starts the ranks as ddlrun would, but without looking after them."""
+    folder = Path("ddlrun.d")
+    first = plan.layout.places[0]
+    own = {
+        "DDL_HOST_LIST": plan.layout.text,
+        "DDL_BIND": plan.binding,
+        "DDL_RENDEZVOUS": f"tcp://{first}:{ports[0]}",
+        "MASTER_ADDR": first,
+        "MASTER_PORT": str(ports[1]),
+    }
+    environment = {**plan.environment, **own, "DDL_SECRET": ""}
+    begin = start_of(plan, environment, folder)
+    own = {k: v for k, v in {**environment, **begin.environment}.items() if os.environ.get(k) != v}
+    own.pop("DDL_SECRET")
+    lines = [f"mkdir -p {folder}"]
+    for name, text in begin.files.items():
+        lines += [f"cat >{folder / name} <<'END'", text + "END"]
+    draw = "export DDL_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')"
+    lines += [draw, *(f"export {name}={shlex.quote(own[name])}" for name in sorted(own))]
+    return "\n".join([*lines, shlex.join([*begin.command, *_wrapped(plan.command)])])
+
+
 class _Connection:
     """One rank's, or one that has not said yet which."""
 
@@ -139,38 +172,18 @@ class RemoteJob(Supervisor):
 
     # ---- the launcher ----
 
-    def preview(self) -> list[str]:
-        """What would be run, for people: the files' contents, then the command line."""
-        begin, command, environment = self._command("(the addresses of this host):PORT")
-        lines = []
-        for name, text in begin.files.items():
-            lines += [f"# {self._folder / name}:", *(f"#   {line}" for line in text.splitlines())]
-        lines.append("# DDL_SECRET and the ports are drawn at the start.")
-        set_here = {k: v for k, v in environment.items() if os.environ.get(k) != v}
-        set_here |= {"DDL_SECRET": "..."}
-        assignments = [f"{k}={shlex.quote(v)}" for k, v in sorted(set_here.items())]
-        lines.append(" ".join([*assignments, shlex.join(command)]))
-        self._clean_up()
-        return lines
-
-    def _command(self, control: str) -> tuple[Any, list[str], dict[str, str]]:
+    def _command(self, own: Mapping[str, str]) -> tuple[Start, list[str], dict[str, str]]:
         plan = self._plan
-        own = {
-            "DDL_HOST_LIST": plan.layout.text,
-            "DDL_SECRET": self._secret,
-            "DDL_CONTROL": control,
-            "DDL_BIND": plan.binding,
-        }
-        environment = plan.environment | own
-        names = exported_names(environment, plan.exported)
-        begin = start(plan.launcher, plan.layout, names, plan.rsh, plan.more, self._folder)
-        wrapper = [sys.executable, "-I", "-S", str(Path(remote_rank.__file__)), "--"]
-        return begin, [*begin.command, *wrapper, *plan.command], environment | begin.environment
+        own = {"DDL_HOST_LIST": plan.layout.text, "DDL_BIND": plan.binding, **own}
+        environment = {**plan.environment, **own}
+        begin = start_of(plan, environment, self._folder)
+        return begin, [*begin.command, *_wrapped(plan.command)], environment | begin.environment
 
     def _start(self) -> None:
         addresses = ",".join(_own_addresses(self._plan.layout.hosts))
         control = f"{addresses}:{self._listener.getsockname()[1]}"
-        begin, command, environment = self._command(control)
+        own = {"DDL_CONTROL": control, "DDL_SECRET": self._secret}
+        begin, command, environment = self._command(own)
         for name, text in begin.files.items():
             (self._folder / name).write_text(text)
         if self._plan.verbose:

@@ -52,8 +52,8 @@ class Failure:
 
 
 def cause(failures: list[Failure]) -> Failure:
-    """Of several ranks that failed at once, in the order in which that was noticed, the likely first:
-    one that was killed says nothing, while others end by themselves when they notice its loss."""
+    """Of several ranks that failed at once, in the order of notice, the likely first: one that was
+    killed says nothing, while others end by themselves when they notice its loss."""
     return min(failures, key=lambda failure: not failure.by_signal and not failure.lost)
 
 
