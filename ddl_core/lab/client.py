@@ -94,11 +94,13 @@ class Lab:
             [sys.executable, "-m", "ddl_core.lab.daemon", *arguments],
             stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if keep else None,  # else who reads ours waits for its end
             text=True,
             start_new_session=True,
         )
         assert self._daemon.stdout
-        said = self._daemon.stdout.readline().strip()
+        with self._daemon.stdout as stdout:
+            said = stdout.readline().strip()
         if said != "ready":
             self._daemon.wait()
             raise LabError(said or "the laboratory's daemon could not start")
@@ -161,6 +163,7 @@ class Lab:
             if self._daemon.stdin:
                 self._daemon.stdin.close()
             self._daemon.wait(_LIMIT)
+            self._daemon = None
         deadline = time.monotonic() + _LIMIT
         while self._folder.exists():
             if time.monotonic() > deadline:

@@ -29,11 +29,13 @@ class Stream:
         rank: int,
         prefix: bytes,
         sink: BinaryIO,
+        colour: int | None = None,
         last: deque[bytes] | None = None,
     ) -> None:
         self.rank = rank
+        self.mark = prefix
         self.last = last
-        self.prefix = prefix
+        self.prefix = b"\x1b[%dm%s\x1b[0m" % (colour, prefix) if colour and prefix else prefix
         self.sink = sink
         self.lines = Lines()
         self._console = console
@@ -81,10 +83,10 @@ class Console:
     ) -> Stream:
         """A stream of `rank` whose lines go to `sink`, one of ours, each after `prefix`, in the
         colour of host number `host` on a terminal; `last` takes the lines as well."""
-        mark = prefix.encode()
-        if host is not None and self.draws_on(sink) and mark and "NO_COLOR" not in os.environ:
-            mark = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[host % len(_COLOURS)], mark)
-        return Stream(self, rank, mark, sink, last)
+        colour = None
+        if host is not None and self.draws_on(sink) and "NO_COLOR" not in os.environ:
+            colour = _COLOURS[host % len(_COLOURS)]
+        return Stream(self, rank, prefix.encode(), sink, colour, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
         """Whether a line can be drawn over there."""

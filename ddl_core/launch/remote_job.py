@@ -290,6 +290,10 @@ class RemoteJob(Supervisor):
             "MASTER_ADDR": first,
             "MASTER_PORT": str(torchs),
         }
+        if not self._files and self._console.draws_on(self._console.err):  # for progress bars
+            columns, lines = shutil.get_terminal_size()
+            widest = max(len(output.out.mark) for output in self._outputs)
+            meeting |= {"COLUMNS": str(columns - widest), "LINES": str(lines)}
         self._feed_input()
         for rank, connection in self._ranks.items():
             assert connection.hello is not None
