@@ -24,7 +24,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
+.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix test-digits lint format docs \
   abi-baseline clean
 
 help: ## this text
@@ -64,6 +64,9 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
+
+test-digits: $(VENV)/test.stamp ## the digits example on four hosts of a lab, by every launcher; root, two minutes
+	@$(VENV)/bin/pytest -q tests/lab/digits.py
 
 lint: $(VENV)/test.stamp ## layers, formats, types
 	@$(stages) layers ruff mypy clang-format shellcheck

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
+import ddl_core
 from ddl_core.lab import Lab, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
@@ -338,6 +339,48 @@ def test_host_without_the_program(one: Hosts, lab: Lab) -> None:
         lab.run("h2", ["umount", one.folder])
     assert (process.returncode, process.stdout) == (1, "")
     assert f"rank 1 on h2: there is no file {program}" in process.stderr
+
+
+def test_hosts_with_different_libraries(one: Hosts, lab: Lab) -> None:
+    libraries = sorted(Path(ddl_core.__file__).parent.glob("*.so*"))
+    if not libraries:
+        pytest.skip("libddl is not beside ddl_core: an editable installation")
+    other = one.folder / "other"
+    other.write_bytes(libraries[0].read_bytes() + b"another")
+    assert lab.run("h2", ["mount", "--bind", other, libraries[0]]).returncode == 0
+    try:
+        code, out, err = one.run("-H", "h1,h2", "true")
+    finally:
+        lab.run("h2", ["umount", libraries[0]])
+    assert (code, out) == (1, "")
+    assert err == "ddlrun: h1 and h2 have different libddl: install one on all hosts\n"
+
+
+def test_strangers_are_not_listened_to(one: Hosts, lab: Lab) -> None:
+    text = "import os; print('ready', flush=True); os.environ['RANK'] == '0' and print(input())"
+    process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdin
+    for _ in range(2):
+        assert "ready" in process.stdout.readline()
+    listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
+    only = r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$'
+    (port,) = re.findall(only, listening, re.M)
+    knock = f"""
+import contextlib, socket
+for said in (b"hello", b"H\\xff\\xff\\xff\\xff", b"H\\0\\0\\0\\x22" + bytes(32) + b"{{}}", b""):
+    with (socket.create_connection(("h1", {port}), 5) as stranger,
+          contextlib.suppress(ConnectionError)):
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(100):
+            pass
+print("dropped")
+"""
+    ended = lab.run("h4", [sys.executable, "-c", knock], timeout=30)
+    assert ended.stdout == "dropped\n", ended.stderr
+    out, err = process.communicate("well\n", timeout=30)
+    assert (process.returncode, out) == (0, "[0 h2] well\n"), err
 
 
 def test_mpi_that_cannot_start(hosts: Hosts, lab: Lab) -> None:

@@ -50,6 +50,7 @@ class Slurm:
         try:
             self._start_munge()
             self._write_configuration()
+            self._complete_pmix()
             self._start("slurmctld", "h1", "slurmctld", "-D")
             for node in self.nodes:
                 self._start(f"slurmd-{node}", node, "slurmd", "-D", "-N", node)
@@ -156,6 +157,19 @@ class Slurm:
         ]
         (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
         (folder / "mpi.conf").write_text("PMIxCliTmpDirBase=/dev/shm\n")
+
+    def _complete_pmix(self) -> None:
+        """Debian's plugin opens libpmix.so, which only the package for compiling has; so the nodes
+        see a copy of the library's folder with that link. Nothing where it is not installed."""
+        self.has_pmix = False
+        for library in Path("/usr/lib").glob("*/pmix2/lib/libpmix.so.2"):
+            folder, copy = library.parent, self.folder / "pmix"
+            shutil.copytree(folder, copy, symlinks=True)
+            if not (copy / "libpmix.so").exists():
+                (copy / "libpmix.so").symlink_to(library.name)
+            for node in self.nodes:
+                done = self.lab.run(node, ["mount", "--bind", copy, folder], timeout=_LIMIT)
+                self.has_pmix = done.returncode == 0
 
     def _start(self, name: str, node: str, program: str, *arguments: str) -> None:
         (self.folder / "spool" / node).mkdir(exist_ok=True)

@@ -58,8 +58,10 @@ def ranks(hosts: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("pmi", ["none", "pmi2"])
+@pytest.mark.parametrize("pmi", ["none", "pmi2", "pmix"])
 def test_srun(slurm: Slurm, program: Path, pmi: str) -> None:
+    if pmi == "pmix" and not slurm.has_pmix:
+        pytest.skip("no PMIx (Debian: libpmix2)")
     command = ["srun", f"--mpi={pmi}", "-N2", "--ntasks-per-node=2", sys.executable, program]
     ended = slurm.run(command)
     assert ended.returncode == 0, ended.stderr
