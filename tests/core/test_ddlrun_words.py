@@ -311,7 +311,8 @@ def test_cores_respect_affinity() -> None:
     text = "from ddl_core.launch import placement; print(placement.look()[0])"
     core = max(os.sched_getaffinity(0))
     command = ["taskset", "-c", str(core), sys.executable, "-c", text]
-    assert subprocess.run(command, capture_output=True, text=True).stdout == f"[[{core}]]\n"
+    ended = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert ended.stdout == f"[[{core}]]\n", ended.stderr
 
 
 # ---- command lines ----

@@ -95,7 +95,7 @@ class Slurm:
         process = subprocess.Popen(
             self.lab.at(host, *command),
             env={**base, **self.environment, **(env or {})},
-            cwd=cwd,
+            cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

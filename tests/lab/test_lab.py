@@ -119,7 +119,8 @@ def test_nothing_is_left_when_the_maker_is_killed(tmp_path: Path) -> None:
     text = "from ddl_core.lab import Lab; import time; lab = Lab(2, name='{}')\n"
     name = f"left{os.getpid()}"
     text = text.format(name) + "print(lab.hosts[0].process, flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", text]
+    process = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True)
     assert process.stdout
     first = process.stdout.readline().strip()
     assert Path(f"/proc/{first}").exists()
@@ -134,7 +135,12 @@ def test_nothing_is_left_when_the_maker_is_killed(tmp_path: Path) -> None:
 def test_command_line() -> None:
     def ddl(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*LAB, *words], capture_output=True, text=True, timeout=60, env=clean_environment()
+            [*LAB, *words],
+            cwd="/",
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
     up = ddl("up", "2", "--nics", "2", "--rate", "100mbit")
@@ -165,7 +171,7 @@ def test_command_line() -> None:
     ],
 )
 def test_bad_usage_is_one_clear_line(words: list[str], message: str) -> None:
-    ended = subprocess.run([*LAB, *words], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*LAB, *words], cwd="/", capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert message in line
