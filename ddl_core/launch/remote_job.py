@@ -476,10 +476,7 @@ class RemoteJob(Supervisor):
         well = self._first is None and not self._running
         bye = frames.frame(frames.BYE, b"well" if well else b"failed")
         for connection in list(self._connections.values()):
-            connection.channel.setblocking(True)
-            connection.channel.settimeout(1.0)
-            with contextlib.suppress(OSError):
-                connection.channel.sendall(connection.queued + bye)
+            self._tell(connection, bye)
             self._drop(connection)
         self._listener.close()
         for output in self._outputs:

@@ -38,6 +38,7 @@ _CONNECT = 5.0  # seconds for each of ddlrun's addresses
 _PORTS = range(20000, 32000)  # below those that Linux hands out by itself
 _SILENCE = 4  # seconds after which a connection counts as lost
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
@@ -58,6 +59,7 @@ class _Place:
                 f" {self.size}: do mpirun or srun --mpi=... and the program belong together?"
             )
         self.host, ranks = next((h, r) for h, r in lists.items() if self.rank in r)
+        self.first = next(h for h, r in lists.items() if 0 in r)
         self.local_rank, self.local_size = ranks.index(self.rank), len(ranks)
 
 
@@ -83,7 +85,7 @@ def main() -> int:
     hello: dict[str, Any] = {
         "rank": place.rank,
         "host": socket.gethostname(),
-        "error": _why_not(command) or cores_wanted,
+        "error": _why_not(command) or cores_wanted or _no_way(place) or _no_interface(),
         "library": _digest_of_library(),
         "ports": _free_ports(2) if place.rank == 0 else [],
         "cores": placement.format_cores(cores),
@@ -135,6 +137,32 @@ def _why_not(command: list[str]) -> str:
     script = next((word for word in command[1:2] if word.endswith(".py")), None)
     if script and not os.path.isfile(script):
         return f"there is no file {script} in {os.getcwd()}"
+    return ""
+
+
+def _no_way(place: _Place) -> str:
+    """Why this host does not reach the one where all meet; "" when it may."""
+    if place.host == place.first:
+        return ""
+    try:
+        known = socket.getaddrinfo(place.first, 9, socket.AF_INET, socket.SOCK_DGRAM)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(known[0][4])
+            mine = probe.getsockname()[0]
+    except OSError as error:
+        return f"it has no way to {place.first}: {error.strerror}; correct its DNS or routes"
+    if mine.startswith("127."):
+        return f"it takes {place.first} for itself ({known[0][4][0]}); correct its /etc/hosts"
+    return ""
+
+
+def _no_interface() -> str:
+    """Which interface is asked for that this host does not have; "" for none."""
+    there = [name for _, name in socket.if_nameindex()]
+    for variable in _INTERFACES:
+        for name in filter(None, os.environ.get(variable, "").split(",")):
+            if name not in there:
+                return f"{variable} says {name}, but there is only {', '.join(there)}"
     return ""
 
 

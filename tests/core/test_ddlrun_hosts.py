@@ -364,6 +364,36 @@ def test_hosts_with_different_libraries(one: Hosts, lab: Lab) -> None:
     assert err == "ddlrun: h1 and h2 have different libddl: install one on all hosts\n"
 
 
+def test_host_with_a_wrong_name_for_another(
+    lab: Lab, mpirun_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Open MPI's own connections go by address; MPICH's fail first, and it says how."""
+    one = Hosts(lab, mpirun_of("openmpi"), tmp_path)
+    wrong = one.folder / "hosts"
+    wrong.write_text("127.0.0.1 localhost h1\n")
+    assert lab.run("h2", ["mount", "--bind", wrong, "/etc/hosts"]).returncode == 0
+    try:
+        code, out, err = one.run("-H", "h1,h2", "true")
+    finally:
+        lab.run("h2", ["umount", "/etc/hosts"])
+    assert (code, out) == (1, "")
+    assert err == (
+        "ddlrun: rank 1 on h2: it takes h1 for itself (127.0.0.1); correct its /etc/hosts\n"
+    )
+
+
+def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
+    rename = "ip link set eth0 down; ip link set eth0 name {}; ip link set {} up"
+    assert lab.run("h3", ["sh", "-c", rename.format("eth7", "eth7")]).returncode == 0
+    try:
+        code, out, err = one.run("-H", "h1,h3", "-x", "GLOO_SOCKET_IFNAME=eth0", "true")
+    finally:
+        rename = rename.replace("set eth0", "set eth7")
+        lab.run("h3", ["sh", "-c", rename.format("eth0", "eth0")])
+    assert (code, out) == (1, "")
+    assert "rank 1 on h3: GLOO_SOCKET_IFNAME says eth0, but there is only lo, eth7" in err
+
+
 def test_strangers_are_not_listened_to(one: Hosts, lab: Lab) -> None:
     text = "import os; print('ready', flush=True); os.environ['RANK'] == '0' and print(input())"
     process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
