@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_core.launch import frames, remote_rank
+from ddl_core.launch import frames
 from ddl_core.launch.console import Console
 from ddl_core.launch.errors import FAILED, LaunchError
 from ddl_core.launch.hosts import Layout
@@ -36,6 +36,7 @@ from ddl_core.launch.job import has_input
 from ddl_core.launch.launchers import Launcher, Start, start
 from ddl_core.launch.supervisor import CHUNK, Failure, Output, Supervisor, output_files
 
+_REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
 _SILENCE = 4  # seconds after which a connection counts as lost
 _HEARSAY = 0.3  # seconds in which all that failed at once is heard of
 _LINGER = 2.0  # seconds for the launcher to end after its ranks
@@ -109,7 +110,7 @@ def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> 
 
 
 def _wrapped(command: list[str]) -> list[str]:
-    return [sys.executable, "-I", "-S", str(Path(remote_rank.__file__)), "--", *command]
+    return [sys.executable, "-I", "-S", str(_REMOTE_RANK), "--", *command]
 
 
 def preview(plan: RemotePlan, ports: Sequence[int]) -> str:

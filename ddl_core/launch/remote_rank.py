@@ -38,6 +38,7 @@ _CONNECT = 5.0  # seconds for each of ddlrun's addresses
 _PORTS = range(20000, 32000)  # below those that Linux hands out by itself
 _SILENCE = 4  # seconds after which a connection counts as lost
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # what the program need not see
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
@@ -265,7 +266,7 @@ class _Rank:
             told = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
         except ValueError as error:
             sys.exit(f"ddlrun: what answers at DDL_CONTROL is not ddlrun: {error}")
-        for name in frames_hidden():
+        for name in _HIDDEN:
             os.environ.pop(name, None)
         os.environ.update(told["environment"])
         os.sched_setaffinity(0, self._cores)
@@ -336,11 +337,6 @@ class _Rank:
         """Leave no process of a job that failed."""
         self._signal(signal.SIGKILL)
         os._exit(0 if self._told else 1)
-
-
-def frames_hidden() -> tuple[str, ...]:
-    """What the program need not see."""
-    return ("DDL_CONTROL", "DDL_BIND")
 
 
 if __name__ == "__main__":

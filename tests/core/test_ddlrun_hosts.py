@@ -296,7 +296,7 @@ def test_pulled_plug(one: Hosts) -> None:
         took = time.monotonic() - begun
         assert process.returncode == 1
         assert "rank 2 on h3 was lost" in err, (out, err)
-        assert took < 12
+        assert took < 20
         assert not one.left()
     finally:
         one.lab.connect("h3", True)
@@ -421,8 +421,8 @@ print("dropped")
     assert (process.returncode, out) == (0, "[0 h2] well\n"), err
 
 
-def test_mpi_that_cannot_start(hosts: Hosts, lab: Lab) -> None:
-    code, out, err = hosts.run("-H", "h1,h2", "--rsh", "/bin/false", "true")
+def test_mpi_that_cannot_start(one: Hosts) -> None:
+    code, out, err = one.run("-H", "h1,h2", "--rsh", "/bin/false", "true")
     assert (code, out) == (1, "")
     assert re.search(r"ended with exit code \d+; no word from \d ranks, on (h1, )?h2", err), err
     assert "ddlrun: not all ranks have started" in err
