@@ -315,6 +315,31 @@ def test_cores_respect_affinity() -> None:
     assert ended.stdout == f"[[{core}]]\n", ended.stderr
 
 
+def test_threads_respect_cgroups() -> None:
+    """One core's and a half's time, whatever the cores."""
+    first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    root, values = first, {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"}
+    if not first.is_dir():
+        root, values = second, {"cpu.max": "150000 100000"}
+    group = root / f"ddl-test-{os.getpid()}"
+    text = "from ddl_core.launch import placement; print(placement.look()[1])"
+    try:
+        group.mkdir()
+        for name, value in values.items():
+            (group / name).write_text(value)
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        enter = f'echo $$ >{group}/cgroup.procs && exec "$@"'
+        command = ["sh", "-c", enter, "sh", sys.executable, "-c", text]
+        ended = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    finally:
+        group.rmdir()
+    assert ended.stdout == f"{min(1.5, len(os.sched_getaffinity(0)))}\n", ended.stderr
+
+
 # ---- command lines ----
 
 BLOCKS = Layout(("a", "a", "b"))
