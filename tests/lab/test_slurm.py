@@ -94,7 +94,6 @@ def test_killed_rank_ends_the_job(slurm: Slurm, tmp_path: Path) -> None:
     ended = slurm.run(["salloc", "-N3", *DDLRUN, "-n", "6", program])
     assert ended.returncode == 128 + signal.SIGKILL
     assert ended.stderr.count("rank 2 on h2 (pid ") == 2  # when it happens, and in the sum
-    assert "was killed by SIGKILL; ending the other 5" in ended.stderr
     assert slurm.run(["squeue", "--noheader"]).stdout == ""
 
 
