@@ -106,6 +106,7 @@ class Lab:
             if self._daemon.stdin:
                 self._daemon.stdin.close()
             self._daemon.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise LabError(said or "the laboratory's daemon could not start")
 
     @classmethod

@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace, console: Console) -> int:
     _refuse_to_be_many(os.environ)
+    arguments.no_prefix |= arguments.check  # one rank speaks, in a table
     layout, cores, allocation = _where(arguments)
     environment = _shared(arguments, layout, console)
     folder: Path | None = arguments.output_dir
@@ -74,7 +75,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         binding=_binding(arguments.bind, cores, layout.size),
         rsh=arguments.rsh or os.environ.get("DDL_RSH"),
         more=[word for text in arguments.mpiarg for word in shlex.split(text)],
-        prefix=not arguments.no_prefix and not arguments.check,
+        prefix=not arguments.no_prefix,
         output_dir=folder,
         grace=arguments.grace,
         patience=arguments.start_timeout,
