@@ -284,6 +284,7 @@ class RemoteJob(Supervisor):
         if self._plan.verbose:
             self._show_map()
         self._gone = True
+        shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.places[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
         meeting = {

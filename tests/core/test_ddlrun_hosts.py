@@ -212,7 +212,8 @@ def test_dry_run_is_a_script_that_does_the_same(one: Hosts) -> None:
     code, out, err = one.run("-H", "h1:2,h2", "-t", one.program(text))
     assert (code, err) == (0, "")
     (one.folder / "script").write_text(out)
-    ended = one.lab.run("h1", ["sh", one.folder / "script"], env=clean_environment(), timeout=60)
+    there = ["sh", "-c", 'cd "$1" && exec sh script', "sh", one.folder]
+    ended = one.lab.run("h1", there, env=clean_environment(), timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == ["0 3 h1", "1 3 h1", "2 3 h2"]
 
