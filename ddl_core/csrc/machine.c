@@ -16,7 +16,7 @@ ddl__topology *ddl_topology_of(const ddl_machine *machine)
             t->groups[grouping] = t->group[i] + 1;
     }
     for (int level = 1; level < DDL__DIMENSIONS; level++)
-        t->wires[level - 1] = (ddl__wire){machine->latency[level], machine->bandwidth[level]};
+        t->wires[level - 1] = (ddl__speed){machine->latency[level], machine->bandwidth[level]};
     t->machines = (t->groups[DDL__HOSTS] + machine->machine_hosts - 1) / machine->machine_hosts;
     int most = 0;
     for (int m = 0; m < t->machines; m++) {

@@ -1,4 +1,4 @@
-"""ddlrun's command line."""
+"""ddlrun: from its options to the ranks' environments, and the run."""
 
 from __future__ import annotations
 
@@ -6,161 +6,254 @@ import argparse
 import os
 import random
 import secrets
+import shlex
 import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from ddl_core._lib import version
+from ddl_core.launch import placement, submit, topology
+from ddl_core.launch.allocation import Allocation, find_allocation
+from ddl_core.launch.arguments import parse
 from ddl_core.launch.console import Console
+from ddl_core.launch.errors import FAILED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
+from ddl_core.launch.hosts import (
+    Host,
+    Layout,
+    lay_out,
+    parse_hosts,
+    read_hostfile,
+    read_rankfile,
+)
 from ddl_core.launch.job import Job, Plan
+from ddl_core.launch.launchers import find_launcher
+from ddl_core.launch.remote_job import RemoteJob, RemotePlan, preview
 
-_USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
 _PORTS = range(20000, 32000)  # below those that Linux hands out by itself
-
-_DESCRIPTION = """\
-Run PROGRAM on this machine as N ranks that find each other: ddl_core.init(), a framework's adapter,
-or ddl_rendezvous() in C joins them. A PROGRAM that ends in .py is run by this Python.
-"""
-
-_EPILOG = """\
-examples:
-  ddlrun -n 2 train.py --epochs 10         2 ranks of a Python program
-  ddlrun -n 4 ./a.out                      4 of any other
-  ddlrun -n 4 --output-dir logs train.py   output to logs/rank.0.out, logs/rank.0.err, ...
-  DDL_LINKS=tcp ddlrun -n 2 train.py       over TCP, also where memory could be shared
-
-Each line of output begins with its rank; a progress bar of rank 0 stays at the bottom. Rank 0 reads
-ddlrun's input unless that is a terminal, the others read nothing. SIGINT, SIGTERM, SIGHUP, SIGUSR1
-and SIGUSR2 go to all ranks; a second SIGINT or SIGTERM ends them. When a rank fails, ddlrun says
-which was the first and how, and ends the others: SIGTERM, and SIGKILL after the time of grace.
-
-exit code: the job's, which is that of the rank that failed first (128 + N: killed by signal N)
-           2 wrong usage, 126 PROGRAM is not executable, 127 there is no such PROGRAM
-
-each rank gets: DDL_RANK, DDL_SIZE, DDL_LOCAL_RANK, DDL_LOCAL_SIZE, DDL_RENDEZVOUS, DDL_SECRET;
-                RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT as from
-                torchrun; OMP_NUM_THREADS = cores / N and PYTHONUNBUFFERED = 1 unless they are set
-"""
-
-
-class LaunchError(Exception):
-    """Why nothing was started, and the exit code that says so."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise LaunchError(_USAGE, f"{message} (ddlrun --help tells more)")
+_CHECK = ["-m", "ddl_core.launch.check"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ddlrun with `argv` (None: the process's own); the exit code."""
     console = Console()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return Job(_plan(sys.argv[1:] if argv is None else argv, console), console).run()
+        arguments = parse(words)
+        if arguments.submit:
+            return submit.submit(arguments, words, _command(arguments), console)
+        return _run(arguments, console)
     except LaunchError as error:
         console.say(str(error))
         return error.code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="ddlrun",
-        usage="ddlrun -n N [options] PROGRAM [ARGUMENT ...]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("-n", metavar="N", type=_ranks, required=True, help="number of ranks")
-    parser.add_argument("--no-prefix", action="store_true", help="do not mark lines with the rank")
-    parser.add_argument(
-        "--output-dir",
-        metavar="DIR",
-        type=Path,
-        help="write the ranks' output to rank.N.out and rank.N.err in DIR, not here",
-    )
-    parser.add_argument(
-        "--grace",
-        metavar="SECONDS",
-        type=_seconds,
-        default=5.0,
-        help="time to end after SIGTERM, when another rank has failed (default: 5)",
-    )
-    parser.add_argument("--version", action="version", version=f"ddlrun (libddl {version()})")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
-
-
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 on")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
-    return seconds
-
-
-def _plan(argv: Sequence[str], console: Console) -> Plan:
-    arguments = _parser().parse_args(argv)
-    command = _command(arguments.command)
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    _refuse_to_be_many(os.environ)
+    arguments.no_prefix |= arguments.check  # one rank speaks, in a table
+    layout, cores, allocation = _where(arguments)
+    environment = _shared(arguments, layout, console)
     folder: Path | None = arguments.output_dir
-    if folder is not None:
+    if folder is not None and not arguments.dry_run:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LaunchError(_USAGE, f"--output-dir {folder}: {error.strerror}") from None
+            raise LaunchError(USAGE, f"--output-dir {folder}: {error.strerror}") from None
+    command = _command(arguments)
+    if all(_is_this_machine(host) for host in layout.hosts):
+        return _run_here(arguments, command, layout.size, environment, cores, console)
+    for host in layout.hosts:
+        if host == "localhost" or host.startswith("127."):
+            raise LaunchError(USAGE, f"-H {host}: other hosts cannot reach it by that name")
+    scheduler = allocation.scheduler if allocation else None
+    plan = RemotePlan(
+        launcher=find_launcher(arguments.launcher, scheduler),
+        layout=layout,
+        command=command,
+        environment=environment,
+        exported=[name for name, _ in arguments.x],
+        binding=_binding(arguments.bind, cores, layout.size),
+        rsh=arguments.rsh or os.environ.get("DDL_RSH"),
+        more=[word for text in arguments.mpiarg for word in shlex.split(text)],
+        prefix=not arguments.no_prefix,
+        output_dir=folder,
+        grace=arguments.grace,
+        patience=arguments.start_timeout,
+        verbose=arguments.verbose,
+    )
+    if arguments.dry_run:
+        print(preview(plan, _free_ports(2)))
+        return 0
+    return RemoteJob(plan, console).run()
+
+
+def _refuse_to_be_many(env: Mapping[str, str]) -> None:
+    """ddlrun starts ranks; started as several itself, it would do so several times."""
+    for name, what in (
+        ("OMPI_COMM_WORLD_SIZE", "mpirun"),
+        ("PMI_SIZE", "mpirun"),
+        ("SLURM_STEP_NUM_TASKS", "srun"),
+    ):
+        if name == "SLURM_STEP_NUM_TASKS" and not env.get("SLURM_STEP_ID", "").isdecimal():
+            continue
+        if env.get(name, "1") not in ("0", "1"):
+            raise LaunchError(
+                USAGE,
+                f"{what} has started ddlrun {env[name]} times: start it once, or the program by"
+                f" {what} without ddlrun",
+            )
+
+
+# ---- which ranks, where ----
+
+
+def _where(
+    arguments: argparse.Namespace,
+) -> tuple[Layout, dict[int, str], Allocation | None]:
+    """The hosts of the ranks, their cores where these are given, and whose hosts they are."""
+    given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
+    if len(given) > 1:
+        raise LaunchError(USAGE, f"-{given[0]} and -{given[1]} both say which hosts: give one")
+    allocation = find_allocation(os.environ)
+    if arguments.rankfile:
+        layout, cores = read_rankfile(arguments.rankfile)
+        if arguments.n not in (None, layout.size):
+            raise LaunchError(
+                USAGE, f"-n {arguments.n}, but {arguments.rankfile} has {layout.size} ranks"
+            )
+        return layout, cores, allocation
+    if arguments.host:
+        hosts = parse_hosts(arguments.host, "-H")
+    elif arguments.hostfile:
+        hosts = read_hostfile(arguments.hostfile)
+    elif allocation:
+        hosts = allocation.hosts
+    else:
+        hosts = [Host("localhost")]
+        if arguments.n is None and arguments.accelerators is None and not arguments.check:
+            raise LaunchError(
+                USAGE,
+                "the following arguments are required: -n, or -H for other hosts"
+                " (ddlrun --help tells more)",
+            )
+    if arguments.check:
+        return Layout(tuple(host.name for host in hosts)), {}, allocation
+    per_host = arguments.accelerators
+    layout = lay_out(hosts, arguments.n, per_host)
+    return layout, {}, allocation
+
+
+def _binding(binding: str, cores: Mapping[int, str], size: int) -> str:
+    return "/".join(cores.get(rank, "all") for rank in range(size)) if cores else binding
+
+
+def _is_this_machine(host: str) -> bool:
+    return host in ("localhost", "127.0.0.1", socket.gethostname())
+
+
+# ---- what ranks are told ----
+
+
+def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> dict[str, str]:
+    """The environment that all ranks have in common."""
     shared = dict(os.environ)
-    cores = len(os.sched_getaffinity(0))
-    if arguments.n > 1 and "OMP_NUM_THREADS" not in shared:
-        shared["OMP_NUM_THREADS"] = str(max(1, cores // arguments.n))
-        console.say(
-            f"OMP_NUM_THREADS={shared['OMP_NUM_THREADS']} for each of {arguments.n} ranks on"
-            f" {cores} cores; set it to choose otherwise"
-        )
-    shared.setdefault("PYTHONUNBUFFERED", "1")
-    if folder is None and console.draws_on(console.err):  # progress bars ask for the width
-        columns, lines = shutil.get_terminal_size()
-        prefix = 0 if arguments.no_prefix else len(f"[{arguments.n - 1}] ")
-        shared |= {"COLUMNS": str(columns - prefix), "LINES": str(lines)}
-    environments = _environments(shared, arguments.n)
-    return Plan(command, environments, not arguments.no_prefix, folder, arguments.grace)
+    for name, value in arguments.x:
+        if value is not None:
+            shared[name] = value
+        elif name not in shared:
+            raise LaunchError(USAGE, f"-x {name}: there is no such variable here")
+    shape = (arguments.nodes, arguments.racks, arguments.aisles)
+    if any(shape):
+        description = topology.describe(len(layout.hosts), *shape)
+        shared.pop("DDL_TOPOLOGY", None)
+        if description:
+            shared["DDL_TOPOLOGY"] = description
+    mode, variables = topology.library_options(arguments.ddloption)
+    shared |= variables
+    if mode and arguments.mode:
+        raise LaunchError(USAGE, "-mode is given twice, once by -ddlarg")
+    options, remark = topology.mode_option(arguments.mode or mode, layout.size)
+    if remark:
+        console.say(remark)
+    if arguments.no_ddloptions:
+        shared.pop("DDL_OPTIONS", None)
+    elif options:
+        shared["DDL_OPTIONS"] = options
+    if arguments.tcp:
+        shared["DDL_LINKS"] = "inproc,shm,tcp"
+    return shared
 
 
-def _command(command: Sequence[str]) -> list[str]:
+def _command(arguments: argparse.Namespace) -> list[str]:
     """What to execute. LaunchError when that cannot work."""
-    command = list(command[1:] if command[:1] == ["--"] else command)
+    if arguments.check:
+        return [sys.executable, *_CHECK]
+    command = list(arguments.command)
+    command = command[1:] if command[:1] == ["--"] else command
     if not command:
-        raise LaunchError(_USAGE, "no PROGRAM is given (ddlrun --help tells more)")
+        raise LaunchError(USAGE, "no PROGRAM is given (ddlrun --help tells more)")
     program = command[0]
     if program.endswith(".py"):
         if not Path(program).is_file():
-            raise LaunchError(_NOT_FOUND, f"there is no file {program}")
+            raise LaunchError(NOT_FOUND, f"there is no file {program}")
         return [sys.executable, *command]
     if shutil.which(program):
         return command
     path = Path(program)
     if "/" not in program:
         hint = f"; did you mean ./{program}?" if path.is_file() else ""
-        raise LaunchError(_NOT_FOUND, f"there is no program {program} in PATH{hint}")
+        raise LaunchError(NOT_FOUND, f"there is no program {program} in PATH{hint}")
     if path.is_dir():
-        raise LaunchError(_NOT_EXECUTABLE, f"{program} is a folder")
+        raise LaunchError(NOT_EXECUTABLE, f"{program} is a folder")
     if path.exists():
-        raise LaunchError(_NOT_EXECUTABLE, f"{program} is not executable")
-    raise LaunchError(_NOT_FOUND, f"there is no file {program}")
+        raise LaunchError(NOT_EXECUTABLE, f"{program} is not executable")
+    raise LaunchError(NOT_FOUND, f"there is no file {program}")
+
+
+# ---- on this machine ----
+
+
+def _run_here(
+    arguments: argparse.Namespace,
+    command: list[str],
+    size: int,
+    shared: dict[str, str],
+    cores: Mapping[int, str],
+    console: Console,
+) -> int:
+    nodes, limit = placement.look()
+    if cores:
+        bound = [placement.parse_cores(cores.get(rank, "")) for rank in range(size)]
+    else:
+        bound = [placement.share(nodes, rank, size, arguments.bind) for rank in range(size)]
+    number = placement.threads(limit, size)
+    if size > 1 and placement.THREADS[0] not in shared:
+        console.say(
+            f"OMP_NUM_THREADS={number} for each of {size} ranks on"
+            f" {sum(map(len, nodes))} cores; set it to choose otherwise"
+        )
+        shared |= placement.thread_variables(shared, number)
+    shared.setdefault("PYTHONUNBUFFERED", "1")
+    if arguments.output_dir is None and console.draws_on(console.err):  # bars ask for the width
+        columns, lines = shutil.get_terminal_size()
+        prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
+        shared |= {"COLUMNS": str(columns - prefix), "LINES": str(lines)}
+    if arguments.verbose:
+        for rank, mine in enumerate(bound):
+            console.say(f"rank {rank} on cores {placement.format_cores(mine)}")
+    if arguments.dry_run:
+        print(f"{size} times, on this machine: {shlex.join(command)}")
+        return 0
+    plan = Plan(
+        command,
+        _environments(shared, size),
+        bound,
+        not arguments.no_prefix,
+        arguments.output_dir,
+        arguments.grace,
+        summary=arguments.verbose,
+    )
+    return Job(plan, console).run()
 
 
 def _environments(shared: Mapping[str, str], size: int) -> list[dict[str, str]]:
@@ -192,4 +285,4 @@ def _free_ports(number: int) -> list[int]:
         free.append(port)
         if len(free) == number:
             return free
-    raise LaunchError(1, f"no free port from {_PORTS.start} to {_PORTS.stop - 1}")
+    raise LaunchError(FAILED, f"no free port from {_PORTS.start} to {_PORTS.stop - 1}")

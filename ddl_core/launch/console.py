@@ -8,21 +8,34 @@ import re
 import shutil
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from ddl_core.launch.lines import Lines
 
 # Where there is no terminal to draw it on, a progress bar becomes a line this often.
 _SECONDS_BETWEEN_STATES = 10.0
+_COLOURS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, for the hosts
 _CLEAR = b"\r\x1b[K"
 
 
 class Stream:
     """One rank's stdout or stderr on its way to `sink`."""
 
-    def __init__(self, console: Console, rank: int, prefix: bytes, sink: BinaryIO) -> None:
+    def __init__(
+        self,
+        console: Console,
+        rank: int,
+        prefix: bytes,
+        sink: BinaryIO,
+        colour: int | None = None,
+        last: deque[bytes] | None = None,
+    ) -> None:
         self.rank = rank
-        self.prefix = prefix
+        self.mark = prefix
+        self.last = last
+        self.prefix = b"\x1b[%dm%s\x1b[0m" % (colour, prefix) if colour and prefix else prefix
         self.sink = sink
         self.lines = Lines()
         self._console = console
@@ -37,6 +50,8 @@ class Stream:
         self._pass_on(self.lines.end())
 
     def _pass_on(self, lines: list[bytes]) -> None:
+        if self.last is not None:
+            self.last.extend(lines)
         now = time.monotonic()
         if lines:
             self._shown = now
@@ -58,9 +73,20 @@ class Console:
         self._live: dict[Stream, bytes] = {}
         self._drawn: Stream | None = None
 
-    def stream(self, rank: int, prefix: str, sink: BinaryIO) -> Stream:
-        """A stream of `rank` whose lines go to `sink`, one of ours, each after `prefix`."""
-        return Stream(self, rank, prefix.encode(), sink)
+    def stream(
+        self,
+        rank: int,
+        prefix: str,
+        sink: BinaryIO,
+        host: int | None = None,
+        last: deque[bytes] | None = None,
+    ) -> Stream:
+        """A stream of `rank` whose lines go to `sink`, one of ours, each after `prefix`, in the
+        colour of host number `host` on a terminal; `last` takes the lines as well."""
+        colour = None
+        if host is not None and self.draws_on(sink) and "NO_COLOR" not in os.environ:
+            colour = _COLOURS[host % len(_COLOURS)]
+        return Stream(self, rank, prefix.encode(), sink, colour, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
         """Whether a line can be drawn over there."""
@@ -71,6 +97,13 @@ class Console:
         with contextlib.suppress(BrokenPipeError):  # nobody listens
             self._erase()
             self._put(self.err, f"ddlrun: {message}\n".encode())
+            self._draw()
+
+    def show(self, lines: Sequence[bytes]) -> None:
+        """Lines that belong to what was said, to stderr."""
+        with contextlib.suppress(BrokenPipeError):
+            self._erase()
+            self._put(self.err, b"".join(line + b"\n" for line in lines))
             self._draw()
 
     def write(self, stream: Stream, lines: list[bytes]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddl_core._lib import version
+from ddl_core.lab.cli import add_lab
+from ddl_core.lab.client import LabError
 from ddl_core.tools import planning, scaling
 from ddl_core.tools.cluster import read_cluster
 from ddl_core.tools.description import DescriptionError
@@ -20,7 +22,8 @@ from ddl_core.tools.simulation import OPERATIONS, SimulationError, simulate
 _USAGE = 2
 
 _DESCRIPTION = """\
-Ask libddl's planner about a cluster that is described in a file, without having it.
+Ask libddl's planner about a cluster that is described in a file, without having it; or make several
+hosts of this machine, to try things on.
 """
 
 _EPILOG = """\
@@ -30,6 +33,7 @@ examples:
   ddl simulate lab.toml --bytes 64MiB                how long an all-reduce takes
   ddl simulate power8.toml --model resnet50.toml     how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
+  ddl lab up 4 --rate 1gbit                          four hosts on this machine; ddl lab --help
 
 a cluster, the innermost level first; at most one shared level and three of wires:
   name = "lab"
@@ -83,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         arguments.run(arguments)
-    except (DescriptionError, SimulationError) as error:
+    except (DescriptionError, SimulationError, LabError) as error:
         print(f"ddl: {error}", file=sys.stderr)
         return _USAGE
     return 0
@@ -137,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         " matplotlib: pip install 'libddl[plot]')",
     )
     simulation.set_defaults(run=_simulate)
+    add_lab(commands.add_parser)
     return parser
 
 

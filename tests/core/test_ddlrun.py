@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddl_core.launch.job import Failure, cause
+from ddl_core.launch.supervisor import Failure, cause
 
 if TYPE_CHECKING:
     from conftest import Run

@@ -16,7 +16,7 @@ typedef struct model {
     double n;       /* bytes: of the buffer, or of all blocks together */
     double p, each; /* ranks; those of the largest host */
     int hosts;
-    ddl__wire net; /* the slowest that joins any two */
+    ddl__speed net; /* the slowest that joins any two */
     /* Of the chain, in seconds: its messages; what goes on at once, long messages being pipelined:
        its bytes over wires and the passes over memory. */
     double path, wires, memory;
@@ -28,15 +28,15 @@ typedef struct model {
 
 /* Of the innermost levels those described; of an outer one without a description, the next inner
  * one's. */
-static ddl__wire slowest_wire(const ddl__topology *t)
+static ddl__speed slowest_wire(const ddl__topology *t)
 {
     bool near = t && t->machines == 1;
-    ddl__wire wire = {near ? DDL__NEAR_LATENCY : DDL__FAR_LATENCY,
+    ddl__speed wire = {near ? DDL__NEAR_LATENCY : DDL__FAR_LATENCY,
                       near ? DDL__NEAR_BANDWIDTH : DDL__FAR_BANDWIDTH};
     if (t && t->wires[DDL__HOSTS].bandwidth > 0)
         wire = t->wires[DDL__HOSTS];
     for (int l = DDL__RACKS; t && l < DDL__GROUPINGS; l++) {
-        const ddl__wire *outer = &t->wires[l];
+        const ddl__speed *outer = &t->wires[l];
         if (t->groups[l] < 2 || outer->bandwidth <= 0)
             continue;
         if (outer->latency > wire.latency)

@@ -136,7 +136,7 @@ static bool read_wires(ddl__topology *t, const char *text)
         if (*at++ != ':')
             return false;
         double gbits = quantity(&at);
-        t->wires[level] = (ddl__wire){us * 1e-6, gbits * 1e9 / 8};
+        t->wires[level] = (ddl__speed){us * 1e-6, gbits * 1e9 / 8};
         if (us <= 0 || gbits <= 0)
             return false;
         if (!*at)

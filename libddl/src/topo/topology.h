@@ -24,15 +24,15 @@ enum {
 };
 
 /* What joins the groups of a level: 0 where it is not known. */
-typedef struct ddl__wire {
+typedef struct ddl__speed {
     double latency, bandwidth; /* seconds; bytes per second, each way */
-} ddl__wire;
+} ddl__speed;
 
 typedef struct ddl__topology {
     int size;
     int groups[DDL__GROUPINGS];      /* how many hosts, racks, aisles */
     bool declared;                   /* by a mode string; else hosts are proven to share memory */
-    ddl__wire wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
+    ddl__speed wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
     int machines;                    /* that the ranks run on; 0: not known */
     double crowding;                 /* ranks for each core of the fullest machine; 0: not known */
     int group[];                     /* [grouping * size + rank], numbered by their first ranks */

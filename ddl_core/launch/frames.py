@@ -1,0 +1,63 @@
+"""What ddlrun and the ranks of other hosts say to each other: frames over TCP.
+
+Imported by scripts that import nothing else of ddl_core. A frame is its kind, one byte, the length
+of what follows in four, and that. Both sides prove that they know the job's secret, by an HMAC of
+what the other has drawn at random, before anything is believed; it is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from typing import Any
+
+HELLO, OUT, ERR, ENDED = b"H", b"O", b"E", b"X"  # of a rank
+NONCE, GO, SIGNAL, INPUT, BYE = b"N", b"G", b"S", b"I", b"B"  # of ddlrun
+HEAD = struct.Struct("!cI")
+LARGEST = 1 << 20  # bytes in a frame
+
+
+def frame(kind: bytes, data: bytes = b"") -> bytes:
+    """A frame as it is sent."""
+    return HEAD.pack(kind, len(data)) + data
+
+
+def proven(kind: bytes, value: Any, nonce: bytes, secret: str) -> bytes:
+    """A frame of `value` as JSON, with the proof for who has drawn `nonce`."""
+    text = json.dumps(value).encode()
+    return frame(kind, _proof(kind, text, nonce, secret) + text)
+
+
+def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> Any:
+    """The value of such a frame. ValueError when it is not of this job."""
+    proof, text = data[:32], data[32:]
+    if not hmac.compare_digest(proof, _proof(kind, text, nonce, secret)):
+        raise ValueError("it does not know the job's secret")
+    return json.loads(text)
+
+
+def _proof(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
+    return hmac.new(secret.encode(), kind + nonce + text, hashlib.sha256).digest()
+
+
+class Frames:
+    """Cuts a stream into frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """Take in what was read; the complete (kind, data). ValueError for what is no frame."""
+        self._rest += data
+        found = []
+        while len(self._rest) >= HEAD.size:
+            kind, length = HEAD.unpack_from(self._rest)
+            if length > LARGEST:
+                raise ValueError(f"a frame of {length} bytes")
+            if len(self._rest) < HEAD.size + length:
+                break
+            found.append((kind, self._rest[HEAD.size : HEAD.size + length]))
+            self._rest = self._rest[HEAD.size + length :]
+        return found

