@@ -1,4 +1,4 @@
-"""What the contract suite needs to know of each framework: its arrays, and how errors look there."""
+"""What the contract suite has to know of each framework: its arrays, and what its errors are."""
 
 from __future__ import annotations
 
@@ -72,4 +72,27 @@ class Torch(Shim):
         return {name: self.numpy(tensor) for name, tensor in state.items()}
 
 
-SHIMS = {"torch": Torch}
+class Jax(Shim):
+    def __init__(self) -> None:
+        import jax
+
+        import ddl_jax
+
+        jax.config.update("jax_enable_x64", True)
+        self.jax, self.ddl, self.dead = jax, ddl_jax, jax.errors.JaxRuntimeError
+
+    def array(self, value: np.ndarray) -> Any:
+        return self.jax.numpy.asarray(value)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array)
+
+    def broadcast_parameters(
+        self, values: Mapping[str, np.ndarray], root: int
+    ) -> dict[str, np.ndarray]:
+        tree = {name: self.array(value) for name, value in values.items()}
+        result = self.ddl.broadcast_parameters(tree, root)
+        return {name: self.numpy(array) for name, array in result.items()}
+
+
+SHIMS = {"torch": Torch, "jax": Jax}
