@@ -108,5 +108,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev,docs]'
+	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp
