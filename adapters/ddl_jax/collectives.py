@@ -35,7 +35,9 @@ def allreduce(array: ArrayLike, op: str = "sum") -> Array:
     Unsupported for an op that the type does not have, InvalidState before init; and what the head
     of this file says.
     """
-    return grouped_allreduce([array], op)[0]
+    results: list[Any] = grouped_allreduce([array], op)
+    result: Array = results[0]
+    return result
 
 
 def grouped_allreduce(arrays: Tree, op: str = "sum") -> Tree:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import math
+from collections.abc import Callable
 from typing import Any
 
 import ddl_core
 
 _comm: ddl_core.Comm | None = None
 _ours = False  # whether init made ddl_core's world
+_at_shutdown: list[Callable[[], Any]] = []
 _place: tuple[int, int] | None = None  # rank and size that programs were traced with
 
 
@@ -75,6 +77,8 @@ def shutdown() -> None:
         jax.effects_barrier()
     except jax.errors.JaxRuntimeError:
         programs.forget()
+    while _at_shutdown:
+        _at_shutdown.pop()()
     if _build.handler().ddl_jax_close():
         comm.close()
         if _ours:
@@ -101,13 +105,18 @@ def local_size() -> int:
     return world().local_size
 
 
-def world() -> Any:
+def world() -> ddl_core.Comm:
     """The comm of the operations. InvalidState before `init`."""
     if _comm is None:
         from ddl_core.errors import InvalidState
 
         raise InvalidState("not initialised: call ddl_jax.init() first")
     return _comm
+
+
+def at_shutdown(call: Callable[[], Any]) -> None:
+    """Have this called before the world is left."""
+    _at_shutdown.append(call)
 
 
 def config(timeout: float | None) -> ddl_core.Config:

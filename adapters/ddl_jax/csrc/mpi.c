@@ -9,6 +9,8 @@
  *   and of requests are pointers. A failed call keeps its message for MPI_Error_string, which XLA
  *   asks at once, on the same thread.
  */
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +140,55 @@ DDL_API void ddl_jax_mpi_open(ddl_comm *comm)
     world = comm;
 }
 
+/* The comms that XLA has split off, which must not outlive the world's endpoint: those it has not
+ * freed by then end here, and freeing them later does nothing. */
+typedef struct part {
+    ddl_comm *comm;
+    struct part *next;
+} part;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static part *parts; /* guarded by lock */
+
+/* Takes the comm over; whether there was memory for that. */
+static bool remember(ddl_comm *comm)
+{
+    part *made = malloc(sizeof *made);
+    if (!made)
+        return false;
+    pthread_mutex_lock(&lock);
+    *made = (part){.comm = comm, .next = parts};
+    parts = made;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+/* Destroy this comm, or with NULL any one. Whether there was one. */
+static bool forget(const ddl_comm *comm)
+{
+    pthread_mutex_lock(&lock);
+    part **place = &parts;
+    while (*place && comm && (*place)->comm != comm)
+        place = &(*place)->next;
+    part *found = *place;
+    if (found)
+        *place = found->next;
+    pthread_mutex_unlock(&lock);
+    if (!found)
+        return false;
+    ddl_comm_destroy(found->comm);
+    free(found);
+    return true;
+}
+
+/* Take the world back. No collective may be under way. */
+DDL_API void ddl_jax_mpi_close(void)
+{
+    while (forget(NULL))
+        continue;
+    world = NULL;
+}
+
 static ddl_comm *comm_of(handle comm)
 {
     return comm == WORLD ? world : (ddl_comm *)comm; /* a call with NULL is refused by libddl */
@@ -171,19 +222,24 @@ DDL_API int MPIABI_Comm_size(handle comm, int *size)
     return SUCCESS;
 }
 
-DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *part)
+DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *result)
 {
     ddl_comm *made = NULL;
     int code = told(ddl_comm_split(comm_of(comm), color < 0 ? -1 : color, key, NULL, &made));
-    if (code == SUCCESS)
-        *part = (handle)made;
-    return code;
+    if (code != SUCCESS)
+        return code;
+    if (made && !remember(made)) {
+        ddl_comm_destroy(made);
+        return failed("libddl: out of memory");
+    }
+    *result = (handle)made;
+    return SUCCESS;
 }
 
 DDL_API int MPIABI_Comm_free(handle *comm)
 {
-    if (*comm != WORLD)
-        ddl_comm_destroy((ddl_comm *)*comm);
+    if (*comm != WORLD && *comm)
+        forget((ddl_comm *)*comm);
     *comm = 0;
     return SUCCESS;
 }
