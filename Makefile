@@ -24,7 +24,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
+.PHONY: help demo test test-jax test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
   abi-baseline clean
 
 help: ## this text
@@ -61,6 +61,9 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 	@mkdir -p build
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
+
+test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; four minutes
+	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py

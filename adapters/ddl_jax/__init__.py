@@ -1,11 +1,13 @@
 """libddl for JAX.
 
-import ddl_jax as ddl
+    import ddl_jax as ddl
 
-ddl.init()                                   # started by ddlrun, mpirun, torchrun, srun, or alone
-parameters = ddl.broadcast_parameters(parameters)
-...
-loss, gradients = ddl.value_and_grad(loss_of)(parameters, batch)   # averaged over all ranks
+    ddl.init()                      # started by ddlrun, mpirun, torchrun, srun, or alone
+    parameters = ddl.broadcast_parameters(parameters)
+    ...
+    loss, gradients = ddl.value_and_grad(loss_of)(parameters, batch)  # averaged over all ranks
+
+Programs of jax's own collectives call `initialize` instead, before jax is imported.
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@ jaxlib's CPU collectives can be an MPI. csrc/mpi.c is one, as far as XLA needs i
 from __future__ import annotations
 
 import ctypes
+import logging
 import socket
 import sys
 from typing import Any
 
 from ddl_jax import _build, world
 
+_log = logging.getLogger("ddl_jax")
 _LOOPBACK = "127.0.0.1"
 _comm: Any = None  # what MPI_COMM_WORLD is
 
@@ -26,8 +28,8 @@ def initialize(*, timeout: float | None = None) -> None:
     ddl_jax may be used as well. `python -m ddl_jax run PROGRAM` does this for a program that knows
     nothing of it.
 
-    What XLA does not allow by this way: more than one device per process, and reductions of
-    float16 and the float8 types, of which it says so itself.
+    What XLA does not allow by this way: more than one device per process, and psum and all_gather
+    of float16 and the float8 types (bfloat16 works). It is logged to the logger "ddl_jax".
 
     timeout: as for `init`. All ranks call it. Raises like `init`; InvalidState where jax has been
     imported already, or has several devices in this process.
@@ -59,6 +61,7 @@ def initialize(*, timeout: float | None = None) -> None:
         process_id=rank,
         cluster_detection_method="deactivate",
     )
+    _log.info("rank %d of %d: collectives over libddl; XLA refuses those of f16 and f8", rank, size)
     if jax.local_device_count() > 1:  # by jax_num_cpu_devices or XLA_FLAGS
         raise InvalidState(
             f"there are {jax.local_device_count()} devices in this process, but XLA's collectives"

@@ -29,7 +29,8 @@ Rule = Callable[..., Any]
 class DdlEffect(effects.Effect):
     """What every operation has."""
 
-    __str__ = lambda self: "ddl"  # noqa: E731
+    def __str__(self) -> str:
+        return "ddl"
 
 
 EFFECT = DdlEffect()
@@ -74,7 +75,7 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
         )
         token = context.tokens_in.get(EFFECT)
         *results, token = rule(inner, *operands, token, kind=kind, **numbers)
-        context.set_tokens_out(mlir.TokenSet({EFFECT: token}))
+        context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({EFFECT: token})))
         return results
 
     primitive.def_effectful_abstract_eval(abstract)
@@ -111,8 +112,8 @@ def _rows(array: Any, rows: int) -> list[Any]:
 # ---- the primitives; each has the parameter `size`, the number of ranks ----
 
 allreduce_p = _define("allreduce", _like, in_place=True)  # of any number of arrays; op
-broadcast_p = _define("broadcast", _like, in_place=True)  # rank, root
-reduce_p = _define("reduce", _like)  # the sum on the root, zeros elsewhere; rank, root
+broadcast_p = _define("broadcast", _like, in_place=True)  # root
+reduce_p = _define("reduce", _like)  # the sum on the root, zeros elsewhere; root
 allgather_p = _define("allgather", lambda array, size: _rows(array, array.shape[0] * size))
 reduce_scatter_p = _define(
     "reduce_scatter", lambda array, op, size: _rows(array, array.shape[0] // size)

@@ -69,7 +69,9 @@ def ranks(run_program: Run, tmp_path: Path):  # type: ignore[no-untyped-def]
     return run_ranks
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_operations(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "jax_operations.py", limit=300).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]

@@ -36,7 +36,7 @@ def built(jax_native: list[Path]) -> None:
     """The native parts are there before any rank's time runs."""
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_stock_collectives(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "jax_stock.py", limit=300).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]

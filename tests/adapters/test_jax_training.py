@@ -24,7 +24,7 @@ def built(jax_native: list[Path]) -> None:
     """The native parts are there before any rank's time runs."""
 
 
-@pytest.mark.parametrize("style", [[], ["--stock"]])
+@pytest.mark.parametrize("style", [[], pytest.param(["--stock"], marks=pytest.mark.slow)])
 def test_digits(ddlrun: Run, style: list[str]) -> None:
     ended = ddlrun(2, ROOT / "examples" / "jax_digits.py", *style, limit=240).expect_success()
     (accuracy,) = re.findall(r"accuracy ([\d.]+) %  .* 2 process\(es\), batch 64", ended.out)
@@ -32,6 +32,7 @@ def test_digits(ddlrun: Run, style: list[str]) -> None:
     assert "differ" not in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SHOWN)
 def test_documents(ddlrun: Run, text: str) -> None:
     """Each program that docs/jax.md shows runs on two ranks."""

@@ -184,6 +184,22 @@ ones = jnp.ones(64)
 for result in [(order if i % 2 else quick)(ones) for i in range(10)]:  # and ways are mixed
     same(result, expected, "order")
 
+# ---- beside other effects ----
+
+seen: list[float] = []
+
+
+def watched(v: Any) -> Any:
+    first = ddl.allreduce(v)
+    jax.debug.callback(lambda u: seen.append(float(u)), first[0], ordered=True)
+    return ddl.allreduce(first)
+
+
+for jit in (jax.jit, ddl.jit):
+    same(jit(watched)(jnp.ones(3)), np.full(3, size * size), "an ordered callback")
+jax.effects_barrier()
+assert seen == [size, size], seen
+
 # ---- donation ----
 
 large = jnp.full(300_000, rank + 1.0)
