@@ -64,6 +64,7 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
         return shapes(*arrays, **parameters), {EFFECT}
 
     def lower(context: Any, *operands: Any, **parameters: Any) -> Sequence[Any]:
+        _check_devices(context)
         numbers = {
             name: np.int64(value) for name, value in parameters.items() if isinstance(value, int)
         }
@@ -82,6 +83,17 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
     # Not cached: that would lower it in a function of its own, where _may_reuse sees nothing.
     mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)
     return primitive
+
+
+def _check_devices(context: Any) -> None:
+    """A rank is a process: two devices of one, which run at once, would mix up their operations."""
+    axes = context.module_context.axis_context
+    devices = axes.num_devices if hasattr(axes, "num_devices") else axes.mesh.size
+    if devices is not None and devices > jax.process_count():
+        raise NotImplementedError(
+            f"a program on {devices} devices of {jax.process_count()} process(es) has operations of"
+            " ddl_jax, which are for one device of each process"
+        )
 
 
 def _may_reuse(operand: Any) -> bool:

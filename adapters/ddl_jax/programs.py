@@ -35,8 +35,8 @@ def jit(function: Function, **options: Any) -> Function:
     """As jax.jit, for a function with operations of ddl_jax: calling what it returns takes some
     microseconds and not a hundred. Otherwise the two may be mixed at will.
 
-    options: those of jax.jit. A function with other ordered effects (ordered callbacks), and a
-    program over several processes' devices, take the way of jax.jit.
+    options: those of jax.jit. A function with other ordered effects (ordered callbacks) takes the
+    way of jax.jit, as does everything where jax has several devices.
     """
     slow = jax.jit(function, **options)
 
@@ -61,7 +61,7 @@ def jit(function: Function, **options: Any) -> Function:
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        if not trace_state_clean() or jax.process_count() > 1:
+        if not trace_state_clean() or jax.device_count() > 1:
             return slow(*arguments, **named)
         try:
             result, token = program(*arguments, ddl_token=_before(), **named)

@@ -157,3 +157,30 @@ print("done")
     program.write_text(text)
     ended = run_program([sys.executable, program], cwd=tmp_path, limit=120).expect_success()
     assert ended.out == "done\n"
+
+
+def test_several_devices_in_a_process(run_program: Run, tmp_path: Path) -> None:
+    """Refused where they would run operations at once; one of them is as good as any."""
+    text = """
+import jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+import ddl_jax as ddl
+ddl.init()
+assert jax.device_count() == 2
+x = jax.device_put(jnp.ones(2), jax.devices()[1])
+for jit in (jax.jit, ddl.jit):
+    assert jit(ddl.allreduce)(x).sum() == 2
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+mapped = jax.shard_map(ddl.allreduce, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+for jit in (jax.jit, ddl.jit):
+    try:
+        jit(mapped)(jnp.ones(2))
+    except NotImplementedError as error:
+        assert "a program on 2 devices of 1 process(es)" in str(error), error
+    else:
+        raise AssertionError
+"""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120).expect_success()

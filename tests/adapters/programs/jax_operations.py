@@ -184,6 +184,23 @@ ones = jnp.ones(64)
 for result in [(order if i % 2 else quick)(ones) for i in range(10)]:  # and ways are mixed
     same(result, expected, "order")
 
+# ---- arguments of programs ----
+
+
+def formed(tree: Any, power: int, *, negative: bool = False, shift: Any = 0) -> Any:
+    total = ddl.allreduce(tree["a"] ** power) + shift
+    return {"sum": -total if negative else total, "none": tree["none"], "same": tree["a"]}
+
+
+for jit in (jax.jit, ddl.jit):
+    program = jit(formed, static_argnums=1, static_argnames="negative")
+    for power in (1, 2):
+        got = program({"a": jnp.full(2, 2.0), "none": None}, power, negative=True, shift=1.0)
+        same(got["sum"], np.full(2, -(size * 2.0**power + 1)), "arguments")
+        assert got["none"] is None and got["same"].shape == (2,)
+assert ddl.jit(lambda v: v + 1)(1.0) == 2  # a program without operations
+same(jax.vmap(ddl.jit(ddl.allreduce))(jnp.ones((2, 3))), np.full((2, 3), size), "jit in vmap")
+
 # ---- beside other effects ----
 
 seen: list[float] = []
