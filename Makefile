@@ -63,6 +63,7 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
 test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; four minutes
+	$(pip) install equinox flax
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
