@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "ddl/ddl.h"
+#include "pages.h"
 
 typedef uintptr_t handle;
 
@@ -194,6 +195,13 @@ static ddl_comm *comm_of(handle comm)
     return comm == WORLD ? world : (ddl_comm *)comm; /* a call with NULL is refused by libddl */
 }
 
+/* What XLA receives collectives in, `count` elements of each of `blocks` ranks. */
+static void expect_result(const void *send, void *recv, int count, int blocks, handle type)
+{
+    if (send != recv)
+        expect_large_pages(recv, (size_t)count * (size_t)blocks * ddl_dtype_size((ddl_dtype)type));
+}
+
 /* ---- what XLA calls ---- */
 
 DDL_API int MPIABI_Init_thread(int *count, char ***arguments, int required, int *provided)
@@ -256,6 +264,7 @@ DDL_API int MPIABI_Allgather(const void *send, int count, handle type, void *rec
 {
     if (recv_count != count || recv_type != type)
         return failed("libddl: MPI_Allgather of unequal counts or types");
+    expect_result(send, recv, count, ddl_comm_size(comm_of(comm)), type);
     return told(ddl_allgather(comm_of(comm), send, recv, count, (ddl_dtype)type, NULL, NULL));
 }
 
@@ -267,6 +276,7 @@ DDL_API int MPIABI_Reduce_scatter(const void *send, void *recv, const int *count
         if (counts[rank] != counts[0])
             return failed("libddl: MPI_Reduce_scatter of unequal counts");
     }
+    expect_result(send, recv, counts[0], 1, type);
     return told(ddl_reduce_scatter(comm_of(comm), send, recv, counts[0], (ddl_dtype)type,
                                    (ddl_op)op, NULL, NULL));
 }

@@ -230,6 +230,9 @@ for jit in (jax.jit, ddl.jit):
     same(large, np.full(300_000, rank + 1.0), "not donated")
     inner = jit(lambda v: ddl.allreduce(v * 2) + v)(large)
     same(inner, np.full(300_000, 2 * total + rank + 1), "an intermediate")
+huge = jnp.full(2_000_001, rank + 1.0)  # large enough for large pages
+same(ddl.allreduce(huge), np.full(2_000_001, total), "large")
+same(ddl.allgather(huge)[::2_000_001], np.arange(size) + 1, "large")
 text = jax.jit(ddl.allreduce, donate_argnums=0).lower(large).compile().as_text()
 assert "output_to_operand_aliasing" in text and " copy(" not in text, text
 text = jax.jit(ddl.allreduce).lower(large).compile().as_text()
