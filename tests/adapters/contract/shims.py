@@ -1,0 +1,75 @@
+"""What the contract suite needs to know of each framework: its arrays, and how errors look there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes  # noqa: F401  makes NumPy know bfloat16 and the float8 types
+import numpy as np
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+COMPLEX = ("complex64", "complex128")
+
+
+class Shim:
+    """One framework.
+
+    ddl       the adapter
+    dead      what is raised when the world has died
+    dtypes    NumPy's names of the element types that can be reduced
+    """
+
+    ddl: ModuleType
+    dead: type[Exception]
+    dtypes: tuple[str, ...] = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
+
+    def array(self, value: np.ndarray) -> Any:
+        """The framework's array with these values, shape and type."""
+        raise NotImplementedError
+
+    def numpy(self, array: Any) -> np.ndarray:
+        """The reverse. Raises what the operation that made the array failed with."""
+        raise NotImplementedError
+
+    def broadcast_parameters(
+        self, values: Mapping[str, np.ndarray], root: int
+    ) -> dict[str, np.ndarray]:
+        """The named parameters after the adapter's broadcast_parameters."""
+        raise NotImplementedError
+
+
+class Torch(Shim):
+    def __init__(self) -> None:
+        import torch
+
+        import ddl_torch
+
+        self.torch, self.ddl, self.dead = torch, ddl_torch, torch.distributed.DistBackendError
+
+    def array(self, value: np.ndarray) -> Any:
+        tensor = self.torch.empty(value.shape, dtype=getattr(self.torch, value.dtype.name))
+        self._bytes(tensor)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return tensor
+
+    def numpy(self, array: Any) -> np.ndarray:
+        dtype = np.dtype(str(array.dtype).removeprefix("torch."))
+        return self._bytes(array.contiguous()).view(dtype).reshape(tuple(array.shape)).copy()
+
+    def _bytes(self, tensor: Any) -> np.ndarray:
+        if tensor.numel() == 0:  # of these PyTorch makes no views in another type
+            return np.empty(0, np.uint8)
+        view: np.ndarray = tensor.reshape(-1).view(self.torch.uint8).numpy()
+        return view
+
+    def broadcast_parameters(
+        self, values: Mapping[str, np.ndarray], root: int
+    ) -> dict[str, np.ndarray]:
+        state = {name: self.array(value) for name, value in values.items()}
+        self.ddl.broadcast_parameters(state, root)
+        return {name: self.numpy(tensor) for name, tensor in state.items()}
+
+
+SHIMS = {"torch": Torch}

@@ -1,0 +1,55 @@
+"""Every adapter keeps the contract that all share, on two and three real processes.
+
+What is checked is in suite.py, what differs between frameworks in shims.py. The processes are
+watched by nobody, so that each ends as it likes when the last rank is killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+SUITE = Path(__file__).parent / "suite.py"
+
+
+@pytest.fixture(params=["torch"])
+def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
+    """The name of a framework that is installed here, its adapter's native part built."""
+    name: str = request.param
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"there is no {name}")
+    build = [sys.executable, "-m", f"ddl_{name}", "build"]
+    run_program(build, cwd=tmp_path, limit=600).expect_success()
+    return name
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_contract(run_program: Run, tmp_path: Path, framework: str, size: int) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    common = {"DDL_SIZE": str(size), "DDL_RENDEZVOUS": url, "OMP_NUM_THREADS": "1"}
+
+    def start(rank: int):  # type: ignore[no-untyped-def]
+        command = [sys.executable, SUITE, framework]
+        env = {**common, "DDL_RANK": str(rank)}
+        return run_program(command, cwd=tmp_path, env=env, limit=120)
+
+    with ThreadPoolExecutor(size) as pool:
+        *survivors, victim = pool.map(start, range(size))
+    for survivor in survivors:
+        survivor.expect_success()
+        (number,) = re.findall(r"checked (\d+)", survivor.out)
+        assert int(number) > 300
+    assert victim.code == -signal.SIGKILL, victim
