@@ -10,7 +10,7 @@
 Keras models train by ddl_keras, which works with every backend of Keras.
 """
 
-from ddl_tensorflow import gradients as _gradients
+from ddl_tensorflow import gradients as _gradients  # noqa: F401, which registers them
 from ddl_tensorflow.collectives import (
     allgather,
     allreduce,
@@ -19,6 +19,14 @@ from ddl_tensorflow.collectives import (
     broadcast,
     grouped_allreduce,
     reduce_scatter,
+)
+from ddl_tensorflow.training import (
+    DistributedGradientTape,
+    all_gather_object,
+    allreduce_gradients,
+    average_metrics,
+    broadcast_object,
+    broadcast_variables,
 )
 from ddl_tensorflow.world import (
     init,
@@ -29,3 +37,26 @@ from ddl_tensorflow.world import (
     shutdown,
     size,
 )
+
+__all__ = [
+    "DistributedGradientTape",
+    "all_gather_object",
+    "allgather",
+    "allreduce",
+    "allreduce_gradients",
+    "alltoall",
+    "average_metrics",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_variables",
+    "grouped_allreduce",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reduce_scatter",
+    "shutdown",
+    "size",
+]

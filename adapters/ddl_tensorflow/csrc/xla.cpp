@@ -6,8 +6,9 @@
 // Calls of one program run in the order of the graph, which is that of all ranks, because each takes
 // a result of the one before as an operand that it ignores.
 //
-// The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. The
-// future is completed by a thread of its own: XLA may run all the rest of the program in it.
+// The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. In the
+// thread that completes it, the world's, XLA may run the program's next steps; these start further
+// operations, but do not wait for them.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,7 +20,6 @@
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
-#include "tensorflow/core/platform/env.h"
 #include "world.hpp"
 #include "xla/ffi/api/ffi.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -91,12 +91,10 @@ ffi::Error to_error(const absl::Status &status)
 
 void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &status)
 {
-    tensorflow::Env::Default()->SchedClosure([promise, status] {
-        if (status.ok())
-            promise->SetAvailable();
-        else
-            promise->SetError(to_error(status));
-    });
+    if (status.ok())
+        promise->SetAvailable();
+    else
+        promise->SetError(to_error(status));
 }
 
 ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
@@ -321,8 +319,7 @@ class Rows : public Lowering
         return xla::ConstantR1<int64_t>(c->builder(), numbers);
     }
 
-    // The parts that input 1 tells, or equal ones. It is not declared as a constant of the compiler,
-    // as all that it is computed from would have to be one as well; here it always is.
+    // The parts that input 1 tells, or equal ones. It is a constant, or a lowering's result here.
     absl::Status parts(XlaOpKernelContext *c, const xla::Shape &shape, std::vector<int64_t> *rows)
     {
         int size = 0;
@@ -433,13 +430,15 @@ class Barrier final : public Lowering
 
 } // namespace
 
-#define ON_CPU(name) Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT)
-REGISTER_XLA_OP(ON_CPU("DdlAllreduce"), Allreduce);
-REGISTER_XLA_OP(ON_CPU("DdlGroupedAllreduce"), Allreduce);
-REGISTER_XLA_OP(ON_CPU("DdlBroadcast"), Broadcast);
-REGISTER_XLA_OP(ON_CPU("DdlAllgather"), Allgather);
-REGISTER_XLA_OP(ON_CPU("DdlReduceScatter"), ReduceScatter);
-REGISTER_XLA_OP(ON_CPU("DdlAlltoall"), Alltoall);
-REGISTER_XLA_OP(ON_CPU("DdlBarrier"), Barrier);
+// Not by REGISTER_XLA_OP: what comes after TensorFlow's first eager operation is lost there.
+#define REGISTER_LOWERING(name, lowering)                                                           \
+    REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT), lowering)
+REGISTER_LOWERING("DdlAllreduce", Allreduce);
+REGISTER_LOWERING("DdlGroupedAllreduce", Allreduce);
+REGISTER_LOWERING("DdlBroadcast", Broadcast);
+REGISTER_LOWERING("DdlAllgather", Allgather);
+REGISTER_LOWERING("DdlReduceScatter", ReduceScatter);
+REGISTER_LOWERING("DdlAlltoall", Alltoall);
+REGISTER_LOWERING("DdlBarrier", Barrier);
 
 } // namespace ddl_tensorflow
