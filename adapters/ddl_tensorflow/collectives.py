@@ -37,7 +37,10 @@ _OPS = {
     "bit_xor": _INTEGERS | {tf.bool},
 }
 
+_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
 
+
+@_as_it_is
 def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tensor:
     """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
@@ -59,6 +62,7 @@ def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tenso
         return _operations().ddl_allreduce(tensor, op=op, tensor_name=match(name, scope))
 
 
+@_as_it_is
 def grouped_allreduce(
     tensors: Sequence[Any], op: str = "sum", name: str | None = None
 ) -> list[tf.Tensor]:
@@ -80,6 +84,7 @@ def grouped_allreduce(
         )
 
 
+@_as_it_is
 def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
     """The root's tensor, on all ranks.
 
@@ -98,6 +103,7 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
         return _operations().ddl_broadcast(tensor, root=root, tensor_name=match(name, scope))
 
 
+@_as_it_is
 def allgather(
     tensor: Any, rows: Sequence[int] | None = None, name: str | None = None
 ) -> tf.Tensor:
@@ -128,6 +134,7 @@ def allgather(
     return result
 
 
+@_as_it_is
 def reduce_scatter(
     tensor: Any, op: str = "sum", rows: Sequence[int] | None = None, name: str | None = None
 ) -> tf.Tensor:
@@ -153,6 +160,7 @@ def reduce_scatter(
     return result if part is None else _shaped(result, [part, *tensor.shape[1:]])
 
 
+@_as_it_is
 def alltoall(
     tensor: Any, sent_rows: Any | None = None, name: str | None = None
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
@@ -189,6 +197,7 @@ def alltoall(
     return result, _shaped(received, [size()])
 
 
+@_as_it_is
 def barrier(name: str | None = None) -> Any:
     """Return, in a graph go on after it, on no rank before every rank has called it."""
     size()

@@ -15,7 +15,10 @@ from ddl_tensorflow.world import rank, size
 
 _WIRE = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
 
+_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
 
+
+@_as_it_is
 def allreduce_gradients(
     gradients: Sequence[Any],
     *,
@@ -92,6 +95,7 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    @_as_it_is
     def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
         """As tf.GradientTape.gradient, for the sum or average of all ranks' targets."""
         own = self._tape.gradient(target, sources, *arguments, **options)

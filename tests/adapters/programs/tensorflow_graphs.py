@@ -13,6 +13,8 @@ from ddl_core.errors import InvalidArgument
 
 MANY, STEPS = 50, 200
 
+tf.get_logger().setLevel("ERROR")  # it warns of tracing often
+
 ddl.init(timeout=60)
 rank, size = ddl.rank(), ddl.size()
 total = size * (size + 1) / 2

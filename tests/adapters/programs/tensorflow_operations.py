@@ -173,7 +173,8 @@ shapes(tf.ones([2 * size, 3]), tf.ones([size, 3]))
 
 text = tf.constant("text")
 refused(Unsupported, "allreduce: tensors of string cannot be moved by sum", ddl.allreduce, text)
-refused(Unsupported, "broadcast: tensors of string cannot be moved", tf.function(ddl.broadcast), text)
+traced = tf.function(ddl.broadcast, autograph=False).get_concrete_function
+refused(Unsupported, "broadcast: tensors of string cannot be moved", traced, text)
 refused(Unsupported, "of float32 cannot be moved by bit_or", ddl.allreduce, tf.ones(1), "bit_or")
 refused(Unsupported, "of bool cannot be moved by average", ddl.allreduce, [True], "average")
 refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, tf.ones(1), "mean")
@@ -184,8 +185,9 @@ refused(InvalidArgument, "is not one number for each of", ddl.allgather, tf.ones
 refused(InvalidArgument, "sent_rows: are", ddl.alltoall, tf.ones(5 * size), [1] * size)
 if size > 1:
     refused(InvalidArgument, "is no multiple of", ddl.reduce_scatter, tf.ones(size + 1))
-    refused(InvalidArgument, "is no multiple of", tf.function(ddl.alltoall), tf.ones(size + 1))
-    unknown = tf.function(ddl.alltoall, input_signature=[tf.TensorSpec([None])])
+    traced = tf.function(ddl.alltoall, autograph=False).get_concrete_function
+    refused(InvalidArgument, "is no multiple of", traced, tf.ones(size + 1))
+    unknown = tf.function(ddl.alltoall, input_signature=[tf.TensorSpec([None])], autograph=False)
     refused(tf.errors.InvalidArgumentError, "is no multiple of", unknown, tf.ones(size + 1))
 
 # ---- gradients, against finite differences ----
