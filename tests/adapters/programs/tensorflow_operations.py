@@ -29,6 +29,7 @@ def same(result, expected) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
+tf.get_logger().setLevel("ERROR")  # it warns of tracing often
 refused(InvalidState, "call ddl_tensorflow.init() first", ddl.rank)
 refused(InvalidState, "call ddl_tensorflow.init() first", ddl.allreduce, tf.ones(1))
 refused(InvalidArgument, "timeout: -1", ddl.init, timeout=-1)
@@ -204,7 +205,7 @@ def check_gradient(name: str, operation, shape) -> None:
     def loss(values):
         results = operation(values)
         flat = tf.concat([tf.reshape(each, [-1]) for each in tf.nest.flatten(results)], 0)
-        return tf.reduce_sum(flat**2 * weights[: len(flat)])
+        return tf.reduce_sum(flat**2 * tf.constant(weights)[: tf.size(flat)])
 
     def gradient(values):
         with tf.GradientTape() as tape:
