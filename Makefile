@@ -3,6 +3,8 @@
 VENV ?= .venv
 # The PyTorch to install. The CPU builds of other versions work as well; see README.md.
 TORCH ?= torch==2.13.0
+# The TensorFlow for the tests, which brings Keras: the one without the GPU's libraries is half as large.
+TENSORFLOW ?= tensorflow-cpu==2.21.0
 RANKS ?= 2
 
 # The first Python 3.10 to 3.13 that can make a virtual environment and compile against itself.
@@ -108,5 +110,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev,docs]'
+	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

@@ -15,8 +15,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     ranks' batches together, so that small batches per rank train as one large one. Batches may
     differ in size.
 
-    All ranks call it in training. When not in training it is as its base, and nothing is sent. Saved
-    models hold it as the base, so they load without libddl.
+    All ranks call it in training. When not in training it is as its base, and nothing is sent.
+    Saved models hold it as the base, so they load without libddl.
     """
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
@@ -24,7 +24,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         if mask is None:
             weights = ops.ones_like(inputs)
         else:
-            weights = ops.cast(ops.broadcast_to(ops.expand_dims(mask, -1), ops.shape(inputs)), inputs.dtype)
+            weights = ops.cast(
+                ops.broadcast_to(ops.expand_dims(mask, -1), ops.shape(inputs)), inputs.dtype
+            )
         own = ops.sum(weights, axes)
         # First the mean, then the squares of what differs from it, which loses no digits.
         total = _sum(ops.concatenate([own, ops.sum(inputs * weights, axes)]))

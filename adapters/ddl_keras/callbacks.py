@@ -37,9 +37,9 @@ class BroadcastModel(keras.callbacks.Callback):
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """Replaces each epoch's metrics, and those of evaluations, by their average over the ranks. Put
-    it before the callbacks that read them, such as EarlyStopping, which would decide differently
-    on each rank."""
+    """Replaces each epoch's metrics, and those of evaluations, by their average over the ranks.
+    Put it before the callbacks that read them, such as EarlyStopping, which would decide
+    differently on each rank."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._average(logs)
@@ -54,8 +54,8 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class _LearningRate(keras.callbacks.Callback):
-    """Sets the optimizer's learning rate before each batch where it changes; so another callback may
-    go on when one has come to its end."""
+    """Sets the optimizer's learning rate before each batch where it changes; so another callback
+    may go on when one has come to its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,8 +95,8 @@ class _LearningRate(keras.callbacks.Callback):
 
 
 class LearningRateWarmup(_LearningRate):
-    """Raises the learning rate from `initial`, that of one rank's batch, evenly to `scale` times it:
-    the batch of all ranks is so many times larger, and takes a rate so many times higher, which
+    """Raises the learning rate from `initial`, that of one rank's batch, evenly to `scale` times
+    it: the batch of all ranks is so many times larger, and takes a rate so many times higher, which
     would be too high for fresh weights.
 
     initial  the learning rate to start with

@@ -34,9 +34,9 @@ def DistributedOptimizer(
                      their average; sets its gradient_accumulation_steps, which does the same
 
     All ranks do the same number of steps. Gradients travel as one group per step, before clipping;
-    with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. In a saved model
-    it is the optimizer that it was, so the model loads where there is no libddl; there
-    `DistributedOptimizer(model.optimizer)` goes on from its state.
+    with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. In a saved
+    model it is the optimizer that it was, so the model loads where there is no libddl; where there
+    is, `DistributedOptimizer(model.optimizer)` goes on from its state.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range; later the training function
     raises what the adapter's grouped_allreduce does.
@@ -105,6 +105,12 @@ def _distributed(base: type) -> type:
             if not self.gradient_accumulation_steps:
                 grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
             super().apply(grads, trainable_variables)
+
+        def stateless_apply(self, optimizer_variables: Any, grads: Any, variables: Any) -> Any:
+            # Loss scaling does on JAX without `apply`.
+            if base.stateless_apply is not keras.optimizers.Optimizer.stateless_apply:
+                grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
+            return super().stateless_apply(optimizer_variables, grads, variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             # The first that happens to gradients that were accumulated.

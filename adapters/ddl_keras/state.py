@@ -37,9 +37,7 @@ def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str
     names = sorted(metrics)
     own = np.array([*(float(metrics[name]) * weight for name in names), weight], np.float32)
     *sums, total = _moved(own, adapter.allreduce).tolist()
-    return {
-        name: sums[names.index(name)] / total if total else 0.0 for name in metrics
-    }
+    return {name: sums[names.index(name)] / total if total else 0.0 for name in metrics}
 
 
 def synchronize(model: keras.Model) -> None:

@@ -116,4 +116,3 @@ def _sources() -> list[Path]:
 
 def _header() -> Path:
     return Path(ddl_core.get_include(), "ddl", "ddl.h")
-

@@ -104,9 +104,7 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 @_as_it_is
-def allgather(
-    tensor: Any, rows: Sequence[int] | None = None, name: str | None = None
-) -> tf.Tensor:
+def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None = None) -> tf.Tensor:
     """The ranks' tensors one after the other, along the first dimension.
 
     tensor   of the same type on all ranks, and of the same shape but for the first dimension
@@ -124,9 +122,7 @@ def allgather(
             f"rows: is {given[rank()]} for this rank, whose tensor has {tensor.shape[0]}"
         )
     with tf.name_scope(_scope(name, "allgather")) as scope:
-        result, _ = _operations().ddl_allgather(
-            tensor, rows=given, tensor_name=match(name, scope)
-        )
+        result, _ = _operations().ddl_allgather(tensor, rows=given, tensor_name=match(name, scope))
     if tensor.shape.rank == 0:
         result = tf.ensure_shape(result, [size()]) if given else _shaped(result, [size()])
     elif given and tensor.shape.rank is not None:
@@ -189,9 +185,7 @@ def alltoall(
             )
         sent = tf.constant(given, tf.int64)
     with tf.name_scope(_scope(name, "alltoall")) as scope:
-        result, received = _operations().ddl_alltoall(
-            tensor, sent, tensor_name=match(name, scope)
-        )
+        result, received = _operations().ddl_alltoall(tensor, sent, tensor_name=match(name, scope))
     if sent_rows is None:
         return _shaped(result, tensor.shape)
     return result, _shaped(received, [size()])

@@ -25,9 +25,7 @@ def _grouped_allreduce(op: tf.Operation, *gradients: Any) -> list[tf.Tensor]:
         tf.zeros_like(each) if gradient is None else gradient
         for gradient, each in zip(gradients, op.outputs, strict=True)
     ]
-    return list(
-        _operations().ddl_grouped_allreduce(dense, op=_linear(op), tensor_name=_name(op))
-    )
+    return list(_operations().ddl_grouped_allreduce(dense, op=_linear(op), tensor_name=_name(op)))
 
 
 @tf.RegisterGradient("DdlBroadcast")

@@ -34,7 +34,9 @@ def init(*, timeout: float | None = None) -> None:
     """
     global _place
     if _place is not None:
-        raise InvalidState(f"initialised already, as rank {_place[0]} of {_place[1]}; see shutdown()")
+        raise InvalidState(
+            f"initialised already, as rank {_place[0]} of {_place[1]}; see shutdown()"
+        )
     if timeout is not None and not 0 < timeout < math.inf:
         raise InvalidArgument(f"timeout: {timeout!r} is not a positive number of seconds")
 
@@ -59,9 +61,9 @@ def is_initialized() -> bool:
 
 
 def shutdown() -> None:
-    """Leave the world, if there is one. `init` may then be called again. Blocks about a second where
-    operations are pending, which end with an error. Functions that were compiled by XLA in a world
-    of another size are not to be called any more."""
+    """Leave the world, if there is one. `init` may then be called again. Blocks about a second
+    where operations are pending, which end with an error. Functions that were compiled by XLA in a
+    world of another size are not to be called any more."""
     global _place
     if _place is not None:
         from ddl_tensorflow import _build
@@ -101,9 +103,7 @@ def _join(control: ctypes.CDLL, comm: ddl_core.Comm, timeout_ms: int) -> None:
     message = ctypes.create_string_buffer(_MESSAGE)
     endpoint, length = ctypes.c_void_p(), ctypes.c_size_t()
     own = ctypes.create_string_buffer(_ADDRESS_MAX)
-    status = control.ddl_tensorflow_open(
-        ctypes.byref(endpoint), own, ctypes.byref(length), message
-    )
+    status = control.ddl_tensorflow_open(ctypes.byref(endpoint), own, ctypes.byref(length), message)
     _check(status, message)
 
     addresses = np.zeros((comm.size, _ADDRESS_MAX), np.uint8)

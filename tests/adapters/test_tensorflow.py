@@ -34,7 +34,9 @@ def test_graphs(ddlrun: Run) -> None:
     """Many operations in one graph, which each rank runs in an order of its own."""
     ended = ddlrun(3, PROGRAMS / "tensorflow_graphs.py", env=QUIET, limit=240).expect_success()
     for rank in range(3):
-        assert ended.lines(rank) == [f"done {what}" for what in "function graph loops helpers".split()]
+        assert ended.lines(rank) == [
+            f"done {what}" for what in ("function", "graph", "loops", "helpers")
+        ]
 
 
 FAILURES = """
@@ -101,6 +103,8 @@ if rank == 0:
     leaver.start()
     refused(tf.errors.AbortedError, ["shut down with operations pending"], ddl.barrier)
     leaver.join()
+else:
+    time.sleep(2.5)  # to leave would end that barrier as well
 again()
 print("done leaving", flush=True)
 

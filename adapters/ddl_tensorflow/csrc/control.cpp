@@ -47,8 +47,7 @@ EXPORT int ddl_tensorflow_open(ddl_endpoint **endpoint, char *address, size_t *l
 
 // Join, with the addresses of all ranks lying at multiples of DDL_ADDRESS_MAX. Takes the endpoint.
 EXPORT int ddl_tensorflow_join(ddl_endpoint *endpoint, const char *addresses, const size_t *lengths,
-                               int rank, int size, uint64_t tag, int64_t timeout_ms,
-                               char *message)
+                               int rank, int size, uint64_t tag, int64_t timeout_ms, char *message)
 {
     std::vector<const void *> pointers;
     for (int i = 0; i < size; i++)

@@ -93,10 +93,10 @@ class Kernel : public AsyncOpKernel
     void ComputeAsync(Context *c, DoneCallback done) final
     {
         auto world = World::current();
-        OP_REQUIRES_ASYNC(c, world != nullptr,
-                          absl::FailedPreconditionError(
-                              "ddl " + what_ + ": not initialised; call init() first"),
-                          done);
+        OP_REQUIRES_ASYNC(
+            c, world != nullptr,
+            absl::FailedPreconditionError("ddl " + what_ + ": not initialised; call init() first"),
+            done);
         run(c, std::move(world), std::move(done));
     }
 
@@ -225,8 +225,8 @@ class Broadcast final : public Kernel
     {
         Tensor *output = nullptr;
         const Tensor &input = c->input(0);
-        OP_REQUIRES_OK_ASYNC(
-            c, c->forward_input_or_allocate_output({0}, 0, input.shape(), &output), done);
+        OP_REQUIRES_OK_ASYNC(c, c->forward_input_or_allocate_output({0}, 0, input.shape(), &output),
+                             done);
         if (world->rank() == root_ && bytes(*output) != bytes(input))
             std::copy_n(bytes(input), input.TotalBytes(), bytes(*output));
         start(c, *world,
@@ -280,8 +280,8 @@ class Allgather final : public Kernel
         const Tensor &input = c->input(0);
         const std::vector<int64_t> rows = numbers(of_rank);
         Tensor *output = nullptr;
-        OP_REQUIRES_OK_ASYNC(
-            c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output), done);
+        OP_REQUIRES_OK_ASYNC(c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output),
+                             done);
         start(c, world,
               allgather(bytes(input), bytes(*output), times(rows, width_of(input.shape())),
                         dtype_of(input.dtype())),
@@ -351,8 +351,8 @@ class Alltoall final : public Kernel
         const int64_t width = width_of(input.shape());
         const std::vector<int64_t> rows = numbers(received);
         Tensor *output = nullptr;
-        OP_REQUIRES_OK_ASYNC(
-            c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output), done);
+        OP_REQUIRES_OK_ASYNC(c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output),
+                             done);
         start(c, world,
               alltoall(bytes(input), times(sent, width), bytes(*output), times(rows, width),
                        dtype_of(input.dtype())),

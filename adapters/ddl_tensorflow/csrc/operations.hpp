@@ -24,9 +24,9 @@ inline bool parse_op(const std::string &text, ddl_op *op)
     static const struct {
         const char *name;
         ddl_op op;
-    } kOps[] = {{"sum", DDL_SUM},         {"average", DDL_AVERAGE}, {"min", DDL_MIN},
-                {"max", DDL_MAX},         {"product", DDL_PRODUCT}, {"bit_and", DDL_BIT_AND},
-                {"bit_or", DDL_BIT_OR},   {"bit_xor", DDL_BIT_XOR}};
+    } kOps[] = {{"sum", DDL_SUM},       {"average", DDL_AVERAGE}, {"min", DDL_MIN},
+                {"max", DDL_MAX},       {"product", DDL_PRODUCT}, {"bit_and", DDL_BIT_AND},
+                {"bit_or", DDL_BIT_OR}, {"bit_xor", DDL_BIT_XOR}};
     for (const auto &each : kOps)
         if (text == each.name) {
             *op = each.op;

@@ -1,7 +1,8 @@
 // The operations as TensorFlow's graphs know them: names, types, shapes.
 //
-// All are stateful, so that none is evaluated while a graph is optimised, nor two made one. By
-// `tensor_name` operations of different ranks are matched; "": by the order of their calls.
+// All are stateful, so that none is evaluated while a graph is optimised, nor two made one; and
+// communication, of which TensorFlow reports an unavailable peer as it is. By `tensor_name`
+// operations of different ranks are matched; "": by the order of their calls.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -69,6 +70,7 @@ REGISTER_OP("DdlAllreduce")
     .Input("tensor: T")
     .Output("result: T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(UnchangedShape);
 
 REGISTER_OP("DdlGroupedAllreduce")
@@ -78,6 +80,7 @@ REGISTER_OP("DdlGroupedAllreduce")
     .Input("tensors: T")
     .Output("results: T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(each_unchanged);
 
 REGISTER_OP("DdlBroadcast")
@@ -87,6 +90,7 @@ REGISTER_OP("DdlBroadcast")
     .Input("tensor: T")
     .Output("result: T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(UnchangedShape);
 
 // rows: the first dimension on each rank; empty: found out. The second output is what it was.
@@ -98,6 +102,7 @@ REGISTER_OP("DdlAllgather")
     .Output("result: T")
     .Output("of_rank: int64")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(other_rows_and_counts);
 
 // rows: of each rank's part; empty: equal parts.
@@ -109,6 +114,7 @@ REGISTER_OP("DdlReduceScatter")
     .Input("rows: int64")
     .Output("result: T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(other_rows);
 
 // sent_rows: for each rank; empty: equal parts. The second output is how many came from each.
@@ -120,11 +126,13 @@ REGISTER_OP("DdlAlltoall")
     .Output("result: T")
     .Output("received_rows: int64")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(other_rows_and_counts);
 
 REGISTER_OP("DdlBarrier")
     .Attr(kName)
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
 } // namespace ddl_tensorflow

@@ -12,30 +12,21 @@ namespace ddl_tensorflow
 inline absl::StatusCode code_of(ddl_status status)
 {
     switch (status) {
-    case DDL_OK:
-        return absl::StatusCode::kOk;
+    case DDL_OK: return absl::StatusCode::kOk;
     case DDL_EINVAL:
-    case DDL_EMISMATCH:
-        return absl::StatusCode::kInvalidArgument;
-    case DDL_ESTATE:
-        return absl::StatusCode::kFailedPrecondition;
-    case DDL_EUNSUPPORTED:
-        return absl::StatusCode::kUnimplemented;
+    case DDL_EMISMATCH: return absl::StatusCode::kInvalidArgument;
+    case DDL_ESTATE: return absl::StatusCode::kFailedPrecondition;
+    case DDL_EUNSUPPORTED: return absl::StatusCode::kUnimplemented;
     case DDL_INPROGRESS:
     case DDL_ETIMEDOUT:
-    case DDL_EEXPIRED:
-        return absl::StatusCode::kDeadlineExceeded;
+    case DDL_EEXPIRED: return absl::StatusCode::kDeadlineExceeded;
     case DDL_ENOMEM:
-    case DDL_ESYSTEM:
-        return absl::StatusCode::kResourceExhausted;
+    case DDL_ESYSTEM: return absl::StatusCode::kResourceExhausted;
     case DDL_EUNREACHABLE:
     case DDL_EREFUSED:
-    case DDL_EPEER:
-        return absl::StatusCode::kUnavailable;
-    case DDL_EABORTED:
-        return absl::StatusCode::kAborted;
-    case DDL_EINTERNAL:
-        break;
+    case DDL_EPEER: return absl::StatusCode::kUnavailable;
+    case DDL_EABORTED: return absl::StatusCode::kAborted;
+    case DDL_EINTERNAL: break;
     }
     return absl::StatusCode::kInternal;
 }

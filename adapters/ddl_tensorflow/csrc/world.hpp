@@ -52,8 +52,8 @@ class World
         return comm_;
     }
 
-    // Start an operation. `what` names it in messages; with a name "" it is matched by order. `done`
-    // is called exactly once, possibly before this returns.
+    // Start an operation. `what` names it in messages; with a name "" it is matched by order.
+    // `done` is called exactly once, possibly before this returns.
     void start(std::string what, std::string name, Submit submit, Done done);
 
     // Leave: refuses new operations, waits a moment for those under way, then aborts them.

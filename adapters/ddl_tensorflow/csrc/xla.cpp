@@ -3,8 +3,8 @@
 // Shapes are fixed at compile time here, so an all-gather takes it that all ranks have as many rows
 // as this one, or as many as `rows` says, and an all-to-all has equal parts.
 //
-// Calls of one program run in the order of the graph, which is that of all ranks, because each takes
-// a result of the one before as an operand that it ignores.
+// Calls of one program run in the order of the graph, which is that of all ranks, because each
+// takes a result of the one before as an operand that it ignores.
 //
 // The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. In the
 // thread that completes it, the world's, XLA may run the program's next steps; these start further
@@ -45,42 +45,24 @@ namespace ffi = xla::ffi;
 ddl_dtype dtype_of(ffi::DataType type)
 {
     switch (type) {
-    case ffi::DataType::PRED:
-        return DDL_BOOL;
-    case ffi::DataType::S8:
-        return DDL_I8;
-    case ffi::DataType::U8:
-        return DDL_U8;
-    case ffi::DataType::S16:
-        return DDL_I16;
-    case ffi::DataType::U16:
-        return DDL_U16;
-    case ffi::DataType::S32:
-        return DDL_I32;
-    case ffi::DataType::U32:
-        return DDL_U32;
-    case ffi::DataType::S64:
-        return DDL_I64;
-    case ffi::DataType::U64:
-        return DDL_U64;
-    case ffi::DataType::F16:
-        return DDL_F16;
-    case ffi::DataType::BF16:
-        return DDL_BF16;
-    case ffi::DataType::F32:
-        return DDL_F32;
-    case ffi::DataType::F64:
-        return DDL_F64;
-    case ffi::DataType::F8E4M3FN:
-        return DDL_F8_E4M3;
-    case ffi::DataType::F8E5M2:
-        return DDL_F8_E5M2;
-    case ffi::DataType::C64:
-        return DDL_C64;
-    case ffi::DataType::C128:
-        return DDL_C128;
-    default:
-        return ddl_dtype{};
+    case ffi::DataType::PRED: return DDL_BOOL;
+    case ffi::DataType::S8: return DDL_I8;
+    case ffi::DataType::U8: return DDL_U8;
+    case ffi::DataType::S16: return DDL_I16;
+    case ffi::DataType::U16: return DDL_U16;
+    case ffi::DataType::S32: return DDL_I32;
+    case ffi::DataType::U32: return DDL_U32;
+    case ffi::DataType::S64: return DDL_I64;
+    case ffi::DataType::U64: return DDL_U64;
+    case ffi::DataType::F16: return DDL_F16;
+    case ffi::DataType::BF16: return DDL_BF16;
+    case ffi::DataType::F32: return DDL_F32;
+    case ffi::DataType::F64: return DDL_F64;
+    case ffi::DataType::F8E4M3FN: return DDL_F8_E4M3;
+    case ffi::DataType::F8E5M2: return DDL_F8_E5M2;
+    case ffi::DataType::C64: return DDL_C64;
+    case ffi::DataType::C128: return DDL_C128;
+    default: return ddl_dtype{};
     }
 }
 
@@ -97,9 +79,9 @@ void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &
         promise->SetError(to_error(status));
 }
 
-ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                    std::string_view kind, std::string_view op_name, int64_t root,
-                    ffi::Span<const int64_t> elements, std::string_view name)
+ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view kind,
+                    std::string_view op_name, int64_t root, ffi::Span<const int64_t> elements,
+                    std::string_view name)
 {
     auto promise = std::make_shared<ffi::Promise>();
     ffi::Future future(*promise);
@@ -122,8 +104,8 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
         return future;
     }
     if (kind == "allreduce") {
-        submit = parts.size() == 1 ? allreduce(parts[0], op)
-                                   : grouped_allreduce(std::move(parts), op);
+        submit =
+            parts.size() == 1 ? allreduce(parts[0], op) : grouped_allreduce(std::move(parts), op);
     } else if (kind == "broadcast") {
         const Part &part = parts[0];
         if (world->rank() == root)
@@ -337,7 +319,8 @@ class Rows : public Lowering
         for (int64_t each : *rows)
             all += each;
         if (rows->size() != static_cast<size_t>(size) || all != rows_of(shape))
-            return wrong("rows: are not one number for each rank, as many in all as the tensor has");
+            return wrong(
+                "rows: are not one number for each rank, as many in all as the tensor has");
         return absl::OkStatus();
     }
 
@@ -369,7 +352,8 @@ class Allgather final : public Rows
         int64_t all = 0;
         for (int64_t each : rows)
             all += each;
-        c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, all), times(rows, width_of(*shape))));
+        c->SetOutput(0,
+                     call(c, {c->Input(0)}, with_rows(*shape, all), times(rows, width_of(*shape))));
         c->SetOutput(1, constant(c, rows));
     }
 };
@@ -431,7 +415,7 @@ class Barrier final : public Lowering
 } // namespace
 
 // Not by REGISTER_XLA_OP: what comes after TensorFlow's first eager operation is lost there.
-#define REGISTER_LOWERING(name, lowering)                                                           \
+#define REGISTER_LOWERING(name, lowering)                                                          \
     REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT), lowering)
 REGISTER_LOWERING("DdlAllreduce", Allreduce);
 REGISTER_LOWERING("DdlGroupedAllreduce", Allreduce);

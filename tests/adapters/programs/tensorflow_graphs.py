@@ -124,7 +124,9 @@ for way in (gradients, tf.function(gradients), tf.function(gradients, jit_compil
         of_weight, of_table, of_unused = way(**options)
         assert of_unused is None
         expected = np.array([[total], [2.0 * size]]) * picked / scale
-        np.testing.assert_allclose(of_weight, expected, rtol=1e-2 if "compression" in options else 0)
+        np.testing.assert_allclose(
+            of_weight, expected, rtol=1e-2 if "compression" in options else 0
+        )
         assert isinstance(of_table, tf.IndexedSlices) == ("sparse_as_dense" not in options)
         dense = tf.convert_to_tensor(of_table).numpy()
         outcomes = [(of + 1.0) * size + 4.0 for of in range(size)]
