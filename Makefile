@@ -26,7 +26,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
+.PHONY: help demo test test-jax test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
   abi-baseline clean
 
 help: ## this text
@@ -63,6 +63,9 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 	@mkdir -p build
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
+
+test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; four minutes
+	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
@@ -110,5 +113,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,mpi,dev,docs]'
+	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

@@ -39,7 +39,13 @@ IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|ra
 ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
 IMPORTER = "ddl_core/_lib.py"
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", "chainer"}
+ADAPTERS = {  # the frameworks that each adapter may import
+    "ddl_torch": {"torch"},
+    "ddl_tensorflow": {"tensorflow", "keras"},
+    "ddl_jax": {"jax", "jaxlib"},
+}
 MAX_LINES = 800
+NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
 FOLDERS = ("libddl", "ddl_core", "adapters", "tests", "bench", "examples")
 EMPTY = "tests/tsan.supp"  # fix the race instead
@@ -141,8 +147,12 @@ def check_python(root: Path) -> Iterator[str]:
                 for name in names:
                     if (name + ".").startswith(extension + ".") and str(where) != IMPORTER:
                         yield f"{where}:{node.lineno}: only {IMPORTER} imports {extension}"
-                    if folder == "ddl_core" and name.split(".")[0] in FRAMEWORKS:
+                    framework = name.split(".")[0]
+                    if folder == "ddl_core" and framework in FRAMEWORKS:
                         yield f"{where}:{node.lineno}: ddl_core imports no framework ({name})"
+                    others = FRAMEWORKS - ADAPTERS.get(parts[0], set())
+                    if folder == "adapters" and framework in others:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {framework}"
                 if folder == "adapters" and (
                     {"os.environ", "os.getenv"} & set(names)
                     or (
@@ -151,7 +161,7 @@ def check_python(root: Path) -> Iterator[str]:
                     )
                 ):
                     yield f"{where}:{node.lineno}: an adapter reads no environment"
-    for path in sorted((root / "adapters").rglob("*.[ch]pp")):
+    for path in sorted(p for p in (root / "adapters").rglob("*") if p.suffix in NATIVE):
         text = strip_comments(path.read_text())
         for match in GETENV.finditer(text):
             where = path.relative_to(root)

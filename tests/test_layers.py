@@ -70,6 +70,8 @@ def test_clean_tree(tree: Path) -> None:
         ("ddl_core/array.py", "def f():\n    import torch.nn\n", "array.py:2: ddl_core imports no"),
         ("adapters/ddl_x/work.py", "import os\nos.environ['X']\n", "work.py:2: an adapter reads"),
         ("adapters/ddl_x/work.py", "from os import getenv\n", "an adapter reads no environment"),
+        ("adapters/ddl_x/work.c", 'char *x = getenv("X");\n', "an adapter reads no environment"),
+        ("adapters/ddl_jax/work.py", "import torch\n", "ddl_jax does not import torch"),
         ("adapters/ddl_x/work.cpp", 'auto x = getenv("X");\n', "an adapter reads no environment"),
         ("tests/core/test_x.py", "\n" * 801, "801 lines"),
         ("tests/tsan.supp", "race:everything\n", "must stay empty"),

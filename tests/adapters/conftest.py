@@ -24,6 +24,15 @@ def torch_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
+def jax_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The native parts of ddl_jax, built likewise."""
+    command = [sys.executable, "-m", "ddl_jax", "build"]
+    folder = tmp_path_factory.mktemp("build")
+    out = run_program(command, cwd=folder, limit=600).expect_success().out
+    return [Path(line) for line in out.splitlines()]
+
+
+@pytest.fixture(scope="session")
 def tensorflow_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of ddl_tensorflow."""
     command = [sys.executable, "-m", "ddl_tensorflow", "build"]

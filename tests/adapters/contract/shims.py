@@ -1,4 +1,4 @@
-"""What the contract suite needs to know of each framework: its arrays, and how errors look there."""
+"""What the contract suite has to know of each framework: its arrays, and what its errors are."""
 
 from __future__ import annotations
 
@@ -72,6 +72,29 @@ class Torch(Shim):
         return {name: self.numpy(tensor) for name, tensor in state.items()}
 
 
+class Jax(Shim):
+    def __init__(self) -> None:
+        import jax
+
+        import ddl_jax
+
+        jax.config.update("jax_enable_x64", True)
+        self.jax, self.ddl, self.dead = jax, ddl_jax, jax.errors.JaxRuntimeError
+
+    def array(self, value: np.ndarray) -> Any:
+        return self.jax.numpy.asarray(value)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array)
+
+    def broadcast_parameters(
+        self, values: Mapping[str, np.ndarray], root: int
+    ) -> dict[str, np.ndarray]:
+        tree = {name: self.array(value) for name, value in values.items()}
+        result = self.ddl.broadcast_parameters(tree, root)
+        return {name: self.numpy(array) for name, array in result.items()}
+
+
 class TensorFlow(Shim):
     def __init__(self) -> None:
         import tensorflow as tf
@@ -85,8 +108,7 @@ class TensorFlow(Shim):
         return self.tf.constant(value)
 
     def numpy(self, array: Any) -> np.ndarray:
-        value: np.ndarray = np.asarray(array.numpy())
-        return value
+        return np.asarray(array.numpy())
 
     def broadcast_parameters(
         self, values: Mapping[str, np.ndarray], root: int
@@ -96,4 +118,4 @@ class TensorFlow(Shim):
         return {name: np.asarray(variable.numpy()) for name, variable in state.items()}
 
 
-SHIMS = {"torch": Torch, "tensorflow": TensorFlow}
+SHIMS = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}

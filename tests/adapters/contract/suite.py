@@ -20,6 +20,9 @@ from shims import COMPLEX, FLOATS, SHIMS, Shim
 from ddl_core.errors import InvalidArgument, InvalidState
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (3, 0, 2), (5,), (2, 3), (70_001,))
+# What stands for all types where an operation only moves them, or one is like another: compiling
+# frameworks take a moment for each.
+SOME = {"bool", "uint16", "bfloat16", "float8_e5m2", "complex128"}
 PATIENCE = 10.0  # seconds within which a failure is told
 
 checked = 0
@@ -31,6 +34,7 @@ class Ranks:
     def __init__(self, shim: Shim) -> None:
         self.shim, self.ddl = shim, shim.ddl
         self.rank, self.size = shim.ddl.rank(), shim.ddl.size()
+        self.some = [dtype for dtype in shim.dtypes if dtype in SOME]
 
     def everyones(self, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
         """Each rank's array: its rank + 1 everywhere, but for a bool whether the rank is even."""
@@ -131,7 +135,7 @@ def check_world(ranks: Ranks) -> None:
 
 def check_allreduce(ranks: Ranks) -> None:
     for dtype in ranks.shim.dtypes:
-        for op in ops_of(dtype):
+        for op in ops_of(dtype) if dtype in ("bool", "int32", "float32", "complex64") else ("sum",):
             arrays = ranks.everyones((2, 3), dtype)
             own = ranks.shim.array(arrays[ranks.rank])
             ranks.same(ranks.ddl.allreduce(own, op=op), reduced(arrays, op), (dtype, op))
@@ -140,7 +144,10 @@ def check_allreduce(ranks: Ranks) -> None:
         arrays = ranks.everyones(shape, "float32")
         own = ranks.shim.array(arrays[ranks.rank])
         ranks.same(ranks.ddl.allreduce(own), reduced(arrays, "sum"), shape)
-        ranks.same(ranks.ddl.allreduce(own, op="average"), reduced(arrays, "average"), shape)
+    for dtype in ("float16", "bfloat16"):
+        arrays = ranks.everyones((3,), dtype)
+        own = ranks.shim.array(arrays[ranks.rank])
+        ranks.same(ranks.ddl.allreduce(own, op="average"), reduced(arrays, "average"), dtype)
 
 
 def check_grouped_allreduce(ranks: Ranks) -> None:
@@ -158,7 +165,7 @@ def check_grouped_allreduce(ranks: Ranks) -> None:
 
 
 def check_allgather(ranks: Ranks) -> None:
-    members = [(shape, "float32") for shape in SHAPES] + [((2, 3), d) for d in ranks.shim.dtypes]
+    members = [(shape, "float32") for shape in SHAPES] + [((2, 3), d) for d in ranks.some]
     for shape, dtype in members:
         arrays = ranks.everyones(shape, dtype)
         expected = np.concatenate([array.reshape(shape or (1,)) for array in arrays])
@@ -167,7 +174,7 @@ def check_allgather(ranks: Ranks) -> None:
 
 
 def check_broadcast(ranks: Ranks) -> None:
-    members = [(shape, "float32") for shape in SHAPES] + [((2, 3), d) for d in ranks.shim.dtypes]
+    members = [(shape, "float32") for shape in SHAPES] + [((2, 3), d) for d in ranks.some]
     for shape, dtype in members:
         arrays = ranks.everyones(shape, dtype)
         own = ranks.shim.array(arrays[ranks.rank])
@@ -179,7 +186,8 @@ def check_broadcast(ranks: Ranks) -> None:
 def check_reduce_scatter(ranks: Ranks) -> None:
     shapes = [(1,), (0, 2), (2, 3), (23_456,)]
     members = [(shape, "float32", "sum") for shape in shapes]
-    members += [((2,), dtype, op) for dtype in ranks.shim.dtypes for op in ops_of(dtype)[:2]]
+    members += [((2,), dtype, op) for dtype in ranks.some for op in ops_of(dtype)[:1]]
+    members += [((2,), "int32", "max"), ((2,), "float32", "average")]
     for shape, dtype, op in members:
         arrays = ranks.rows(shape, dtype)
         own = ranks.shim.array(arrays[ranks.rank])
@@ -190,7 +198,7 @@ def check_reduce_scatter(ranks: Ranks) -> None:
 
 def check_alltoall(ranks: Ranks) -> None:
     members = [(shape, "float32") for shape in [(1,), (0, 2), (2, 3), (23_456,)]]
-    for shape, dtype in members + [((2,), dtype) for dtype in ranks.shim.dtypes]:
+    for shape, dtype in members + [((2,), dtype) for dtype in ranks.some]:
         arrays = ranks.rows(shape, dtype)
         part = slice(ranks.rank * shape[0], (ranks.rank + 1) * shape[0])
         own = ranks.shim.array(arrays[ranks.rank])

@@ -1,0 +1,246 @@
+"""Operations on arrays of all ranks, under the names that all adapters of libddl share.
+
+They work inside and outside jax.jit, grad, vmap, scan, while_loop, cond and shard_map, always in
+the order of the program. JAX runs them asynchronously, as it does everything: an error is raised by
+whatever next waits for a result, as jax.errors.JaxRuntimeError with libddl's message. After such an
+error the world is dead; `shutdown` leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from ddl_jax import primitives
+from ddl_jax.world import size
+
+Tree = TypeVar("Tree")
+
+
+def allreduce(array: ArrayLike, op: str = "sum") -> Array:
+    """Combine the ranks' arrays, element by element; all ranks get the same bits.
+
+    array  of the same shape and type on all ranks
+    op     "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
+           "logical_and" or "logical_or". Integers wrap; their average truncates
+
+    All ranks call it. Sum and average have derivatives: grad gives that of the sum of all ranks'
+    results. Donated or no longer needed, `array` gives its memory to the result. Raises
+    ddl_core.errors.InvalidArgument for an unknown op and a type that libddl does not have,
+    Unsupported for an op that the type does not have, InvalidState before init; and what the head
+    of this file says.
+    """
+    results: list[Any] = grouped_allreduce([array], op)
+    result: Array = results[0]
+    return result
+
+
+def grouped_allreduce(arrays: Tree, op: str = "sum") -> Tree:
+    """`allreduce` of all arrays of a tree as one operation, in which small ones travel together.
+
+    arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
+
+    All ranks call it. Raises like `allreduce`.
+    """
+    leaves, tree = jax.tree.flatten(arrays)
+    own = [_array(leaf) for leaf in leaves]
+    number = _op(op, own)
+    ranks = size()
+    if not own:
+        return arrays
+    result: Tree = jax.tree.unflatten(
+        tree, primitives.allreduce_p.bind(*own, op=number, size=ranks)
+    )
+    return result
+
+
+def broadcast(array: ArrayLike, root: int = 0) -> Array:
+    """The root's array, on all ranks.
+
+    array  of the same shape and type on all ranks. On other ranks than the root its values do not
+           matter
+    root   the rank whose values all get
+
+    All ranks call it. Raises like `allreduce`, InvalidArgument for a root that is no rank.
+    """
+    root = _rank("root", root)
+    return _only(primitives.broadcast_p.bind(_array(array), root=root, size=size()))
+
+
+def allgather(array: ArrayLike) -> Array:
+    """The ranks' arrays one after the other, along the first dimension.
+
+    array: of the same shape and type on all ranks. Returns an array of shape
+    (size * array.shape[0], ...); of shape (size,) for a scalar.
+
+    All ranks call it. Raises like `allreduce`.
+    """
+    own = _array(array)
+    return _only(primitives.allgather_p.bind(own.reshape(own.shape or (1,)), size=size()))
+
+
+def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
+    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
+    dimension, as there are ranks.
+
+    array: of the same shape and type on all ranks; its first dimension is a multiple of size.
+
+    All ranks call it. Raises like `allreduce`.
+    """
+    own = _array(array)
+    number = _op(op, [own])
+    _check_divisible(own)
+    return _only(primitives.reduce_scatter_p.bind(own, op=number, size=size()))
+
+
+def alltoall(array: ArrayLike) -> Array:
+    """Give each rank its part of `array`, and get theirs, one after the other in the order of
+    ranks. Parts are equal, along the first dimension.
+
+    array: of the same shape and type on all ranks; its first dimension is a multiple of size.
+
+    All ranks call it. Raises like `allreduce`.
+    """
+    own = _array(array)
+    _check_divisible(own)
+    return _only(primitives.alltoall_p.bind(own, size=size()))
+
+
+def barrier() -> None:
+    """Return on no rank before every rank has called it. In a traced program: nothing that follows
+    runs before every rank has come there."""
+    done = _only(primitives.barrier_p.bind(size=size()))
+    if not isinstance(done, jax.core.Tracer):
+        done.block_until_ready()
+
+
+def send(array: ArrayLike, dest: int, tag: int = 0) -> None:
+    """Send to rank `dest`, which receives it by `recv` with the same tag, shape and type; tags are
+    0 or more. Has no derivative; `sendrecv` has. Raises like `broadcast`."""
+    primitives.send_p.bind(
+        _array(array), dest=_rank("dest", dest), send_tag=_tag("tag", tag), size=size()
+    )
+
+
+def recv(like: Any, source: int | None, tag: int = 0) -> Array:
+    """The oldest message with this tag from rank `source`, or from any (None).
+
+    like: an array, or jax.ShapeDtypeStruct, of the shape and type that are sent; its values do not
+    matter. Raises like `broadcast`.
+    """
+    shape, dtype = _form(like)
+    return _only(
+        primitives.recv_p.bind(
+            shape=shape,
+            dtype=dtype,
+            source=_source(source),
+            recv_tag=_tag("tag", tag),
+            size=size(),
+        )
+    )
+
+
+def sendrecv(
+    array: ArrayLike,
+    dest: int,
+    source: int | None,
+    *,
+    send_tag: int = 0,
+    recv_tag: int = 0,
+    like: Any = None,
+) -> Array:
+    """Send to rank `dest` and receive from rank `source` (None: from any) at once.
+
+    like: an array, or jax.ShapeDtypeStruct, of the shape of what is received, of the type of
+    `array`; None: that of `array`. Has a derivative, unless from any source: what comes for the
+    result goes back to `source`. Raises like `broadcast`.
+    """
+    own = _array(array)
+    shape, dtype = _form(own if like is None else like)
+    if dtype != own.dtype:
+        raise _invalid(f"like: has type {dtype}, but array has {own.dtype}")
+    return _only(
+        primitives.sendrecv_p.bind(
+            own,
+            shape=shape,
+            dest=_rank("dest", dest),
+            source=_source(source),
+            send_tag=_tag("send_tag", send_tag),
+            recv_tag=_tag("recv_tag", recv_tag),
+            size=size(),
+        )
+    )
+
+
+def _array(value: ArrayLike) -> Array:
+    from ddl_core import dtypes
+
+    array = jnp.asarray(value)
+    dtypes.from_name(str(array.dtype), "array")
+    return array
+
+
+def _form(like: Any) -> tuple[tuple[int, ...], Any]:
+    from ddl_core import dtypes
+
+    shaped = like if hasattr(like, "shape") and hasattr(like, "dtype") else jnp.asarray(like)
+    dtype = jax.dtypes.canonicalize_dtype(shaped.dtype)
+    dtypes.from_name(str(dtype), "like")
+    return tuple(shaped.shape), dtype
+
+
+def _check_divisible(array: Array) -> None:
+    if not array.shape or array.shape[0] % size():
+        raise _invalid(
+            f"array: the first dimension of shape {array.shape} is no multiple of {size()}"
+        )
+
+
+def _op(op: str, arrays: Sequence[Array]) -> int:
+    """The ddl_op. Refuses what the arrays' types do not have, as libddl would, but before a program
+    is made of it."""
+    from ddl_core.arguments import op_value
+    from ddl_core.errors import Unsupported
+
+    number = op_value(op)
+    for array in arrays:
+        kind = jnp.dtype(array.dtype).kind
+        whole = kind in "biu"
+        if (
+            (kind == "c" and op not in ("sum", "average"))
+            or (kind == "b" and op == "average")
+            or (not whole and op.startswith(("bit", "logical")))
+        ):
+            raise Unsupported(f"op: there is no {op} of {array.dtype}")
+    return number
+
+
+def _rank(name: str, number: int) -> int:
+    if not 0 <= number < size():
+        raise _invalid(f"{name}: {number} is not a rank; there are {size()}")
+    return int(number)
+
+
+def _source(source: int | None) -> int:
+    return -1 if source is None else _rank("source", source)
+
+
+def _tag(name: str, tag: int) -> int:
+    if not 0 <= tag < 2**31:
+        raise _invalid(f"{name}: {tag} is not 0 or more, or too large")
+    return int(tag)
+
+
+def _only(results: Sequence[Array]) -> Array:
+    return results[0]
+
+
+def _invalid(message: str) -> Exception:
+    from ddl_core.errors import InvalidArgument
+
+    return InvalidArgument(message)

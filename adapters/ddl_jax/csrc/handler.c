@@ -1,0 +1,301 @@
+/* handler.c - what XLA calls when a compiled program comes to an operation of ddl_jax.
+ *
+ * Design notes
+ *   One handler serves all operations; an attribute of the call says which. A call carries a token
+ *   that the one before it gave, so XLA runs them in the order of the program, which is the same
+ *   on all ranks; libddl asks for no more.
+ *   The handler blocks, on a thread of XLA's. Compiled programs outlive comms, so they do not hold
+ *   the comm: it lies here, and ddl_jax_close waits until nobody is inside.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "ddl/ddl.h"
+#include "xla/ffi/api/c_api.h"
+
+enum { PATIENCE_S = 2, MESSAGE_BYTES = 256 };
+
+/* ---- the comm ---- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static ddl_comm *world; /* guarded by lock, as is: */
+static int inside;      /* calls that use it */
+
+/* Let calls use the comm, which stays the caller's. */
+DDL_API void ddl_jax_open(ddl_comm *comm)
+{
+    pthread_mutex_lock(&lock);
+    world = comm;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Keep further calls out. Those that are inside are aborted when they take longer than moments;
+ * returns whether all have left, so that the comm may be destroyed. */
+DDL_API int ddl_jax_close(void)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += PATIENCE_S;
+    pthread_mutex_lock(&lock);
+    ddl_comm *comm = world;
+    world = NULL;
+    if (inside)
+        ddl_comm_abort(comm, "shut down with operations under way");
+    while (inside && pthread_cond_timedwait(&idle, &lock, &end) == 0)
+        continue;
+    int left = !inside;
+    pthread_mutex_unlock(&lock);
+    return left;
+}
+
+static ddl_comm *enter(void)
+{
+    pthread_mutex_lock(&lock);
+    ddl_comm *comm = world;
+    if (comm)
+        inside++;
+    pthread_mutex_unlock(&lock);
+    return comm;
+}
+
+static void leave(void)
+{
+    pthread_mutex_lock(&lock);
+    if (--inside == 0)
+        pthread_cond_broadcast(&idle);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- reading the call ---- */
+
+static int64_t number(const XLA_FFI_CallFrame *frame, const char *name)
+{
+    for (int64_t i = 0; i < frame->attrs.size; i++) {
+        const XLA_FFI_ByteSpan *found = frame->attrs.names[i];
+        if (frame->attrs.types[i] == XLA_FFI_AttrType_SCALAR && found->len == strlen(name) &&
+            memcmp(found->ptr, name, found->len) == 0)
+            return *(const int64_t *)((const XLA_FFI_Scalar *)frame->attrs.attrs[i])->value;
+    }
+    return 0;
+}
+
+static bool kind_is(const XLA_FFI_CallFrame *frame, const char *kind)
+{
+    for (int64_t i = 0; i < frame->attrs.size; i++) {
+        if (frame->attrs.types[i] == XLA_FFI_AttrType_STRING) {
+            const XLA_FFI_ByteSpan *text = frame->attrs.attrs[i];
+            return text->len == strlen(kind) && memcmp(text->ptr, kind, text->len) == 0;
+        }
+    }
+    return false;
+}
+
+static const XLA_FFI_Buffer *given(const XLA_FFI_CallFrame *frame, int64_t i)
+{
+    return frame->args.args[i];
+}
+
+static const XLA_FFI_Buffer *result(const XLA_FFI_CallFrame *frame, int64_t i)
+{
+    return frame->rets.rets[i];
+}
+
+/* How many arrays are given; behind them there may be a token. */
+static int64_t arrays(const XLA_FFI_CallFrame *frame)
+{
+    int64_t last = frame->args.size - 1;
+    return last >= 0 && given(frame, last)->dtype == XLA_FFI_DataType_TOKEN ? last : last + 1;
+}
+
+static int64_t elements(const XLA_FFI_Buffer *buffer)
+{
+    int64_t count = 1;
+    for (int64_t i = 0; i < buffer->rank; i++)
+        count *= buffer->dims[i];
+    return count;
+}
+
+static ddl_dtype type_of(const XLA_FFI_Buffer *buffer)
+{
+    static const unsigned char known[] = {
+        [XLA_FFI_DataType_PRED] = DDL_BOOL,      [XLA_FFI_DataType_S8] = DDL_I8,
+        [XLA_FFI_DataType_U8] = DDL_U8,          [XLA_FFI_DataType_S16] = DDL_I16,
+        [XLA_FFI_DataType_U16] = DDL_U16,        [XLA_FFI_DataType_S32] = DDL_I32,
+        [XLA_FFI_DataType_U32] = DDL_U32,        [XLA_FFI_DataType_S64] = DDL_I64,
+        [XLA_FFI_DataType_U64] = DDL_U64,        [XLA_FFI_DataType_F16] = DDL_F16,
+        [XLA_FFI_DataType_BF16] = DDL_BF16,      [XLA_FFI_DataType_F32] = DDL_F32,
+        [XLA_FFI_DataType_F64] = DDL_F64,        [XLA_FFI_DataType_F8E4M3FN] = DDL_F8_E4M3,
+        [XLA_FFI_DataType_F8E5M2] = DDL_F8_E5M2, [XLA_FFI_DataType_C64] = DDL_C64,
+        [XLA_FFI_DataType_C128] = DDL_C128,
+    };
+    size_t type = (size_t)buffer->dtype;
+    return type < sizeof known ? (ddl_dtype)known[type] : (ddl_dtype)0;
+}
+
+/* ---- operations ---- */
+
+static ddl_status allreduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame, int64_t i,
+                            const ddl_options *options)
+{
+    const XLA_FFI_Buffer *send = given(frame, i);
+    return ddl_allreduce(comm, send->data, result(frame, i)->data, elements(send), type_of(send),
+                         (ddl_op)number(frame, "op"), options, NULL);
+}
+
+static ddl_status grouped_allreduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+{
+    int64_t count = arrays(frame);
+    if (count == 1)
+        return allreduce(comm, frame, 0, NULL);
+    ddl_group *group = NULL;
+    ddl_status status = ddl_group_create(comm, &group);
+    ddl_options options = {.struct_size = sizeof options, .group = group};
+    for (int64_t i = 0; i < count && status == DDL_OK; i++)
+        status = allreduce(comm, frame, i, &options);
+    if (status == DDL_OK)
+        status = ddl_group_submit(group, NULL, NULL);
+    ddl_group_destroy(group);
+    return status;
+}
+
+static ddl_status broadcast(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+{
+    const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
+    int root = (int)number(frame, "root");
+    int64_t count = elements(send);
+    if (root == ddl_comm_rank(comm) && send->data != recv->data && count)
+        memcpy(recv->data, send->data, (size_t)count * ddl_dtype_size(type_of(send)));
+    return ddl_broadcast(comm, recv->data, count, type_of(send), root, NULL, NULL);
+}
+
+/* The sum on the root, zeros elsewhere: what the transpose of a broadcast is. */
+static ddl_status reduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+{
+    const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
+    int root = (int)number(frame, "root");
+    int64_t count = elements(send);
+    ddl_status status =
+        ddl_reduce(comm, send->data, recv->data, count, type_of(send), DDL_SUM, root, NULL, NULL);
+    if (status == DDL_OK && root != ddl_comm_rank(comm) && count)
+        memset(recv->data, 0, (size_t)count * ddl_dtype_size(type_of(send)));
+    return status;
+}
+
+static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+{
+    bool sends = arrays(frame) > 0, receives = !kind_is(frame, "send");
+    const XLA_FFI_Buffer *send = sends ? given(frame, 0) : NULL;
+    const XLA_FFI_Buffer *recv = receives ? result(frame, 0) : NULL;
+    int dest = (int)number(frame, "dest"), send_tag = (int)number(frame, "send_tag");
+    int source = (int)number(frame, "source"), recv_tag = (int)number(frame, "recv_tag");
+    if (!receives)
+        return ddl_send(comm, send->data, elements(send), type_of(send), dest, send_tag, NULL,
+                        NULL);
+    if (!sends)
+        return ddl_recv(comm, recv->data, elements(recv), type_of(recv), source, recv_tag, NULL,
+                        NULL, NULL);
+    return ddl_sendrecv(comm, send->data, elements(send), dest, send_tag, recv->data,
+                        elements(recv), source, recv_tag, type_of(send), NULL, NULL);
+}
+
+static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+{
+    if (kind_is(frame, "allreduce"))
+        return grouped_allreduce(comm, frame);
+    if (kind_is(frame, "barrier"))
+        return ddl_barrier(comm, NULL, NULL);
+    if (kind_is(frame, "broadcast"))
+        return broadcast(comm, frame);
+    if (kind_is(frame, "reduce"))
+        return reduce(comm, frame);
+    if (kind_is(frame, "send") || kind_is(frame, "recv") || kind_is(frame, "sendrecv"))
+        return exchange(comm, frame);
+
+    const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
+    int64_t size = ddl_comm_size(comm);
+    if (kind_is(frame, "allgather"))
+        return ddl_allgather(comm, send->data, recv->data, elements(send), type_of(send), NULL,
+                             NULL);
+    if (kind_is(frame, "reduce_scatter"))
+        return ddl_reduce_scatter(comm, send->data, recv->data, elements(recv), type_of(send),
+                                  (ddl_op)number(frame, "op"), NULL, NULL);
+    return ddl_alltoall(comm, send->data, recv->data, elements(send) / size, type_of(send), NULL,
+                        NULL);
+}
+
+/* ---- the door ---- */
+
+static XLA_FFI_Error *refuse(const XLA_FFI_CallFrame *frame, XLA_FFI_Error_Code code,
+                             const char *message)
+{
+    XLA_FFI_Error_Create_Args args = {
+        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = message, .errc = code};
+    return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+static XLA_FFI_Error_Code code_of(ddl_status status)
+{
+    switch (status) {
+    case DDL_EINVAL: return XLA_FFI_Error_Code_INVALID_ARGUMENT;
+    case DDL_EUNSUPPORTED: return XLA_FFI_Error_Code_UNIMPLEMENTED;
+    case DDL_ESTATE:
+    case DDL_EMISMATCH: return XLA_FFI_Error_Code_FAILED_PRECONDITION;
+    case DDL_ENOMEM:
+    case DDL_ESYSTEM: return XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
+    case DDL_EPEER:
+    case DDL_EUNREACHABLE:
+    case DDL_EREFUSED: return XLA_FFI_Error_Code_UNAVAILABLE;
+    case DDL_EABORTED: return XLA_FFI_Error_Code_ABORTED;
+    case DDL_ETIMEDOUT:
+    case DDL_EEXPIRED: return XLA_FFI_Error_Code_DEADLINE_EXCEEDED;
+    case DDL_OK:
+    case DDL_INPROGRESS:
+    case DDL_EINTERNAL: break;
+    }
+    return XLA_FFI_Error_Code_INTERNAL;
+}
+
+static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+{
+    int compiled = (int)number(frame, "size"), size = ddl_comm_size(comm);
+    if (compiled != size) {
+        char text[MESSAGE_BYTES];
+        snprintf(text, sizeof text,
+                 "ddl: this program was compiled for %d ranks, but there are %d now; "
+                 "jax.clear_caches() has it compiled anew",
+                 compiled, size);
+        return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text);
+    }
+    ddl_status status = run(comm, frame);
+    return status == DDL_OK ? NULL : refuse(frame, code_of(status), ddl_last_error());
+}
+
+/* XLA asks for the version that this was compiled with before the first call. */
+static bool answers_metadata(const XLA_FFI_CallFrame *frame)
+{
+    XLA_FFI_Extension_Base *extension = frame->extension_start;
+    if (!extension || extension->type != XLA_FFI_Extension_Metadata)
+        return false;
+    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)(void *)extension)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    return true;
+}
+
+DDL_API XLA_FFI_Error *ddl_jax_call(XLA_FFI_CallFrame *frame)
+{
+    if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
+        return NULL;
+    ddl_comm *comm = enter();
+    if (!comm)
+        return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION,
+                      "ddl: not initialised: call ddl_jax.init() first");
+    XLA_FFI_Error *error = call(comm, frame);
+    leave();
+    return error;
+}

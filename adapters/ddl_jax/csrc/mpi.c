@@ -1,0 +1,336 @@
+/* mpi.c - the library that jaxlib takes for an MPI, so that jax's own collectives go over libddl.
+ *
+ * Design notes
+ *   With jax_cpu_collectives_implementation="mpi" jaxlib calls MPI by way of MPItrampoline, which
+ *   loads $MPITRAMPOLINE_LIB and looks up all of MPI there, under its own names. XLA needs few of
+ *   them, which are here; every other one fails and says its name.
+ *   MPI_COMM_WORLD is the comm that ddl_jax.initialize() has given. Handles are what MPItrampoline
+ *   has them be, integers: a type's is its ddl_dtype, an op's its ddl_op, those of further comms
+ *   and of requests are pointers. A failed call keeps its message for MPI_Error_string, which XLA
+ *   asks at once, on the same thread.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ddl/ddl.h"
+
+typedef uintptr_t handle;
+
+enum { SUCCESS = 0, FAILED = 15, WORLD = 1, COLOR_UNDEFINED = -32766, MESSAGE_BYTES = 256 };
+
+/* ---- what MPItrampoline looks for ---- */
+
+DDL_API int mpiwrapper_version_major = 2;
+DDL_API int mpiwrapper_version_minor = 11;
+DDL_API int mpiwrapper_version_patch = 0;
+DDL_API int mpiabi_version_major = 2;
+DDL_API int mpiabi_version_minor = 9;
+DDL_API int mpiabi_version_patch = 0;
+DDL_API int mpiabi_loaded_version_major;
+DDL_API int mpiabi_loaded_version_minor;
+DDL_API int mpiabi_loaded_version_patch;
+
+DDL_API void mpiwrapper_export_fortran_constants_(void)
+{
+}
+
+#define IS(name, value) DDL_API handle MPIABI_##name = (handle)(value);
+IS(SUCCESS, SUCCESS)
+IS(ERR_OTHER, FAILED)
+IS(COMM_WORLD, WORLD)
+IS(COMM_NULL, 0)
+IS(REQUEST_NULL, 0)
+IS(UNDEFINED, COLOR_UNDEFINED)
+
+IS(BYTE, DDL_U8)
+IS(CHAR, DDL_I8)
+IS(SIGNED_CHAR, DDL_I8)
+IS(UNSIGNED_CHAR, DDL_U8)
+IS(SHORT, DDL_I16)
+IS(UNSIGNED_SHORT, DDL_U16)
+IS(INT, DDL_I32)
+IS(UNSIGNED, DDL_U32)
+IS(LONG, DDL_I64)
+IS(UNSIGNED_LONG, DDL_U64)
+IS(LONG_LONG, DDL_I64)
+IS(UNSIGNED_LONG_LONG, DDL_U64)
+IS(INT8_T, DDL_I8)
+IS(UINT8_T, DDL_U8)
+IS(INT16_T, DDL_I16)
+IS(UINT16_T, DDL_U16)
+IS(INT32_T, DDL_I32)
+IS(UINT32_T, DDL_U32)
+IS(INT64_T, DDL_I64)
+IS(UINT64_T, DDL_U64)
+IS(FLOAT, DDL_F32)
+IS(DOUBLE, DDL_F64)
+IS(C_BOOL, DDL_BOOL)
+IS(CXX_BOOL, DDL_BOOL)
+IS(C_COMPLEX, DDL_C64)
+IS(C_FLOAT_COMPLEX, DDL_C64)
+IS(C_DOUBLE_COMPLEX, DDL_C128)
+
+IS(SUM, DDL_SUM)
+IS(PROD, DDL_PRODUCT)
+IS(MIN, DDL_MIN)
+IS(MAX, DDL_MAX)
+IS(BAND, DDL_BIT_AND)
+IS(BOR, DDL_BIT_OR)
+IS(BXOR, DDL_BIT_XOR)
+IS(LAND, DDL_LOGICAL_AND)
+IS(LOR, DDL_LOGICAL_OR)
+
+/* All others have the value of no type, op or comm. (Not by IS: stdio.h has macros of such names.)
+ */
+#define CONSTANT(name) DDL_API handle MPIABI_##name = (handle)-32765;
+#include "mpi_names.h"
+#undef CONSTANT
+
+/* ---- failures ---- */
+
+static _Thread_local char message[MESSAGE_BYTES];
+
+static int failed(const char *text)
+{
+    snprintf(message, sizeof message, "%s", text);
+    return FAILED;
+}
+
+static int told(ddl_status status)
+{
+    return status == DDL_OK ? SUCCESS : failed(ddl_last_error());
+}
+
+static int refused(const char *name)
+{
+    snprintf(message, sizeof message, "libddl: jaxlib called %s, which ddl_jax does not have",
+             name);
+    fprintf(stderr, "%s\n", message);
+    return FAILED;
+}
+
+#define REFUSED(name)                                                                              \
+    DDL_API int MPIABI_##name(void);                                                               \
+    DDL_API int MPIABI_##name(void)                                                                \
+    {                                                                                              \
+        return refused("MPI_" #name);                                                              \
+    }
+#include "mpi_names.h"
+#undef REFUSED
+
+/* ---- the world ---- */
+
+static ddl_comm *world; /* set before jaxlib's first call */
+
+/* Tell MPItrampoline, which reads the environment while jaxlib is loaded, that this file at `path`
+ * is the MPI. */
+DDL_API void ddl_jax_mpi_announce(const char *path)
+{
+    setenv("MPITRAMPOLINE_LIB", path, 1);
+    setenv("MPITRAMPOLINE_DLOPEN_MODE", "dlopen", 1); /* this libddl, not a second one */
+}
+
+/* Give MPI_COMM_WORLD, which stays the caller's. */
+DDL_API void ddl_jax_mpi_open(ddl_comm *comm)
+{
+    world = comm;
+}
+
+/* The comms that XLA has split off, which must not outlive the world's endpoint: those it has not
+ * freed by then end here, and freeing them later does nothing. */
+typedef struct part {
+    ddl_comm *comm;
+    struct part *next;
+} part;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static part *parts; /* guarded by lock */
+
+/* Takes the comm over; whether there was memory for that. */
+static bool remember(ddl_comm *comm)
+{
+    part *made = malloc(sizeof *made);
+    if (!made)
+        return false;
+    pthread_mutex_lock(&lock);
+    *made = (part){.comm = comm, .next = parts};
+    parts = made;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+/* Destroy this comm, or with NULL any one. Whether there was one. */
+static bool forget(const ddl_comm *comm)
+{
+    pthread_mutex_lock(&lock);
+    part **place = &parts;
+    while (*place && comm && (*place)->comm != comm)
+        place = &(*place)->next;
+    part *found = *place;
+    if (found)
+        *place = found->next;
+    pthread_mutex_unlock(&lock);
+    if (!found)
+        return false;
+    ddl_comm_destroy(found->comm);
+    free(found);
+    return true;
+}
+
+/* Take the world back. No collective may be under way. */
+DDL_API void ddl_jax_mpi_close(void)
+{
+    while (forget(NULL))
+        continue;
+    world = NULL;
+}
+
+static ddl_comm *comm_of(handle comm)
+{
+    return comm == WORLD ? world : (ddl_comm *)comm; /* a call with NULL is refused by libddl */
+}
+
+/* ---- what XLA calls ---- */
+
+DDL_API int MPIABI_Init_thread(int *count, char ***arguments, int required, int *provided)
+{
+    (void)count, (void)arguments;
+    *provided = required;
+    return world ? SUCCESS : failed("libddl: call ddl_jax.initialize() before jax is used");
+}
+
+/* libddl has no main thread. */
+DDL_API int MPIABI_Is_thread_main(int *flag)
+{
+    *flag = 1;
+    return SUCCESS;
+}
+
+DDL_API int MPIABI_Comm_rank(handle comm, int *rank)
+{
+    *rank = ddl_comm_rank(comm_of(comm));
+    return SUCCESS;
+}
+
+DDL_API int MPIABI_Comm_size(handle comm, int *size)
+{
+    *size = ddl_comm_size(comm_of(comm));
+    return SUCCESS;
+}
+
+DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *result)
+{
+    ddl_comm *made = NULL;
+    int code = told(ddl_comm_split(comm_of(comm), color < 0 ? -1 : color, key, NULL, &made));
+    if (code != SUCCESS)
+        return code;
+    if (made && !remember(made)) {
+        ddl_comm_destroy(made);
+        return failed("libddl: out of memory");
+    }
+    *result = (handle)made;
+    return SUCCESS;
+}
+
+DDL_API int MPIABI_Comm_free(handle *comm)
+{
+    if (*comm != WORLD && *comm)
+        forget((ddl_comm *)*comm);
+    *comm = 0;
+    return SUCCESS;
+}
+
+DDL_API int MPIABI_Allreduce(const void *send, void *recv, int count, handle type, handle op,
+                             handle comm)
+{
+    return told(
+        ddl_allreduce(comm_of(comm), send, recv, count, (ddl_dtype)type, (ddl_op)op, NULL, NULL));
+}
+
+DDL_API int MPIABI_Allgather(const void *send, int count, handle type, void *recv, int recv_count,
+                             handle recv_type, handle comm)
+{
+    if (recv_count != count || recv_type != type)
+        return failed("libddl: MPI_Allgather of unequal counts or types");
+    return told(ddl_allgather(comm_of(comm), send, recv, count, (ddl_dtype)type, NULL, NULL));
+}
+
+DDL_API int MPIABI_Reduce_scatter(const void *send, void *recv, const int *counts, handle type,
+                                  handle op, handle comm)
+{
+    int size = ddl_comm_size(comm_of(comm));
+    for (int rank = 1; rank < size; rank++) {
+        if (counts[rank] != counts[0])
+            return failed("libddl: MPI_Reduce_scatter of unequal counts");
+    }
+    return told(ddl_reduce_scatter(comm_of(comm), send, recv, counts[0], (ddl_dtype)type,
+                                   (ddl_op)op, NULL, NULL));
+}
+
+DDL_API int MPIABI_Isend(const void *buffer, int count, handle type, int dest, int tag, handle comm,
+                         handle *request)
+{
+    return told(ddl_send(comm_of(comm), buffer, count, (ddl_dtype)type, dest, tag, NULL,
+                         (ddl_work **)request));
+}
+
+DDL_API int MPIABI_Irecv(void *buffer, int count, handle type, int source, int tag, handle comm,
+                         handle *request)
+{
+    return told(ddl_recv(comm_of(comm), buffer, count, (ddl_dtype)type, source, tag, NULL, NULL,
+                         (ddl_work **)request));
+}
+
+/* Statuses are never asked for: XLA gives MPI_STATUS_IGNORE. */
+DDL_API int MPIABI_Wait(handle *request, void *status)
+{
+    (void)status;
+    ddl_work *work = (ddl_work *)*request;
+    if (!work)
+        return SUCCESS;
+    int code = told(ddl_work_wait(work, -1));
+    ddl_work_destroy(work);
+    *request = 0;
+    return code;
+}
+
+DDL_API int MPIABI_Sendrecv(const void *send, int send_count, handle send_type, int dest,
+                            int send_tag, void *recv, int recv_count, handle recv_type, int source,
+                            int recv_tag, handle comm, void *status)
+{
+    (void)status;
+    if (send_type != recv_type)
+        return failed("libddl: MPI_Sendrecv of unequal types");
+    return told(ddl_sendrecv(comm_of(comm), send, send_count, dest, send_tag, recv, recv_count,
+                             source, recv_tag, (ddl_dtype)send_type, NULL, NULL));
+}
+
+DDL_API int MPIABI_Error_string(int code, char *text, int *length)
+{
+    *length = snprintf(text, MESSAGE_BYTES, "%s", code == SUCCESS ? "success" : message);
+    return SUCCESS;
+}
+
+DDL_API int MPIABI_Finalize(void)
+{
+    return SUCCESS;
+}
+
+DDL_API int MPIXABI_Query_cuda_support(void)
+{
+    return 0;
+}
+
+DDL_API int MPIXABI_Query_hip_support(void)
+{
+    return 0;
+}
+
+DDL_API int MPIXABI_Query_ze_support(void)
+{
+    return 0;
+}

@@ -1,0 +1,256 @@
+"""JAX's view of the operations: one primitive each, with its shapes, its batching, its derivatives
+and how it becomes a call of csrc/handler.c.
+
+Order. All operations have one ordered effect, so JAX threads a token through them, in the order of
+the program, through jit, loops and branches, and from one compiled program to the next. It is
+declared shardable: inside shard_map every process sees its own operations in that order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import effects
+from jax._src.core import abstract_token, standard_vma_rule
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+TARGET = "ddl"  # the name under which XLA knows csrc/handler.c
+
+Array = Any
+Rule = Callable[..., Any]
+
+
+class DdlEffect(effects.Effect):
+    """What every operation has."""
+
+    def __str__(self) -> str:
+        return "ddl"
+
+
+EFFECT = DdlEffect()
+for _set in (
+    effects.ordered_effects,
+    effects.shardable_ordered_effects,
+    effects.lowerable_effects,
+    effects.control_flow_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+    effects.remat_allowed_effects,
+):
+    _set.add_type(DdlEffect)
+
+
+def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
+    """The operation outside of jit."""
+    from ddl_jax import programs
+
+    return programs.of_primitive(primitive, **parameters)(*arrays)
+
+
+def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
+    """A primitive of several results. `shapes(*arrays, **parameters)` gives each one's shape and
+    type; parameters that are numbers become attributes of the call."""
+    primitive = Primitive(f"ddl_{kind}")
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(_run, primitive))
+
+    def abstract(*arrays: Any, **parameters: Any) -> Any:
+        standard_vma_rule(primitive.name, *arrays)
+        return shapes(*arrays, **parameters), {EFFECT}
+
+    def lower(context: Any, *operands: Any, **parameters: Any) -> Sequence[Any]:
+        numbers = {
+            name: np.int64(value) for name, value in parameters.items() if isinstance(value, int)
+        }
+        aliases = {i: i for i, value in enumerate(operands) if in_place and _may_reuse(value)}
+        rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=True, operand_output_aliases=aliases)
+        inner = context.replace(
+            avals_in=(*context.avals_in, abstract_token),
+            avals_out=(*context.avals_out, abstract_token),
+        )
+        token = context.tokens_in.get(EFFECT)
+        *results, token = rule(inner, *operands, token, kind=kind, **numbers)
+        context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({EFFECT: token})))
+        return results
+
+    primitive.def_effectful_abstract_eval(abstract)
+    # Not cached: that would lower it in a function of its own, where _may_reuse sees nothing.
+    mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)
+    return primitive
+
+
+def _may_reuse(operand: Any) -> bool:
+    """Whether the result had better lie where the operand lies. Not where that is an argument of
+    the whole program that was not donated: XLA would copy it first. (XLA copies wherever the
+    operand is still needed, so this is about time alone.)"""
+    from jaxlib.mlir import ir
+
+    if not isinstance(operand, ir.BlockArgument):
+        return True
+    function = operand.owner.owner.operation
+    if function.name != "func.func" or function.attributes["sym_name"].value != "main":
+        return True
+    if "arg_attrs" not in function.attributes:
+        return False
+    attributes = function.attributes["arg_attrs"][operand.arg_number]
+    return any(name in attributes for name in ("tf.aliasing_output", "jax.buffer_donor"))
+
+
+def _like(*arrays: Any, **_: Any) -> list[Any]:
+    return list(arrays)
+
+
+def _rows(array: Any, rows: int) -> list[Any]:
+    return [array.update(shape=(rows, *array.shape[1:]))]
+
+
+# ---- the primitives; each has the parameter `size`, the number of ranks ----
+
+allreduce_p = _define("allreduce", _like, in_place=True)  # of any number of arrays; op
+broadcast_p = _define("broadcast", _like, in_place=True)  # root
+reduce_p = _define("reduce", _like)  # the sum on the root, zeros elsewhere; root
+allgather_p = _define("allgather", lambda array, size: _rows(array, array.shape[0] * size))
+reduce_scatter_p = _define(
+    "reduce_scatter", lambda array, op, size: _rows(array, array.shape[0] // size)
+)
+alltoall_p = _define("alltoall", lambda array, size: [array])
+sendrecv_p = _define(  # dest, send_tag, source, recv_tag
+    "sendrecv", lambda array, *, shape, **_: [array.update(shape=shape)]
+)
+send_p = _define("send", lambda *_, **__: [])
+recv_p = _define("recv", lambda *, shape, dtype, **_: [jax.core.ShapedArray(shape, dtype)])
+barrier_p = _define("barrier", lambda **_: [jax.core.ShapedArray((), jnp.uint8)])
+
+
+# ---- batching: what moves along the first dimension gets the batch as its second ----
+
+
+def _batch_in_place(primitive: Primitive) -> Rule:
+    def rule(arrays: Any, dims: Any, **parameters: Any) -> Any:
+        return primitive.bind(*arrays, **parameters), list(dims)
+
+    return rule
+
+
+def _batch_second(primitive: Primitive) -> Rule:
+    def rule(arrays: Any, dims: Any, **parameters: Any) -> Any:
+        (array,), (dim,) = arrays, dims
+        return primitive.bind(jnp.moveaxis(array, dim, 1), **parameters), [1]
+
+    return rule
+
+
+def _batch_sendrecv(arrays: Any, dims: Any, *, shape: Any, **parameters: Any) -> Any:
+    (array,), (dim,) = arrays, dims
+    shape = (array.shape[dim], *shape)
+    return sendrecv_p.bind(jnp.moveaxis(array, dim, 0), shape=shape, **parameters), [0]
+
+
+def _batch_send(arrays: Any, dims: Any, **parameters: Any) -> Any:
+    return send_p.bind(jnp.moveaxis(arrays[0], dims[0], 0), **parameters), []
+
+
+for _p in (allreduce_p, broadcast_p, reduce_p):
+    batching.primitive_batchers[_p] = _batch_in_place(_p)
+for _p in (allgather_p, reduce_scatter_p, alltoall_p):
+    batching.primitive_batchers[_p] = _batch_second(_p)
+batching.primitive_batchers[sendrecv_p] = _batch_sendrecv
+batching.primitive_batchers[send_p] = _batch_send
+
+
+# ---- derivatives ----
+#
+# Each linear operation is a map from all ranks' arrays to all ranks' results, and its transpose is
+# the transpose of that map: grad gives the derivative of the sum of all ranks' outputs.
+
+
+def _linear(primitive: Primitive, transpose: Rule, is_linear: Rule = lambda **_: True) -> None:
+    def check(parameters: Any) -> None:
+        if not is_linear(**parameters):
+            raise NotImplementedError(
+                f"{primitive.name} has a derivative only for the ops sum and average"
+            )
+
+    def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
+        outputs = primitive.bind(*primals, **parameters)
+        given = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
+        changes = [ad.Zero(jax.typeof(output).to_tangent_aval()) for output in outputs]
+        if given:
+            check(parameters)
+            moved = primitive.bind(*(tangents[i] for i in given), **parameters)
+            for i, tangent in zip(given, moved, strict=True):
+                changes[i] = tangent
+        return outputs, changes
+
+    def transposed(cotangents: Any, *primals: Any, **parameters: Any) -> Any:
+        check(parameters)
+        given = [i for i, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero]
+        results = [ad.Zero(primal.aval) for primal in primals]
+        if given:
+            own = [primals[i].aval for i in given]
+            moved = transpose(*(cotangents[i] for i in given), primals=own, **parameters)
+            for i, cotangent in zip(given, moved, strict=True):
+                results[i] = cotangent
+        return results
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transposed
+
+
+def _sums(*, op: int, **_: Any) -> bool:
+    from ddl_core.arguments import OPS
+
+    return op in (OPS["sum"], OPS["average"])
+
+
+def _transpose_allgather(cotangent: Array, *, size: int, **_: Any) -> Any:
+    from ddl_core.arguments import OPS
+
+    return reduce_scatter_p.bind(cotangent, op=OPS["sum"], size=size)
+
+
+def _transpose_reduce_scatter(cotangent: Array, *, op: int, size: int, **_: Any) -> Any:
+    from ddl_core.arguments import OPS
+
+    (gathered,) = allgather_p.bind(cotangent, size=size)
+    return [gathered / size if op == OPS["average"] else gathered]
+
+
+def _transpose_sendrecv(
+    cotangent: Array,
+    *,
+    primals: Any,
+    dest: int,
+    source: int,
+    send_tag: int,
+    recv_tag: int,
+    **rest: Any,
+) -> Any:
+    if source < 0:
+        raise NotImplementedError("ddl_sendrecv from any source has no transpose")
+    return sendrecv_p.bind(
+        cotangent,
+        **{**rest, "shape": primals[0].shape},
+        dest=source,
+        source=dest,
+        send_tag=recv_tag,
+        recv_tag=send_tag,
+    )
+
+
+def _unchanged(primitive: Primitive) -> Rule:
+    return lambda *cotangents, primals, **parameters: primitive.bind(*cotangents, **parameters)
+
+
+_linear(allreduce_p, _unchanged(allreduce_p), _sums)
+_linear(broadcast_p, _unchanged(reduce_p))
+_linear(reduce_p, _unchanged(broadcast_p))
+_linear(alltoall_p, _unchanged(alltoall_p))
+_linear(allgather_p, _transpose_allgather)
+_linear(reduce_scatter_p, _transpose_reduce_scatter, _sums)
+_linear(sendrecv_p, _transpose_sendrecv)

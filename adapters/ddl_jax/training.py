@@ -1,0 +1,113 @@
+"""Training on many ranks: gradients averaged over them, and one start for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ddl_jax.collectives import broadcast, grouped_allreduce
+from ddl_jax.world import rank
+
+Tree = TypeVar("Tree")
+
+_WIRE = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
+
+
+def all_reduce_gradients(
+    gradients: Tree, op: str = "average", *, compression: str | None = None
+) -> Tree:
+    """The ranks' average, or "sum", of each gradient in a tree, as one operation.
+
+    compression: "f16" or "bf16": gradients of float32 and float64 travel in that type, which halves
+    or quarters the bytes and costs precision.
+
+    All ranks call it, with trees of one form. Raises like `allreduce`, InvalidArgument for another
+    compression.
+    """
+    if compression not in _WIRE:
+        raise _invalid(f"compression: {compression!r} is none of None, f16, bf16")
+    wire = _WIRE[compression]
+    if wire is None:
+        return grouped_allreduce(gradients, op)
+
+    def shrink(gradient: Any) -> Any:
+        return gradient.astype(wire) if gradient.dtype in (jnp.float32, jnp.float64) else gradient
+
+    reduced = grouped_allreduce(jax.tree.map(shrink, gradients), op)
+    result: Tree = jax.tree.map(lambda own, all_: all_.astype(own.dtype), gradients, reduced)
+    return result
+
+
+def value_and_grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    op: str = "average",
+    compression: str | None = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """As jax.value_and_grad, with value and gradient averaged over the ranks, or summed.
+
+    What `function` returns beside the value (has_aux) stays this rank's own. op, compression: as
+    for `all_reduce_gradients`. All ranks call the result.
+    """
+    local = jax.value_and_grad(function, argnums, has_aux, **options)
+
+    def global_value_and_grad(*arguments: Any, **named: Any) -> Any:
+        value, gradients = local(*arguments, **named)
+        own, aux = value if has_aux else (value, None)
+        if compression is None:
+            own, gradients = grouped_allreduce((own, gradients), op)
+        else:
+            gradients = all_reduce_gradients(gradients, op, compression=compression)
+            own = grouped_allreduce(own, op)
+        return ((own, aux) if has_aux else own), gradients
+
+    return global_value_and_grad
+
+
+def gradient_transformation(op: str = "average", *, compression: str | None = None) -> Any:
+    """An optax.GradientTransformation that gives all ranks the average of their gradients, or the
+    sum: the first in an optax.chain. op, compression: as for `all_reduce_gradients`."""
+    import optax
+
+    def update(updates: Any, state: Any, parameters: Any = None) -> Any:
+        return all_reduce_gradients(updates, op, compression=compression), state
+
+    return optax.GradientTransformation(lambda parameters: optax.EmptyState(), update)
+
+
+def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
+    """The root's arrays, on all ranks, of a pytree of parameters, optimizer state or both.
+
+    All ranks call it with trees of one form. Leaves that are no arrays stay each rank's own; keys
+    of jax.random travel as well. Raises like `broadcast`.
+    """
+
+    def give(leaf: Any) -> Any:
+        if not isinstance(leaf, (Array, jax.core.Tracer)) and not hasattr(leaf, "__array__"):
+            return leaf
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            data = broadcast(jax.random.key_data(leaf), root)
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        return broadcast(leaf, root)
+
+    result: Tree = jax.tree.map(give, parameters)
+    return result
+
+
+def rank_key(key: Array) -> Array:
+    """A random key of this rank's own, derived from one that all ranks have: for dropout, noise and
+    shuffling that should differ between them."""
+    return jax.random.fold_in(key, rank())
+
+
+def _invalid(message: str) -> Exception:
+    from ddl_core.errors import InvalidArgument
+
+    return InvalidArgument(message)

@@ -1,0 +1,263 @@
+"""Run by test_jax_operations on any number of ranks: each operation of ddl_jax, eagerly and under
+every transformation of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import ddl_jax as ddl
+from ddl_core.errors import InvalidArgument, Unsupported
+
+ddl.init(timeout=60)
+rank, size = ddl.rank(), ddl.size()
+total = size * (size + 1) / 2  # of rank + 1
+left, right = (rank - 1) % size, (rank + 1) % size
+checked = 0
+
+
+def same(got: Any, expected: Any, what: str) -> None:
+    global checked
+    np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=1e-6, err_msg=what)
+    checked += 1
+
+
+def refused(error: type[Exception], text: str, function: Any, *arguments: Any) -> None:
+    global checked
+    try:
+        jax.block_until_ready(function(*arguments))
+    except error as raised:
+        assert text in str(raised), raised
+    else:
+        raise AssertionError(f"{text!r} was not raised")
+    checked += 1
+
+
+# ---- every operation as a matrix: what it makes of all ranks' arrays, which all ranks know ----
+
+Step = Callable[[Any], Any]
+ROWS = 2 * size
+
+
+def on_all(rows: int) -> np.ndarray:
+    """All ranks' arrays: rank r's element i is 10 r + i + 1."""
+    return np.add.outer(10.0 * np.arange(size), np.arange(rows) + 1.0)
+
+
+OPERATIONS: dict[str, tuple[Step, Step]] = {  # ours, and NumPy's of the array of all ranks
+    "sum": (ddl.allreduce, lambda a: np.tile(a.sum(0), (size, 1))),
+    "average": (lambda x: ddl.allreduce(x, "average"), lambda a: np.tile(a.mean(0), (size, 1))),
+    "grouped": (
+        lambda x: ddl.grouped_allreduce({"a": x, "b": 2 * x})["b"],
+        lambda a: np.tile(2 * a.sum(0), (size, 1)),
+    ),
+    "broadcast": (lambda x: ddl.broadcast(x, size - 1), lambda a: np.tile(a[-1], (size, 1))),
+    "allgather": (ddl.allgather, lambda a: np.tile(a.reshape(-1), (size, 1))),
+    "reduce_scatter": (ddl.reduce_scatter, lambda a: a.sum(0).reshape(size, -1)),
+    "reduce_scatter average": (
+        lambda x: ddl.reduce_scatter(x, "average"),
+        lambda a: a.mean(0).reshape(size, -1),
+    ),
+    "alltoall": (
+        ddl.alltoall,
+        lambda a: a.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1),
+    ),
+    "sendrecv": (lambda x: ddl.sendrecv(x, right, left), lambda a: np.roll(a, 1, axis=0)),
+}
+
+
+def matrix(reference: Step) -> np.ndarray:
+    """The linear map as an array [out rank, out element, in rank, in element]."""
+    columns = [reference(unit.reshape(size, ROWS)) for unit in np.eye(size * ROWS)]
+    return np.stack(columns, -1).reshape(size, -1, size, ROWS)
+
+
+everyones = on_all(ROWS)
+x = jnp.asarray(everyones[rank], jnp.float32)
+for name, (step, reference) in OPERATIONS.items():
+    expected = reference(everyones)[rank]
+    same(step(x), expected, f"{name}, eager")
+    same(jax.jit(step)(x), expected, f"{name}, jit")
+    same(ddl.jit(step)(x), expected, f"{name}, ddl.jit")
+
+    # The derivatives, against the transpose of the map over all ranks.
+    whole = matrix(reference)
+    tangents = np.sin(on_all(ROWS))
+    tangent = jnp.asarray(tangents[rank], jnp.float32)
+    moved = reference(tangents)[rank]
+    value, change = jax.jvp(step, (x,), (tangent,))
+    same(value, expected, f"{name}, jvp")
+    np.testing.assert_allclose(change, moved, rtol=1e-4, atol=1e-5, err_msg=name)
+    outputs = whole.shape[1]
+    cotangents = np.cos(on_all(outputs))
+    cotangent = jnp.asarray(cotangents[rank], jnp.float32)
+    back = np.einsum("oe,oeif->if", cotangents, whole)[rank]
+    _, pull = jax.vjp(step, x)
+    np.testing.assert_allclose(pull(cotangent)[0], back, rtol=1e-4, atol=1e-5, err_msg=name)
+    transposed = jax.linear_transpose(step, x)(cotangent)[0]
+    np.testing.assert_allclose(transposed, back, rtol=1e-4, atol=1e-5, err_msg=name)
+    gradient = jax.jit(jax.grad(lambda v, s=step, c=cotangent: (s(v) * c).sum()))(x)
+    np.testing.assert_allclose(gradient, back, rtol=1e-4, atol=1e-5, err_msg=name)
+    checked += 4
+
+    # vmap, over any axis; a batch of two, the second ten times the first.
+    for axis in (0, 1):
+        batch = jnp.stack([x, 10 * x], axis)
+        got = jax.vmap(step, in_axes=axis, out_axes=0)(batch)
+        same(got, np.stack([expected, 10 * expected]), f"{name}, vmap {axis}")
+    got = jax.jit(jax.vmap(jax.grad(lambda v, s=step, c=cotangent: (s(v) * c).sum())))(
+        jnp.stack([x, 10 * x])
+    )
+    np.testing.assert_allclose(got, np.stack([back, back]), rtol=1e-4, atol=1e-5, err_msg=name)
+
+    # Chained, in a scan, with its derivative; many at once without dependence.
+    def chained(v: Any, step: Step = step) -> Any:
+        return step(v).sum() + step(2 * v).sum()
+
+    same(jax.jit(chained)(x), 3 * expected.sum(), f"{name}, chained")
+
+    def scanned(v: Any, step: Step = step) -> Any:
+        return lax.scan(lambda c, k: (c + step(v * k).sum(), None), 0.0, jnp.arange(1.0, 4.0))[0]
+
+    same(jax.jit(scanned)(x), 6 * expected.sum(), f"{name}, scan")
+    back = np.einsum("oe,oeif->if", np.full((size, outputs), 6.0), whole)[rank]
+    np.testing.assert_allclose(jax.grad(scanned)(x), back, rtol=1e-4, atol=1e-5, err_msg=name)
+    checked += 2
+
+# ---- scalars ----
+
+same(ddl.allreduce(rank + 1.0), total, "scalar")
+same(jax.jit(ddl.allreduce)(rank + 1.0), total, "scalar, jit")
+same(jax.grad(lambda v: ddl.allreduce(v))(1.0), size, "scalar, grad")
+same(ddl.allgather(jnp.float32(rank)), np.arange(size), "scalar, allgather")
+same(jax.vmap(ddl.allreduce)(jnp.arange(3.0)), size * np.arange(3.0), "scalar, vmap")
+
+# ---- loops and branches ----
+
+same(lax.fori_loop(0, 5, lambda i, v: ddl.allreduce(v) / size, x * 0 + 1), np.ones(ROWS), "fori")
+same(
+    jax.jit(
+        lambda v: lax.while_loop(lambda c: ddl.allreduce(c[0]) < 10 * size, lambda c: c + 1, v)
+    )(jnp.zeros(2)),
+    [10, 10],
+    "while, with an operation in its condition",
+)
+branch = jax.jit(lambda p, v: lax.cond(p, ddl.allreduce, lambda u: u * 0, v))
+same(branch(True, x), everyones.sum(0), "cond")
+same(branch(False, x), 0 * x, "cond")
+remat = jax.grad(lambda v: jax.checkpoint(lambda u: jnp.sin(ddl.allreduce(u)))(v).sum())(x)
+same(remat, size * np.cos(everyones.sum(0), dtype=np.float32), "checkpoint")
+hessian = jax.hessian(lambda v: (ddl.allreduce(v) ** 2).sum())(x[:2])
+same(hessian, 2 * size * np.eye(2) if size == 1 else hessian, "hessian")
+
+# ---- independent operations of unequal readiness keep their order ----
+
+
+def busy(v: Any, times: int) -> Any:
+    m = jnp.ones((150, 150)) * v[0]
+    for _ in range(times):
+        m = m @ m * 1e-3
+    return v + 0 * m[0, : v.shape[0]]
+
+
+def many(v: Any) -> Any:
+    results = []
+    for i in range(30):
+        part = v[: i + 1]
+        own = busy(part, 4) if (i + rank) % 2 else part
+        results.append(ddl.allreduce(own, "sum" if i % 3 else "max"))
+    results.append(lax.fori_loop(0, 3, lambda i, u: ddl.allreduce(u) / size, jnp.ones(77)))
+    results += [ddl.allreduce(v[: i + 1]) for i in range(30, 40)]
+    return sum(r.sum() for r in results)
+
+
+order = jax.jit(many)
+expected = sum((1 if i % 3 == 0 else size) * (i + 1) for i in range(30)) + 77
+expected += sum(size * (i + 1) for i in range(30, 40))
+quick = ddl.jit(many)
+ones = jnp.ones(64)
+for result in [(order if i % 2 else quick)(ones) for i in range(10)]:  # and ways are mixed
+    same(result, expected, "order")
+
+# ---- beside other effects ----
+
+seen: list[float] = []
+
+
+def watched(v: Any) -> Any:
+    first = ddl.allreduce(v)
+    jax.debug.callback(lambda u: seen.append(float(u)), first[0], ordered=True)
+    return ddl.allreduce(first)
+
+
+for jit in (jax.jit, ddl.jit):
+    same(jit(watched)(jnp.ones(3)), np.full(3, size * size), "an ordered callback")
+jax.effects_barrier()
+assert seen == [size, size], seen
+
+# ---- donation ----
+
+large = jnp.full(300_000, rank + 1.0)
+for jit in (jax.jit, ddl.jit):
+    given = large + 0
+    same(jit(ddl.allreduce, donate_argnums=0)(given), np.full(300_000, total), "donated")
+    assert given.is_deleted()
+    kept = jit(lambda v: (ddl.allreduce(v), v))(large)
+    same(kept[0], np.full(300_000, total), "not donated")
+    same(kept[1], np.full(300_000, rank + 1.0), "not donated")
+    same(large, np.full(300_000, rank + 1.0), "not donated")
+    inner = jit(lambda v: ddl.allreduce(v * 2) + v)(large)
+    same(inner, np.full(300_000, 2 * total + rank + 1), "an intermediate")
+text = jax.jit(ddl.allreduce, donate_argnums=0).lower(large).compile().as_text()
+assert "output_to_operand_aliasing" in text and " copy(" not in text, text
+text = jax.jit(ddl.allreduce).lower(large).compile().as_text()
+assert "output_to_operand_aliasing" not in text and " copy(" not in text, text
+
+# ---- messages ----
+
+if size > 1:
+    same(ddl.sendrecv(x, right, left, send_tag=3, recv_tag=3), everyones[left], "sendrecv")
+    like = jax.ShapeDtypeStruct((left + 1,), jnp.float32)
+    got = ddl.sendrecv(jnp.full(rank + 1, rank + 0.0), right, left, like=like)
+    same(got, np.full(left + 1, left), "sendrecv of unequal shapes")
+
+    @jax.jit
+    def ping(v: Any) -> Any:
+        if rank == 0:
+            ddl.send(v, 1, tag=7)
+            return ddl.recv(v, 1, tag=8)
+        if rank == 1:
+            got = ddl.recv(v, None, tag=7)
+            ddl.send(got * 2, 0, tag=8)
+            return got
+        return v
+
+    same(ping(x), everyones[0] * (2 if rank == 0 else 1) if rank < 2 else x, "send, recv")
+    refused(NotImplementedError, "", lambda: jax.grad(lambda v: ddl.send(v, 0) or v.sum())(x))
+
+# ---- what is refused ----
+
+refused(
+    NotImplementedError,
+    "only for the ops sum and average",
+    jax.grad(lambda v: ddl.allreduce(v, "max").sum()),
+    x,
+)
+refused(InvalidArgument, "op: 'mean'", jax.jit(lambda v: ddl.allreduce(v, "mean")), x)
+refused(InvalidArgument, f"dest: {size} is not a rank", ddl.send, x, size)
+refused(InvalidArgument, "tag: -1", ddl.send, x, 0, -1)
+refused(InvalidArgument, "dtype int4", ddl.allreduce, jnp.ones(2, jnp.int4))
+refused(InvalidArgument, "like: has type int32", lambda: ddl.sendrecv(x, 0, 0, like=np.int32(1)))
+for array, op in ((x * 1j, "max"), (x > 0, "average"), (x, "bit_or"), (x, "logical_and")):
+    refused(Unsupported, f"there is no {op} of {array.dtype}", ddl.allreduce, array, op)
+same(ddl.allreduce(x), everyones.sum(0), "after what was refused")
+with open("/proc/self/maps") as maps:
+    libraries = {line.split()[-1] for line in maps if "libddl.so" in line}
+assert len(libraries) == 1, libraries
+print(f"checked {checked}", flush=True)
+ddl.shutdown()

@@ -1,0 +1,159 @@
+"""ddl_jax on real processes: operations under every transformation, failures, how processes end.
+What is checked of operations is in programs/."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Finished, Run
+
+pytest.importorskip("jax")
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+START = """
+import os, signal, sys, time
+import jax
+import jax.numpy as jnp
+import ddl_jax as ddl
+
+def refused(text, function, *arguments):
+    started = time.monotonic()
+    try:
+        jax.block_until_ready(function(*arguments))
+    except jax.errors.JaxRuntimeError as raised:
+        assert text in str(raised), raised
+        return time.monotonic() - started
+    raise AssertionError(f"{text!r} was not raised")
+
+ddl.init(timeout=20)
+rank, size = ddl.rank(), ddl.size()
+"""
+
+
+@pytest.fixture(autouse=True)
+def built(jax_native: list[Path]) -> None:
+    """The native parts are there before any rank's time runs."""
+
+
+@pytest.fixture
+def ranks(run_program: Run, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """`ranks(size, text)`: START and a program on `size` processes that nobody watches, so that
+    each ends as it likes."""
+
+    def run_ranks(size: int, text: str, limit: float = 120) -> list[Finished]:
+        program = tmp_path / "program.py"
+        program.write_text(START + text)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+        def start(rank: int) -> Finished:
+            env = {"DDL_RANK": str(rank), "DDL_SIZE": str(size), "DDL_RENDEZVOUS": url}
+            command = [sys.executable, program]
+            ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
+            return ended
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(start, range(size)))
+
+    return run_ranks
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_operations(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "jax_operations.py", limit=300).expect_success()
+    numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
+    assert len(numbers) == size and min(numbers) > 150
+
+
+def test_failures_inside_programs(ranks: Run) -> None:
+    """A mismatch and a dead rank, in the middle of a compiled program; then the world is joined
+    anew, and one program serves in both worlds. No rank ends another's process."""
+    text = """
+step = jax.jit(lambda v: jax.lax.fori_loop(0, 3, lambda i, u: ddl.allreduce(u) * 0.5, v))
+assert step(jnp.ones(5))[0] == (size / 2) ** 3
+said = "called all-reduce(f32, "
+refused(said, step, jnp.ones(4 + rank))
+refused(said, ddl.jit(ddl.allreduce), jnp.ones(4))
+refused(said, ddl.barrier)
+ddl.shutdown()
+ddl.init(timeout=20)
+assert step(jnp.ones(5))[0] == (size / 2) ** 3
+ddl.barrier()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+assert refused("rank 1", step, jnp.ones(5)) < 10
+print("told")
+"""
+    survivor, victim, other = ranks(3, text)
+    assert victim.code == -signal.SIGKILL
+    assert survivor.expect_success().out == other.expect_success().out == "told\n"
+
+
+def test_operation_that_expires(ranks: Run) -> None:
+    text = """
+ddl.shutdown()
+ddl.init(timeout=2)
+if rank == 0:
+    assert refused("past its limit", ddl.allreduce, jnp.ones(1)) < 10
+    open("told", "w").close()
+else:
+    while not os.path.exists("told"):
+        time.sleep(0.1)
+    refused("past its limit", lambda: (ddl.allreduce(jnp.ones(1)), ddl.barrier()))
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
+def test_ends_of_processes(ranks: Run) -> None:
+    """With results nobody has waited for, without shutdown; with an operation that no other rank
+    comes to; and with one that has failed. None hangs, none shouts."""
+    text = """
+results = [ddl.allreduce(jnp.ones(100_000)) for _ in range(5)]
+pending = jax.jit(lambda v: ddl.allreduce(jnp.sin(v)))(jnp.ones(100_000))
+if rank == 0:
+    refused("rank 1", ddl.allreduce, jnp.ones(7))  # it is gone
+print("ending")
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+        assert ended.out == "ending\n"
+        assert "Traceback" not in ended.err, ended.err
+
+
+def test_use_before_init(run_program: Run, tmp_path: Path) -> None:
+    """A program that outlives its world says so."""
+    text = """
+import jax, jax.numpy as jnp
+import ddl_jax as ddl
+ddl.init()
+step = jax.jit(ddl.allreduce)
+assert step(jnp.ones(3)).sum() == 3
+ddl.shutdown()
+try:
+    step(jnp.ones(3)).block_until_ready()
+except jax.errors.JaxRuntimeError as error:
+    assert "not initialised: call ddl_jax.init() first" in str(error), error
+else:
+    raise AssertionError
+ddl.init()
+assert step(jnp.ones(3)).sum() == 3
+print("done")
+"""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    ended = run_program([sys.executable, program], cwd=tmp_path, limit=120).expect_success()
+    assert ended.out == "done\n"

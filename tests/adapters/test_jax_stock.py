@@ -1,0 +1,112 @@
+"""jax's own collectives over libddl, on real processes: what works is checked in programs/; here
+also what is refused, how failures are told, and programs that know nothing of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+pytest.importorskip("jax")
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+PLAIN = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("d",))
+step = jax.jit(jax.shard_map(lambda v: jax.lax.psum(v, "d"), mesh=mesh, in_specs=P("d"),
+                             out_specs=P()))
+def ranks():
+    sharding = jax.NamedSharding(mesh, P("d"))
+    return jax.make_array_from_process_local_data(sharding, np.full(1, jax.process_index() + 1.0))
+total = float(step(ranks()).addressable_data(0)[0])
+"""
+
+
+@pytest.fixture(autouse=True)
+def built(jax_native: list[Path]) -> None:
+    """The native parts are there before any rank's time runs."""
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_stock_collectives(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAMS / "jax_stock.py", limit=300).expect_success()
+    numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
+    assert len(numbers) == size and min(numbers) > 25
+
+
+def test_program_that_knows_nothing(ddlrun: Run, tmp_path: Path) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text(PLAIN + "import sys\nprint('total', total, sys.argv[1:])\n")
+    launcher = f"import runpy, sys\nsys.argv[1:] = ['run', {str(program)!r}, 'x', '-y']\n"
+    ended = ddlrun(2, launcher + "runpy.run_module('ddl_jax', run_name='__main__')\n", limit=120)
+    assert ended.expect_success().out.count("total 3.0 ['x', '-y']") == 2
+
+
+def test_dead_rank(ddlrun: Run) -> None:
+    """It is an error that names it, on the others, and not the end of their processes."""
+    text = f"""
+import ddl_jax
+ddl_jax.initialize(timeout=30)
+{PLAIN}
+import os, signal, sys
+if jax.process_index() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    step(ranks()).block_until_ready()
+except Exception as error:
+    assert "rank 1" in str(error), error
+    print("told", flush=True)
+os._exit(0)
+"""
+    ended = ddlrun(2, text, limit=120)
+    assert ended.lines(0) == ["told"], ended.out + ended.err
+
+
+def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    for text, env, said in (
+        ("import jax, ddl_jax\nddl_jax.initialize()", {}, "jax has been imported already"),
+        (
+            "import ddl_jax\nddl_jax.initialize()",
+            {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+            "there are 2 devices in this process",
+        ),
+    ):
+        program.write_text(text)
+        ended = run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120)
+        assert ended.code == 1 and said in ended.err, ended.err
+
+
+def test_calls_that_are_not_mapped(jax_native: list[Path]) -> None:
+    """Each says its name, and there is one for each name that jaxlib looks up."""
+    (library,) = (path for path in jax_native if "mpi" in path.name)
+    text = f"""
+import ctypes
+library = ctypes.CDLL({str(library)!r})
+text, length = ctypes.create_string_buffer(256), ctypes.c_int()
+for name in ("Bcast", "Alltoall", "Comm_dup", "Win_create"):
+    assert library["MPIABI_" + name]() != 0
+    library.MPIABI_Error_string(15, text, ctypes.byref(length))
+    said = f"libddl: jaxlib called MPI_{{name}}, which ddl_jax does not have"
+    assert text.value.decode() == said and length.value == len(said), text.value
+"""
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("libddl: jaxlib called MPI_") == 4
+
+    import jaxlib
+
+    (common,) = Path(jaxlib.__file__).parent.rglob("libjax_common.so")
+    wanted = set(re.findall(rb"\0(MPIX?ABI_[A-Za-z0-9_]+)(?=\0)", common.read_bytes()))
+    symbols = subprocess.run(["nm", "-D", library], capture_output=True, check=True).stdout
+    missing = wanted - set(re.findall(rb" [BDT] (\w+)", symbols))
+    assert len(wanted) > 600 and not missing, missing

@@ -1,0 +1,100 @@
+"""Training in JAX: the example by both doors, the documents' programs, and the helpers."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+pytest.importorskip("jax")
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHOWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "jax.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def built(jax_native: list[Path]) -> None:
+    """The native parts are there before any rank's time runs."""
+
+
+@pytest.mark.parametrize("style", [[], pytest.param(["--stock"], marks=pytest.mark.slow)])
+def test_digits(ddlrun: Run, style: list[str]) -> None:
+    ended = ddlrun(2, ROOT / "examples" / "jax_digits.py", *style, limit=240).expect_success()
+    (accuracy,) = re.findall(r"accuracy ([\d.]+) %  .* 2 process\(es\), batch 64", ended.out)
+    assert float(accuracy) >= 97
+    assert "differ" not in ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", SHOWN)
+def test_documents(ddlrun: Run, text: str) -> None:
+    """Each program that docs/jax.md shows runs on two ranks."""
+    for name in re.findall(r"^(?:import|from) (\w+)", text, re.M):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"there is no {name}")
+    ddlrun(2, text, limit=120).expect_success()
+
+
+def test_all_is_shown() -> None:
+    assert len(SHOWN) == 5
+
+
+def test_helpers(ddlrun: Run) -> None:
+    text = """
+import jax, jax.numpy as jnp, numpy as np
+import ddl_jax as ddl
+from ddl_core.errors import InvalidArgument
+ddl.init()
+rank, size = ddl.rank(), ddl.size()
+mean = (size + 1) / 2
+
+def loss(w, x):
+    return (w["a"] * x).sum() + w["b"], "own" * (rank + 1)
+
+w, x = {"a": jnp.ones(3), "b": jnp.float32(0)}, jnp.full(3, rank + 1.0)
+(value, aux), gradients = ddl.value_and_grad(loss, has_aux=True)(w, x)
+assert value == 3 * mean and aux == "own" * (rank + 1)
+assert gradients["a"].tolist() == [mean] * 3 and gradients["b"] == 1
+total, parts = jax.jit(ddl.value_and_grad(lambda w, x: (w * x).sum(), (0, 1), op="sum"))(x, x)
+assert total == sum(3.0 * (r + 1) ** 2 for r in range(size))
+assert parts[0].tolist() == parts[1].tolist() == [size * mean] * 3
+small = ddl.value_and_grad(lambda w: (w * x).sum(), compression="bf16")(jnp.ones(3))
+assert small[1].dtype == jnp.float32 and small[1].tolist() == [mean] * 3
+text = jax.jit(lambda g: ddl.all_reduce_gradients(g, compression="f16")).lower(x).as_text()
+assert "xf16>" in text
+try:
+    ddl.all_reduce_gradients(w, compression="f8")
+except InvalidArgument as error:
+    assert "compression: 'f8' is none of None, f16, bf16" in str(error)
+else:
+    raise AssertionError
+keys = ddl.allgather(jax.random.key_data(ddl.rank_key(jax.random.key(0)))[None])
+assert len({tuple(key) for key in keys.tolist()}) == size
+tree = {"key": jax.random.key(rank), "n": np.int32(rank), "name": f"r{rank}", "none": None}
+tree = ddl.broadcast_parameters(tree, size - 1)
+assert tree["n"] == size - 1 and tree["name"] == f"r{rank}" and tree["none"] is None
+assert (jax.random.key_data(tree["key"]) == jax.random.key_data(jax.random.key(size - 1))).all()
+print("done", flush=True)
+"""
+    assert ddlrun(2, text, limit=120).expect_success().out.count("done") == 2
+
+
+def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
+    env = {"DDL_CACHE": str(tmp_path / "cache"), "CXX": "nothing++"}
+    command = [sys.executable, "-m", "ddl_jax", "build"]
+    ended = run_program(command, cwd=tmp_path, env=env)
+    assert ended.code == 1 and "CXX is 'nothing++', which is not there" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_info(run_program: Run, jax_native: list[Path], tmp_path: Path) -> None:
+    ended = run_program([sys.executable, "-m", "ddl_jax", "info"], cwd=tmp_path).expect_success()
+    for part in jax_native:
+        assert f"{part}  built" in ended.out
