@@ -26,8 +26,8 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
-  abi-baseline clean
+.PHONY: help demo test test-jax test-tensorflow test-torch test-c test-asan test-tsan test-arm64 fuzz test-py \
+  test-matrix lint format docs abi-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
@@ -66,6 +66,9 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 
 test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; four minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
+
+test-tensorflow: $(VENV)/test.stamp ## those of TensorFlow and of Keras, likewise; four minutes
+	$(VENV)/bin/pytest -q -m '' tests/adapters -k 'tensorflow or keras'
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py

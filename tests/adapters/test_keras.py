@@ -31,7 +31,10 @@ for file in sys.argv[1:]:
 """
 
 
-@pytest.fixture(params=["tensorflow", "torch", "jax"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "jax")]
+
+
+@pytest.fixture(params=["tensorflow", *SLOW])
 def backend(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
     """A backend of Keras that is installed here, its adapter's native part built."""
     name: str = request.param
@@ -77,6 +80,7 @@ def test_examples(ddlrun: Run, program: str) -> None:
     assert ended.lines(1) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tensorflow_native")
 def test_example_under_mpirun(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
     options = ["--epochs", "1", "--jit", "--save", "model.keras"]

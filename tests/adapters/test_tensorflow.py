@@ -131,7 +131,7 @@ print("done dying", flush=True)
 """
 
 
-@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize("mode", ["graph", pytest.param("jit", marks=pytest.mark.slow)])
 def test_failures(run_program: Run, tmp_path: Path, mode: str) -> None:
     """On two ranks that nobody watches, so that each ends as it likes."""
     program = tmp_path / "program.py"
