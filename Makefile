@@ -3,6 +3,8 @@
 VENV ?= .venv
 # The PyTorch to install. The CPU builds of other versions work as well; see README.md.
 TORCH ?= torch==2.13.0
+# The TensorFlow for the tests, which brings Keras: the one without the GPU's libraries is half as large.
+TENSORFLOW ?= tensorflow-cpu==2.21.0
 RANKS ?= 2
 
 # The first Python 3.10 to 3.13 that can make a virtual environment and compile against itself.
@@ -24,9 +26,8 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-jax test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix test-digits lint \
-  format docs \
-  abi-baseline clean
+.PHONY: help demo test test-torch test-jax test-tensorflow test-c test-asan test-tsan test-arm64 fuzz test-py \
+  test-matrix test-digits lint format docs abi-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
@@ -66,6 +67,9 @@ test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backen
 test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; four minutes
 	$(pip) install equinox flax
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
+
+test-tensorflow: $(VENV)/test.stamp ## those of TensorFlow and of Keras, likewise; four minutes
+	$(VENV)/bin/pytest -q -m '' tests/adapters -k 'tensorflow or keras'
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
@@ -117,5 +121,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,dev,docs]'
+	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

@@ -33,5 +33,13 @@ def jax_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 @pytest.fixture(scope="session")
+def tensorflow_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of ddl_tensorflow."""
+    command = [sys.executable, "-m", "ddl_tensorflow", "build"]
+    folder = tmp_path_factory.mktemp("build")
+    return Path(run_program(command, cwd=folder, limit=900).expect_success().out.strip())
+
+
+@pytest.fixture(scope="session")
 def train_digits() -> Path:
     return EXAMPLES / "train_digits.py"

@@ -95,4 +95,27 @@ class Jax(Shim):
         return {name: self.numpy(array) for name, array in result.items()}
 
 
-SHIMS = {"torch": Torch, "jax": Jax}
+class TensorFlow(Shim):
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        import ddl_tensorflow
+
+        # A mismatch is an InvalidArgumentError, a dead rank an UnavailableError.
+        self.tf, self.ddl, self.dead = tf, ddl_tensorflow, tf.errors.OpError
+
+    def array(self, value: np.ndarray) -> Any:
+        return self.tf.constant(value)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array.numpy())
+
+    def broadcast_parameters(
+        self, values: Mapping[str, np.ndarray], root: int
+    ) -> dict[str, np.ndarray]:
+        state = {name: self.tf.Variable(value) for name, value in values.items()}
+        self.ddl.broadcast_variables(state.values(), root)
+        return {name: np.asarray(variable.numpy()) for name, variable in state.items()}
+
+
+SHIMS = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}

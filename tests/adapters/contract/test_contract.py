@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUITE = Path(__file__).parent / "suite.py"
 
 
-@pytest.fixture(params=["torch", "jax"])
+@pytest.fixture(params=["torch", "jax", "tensorflow"])
 def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
     """The name of a framework that is installed here, its adapter's native part built."""
     name: str = request.param

@@ -1,0 +1,52 @@
+"""Batch normalization over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from ddl_keras._adapter import adapter
+
+
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """keras.layers.BatchNormalization that in training normalizes by the mean and variance of all
+    ranks' batches together, so that small batches per rank train as one large one. Batches may
+    differ in size.
+
+    All ranks call it in training. When not in training it is as its base, and nothing is sent.
+    Saved models hold it as the base, so they load without libddl.
+    """
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        axes = self._reduction_axes
+        if mask is None:
+            weights = ops.ones_like(inputs)
+        else:
+            weights = ops.cast(
+                ops.broadcast_to(ops.expand_dims(mask, -1), ops.shape(inputs)), inputs.dtype
+            )
+        own = ops.sum(weights, axes)
+        # First the mean, then the squares of what differs from it, which loses no digits.
+        total = _sum(ops.concatenate([own, ops.sum(inputs * weights, axes)]))
+        count, sums = ops.split(total, 2)
+        count = ops.maximum(count, keras.backend.epsilon())
+        mean = sums / count
+        shape = [1] * len(inputs.shape)
+        shape[self.axis] = inputs.shape[self.axis]
+        squares = ops.square(inputs - ops.reshape(mean, shape)) * weights
+        return mean, _sum(ops.sum(squares, axes)) / count
+
+
+for _name in ("__name__", "__qualname__", "__module__"):
+    setattr(SyncBatchNormalization, _name, getattr(keras.layers.BatchNormalization, _name))
+
+
+def _sum(tensor: Any) -> Any:
+    """The ranks' sum, whose gradient is the sum of the ranks' gradients."""
+    if keras.backend.backend() != "torch":
+        return adapter.allreduce(tensor)
+    from ddl_keras._torch import Sum
+
+    return Sum.apply(tensor)

@@ -1,0 +1,219 @@
+"""What a model.fit on many ranks needs besides the gradients."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from ddl_core.errors import InvalidArgument
+from ddl_keras import state
+from ddl_keras._adapter import adapter
+
+__all__ = [
+    "AverageMetrics",
+    "BroadcastModel",
+    "Checkpoint",
+    "LearningRateSchedule",
+    "LearningRateWarmup",
+    "Timeline",
+]
+
+
+class BroadcastModel(keras.callbacks.Callback):
+    """Gives all ranks the root's model and optimizer when training begins: equal weights to start
+    from, also where only the root has loaded a checkpoint."""
+
+    def __init__(self, root: int = 0) -> None:
+        super().__init__()
+        self._root = root
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        state.broadcast_model(self.model, self._root)
+
+
+class AverageMetrics(keras.callbacks.Callback):
+    """Replaces each epoch's metrics, and those of evaluations, by their average over the ranks.
+    Put it before the callbacks that read them, such as EarlyStopping, which would decide
+    differently on each rank."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._average(logs)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._average(logs)
+
+    def _average(self, logs: dict[str, Any] | None) -> None:
+        numbers = {name: value for name, value in (logs or {}).items() if _is_number(value)}
+        if logs is not None and numbers:
+            logs.update(state.average_metrics(numbers))
+
+
+class _LearningRate(keras.callbacks.Callback):
+    """Sets the optimizer's learning rate before each batch where it changes; so another callback
+    may go on when one has come to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps_per_epoch = 0
+        self._epoch = 0
+        self._last: float | None = None
+
+    def rate(self, epoch: float) -> float | None:
+        """The rate for a time in epochs; None: leave it."""
+        raise NotImplementedError
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._last = None
+        self._steps_per_epoch = int(self.params.get("steps") or 0)
+        if isinstance(getattr(self.model.optimizer, "_learning_rate", None), _SCHEDULE):
+            raise InvalidArgument(
+                "the optimizer has a LearningRateSchedule of its own; give it a number instead"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self._set(self.rate(epoch))
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._steps_per_epoch:
+            self._set(self.rate(self._epoch + batch / self._steps_per_epoch))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None and self._last is not None:
+            logs["learning_rate"] = self._last
+
+    def _set(self, rate: float | None) -> None:
+        if rate is not None and rate != self._last:
+            state.synchronize(self.model)
+            self.model.optimizer.learning_rate = rate
+            self._last = rate
+
+
+class LearningRateWarmup(_LearningRate):
+    """Raises the learning rate from `initial`, that of one rank's batch, evenly to `scale` times
+    it: the batch of all ranks is so many times larger, and takes a rate so many times higher, which
+    would be too high for fresh weights.
+
+    initial  the learning rate to start with
+    epochs   how long the rise takes
+    scale    None: the number of ranks
+    """
+
+    def __init__(self, initial: float, epochs: float = 5, scale: float | None = None) -> None:
+        super().__init__()
+        if epochs < 0:
+            raise InvalidArgument(f"epochs: {epochs} is negative")
+        self._initial = initial
+        self._epochs = epochs
+        self._scale = scale
+
+    def rate(self, epoch: float) -> float | None:
+        scale = float(adapter.size() if self._scale is None else self._scale)
+        done = min(epoch / self._epochs, 1.0) if self._epochs else 1.0
+        return self._initial * (1.0 + (scale - 1.0) * done)
+
+
+class LearningRateSchedule(_LearningRate):
+    """Sets the learning rate to `initial` times `multiplier`.
+
+    initial      the rate that is multiplied
+    multiplier   a number, or a function of the epoch
+    start, end   the epochs in which it does, `end` not included; None: to the last
+    staircase    by whole epochs; else for each batch, by fractions of them
+    """
+
+    def __init__(
+        self,
+        initial: float,
+        multiplier: float | Callable[[float], float],
+        start: int = 0,
+        end: int | None = None,
+        staircase: bool = True,
+    ) -> None:
+        super().__init__()
+        self._initial = initial
+        self._multiplier = multiplier
+        self._start = start
+        self._end = end
+        self._staircase = staircase
+
+    def rate(self, epoch: float) -> float | None:
+        if epoch < self._start or (self._end is not None and epoch >= self._end):
+            return None
+        time_ = float(int(epoch)) if self._staircase else epoch
+        factor = self._multiplier(time_) if callable(self._multiplier) else self._multiplier
+        return self._initial * factor
+
+
+class Checkpoint(keras.callbacks.ModelCheckpoint):
+    """keras.callbacks.ModelCheckpoint, which saves on rank 0 only; its arguments are the same. What
+    it saves loads without libddl."""
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._saves = adapter.rank() == 0
+
+    def _save_model(self, *arguments: Any, **options: Any) -> None:
+        if self._saves:
+            super()._save_model(*arguments, **options)
+
+
+class Timeline(keras.callbacks.Callback):
+    """Writes when epochs, batches and evaluations began and ended, as a trace that chrome://tracing
+    and Perfetto show. Each rank writes its own file when training ends; put together, they show
+    who waits for whom.
+
+    file  its name, in which {rank} stands for the rank
+    """
+
+    def __init__(self, file: str | Path) -> None:
+        super().__init__()
+        self._file = str(file)
+        self._events: list[dict[str, Any]] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._events = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._event("B", f"epoch {epoch}")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._event("E", f"epoch {epoch}")
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._event("B", "batch", batch=batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._event("E", "batch")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._event("B", "evaluation")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._event("E", "evaluation")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        file = Path(self._file.replace("{rank}", str(adapter.rank())))
+        file.write_text(json.dumps({"traceEvents": self._events}))
+
+    def _event(self, phase: str, name: str, **arguments: Any) -> None:
+        # The time of day, so that the ranks' files fit together.
+        place = {"pid": adapter.rank(), "tid": 0, "ts": time.time_ns() / 1000}
+        event = {"ph": phase, "name": name, **place}
+        self._events.append({**event, "args": arguments} if arguments else event)
+
+
+_SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""Giving all ranks what one of them has, and averaging what each has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from ddl_keras._adapter import adapter
+
+
+def broadcast_model(model: keras.Model, root: int = 0) -> None:
+    """Give all ranks the root's variables of a model and of its optimizer.
+
+    All ranks call it, with models of the same layers, whose optimizers are all built or all not.
+    Raises what the adapter's broadcast does.
+    """
+    synchronize(model)
+    optimizer = getattr(model, "optimizer", None)
+    for variable in [*model.variables, *(optimizer.variables if optimizer else [])]:
+        value = keras.ops.convert_to_numpy(variable.value)
+        if value.dtype.kind in "OSU":  # strings, of a lookup
+            continue
+        variable.assign(_moved(value, lambda tensor: adapter.broadcast(tensor, root)))
+
+
+def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str, float]:
+    """The ranks' average of each metric.
+
+    metrics  numbers by name, the same names on all ranks
+    weight   how much this rank's values count, such as its number of samples
+
+    All ranks call it. Raises what the adapter's allreduce does.
+    """
+    names = sorted(metrics)
+    own = np.array([*(float(metrics[name]) * weight for name in names), weight], np.float32)
+    *sums, total = _moved(own, adapter.allreduce).tolist()
+    return {name: sums[names.index(name)] / total if total else 0.0 for name in metrics}
+
+
+def synchronize(model: keras.Model) -> None:
+    """Give the model's variables their values: JAX's training keeps them elsewhere."""
+    if keras.backend.backend() == "jax" and hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def _moved(value: np.ndarray[Any, Any], operation: Any) -> np.ndarray[Any, Any]:
+    tensor = keras.ops.convert_to_tensor(value, dtype=keras.backend.standardize_dtype(value.dtype))
+    moved: np.ndarray[Any, Any] = np.asarray(keras.ops.convert_to_numpy(operation(tensor)))
+    return moved.reshape(value.shape)

@@ -1,0 +1,260 @@
+"""Operations on tensors of all ranks, under the names that all adapters of libddl share.
+
+All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Called
+eagerly, operations are matched by the order of their calls. In a graph each has a name, by which it
+is matched, since TensorFlow starts what is independent in an order of its own; by default the name
+is made of the function's and its place there, so all ranks trace the same functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ddl_core.errors import InvalidArgument, Unsupported
+from ddl_tensorflow import _build
+from ddl_tensorflow.world import rank, size
+
+_NAME_MAX = 200  # bytes; csrc/kernels.cpp adds to it, and libddl takes 255
+
+_FLOATS = {tf.float16, tf.bfloat16, tf.float32, tf.float64}
+_FLOATS |= {tf.dtypes.experimental.float8_e4m3fn, tf.dtypes.experimental.float8_e5m2}
+_COMPLEX = {tf.complex64, tf.complex128}
+_INTEGERS = {tf.int8, tf.uint8, tf.int16, tf.uint16, tf.int32, tf.uint32, tf.int64, tf.uint64}
+_TYPES = {tf.bool} | _INTEGERS | _FLOATS | _COMPLEX
+_OPS = {
+    "sum": _TYPES,
+    "average": _TYPES - {tf.bool},
+    "min": _TYPES - _COMPLEX,
+    "max": _TYPES - _COMPLEX,
+    "product": _TYPES - _COMPLEX,
+    "bit_and": _INTEGERS | {tf.bool},
+    "bit_or": _INTEGERS | {tf.bool},
+    "bit_xor": _INTEGERS | {tf.bool},
+}
+
+_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+
+
+@_as_it_is
+def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tensor:
+    """Combine the ranks' tensors, element by element; all ranks get the same bits.
+
+    tensor   of the same shape and type on all ranks
+    op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
+             wrap; their average truncates
+    name     by which the operation is matched; None: as told on top
+
+    All ranks call it. Has a gradient for sums and averages: that of all ranks' results. Raises
+    ddl_core.errors.InvalidArgument for an unknown op, Unsupported for an element type that cannot
+    be reduced so, InvalidState before init; and when it runs tf.errors.InvalidArgumentError when
+    ranks call different things, UnavailableError when a rank dies, AbortedError and
+    DeadlineExceededError.
+    """
+    size()
+    tensor = tf.convert_to_tensor(tensor)
+    _check("allreduce", tensor, op)
+    with tf.name_scope(_scope(name, "allreduce")) as scope:
+        return _operations().ddl_allreduce(tensor, op=op, tensor_name=match(name, scope))
+
+
+@_as_it_is
+def grouped_allreduce(
+    tensors: Sequence[Any], op: str = "sum", name: str | None = None
+) -> list[tf.Tensor]:
+    """`allreduce` of several tensors as one operation, in which small ones travel together.
+
+    tensors  in the same order on all ranks; they may be of different shapes and types
+
+    All ranks call it. Otherwise as `allreduce`.
+    """
+    size()
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    for tensor in tensors:
+        _check("grouped_allreduce", tensor, op)
+    if not tensors:
+        return []
+    with tf.name_scope(_scope(name, "grouped_allreduce")) as scope:
+        return list(
+            _operations().ddl_grouped_allreduce(tensors, op=op, tensor_name=match(name, scope))
+        )
+
+
+@_as_it_is
+def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
+    """The root's tensor, on all ranks.
+
+    tensor   of the same shape and type on all ranks. On other ranks than the root its values do not
+             matter
+    root     the rank whose values all get
+
+    All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0.
+    Raises like `allreduce`; InvalidArgument for a root that is no rank.
+    """
+    if not 0 <= root < size():
+        raise InvalidArgument(f"root: {root} is not a rank; there are {size()}")
+    tensor = tf.convert_to_tensor(tensor)
+    _check("broadcast", tensor)
+    with tf.name_scope(_scope(name, "broadcast")) as scope:
+        return _operations().ddl_broadcast(tensor, root=root, tensor_name=match(name, scope))
+
+
+@_as_it_is
+def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None = None) -> tf.Tensor:
+    """The ranks' tensors one after the other, along the first dimension.
+
+    tensor   of the same type on all ranks, and of the same shape but for the first dimension
+    rows     the first dimension's size on each rank; None: found out, by an exchange that takes a
+             moment. In functions compiled by XLA None means that all have as many as this one
+
+    Returns a tensor of shape (sum of rows, ...); of shape (size,) for scalars. All ranks call it,
+    and either all or none with rows. Has a gradient. Raises like `allreduce`.
+    """
+    given = [] if rows is None else _numbers("rows", rows)
+    tensor = tf.convert_to_tensor(tensor)
+    _check("allgather", tensor)
+    if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank()]):
+        raise InvalidArgument(
+            f"rows: is {given[rank()]} for this rank, whose tensor has {tensor.shape[0]}"
+        )
+    with tf.name_scope(_scope(name, "allgather")) as scope:
+        result, _ = _operations().ddl_allgather(tensor, rows=given, tensor_name=match(name, scope))
+    if tensor.shape.rank == 0:
+        result = tf.ensure_shape(result, [size()]) if given else _shaped(result, [size()])
+    elif given and tensor.shape.rank is not None:
+        result = _shaped(result, [sum(given), *tensor.shape[1:]])
+    return result
+
+
+@_as_it_is
+def reduce_scatter(
+    tensor: Any, op: str = "sum", rows: Sequence[int] | None = None, name: str | None = None
+) -> tf.Tensor:
+    """This rank's part of what `allreduce` would give. Parts are along the first dimension.
+
+    tensor   of the same shape and type on all ranks
+    op       as for `allreduce`
+    rows     the size of each rank's part, equal on all ranks; None: equal parts, which the first
+             dimension must allow
+
+    All ranks call it. Has a gradient for sums and averages. Raises like `allreduce`;
+    InvalidArgument, or in a graph that does not know the shape tf.errors.InvalidArgumentError, when
+    the tensor cannot be shared so.
+    """
+    given = [] if rows is None else _numbers("rows", rows)
+    tensor = tf.convert_to_tensor(tensor)
+    _check("reduce_scatter", tensor, op)
+    part = given[rank()] if given else _part(tensor)
+    with tf.name_scope(_scope(name, "reduce_scatter")) as scope:
+        result = _operations().ddl_reduce_scatter(
+            tensor, tf.constant(given, tf.int64), op=op, tensor_name=match(name, scope)
+        )
+    return result if part is None else _shaped(result, [part, *tensor.shape[1:]])
+
+
+@_as_it_is
+def alltoall(
+    tensor: Any, sent_rows: Any | None = None, name: str | None = None
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Give each rank its part of `tensor`, and get theirs, one after the other in the order of
+    ranks. Parts are along the first dimension.
+
+    tensor     of the same type on all ranks, and of the same shape but for the first dimension
+    sent_rows  the size of each rank's part, as numbers or as a tensor; None: equal parts
+
+    Returns what was received; with `sent_rows` also how many rows came from each rank, an int64
+    tensor of shape (size,). All ranks call it, and either all or none with sent_rows; functions
+    compiled by XLA have equal parts. Has a gradient. Raises like `reduce_scatter`.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    _check("alltoall", tensor)
+    if sent_rows is None:
+        _part(tensor)
+        sent = tf.constant([], tf.int64)
+    elif tf.is_tensor(sent_rows):
+        sent = tf.cast(sent_rows, tf.int64)
+    else:
+        given = _numbers("sent_rows", sent_rows)
+        if tensor.shape.rank and tensor.shape[0] not in (None, sum(given)):
+            raise InvalidArgument(
+                f"sent_rows: are {sum(given)} in all, but the tensor has {tensor.shape[0]}"
+            )
+        sent = tf.constant(given, tf.int64)
+    with tf.name_scope(_scope(name, "alltoall")) as scope:
+        result, received = _operations().ddl_alltoall(tensor, sent, tensor_name=match(name, scope))
+    if sent_rows is None:
+        return _shaped(result, tensor.shape)
+    return result, _shaped(received, [size()])
+
+
+@_as_it_is
+def barrier(name: str | None = None) -> Any:
+    """Return, in a graph go on after it, on no rank before every rank has called it."""
+    size()
+    with tf.name_scope(_scope(name, "barrier")) as scope:
+        return _operations().ddl_barrier(tensor_name=match(name, scope))
+
+
+def _operations() -> Any:
+    return _build.load().operations
+
+
+def _check(what: str, tensor: tf.Tensor, op: str | None = None) -> None:
+    """Refuse what cannot be done, when a graph is traced already."""
+    size()  # InvalidState before init
+    if op is not None and op not in _OPS:
+        raise InvalidArgument(f"op: {op!r} is none of {', '.join(_OPS)}")
+    fit = _TYPES if op is None else _OPS[op]
+    if tensor.dtype not in fit:
+        done = "" if op is None else f" by {op}"
+        raise Unsupported(f"{what}: tensors of {tensor.dtype.name} cannot be moved{done}")
+
+
+def _part(tensor: tf.Tensor) -> int | None:
+    """An equal part of the first dimension, None where it is not known."""
+    if tensor.shape.rank is None or (tensor.shape.rank and tensor.shape[0] is None):
+        return None
+    if tensor.shape.rank == 0 or tensor.shape[0] % size():
+        raise InvalidArgument(
+            f"tensor: the first dimension of shape {tuple(tensor.shape)} is no multiple of {size()}"
+        )
+    return int(tensor.shape[0]) // size()
+
+
+def _numbers(what: str, given: Sequence[int]) -> list[int]:
+    numbers = [int(each) for each in given]
+    if len(numbers) != size() or min(numbers) < 0:
+        raise InvalidArgument(f"{what}: {numbers} is not one number for each of {size()} ranks")
+    return numbers
+
+
+def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
+    """The tensor, with what is known of its shape told to the graph."""
+    if not tf.executing_eagerly():
+        tensor.set_shape(shape)
+    return tensor
+
+
+def _scope(name: str | None, otherwise: str) -> str:
+    """A name for the graph's node, of the characters that TensorFlow takes."""
+    return f"ddl_{otherwise}" if name is None else re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)
+
+
+def match(name: str | None, scope: str) -> str:
+    """By what the operation is matched with those of the other ranks; "": by order."""
+    if name is None:
+        if tf.executing_eagerly():
+            return ""
+        # TensorFlow counts the graphs that it makes for loops and branches, also on ranks that
+        # trace a function once more than the others.
+        graph = re.sub(r"_\d+_?$", "", tf.compat.v1.get_default_graph().name or "")  # type: ignore[attr-defined]
+        name = f"{graph}/{scope.rstrip('/')}"
+    encoded = name.encode()
+    if len(encoded) <= _NAME_MAX:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    return encoded[: _NAME_MAX - 17].decode(errors="ignore") + "~" + digest

@@ -1,0 +1,388 @@
+// The operations on CPU tensors. Each is started and left to libddl; the thread goes on with the
+// graph's other work.
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtypes.hpp"
+#include "operations.hpp"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
+#include "world.hpp"
+
+namespace ddl_tensorflow
+{
+
+namespace
+{
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using Context = OpKernelContext;
+
+char *bytes(const Tensor &tensor)
+{
+    return const_cast<char *>(tensor.tensor_data().data());
+}
+
+Part part(const Tensor &input, const Tensor &output)
+{
+    return {bytes(input), bytes(output), input.NumElements(), dtype_of(input.dtype())};
+}
+
+// Elements of one row, and rows; a scalar is one row.
+int64_t rows_of(const TensorShape &shape)
+{
+    return shape.dims() ? shape.dim_size(0) : 1;
+}
+
+int64_t width_of(const TensorShape &shape)
+{
+    int64_t width = 1;
+    for (int i = 1; i < shape.dims(); i++)
+        width *= shape.dim_size(i);
+    return width;
+}
+
+TensorShape with_rows(TensorShape shape, int64_t rows)
+{
+    if (shape.dims() == 0)
+        return TensorShape({rows});
+    shape.set_dim(0, rows);
+    return shape;
+}
+
+std::vector<int64_t> times(std::vector<int64_t> rows, int64_t width)
+{
+    for (auto &each : rows)
+        each *= width;
+    return rows;
+}
+
+int64_t sum(const std::vector<int64_t> &numbers)
+{
+    return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
+
+std::vector<int64_t> numbers(const Tensor &vector)
+{
+    auto flat = vector.flat<int64_t>();
+    return {flat.data(), flat.data() + flat.size()};
+}
+
+// An operation of this adapter: finds the world and makes the name. In iterations of a loop one
+// node runs several times at once, so the name tells which.
+class Kernel : public AsyncOpKernel
+{
+  public:
+    Kernel(OpKernelConstruction *c, const char *what) : AsyncOpKernel(c), what_(what)
+    {
+        OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
+        for (tensorflow::DataType type : c->input_types())
+            OP_REQUIRES(c, dtype_of(type) != ddl_dtype{},
+                        absl::UnimplementedError("ddl " + what_ + ": tensors of " +
+                                                 tensorflow::DataTypeString(type) +
+                                                 " cannot be moved"));
+    }
+
+    void ComputeAsync(Context *c, DoneCallback done) final
+    {
+        auto world = World::current();
+        OP_REQUIRES_ASYNC(
+            c, world != nullptr,
+            absl::FailedPreconditionError("ddl " + what_ + ": not initialised; call init() first"),
+            done);
+        run(c, std::move(world), std::move(done));
+    }
+
+  protected:
+    virtual void run(Context *c, std::shared_ptr<World> world, DoneCallback done) = 0;
+
+    // Start libddl's call; then, when all went well, `next`, which calls done().
+    void start(Context *c, World &world, Submit submit, DoneCallback done,
+               std::function<void()> next = nullptr, const char *suffix = "") const
+    {
+        world.start(what_, name(c, suffix), std::move(submit),
+                    [c, done = std::move(done), next = std::move(next)](const absl::Status &s) {
+                        OP_REQUIRES_OK_ASYNC(c, s, done);
+                        if (next)
+                            next();
+                        else
+                            done();
+                    });
+    }
+
+    absl::Status wrong(const std::string &text) const
+    {
+        return absl::InvalidArgumentError("ddl " + what_ + ": " + text);
+    }
+
+    // Each rank's rows, of a tensor with `rows`: as given, or equal parts.
+    absl::Status parts(const std::vector<int64_t> &given, const TensorShape &shape, int size,
+                       const char *argument, std::vector<int64_t> *result) const
+    {
+        const int64_t rows = rows_of(shape);
+        if (shape.dims() == 0)
+            return wrong("tensor: is a scalar, which has no parts");
+        if (given.empty()) {
+            if (rows % size)
+                return wrong("tensor: the first dimension of shape " + shape.DebugString() +
+                             " is no multiple of " + std::to_string(size));
+            result->assign(size, rows / size);
+            return absl::OkStatus();
+        }
+        if (given.size() != static_cast<size_t>(size))
+            return wrong(std::string(argument) + ": has " + std::to_string(given.size()) +
+                         " numbers, but there are " + std::to_string(size) + " ranks");
+        for (int64_t each : given)
+            if (each < 0)
+                return wrong(std::string(argument) + ": " + std::to_string(each) + " is negative");
+        if (sum(given) != rows)
+            return wrong(std::string(argument) + ": are " + std::to_string(sum(given)) +
+                         " in all, but the tensor has " + std::to_string(rows));
+        *result = given;
+        return absl::OkStatus();
+    }
+
+  private:
+    std::string name(Context *c, const char *suffix) const
+    {
+        if (name_.empty())
+            return "";
+        const int64_t iteration = c->frame_iter().iter_id;
+        return name_ + (iteration > 0 ? "#" + std::to_string(iteration) : "") + suffix;
+    }
+
+    const std::string what_;
+    std::string name_;
+};
+
+// A kernel with the attribute `op`.
+class Reduction : public Kernel
+{
+  public:
+    Reduction(OpKernelConstruction *c, const char *what) : Kernel(c, what)
+    {
+        std::string text;
+        OP_REQUIRES_OK(c, c->GetAttr("op", &text));
+        OP_REQUIRES(c, parse_op(text, &op_), wrong("op: " + text + " is unknown"));
+    }
+
+  protected:
+    ddl_op op_ = DDL_SUM;
+};
+
+class Allreduce final : public Reduction
+{
+  public:
+    explicit Allreduce(OpKernelConstruction *c) : Reduction(c, "allreduce")
+    {
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        Tensor *output = nullptr;
+        OP_REQUIRES_OK_ASYNC(
+            c, c->forward_input_or_allocate_output({0}, 0, c->input(0).shape(), &output), done);
+        start(c, *world, allreduce(part(c->input(0), *output), op_), done);
+    }
+};
+
+class GroupedAllreduce final : public Reduction
+{
+  public:
+    explicit GroupedAllreduce(OpKernelConstruction *c) : Reduction(c, "grouped_allreduce")
+    {
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        std::vector<Part> parts;
+        for (int i = 0; i < c->num_inputs(); i++) {
+            Tensor *output = nullptr;
+            OP_REQUIRES_OK_ASYNC(
+                c, c->forward_input_or_allocate_output({i}, i, c->input(i).shape(), &output), done);
+            parts.push_back(part(c->input(i), *output));
+        }
+        start(c, *world, grouped_allreduce(std::move(parts), op_), done);
+    }
+};
+
+class Broadcast final : public Kernel
+{
+  public:
+    explicit Broadcast(OpKernelConstruction *c) : Kernel(c, "broadcast")
+    {
+        OP_REQUIRES_OK(c, c->GetAttr("root", &root_));
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        Tensor *output = nullptr;
+        const Tensor &input = c->input(0);
+        OP_REQUIRES_OK_ASYNC(c, c->forward_input_or_allocate_output({0}, 0, input.shape(), &output),
+                             done);
+        if (world->rank() == root_ && bytes(*output) != bytes(input))
+            std::copy_n(bytes(input), input.TotalBytes(), bytes(*output));
+        start(c, *world,
+              broadcast(bytes(*output), input.NumElements(), dtype_of(input.dtype()),
+                        static_cast<int>(root_)),
+              done);
+    }
+
+  private:
+    int64_t root_ = 0;
+};
+
+class Allgather final : public Kernel
+{
+  public:
+    explicit Allgather(OpKernelConstruction *c) : Kernel(c, "allgather")
+    {
+        OP_REQUIRES_OK(c, c->GetAttr("rows", &rows_));
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        Tensor *of_rank = nullptr;
+        OP_REQUIRES_OK_ASYNC(c, c->allocate_output(1, {world->size()}, &of_rank), done);
+        int64_t *rows = of_rank->flat<int64_t>().data();
+        const int64_t own = rows_of(c->input(0).shape());
+        if (!rows_.empty()) {
+            OP_REQUIRES_ASYNC(c, rows_.size() == static_cast<size_t>(world->size()),
+                              wrong("rows: has " + std::to_string(rows_.size()) +
+                                    " numbers, but there are " + std::to_string(world->size()) +
+                                    " ranks"),
+                              done);
+            OP_REQUIRES_ASYNC(c, rows_[world->rank()] == own,
+                              wrong("rows: is " + std::to_string(rows_[world->rank()]) +
+                                    " for this rank, whose tensor has " + std::to_string(own)),
+                              done);
+            std::copy(rows_.begin(), rows_.end(), rows);
+            gather(c, *world, *of_rank, done);
+            return;
+        }
+        auto number = std::make_shared<int64_t>(own);
+        start(
+            c, *world, allgather_number(number.get(), rows), done,
+            [this, c, world, of_rank, number, done] { gather(c, *world, *of_rank, done); },
+            "/rows");
+    }
+
+  private:
+    void gather(Context *c, World &world, const Tensor &of_rank, DoneCallback done) const
+    {
+        const Tensor &input = c->input(0);
+        const std::vector<int64_t> rows = numbers(of_rank);
+        Tensor *output = nullptr;
+        OP_REQUIRES_OK_ASYNC(c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output),
+                             done);
+        start(c, world,
+              allgather(bytes(input), bytes(*output), times(rows, width_of(input.shape())),
+                        dtype_of(input.dtype())),
+              done);
+    }
+
+    std::vector<int64_t> rows_;
+};
+
+class ReduceScatter final : public Reduction
+{
+  public:
+    explicit ReduceScatter(OpKernelConstruction *c) : Reduction(c, "reduce_scatter")
+    {
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        const Tensor &input = c->input(0);
+        std::vector<int64_t> rows;
+        OP_REQUIRES_OK_ASYNC(
+            c, parts(numbers(c->input(1)), input.shape(), world->size(), "rows", &rows), done);
+        Tensor *output = nullptr;
+        OP_REQUIRES_OK_ASYNC(
+            c, c->allocate_output(0, with_rows(input.shape(), rows[world->rank()]), &output), done);
+        start(c, *world,
+              reduce_scatter(bytes(input), bytes(*output), times(rows, width_of(input.shape())),
+                             dtype_of(input.dtype()), op_),
+              done);
+    }
+};
+
+class Alltoall final : public Kernel
+{
+  public:
+    explicit Alltoall(OpKernelConstruction *c) : Kernel(c, "alltoall")
+    {
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        const Tensor &input = c->input(0);
+        const std::vector<int64_t> given = numbers(c->input(1));
+        std::vector<int64_t> sent;
+        OP_REQUIRES_OK_ASYNC(c, parts(given, input.shape(), world->size(), "sent_rows", &sent),
+                             done);
+        Tensor *received = nullptr;
+        OP_REQUIRES_OK_ASYNC(c, c->allocate_output(1, {world->size()}, &received), done);
+        int64_t *rows = received->flat<int64_t>().data();
+        if (given.empty()) {
+            std::copy(sent.begin(), sent.end(), rows);
+            exchange(c, *world, sent, *received, done);
+            return;
+        }
+        auto own = std::make_shared<std::vector<int64_t>>(sent);
+        start(
+            c, *world, alltoall_numbers(own->data(), rows), done,
+            [this, c, world, own, received, done] { exchange(c, *world, *own, *received, done); },
+            "/rows");
+    }
+
+  private:
+    void exchange(Context *c, World &world, const std::vector<int64_t> &sent,
+                  const Tensor &received, DoneCallback done) const
+    {
+        const Tensor &input = c->input(0);
+        const int64_t width = width_of(input.shape());
+        const std::vector<int64_t> rows = numbers(received);
+        Tensor *output = nullptr;
+        OP_REQUIRES_OK_ASYNC(c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output),
+                             done);
+        start(c, world,
+              alltoall(bytes(input), times(sent, width), bytes(*output), times(rows, width),
+                       dtype_of(input.dtype())),
+              done);
+    }
+};
+
+class Barrier final : public Kernel
+{
+  public:
+    explicit Barrier(OpKernelConstruction *c) : Kernel(c, "barrier")
+    {
+    }
+
+    void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
+    {
+        start(c, *world, barrier(), done);
+    }
+};
+
+} // namespace
+
+using tensorflow::DEVICE_CPU;
+
+REGISTER_KERNEL_BUILDER(Name("DdlAllreduce").Device(DEVICE_CPU), Allreduce);
+REGISTER_KERNEL_BUILDER(Name("DdlGroupedAllreduce").Device(DEVICE_CPU), GroupedAllreduce);
+REGISTER_KERNEL_BUILDER(Name("DdlBroadcast").Device(DEVICE_CPU), Broadcast);
+REGISTER_KERNEL_BUILDER(Name("DdlAllgather").Device(DEVICE_CPU), Allgather);
+REGISTER_KERNEL_BUILDER(Name("DdlReduceScatter").Device(DEVICE_CPU), ReduceScatter);
+REGISTER_KERNEL_BUILDER(Name("DdlAlltoall").Device(DEVICE_CPU), Alltoall);
+REGISTER_KERNEL_BUILDER(Name("DdlBarrier").Device(DEVICE_CPU), Barrier);
+
+} // namespace ddl_tensorflow

@@ -1,0 +1,128 @@
+// The calls of libddl that the kernels and the XLA lowering make, as values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "world.hpp"
+
+namespace ddl_tensorflow
+{
+
+// One tensor of an all-reduce.
+struct Part {
+    const void *send;
+    void *recv; // may be send
+    int64_t count;
+    ddl_dtype dtype;
+};
+
+inline bool parse_op(const std::string &text, ddl_op *op)
+{
+    static const struct {
+        const char *name;
+        ddl_op op;
+    } kOps[] = {{"sum", DDL_SUM},       {"average", DDL_AVERAGE}, {"min", DDL_MIN},
+                {"max", DDL_MAX},       {"product", DDL_PRODUCT}, {"bit_and", DDL_BIT_AND},
+                {"bit_or", DDL_BIT_OR}, {"bit_xor", DDL_BIT_XOR}};
+    for (const auto &each : kOps)
+        if (text == each.name) {
+            *op = each.op;
+            return true;
+        }
+    return false;
+}
+
+inline Submit allreduce(const Part &part, ddl_op op)
+{
+    return [=](ddl_comm *comm, const ddl_options *options, ddl_work **work) {
+        return ddl_allreduce(comm, part.send, part.recv, part.count, part.dtype, op, options, work);
+    };
+}
+
+inline Submit grouped_allreduce(std::vector<Part> parts, ddl_op op)
+{
+    // The group must live until the work is complete; the operation lives as long.
+    struct Group {
+        ddl_group *handle = nullptr;
+        ~Group()
+        {
+            ddl_group_destroy(handle);
+        }
+    };
+    auto group = std::make_shared<Group>();
+    return [group, op, parts = std::move(parts)](ddl_comm *comm, const ddl_options *options,
+                                                 ddl_work **work) {
+        ddl_status status = ddl_group_create(comm, &group->handle);
+        ddl_options collected{};
+        collected.struct_size = sizeof collected;
+        collected.group = group->handle;
+        for (size_t i = 0; status == DDL_OK && i < parts.size(); i++)
+            status = ddl_allreduce(comm, parts[i].send, parts[i].recv, parts[i].count,
+                                   parts[i].dtype, op, &collected, nullptr);
+        return status == DDL_OK ? ddl_group_submit(group->handle, options, work) : status;
+    };
+}
+
+inline Submit broadcast(void *buffer, int64_t count, ddl_dtype dtype, int root)
+{
+    return [=](ddl_comm *comm, const ddl_options *options, ddl_work **work) {
+        return ddl_broadcast(comm, buffer, count, dtype, root, options, work);
+    };
+}
+
+// counts: elements from each rank
+inline Submit allgather(const void *send, void *recv, std::vector<int64_t> counts, ddl_dtype dtype)
+{
+    return [=, counts = std::move(counts)](ddl_comm *comm, const ddl_options *options,
+                                           ddl_work **work) {
+        return ddl_allgatherv(comm, send, recv, counts.data(), nullptr, dtype, options, work);
+    };
+}
+
+// counts: elements for each rank
+inline Submit reduce_scatter(const void *send, void *recv, std::vector<int64_t> counts,
+                             ddl_dtype dtype, ddl_op op)
+{
+    return [=, counts = std::move(counts)](ddl_comm *comm, const ddl_options *options,
+                                           ddl_work **work) {
+        return ddl_reduce_scatterv(comm, send, recv, counts.data(), dtype, op, options, work);
+    };
+}
+
+inline Submit alltoall(const void *send, std::vector<int64_t> sent, void *recv,
+                       std::vector<int64_t> received, ddl_dtype dtype)
+{
+    return [=, sent = std::move(sent), received = std::move(received)](
+               ddl_comm *comm, const ddl_options *options, ddl_work **work) {
+        return ddl_alltoallv(comm, send, sent.data(), nullptr, recv, received.data(), nullptr,
+                             dtype, options, work);
+    };
+}
+
+// Every rank's number to every rank; and number i of each rank to rank i. `all` holds one of each
+// rank's.
+inline Submit allgather_number(const int64_t *own, int64_t *all)
+{
+    return [=](ddl_comm *comm, const ddl_options *options, ddl_work **work) {
+        return ddl_allgather(comm, own, all, 1, DDL_I64, options, work);
+    };
+}
+
+inline Submit alltoall_numbers(const int64_t *own, int64_t *all)
+{
+    return [=](ddl_comm *comm, const ddl_options *options, ddl_work **work) {
+        return ddl_alltoall(comm, own, all, 1, DDL_I64, options, work);
+    };
+}
+
+inline Submit barrier()
+{
+    return [](ddl_comm *comm, const ddl_options *options, ddl_work **work) {
+        return ddl_barrier(comm, options, work);
+    };
+}
+
+} // namespace ddl_tensorflow

@@ -1,0 +1,138 @@
+// The operations as TensorFlow's graphs know them: names, types, shapes.
+//
+// All are stateful, so that none is evaluated while a graph is optimised, nor two made one; and
+// communication, of which TensorFlow reports an unavailable peer as it is. By `tensor_name`
+// operations of different ranks are matched; "": by the order of their calls.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace ddl_tensorflow
+{
+
+namespace
+{
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+using tensorflow::shape_inference::UnchangedShape;
+
+// Any, because TensorFlow cannot list float8; Python and the kernels refuse what cannot be moved.
+constexpr char kType[] = "T: type";
+constexpr char kTypes[] = "T: list(type)";
+constexpr char kName[] = "tensor_name: string = ''";
+constexpr char kOp[] = "op: {'sum', 'average', 'min', 'max', 'product', 'bit_and', 'bit_or', "
+                       "'bit_xor'} = 'sum'";
+
+absl::Status each_unchanged(InferenceContext *c)
+{
+    for (int i = 0; i < c->num_inputs(); i++)
+        c->set_output(i, c->input(i));
+    return absl::OkStatus();
+}
+
+// As the input, but for the first dimension; a scalar is taken as a vector of one.
+absl::Status rows_unknown(InferenceContext *c, ShapeHandle *result)
+{
+    ShapeHandle input = c->input(0);
+    if (!c->RankKnown(input)) {
+        *result = c->UnknownShape();
+        return absl::OkStatus();
+    }
+    if (c->Rank(input) == 0) {
+        *result = c->Vector(InferenceContext::kUnknownDim);
+        return absl::OkStatus();
+    }
+    return c->ReplaceDim(input, 0, c->UnknownDim(), result);
+}
+
+absl::Status other_rows(InferenceContext *c)
+{
+    ShapeHandle result;
+    TF_RETURN_IF_ERROR(rows_unknown(c, &result));
+    c->set_output(0, result);
+    return absl::OkStatus();
+}
+
+absl::Status other_rows_and_counts(InferenceContext *c)
+{
+    TF_RETURN_IF_ERROR(other_rows(c));
+    c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+    return absl::OkStatus();
+}
+
+} // namespace
+
+REGISTER_OP("DdlAllreduce")
+    .Attr(kType)
+    .Attr(kOp)
+    .Attr(kName)
+    .Input("tensor: T")
+    .Output("result: T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(UnchangedShape);
+
+REGISTER_OP("DdlGroupedAllreduce")
+    .Attr(kTypes)
+    .Attr(kOp)
+    .Attr(kName)
+    .Input("tensors: T")
+    .Output("results: T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(each_unchanged);
+
+REGISTER_OP("DdlBroadcast")
+    .Attr(kType)
+    .Attr("root: int = 0")
+    .Attr(kName)
+    .Input("tensor: T")
+    .Output("result: T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(UnchangedShape);
+
+// rows: the first dimension on each rank; empty: found out. The second output is what it was.
+REGISTER_OP("DdlAllgather")
+    .Attr(kType)
+    .Attr("rows: list(int) = []")
+    .Attr(kName)
+    .Input("tensor: T")
+    .Output("result: T")
+    .Output("of_rank: int64")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(other_rows_and_counts);
+
+// rows: of each rank's part; empty: equal parts.
+REGISTER_OP("DdlReduceScatter")
+    .Attr(kType)
+    .Attr(kOp)
+    .Attr(kName)
+    .Input("tensor: T")
+    .Input("rows: int64")
+    .Output("result: T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(other_rows);
+
+// sent_rows: for each rank; empty: equal parts. The second output is how many came from each.
+REGISTER_OP("DdlAlltoall")
+    .Attr(kType)
+    .Attr(kName)
+    .Input("tensor: T")
+    .Input("sent_rows: int64")
+    .Output("result: T")
+    .Output("received_rows: int64")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(other_rows_and_counts);
+
+REGISTER_OP("DdlBarrier")
+    .Attr(kName)
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+} // namespace ddl_tensorflow

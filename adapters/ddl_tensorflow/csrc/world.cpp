@@ -1,0 +1,198 @@
+#include "world.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "status.hpp"
+
+namespace ddl_tensorflow
+{
+
+namespace
+{
+
+constexpr auto kPatience = std::chrono::seconds(1); // for pending operations to end before an abort
+
+std::mutex current_mutex;
+std::shared_ptr<World> current_world;
+
+} // namespace
+
+struct World::Call {
+    std::string what;
+    std::string name;
+    Submit submit;
+    Done done;
+    ddl_work *work = nullptr;
+    std::atomic<int> pending{2}; // to be submitted, and to be taken from the queue
+};
+
+std::shared_ptr<World> World::current()
+{
+    std::lock_guard<std::mutex> lock(current_mutex);
+    return current_world;
+}
+
+void World::set_current(std::shared_ptr<World> world)
+{
+    std::lock_guard<std::mutex> lock(current_mutex);
+    current_world.swap(world);
+}
+
+World::World(ddl_endpoint *endpoint, ddl_comm *comm)
+    : endpoint_(endpoint), comm_(comm), thread_([this] { run(); })
+{
+}
+
+World::~World()
+{
+    close();
+}
+
+int World::rank() const
+{
+    return ddl_comm_rank(comm_);
+}
+
+int World::size() const
+{
+    return ddl_comm_size(comm_);
+}
+
+void World::start(std::string what, std::string name, Submit submission, Done done)
+{
+    auto *call = new Call{std::move(what), std::move(name), std::move(submission), std::move(done)};
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (closing_) {
+            lock.unlock();
+            call->done(absl::FailedPreconditionError("ddl " + call->what + ": shut down"));
+            delete call;
+            return;
+        }
+        started_++;
+        if (!call->name.empty()) {
+            auto [place, is_first] = names_.try_emplace(call->name);
+            if (!is_first) {
+                place->second.push_back(call);
+                return;
+            }
+        }
+    }
+    submit(call);
+}
+
+void World::submit(Call *call)
+{
+    ddl_options options{};
+    options.struct_size = sizeof options;
+    options.queued = 1;
+    options.user = call;
+    options.name = call->name.empty() ? nullptr : call->name.c_str();
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        submitted_++;
+    }
+    ddl_work *work = nullptr;
+    const ddl_status status = call->submit(comm_, &options, &work);
+    if (status != DDL_OK) {
+        absl::Status failure = to_status(status, call->what);
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            submitted_--;
+        }
+        finish(call, failure);
+        return;
+    }
+    changed_.notify_all();
+    if (call->pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
+        settle(call);
+}
+
+// The call's work has ended, and nobody else uses it any more.
+void World::settle(Call *call)
+{
+    const absl::Status status = to_status(ddl_work_wait(call->work, 0), call->what);
+    ddl_work_destroy(call->work);
+    finish(call, status);
+}
+
+void World::finish(Call *call, const absl::Status &status)
+{
+    Call *next = nullptr;
+    if (!call->name.empty()) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        auto place = names_.find(call->name);
+        if (place->second.empty()) {
+            names_.erase(place);
+        } else {
+            next = place->second.front();
+            place->second.pop_front();
+        }
+    }
+    // What the call borrows is free, and what it owns is gone, before anybody hears of its end.
+    Done done = std::move(call->done);
+    delete call;
+    if (next)
+        submit(next);
+    done(status);
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        started_--;
+    }
+    changed_.notify_all();
+}
+
+void World::run()
+{
+    constexpr int kMax = 32;
+    ddl_work *works[kMax];
+    void *users[kMax];
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return submitted_ > 0 || stopping_; });
+        if (submitted_ == 0)
+            return;
+        lock.unlock();
+        int taken = 0;
+        const ddl_status status = ddl_comm_completed(comm_, works, users, kMax, -1, &taken);
+        if (status != DDL_OK) {
+            std::this_thread::yield(); // the one that is counted is about to be submitted
+            taken = 0;
+        }
+        lock.lock();
+        submitted_ -= taken;
+        lock.unlock();
+        for (int i = 0; i < taken; i++) {
+            auto *call = static_cast<Call *>(users[i]);
+            call->work = works[i];
+            if (call->pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
+                settle(call);
+        }
+        lock.lock();
+    }
+}
+
+void World::close()
+{
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (closing_)
+            return;
+        closing_ = true;
+        const auto idle = [this] { return started_ == 0; };
+        if (!changed_.wait_for(lock, kPatience, idle)) {
+            lock.unlock();
+            ddl_comm_abort(comm_, "shut down with operations pending");
+            lock.lock();
+            changed_.wait(lock, idle); // an abort ends all operations
+        }
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    thread_.join();
+    ddl_comm_destroy(comm_);
+    ddl_endpoint_destroy(endpoint_);
+}
+
+} // namespace ddl_tensorflow

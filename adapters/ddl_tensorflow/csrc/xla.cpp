@@ -1,0 +1,428 @@
+// The operations in functions that XLA compiles (jit_compile=True): each becomes a custom call.
+//
+// Shapes are fixed at compile time here, so an all-gather takes it that all ranks have as many rows
+// as this one, or as many as `rows` says, and an all-to-all has equal parts.
+//
+// Calls of one program run in the order of the graph, which is that of all ranks, because each
+// takes a result of the one before as an operand that it ignores.
+//
+// The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. In the
+// thread that completes it, the world's, XLA may run the program's next steps; these start further
+// operations, but do not wait for them.
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtypes.hpp"
+#include "operations.hpp"
+#include "tensorflow/compiler/tf2xla/xla_compiler.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "world.hpp"
+#include "xla/ffi/api/ffi.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+// From xla/ffi/ffi_api.h, which needs headers that TensorFlow's package does not have.
+namespace xla::ffi
+{
+const XLA_FFI_Api *GetXlaFfiApi();
+}
+
+namespace ddl_tensorflow
+{
+
+namespace
+{
+
+constexpr char kTarget[] = "ddl_tensorflow";
+
+// ---- when the program runs ----
+
+namespace ffi = xla::ffi;
+
+ddl_dtype dtype_of(ffi::DataType type)
+{
+    switch (type) {
+    case ffi::DataType::PRED: return DDL_BOOL;
+    case ffi::DataType::S8: return DDL_I8;
+    case ffi::DataType::U8: return DDL_U8;
+    case ffi::DataType::S16: return DDL_I16;
+    case ffi::DataType::U16: return DDL_U16;
+    case ffi::DataType::S32: return DDL_I32;
+    case ffi::DataType::U32: return DDL_U32;
+    case ffi::DataType::S64: return DDL_I64;
+    case ffi::DataType::U64: return DDL_U64;
+    case ffi::DataType::F16: return DDL_F16;
+    case ffi::DataType::BF16: return DDL_BF16;
+    case ffi::DataType::F32: return DDL_F32;
+    case ffi::DataType::F64: return DDL_F64;
+    case ffi::DataType::F8E4M3FN: return DDL_F8_E4M3;
+    case ffi::DataType::F8E5M2: return DDL_F8_E5M2;
+    case ffi::DataType::C64: return DDL_C64;
+    case ffi::DataType::C128: return DDL_C128;
+    default: return ddl_dtype{};
+    }
+}
+
+ffi::Error to_error(const absl::Status &status)
+{
+    return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
+}
+
+void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &status)
+{
+    if (status.ok())
+        promise->SetAvailable();
+    else
+        promise->SetError(to_error(status));
+}
+
+ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view kind,
+                    std::string_view op_name, int64_t root, ffi::Span<const int64_t> elements,
+                    std::string_view name)
+{
+    auto promise = std::make_shared<ffi::Promise>();
+    ffi::Future future(*promise);
+    std::vector<Part> parts;
+    for (size_t i = 0; i < arguments.size() && i < results.size(); i++) {
+        const auto input = arguments.get<ffi::AnyBuffer>(i);
+        auto output = results.get<ffi::AnyBuffer>(i);
+        parts.push_back({input->untyped_data(), (*output)->untyped_data(),
+                         static_cast<int64_t>(input->element_count()),
+                         dtype_of(input->element_type())});
+    }
+    const std::vector<int64_t> counts(elements.begin(), elements.end());
+    ddl_op op = DDL_SUM;
+    parse_op(std::string(op_name), &op);
+    Submit submit;
+    auto world = World::current();
+    if (!world) {
+        complete(promise, absl::FailedPreconditionError("ddl " + std::string(kind) +
+                                                        ": not initialised; call init() first"));
+        return future;
+    }
+    if (kind == "allreduce") {
+        submit =
+            parts.size() == 1 ? allreduce(parts[0], op) : grouped_allreduce(std::move(parts), op);
+    } else if (kind == "broadcast") {
+        const Part &part = parts[0];
+        if (world->rank() == root)
+            std::copy_n(static_cast<const char *>(part.send),
+                        part.count * ddl_dtype_size(part.dtype), static_cast<char *>(part.recv));
+        submit = broadcast(part.recv, part.count, part.dtype, static_cast<int>(root));
+    } else if (kind == "allgather") {
+        submit = allgather(parts[0].send, parts[0].recv, counts, parts[0].dtype);
+    } else if (kind == "reduce_scatter") {
+        submit = reduce_scatter(parts[0].send, parts[0].recv, counts, parts[0].dtype, op);
+    } else if (kind == "alltoall") {
+        submit = alltoall(parts[0].send, counts, parts[0].recv, counts, parts[0].dtype);
+    } else {
+        submit = barrier();
+    }
+    world->start(std::string(kind), std::string(name), std::move(submit),
+                 [promise](const absl::Status &status) { complete(promise, status); });
+    return future;
+}
+
+XLA_FFI_DEFINE_HANDLER(kHandler, execute,
+                       ffi::Ffi::Bind()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<std::string_view>("kind")
+                           .Attr<std::string_view>("op")
+                           .Attr<int64_t>("root")
+                           .Attr<ffi::Span<const int64_t>>("counts")
+                           .Attr<std::string_view>("name"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "Host", kHandler);
+
+// ---- when it is compiled ----
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernel;
+using tensorflow::XlaOpKernelContext;
+
+std::string in_quotes(const std::string &text)
+{
+    std::string result = "\"";
+    for (char each : text) {
+        if (each == '"' || each == '\\')
+            result += '\\';
+        result += each;
+    }
+    return result + "\"";
+}
+
+int64_t rows_of(const xla::Shape &shape)
+{
+    return shape.dimensions().empty() ? 1 : shape.dimensions(0);
+}
+
+int64_t width_of(const xla::Shape &shape)
+{
+    int64_t width = 1;
+    for (size_t i = 1; i < shape.dimensions().size(); i++)
+        width *= shape.dimensions(i);
+    return width;
+}
+
+xla::Shape with_rows(const xla::Shape &shape, int64_t rows)
+{
+    std::vector<int64_t> dimensions(shape.dimensions().begin(), shape.dimensions().end());
+    if (dimensions.empty())
+        dimensions.push_back(rows);
+    dimensions[0] = rows;
+    return xla::ShapeUtil::MakeShape(shape.element_type(), dimensions);
+}
+
+// One lowering for all operations; `kind` tells which.
+class Lowering : public XlaOpKernel
+{
+  public:
+    Lowering(OpKernelConstruction *c, const char *kind) : XlaOpKernel(c), kind_(kind)
+    {
+        OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
+        if (c->HasAttr("op"))
+            OP_REQUIRES_OK(c, c->GetAttr("op", &op_));
+        if (c->HasAttr("root"))
+            OP_REQUIRES_OK(c, c->GetAttr("root", &root_));
+        if (c->HasAttr("rows"))
+            OP_REQUIRES_OK(c, c->GetAttr("rows", &rows_));
+    }
+
+  protected:
+    // The call's results: one, or a tuple of several.
+    xla::XlaOp call(XlaOpKernelContext *c, std::vector<xla::XlaOp> operands,
+                    const xla::Shape &result, const std::vector<int64_t> &counts = {})
+    {
+        const size_t own = operands.size();
+        std::string list;
+        for (int64_t each : counts)
+            list += (list.empty() ? ": " : ", ") + std::to_string(each);
+        const std::string config = "{counts = array<i64" + list + ">, kind = " + in_quotes(kind_) +
+                                   ", name = " + in_quotes(name_) + ", op = " + in_quotes(op_) +
+                                   ", root = " + std::to_string(root_) + " : i64}";
+        // The compiler keeps such results by name, and each only once.
+        int number = 0;
+        const auto kept = [&] { return kTarget + std::to_string(number); };
+        for (auto before = c->compiler()->GetNodeToken(kept()); before.ok();
+             before = c->compiler()->GetNodeToken(kept())) {
+            operands.resize(own);
+            operands.push_back(*before);
+            number++;
+        }
+        xla::XlaOp done = xla::CustomCall(c->builder(), kTarget, operands, result, config,
+                                          /*has_side_effect=*/true, {}, nullptr,
+                                          xla::CustomCallSchedule::SCHEDULE_NONE,
+                                          xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+        const absl::Status status = c->compiler()->SetNodeToken(
+            kept(), result.IsTuple() ? xla::GetTupleElement(done, 0) : done);
+        if (!status.ok())
+            c->CtxFailure(status);
+        return done;
+    }
+
+    absl::Status world_size(int *size) const
+    {
+        auto world = World::current();
+        if (!world)
+            return absl::FailedPreconditionError("ddl " + kind_ +
+                                                 ": not initialised; call init() before a function "
+                                                 "is compiled");
+        *size = world->size();
+        return absl::OkStatus();
+    }
+
+    const std::string kind_;
+    std::string name_, op_ = "sum";
+    int64_t root_ = 0;
+    std::vector<int64_t> rows_;
+};
+
+// As many results as operands, of the same shapes.
+class Elementwise : public Lowering
+{
+  public:
+    using Lowering::Lowering;
+
+    void Compile(XlaOpKernelContext *c) override
+    {
+        std::vector<xla::XlaOp> operands;
+        std::vector<xla::Shape> shapes;
+        for (int i = 0; i < c->num_inputs(); i++) {
+            auto shape = c->InputXlaShape(i);
+            OP_REQUIRES_OK(c, shape.status());
+            operands.push_back(c->Input(i));
+            shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+        }
+        if (shapes.size() == 1) {
+            c->SetOutput(0, call(c, operands, shapes[0]));
+            return;
+        }
+        xla::XlaOp results = call(c, operands, xla::ShapeUtil::MakeTupleShape(shapes));
+        for (int i = 0; i < c->num_inputs(); i++)
+            c->SetOutput(i, xla::GetTupleElement(results, i));
+    }
+};
+
+class Allreduce final : public Elementwise
+{
+  public:
+    explicit Allreduce(OpKernelConstruction *c) : Elementwise(c, "allreduce")
+    {
+    }
+};
+
+class Broadcast final : public Elementwise
+{
+  public:
+    explicit Broadcast(OpKernelConstruction *c) : Elementwise(c, "broadcast")
+    {
+    }
+};
+
+// Operations that change the number of rows.
+class Rows : public Lowering
+{
+  public:
+    using Lowering::Lowering;
+
+  protected:
+    static std::vector<int64_t> times(std::vector<int64_t> rows, int64_t width)
+    {
+        for (int64_t &each : rows)
+            each *= width;
+        return rows;
+    }
+
+    xla::XlaOp constant(XlaOpKernelContext *c, const std::vector<int64_t> &numbers)
+    {
+        return xla::ConstantR1<int64_t>(c->builder(), numbers);
+    }
+
+    // The parts that input 1 tells, or equal ones. It is a constant, or a lowering's result here.
+    absl::Status parts(XlaOpKernelContext *c, const xla::Shape &shape, std::vector<int64_t> *rows)
+    {
+        int size = 0;
+        TF_RETURN_IF_ERROR(world_size(&size));
+        TF_RETURN_IF_ERROR(c->ConstantInputAsIntVector(1, rows));
+        if (shape.dimensions().empty())
+            return wrong("tensor: is a scalar, which has no parts");
+        if (rows->empty()) {
+            if (rows_of(shape) % size)
+                return wrong("tensor: the first dimension is " + std::to_string(rows_of(shape)) +
+                             ", which is no multiple of " + std::to_string(size));
+            rows->assign(size, rows_of(shape) / size);
+        }
+        int64_t all = 0;
+        for (int64_t each : *rows)
+            all += each;
+        if (rows->size() != static_cast<size_t>(size) || all != rows_of(shape))
+            return wrong(
+                "rows: are not one number for each rank, as many in all as the tensor has");
+        return absl::OkStatus();
+    }
+
+    absl::Status wrong(const std::string &text) const
+    {
+        return absl::InvalidArgumentError("ddl " + kind_ + ": " + text);
+    }
+};
+
+class Allgather final : public Rows
+{
+  public:
+    explicit Allgather(OpKernelConstruction *c) : Rows(c, "allgather")
+    {
+    }
+
+    void Compile(XlaOpKernelContext *c) override
+    {
+        auto shape = c->InputXlaShape(0);
+        OP_REQUIRES_OK(c, shape.status());
+        int size = 0;
+        OP_REQUIRES_OK(c, world_size(&size));
+        std::vector<int64_t> rows = rows_;
+        if (rows.empty())
+            rows.assign(size, rows_of(*shape));
+        OP_REQUIRES(c, rows.size() == static_cast<size_t>(size),
+                    wrong("rows: has " + std::to_string(rows.size()) + " numbers, but there are " +
+                          std::to_string(size) + " ranks"));
+        int64_t all = 0;
+        for (int64_t each : rows)
+            all += each;
+        c->SetOutput(0,
+                     call(c, {c->Input(0)}, with_rows(*shape, all), times(rows, width_of(*shape))));
+        c->SetOutput(1, constant(c, rows));
+    }
+};
+
+class ReduceScatter final : public Rows
+{
+  public:
+    explicit ReduceScatter(OpKernelConstruction *c) : Rows(c, "reduce_scatter")
+    {
+    }
+
+    void Compile(XlaOpKernelContext *c) override
+    {
+        auto shape = c->InputXlaShape(0);
+        OP_REQUIRES_OK(c, shape.status());
+        std::vector<int64_t> rows;
+        OP_REQUIRES_OK(c, parts(c, *shape, &rows));
+        const auto world = World::current();
+        c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, rows[world->rank()]),
+                             times(rows, width_of(*shape))));
+    }
+};
+
+class Alltoall final : public Rows
+{
+  public:
+    explicit Alltoall(OpKernelConstruction *c) : Rows(c, "alltoall")
+    {
+    }
+
+    void Compile(XlaOpKernelContext *c) override
+    {
+        auto shape = c->InputXlaShape(0);
+        OP_REQUIRES_OK(c, shape.status());
+        std::vector<int64_t> rows;
+        OP_REQUIRES_OK(c, parts(c, *shape, &rows));
+        for (int64_t each : rows)
+            OP_REQUIRES(c, each == rows[0],
+                        absl::UnimplementedError(
+                            "ddl alltoall: in a function compiled by XLA only equal parts"));
+        c->SetOutput(0, call(c, {c->Input(0)}, *shape, times(rows, width_of(*shape))));
+        c->SetOutput(1, constant(c, rows));
+    }
+};
+
+class Barrier final : public Lowering
+{
+  public:
+    explicit Barrier(OpKernelConstruction *c) : Lowering(c, "barrier")
+    {
+    }
+
+    void Compile(XlaOpKernelContext *c) override
+    {
+        call(c, {}, xla::ShapeUtil::MakeShape(xla::U8, {}));
+    }
+};
+
+} // namespace
+
+// Not by REGISTER_XLA_OP: what comes after TensorFlow's first eager operation is lost there.
+#define REGISTER_LOWERING(name, lowering)                                                          \
+    REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT), lowering)
+REGISTER_LOWERING("DdlAllreduce", Allreduce);
+REGISTER_LOWERING("DdlGroupedAllreduce", Allreduce);
+REGISTER_LOWERING("DdlBroadcast", Broadcast);
+REGISTER_LOWERING("DdlAllgather", Allgather);
+REGISTER_LOWERING("DdlReduceScatter", ReduceScatter);
+REGISTER_LOWERING("DdlAlltoall", Alltoall);
+REGISTER_LOWERING("DdlBarrier", Barrier);
+
+} // namespace ddl_tensorflow

@@ -1,0 +1,83 @@
+"""The operations' gradients, as TensorFlow's registry knows them.
+
+Each rank's loss is a function of all ranks' inputs; a gradient is that of the sum of the ranks'
+losses, so it travels back by the operation's transpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from ddl_tensorflow import _build
+from ddl_tensorflow.collectives import match
+from ddl_tensorflow.world import rank, size
+
+
+@tf.RegisterGradient("DdlAllreduce")
+def _allreduce(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
+    return _operations().ddl_allreduce(gradient, op=_linear(op), tensor_name=_name(op))
+
+
+@tf.RegisterGradient("DdlGroupedAllreduce")
+def _grouped_allreduce(op: tf.Operation, *gradients: Any) -> list[tf.Tensor]:
+    dense = [
+        tf.zeros_like(each) if gradient is None else gradient
+        for gradient, each in zip(gradients, op.outputs, strict=True)
+    ]
+    return list(_operations().ddl_grouped_allreduce(dense, op=_linear(op), tensor_name=_name(op)))
+
+
+@tf.RegisterGradient("DdlBroadcast")
+def _broadcast(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
+    everyones = _operations().ddl_allreduce(gradient, op="sum", tensor_name=_name(op))
+    return everyones if op.get_attr("root") == rank() else tf.zeros_like(everyones)
+
+
+@tf.RegisterGradient("DdlAllgather")
+def _allgather(op: tf.Operation, gradient: tf.Tensor, _: Any) -> tf.Tensor:
+    rows = op.get_attr("rows")
+    own = _operations().ddl_reduce_scatter(
+        gradient,
+        tf.constant(rows, tf.int64) if rows else op.outputs[1],
+        op="sum",
+        tensor_name=_name(op),
+    )
+    return tf.reshape(own, tf.shape(op.inputs[0]))  # a scalar has become a row
+
+
+@tf.RegisterGradient("DdlReduceScatter")
+def _reduce_scatter(op: tf.Operation, gradient: tf.Tensor) -> list[Any]:
+    if _linear(op) == "average":
+        gradient = gradient / tf.cast(size(), gradient.dtype)
+    rows = tf.get_static_value(op.inputs[1])
+    given = [] if rows is None else [int(each) for each in rows]
+    everyones, _ = _operations().ddl_allgather(gradient, rows=given, tensor_name=_name(op))
+    return [tf.ensure_shape(everyones, op.inputs[0].shape), None]
+
+
+@tf.RegisterGradient("DdlAlltoall")
+def _alltoall(op: tf.Operation, gradient: tf.Tensor, _: Any) -> list[Any]:
+    equal = op.inputs[1].shape == [0]  # none were given
+    returned, _ = _operations().ddl_alltoall(
+        gradient, op.inputs[1] if equal else op.outputs[1], tensor_name=_name(op)
+    )
+    return [tf.ensure_shape(returned, op.inputs[0].shape), None]
+
+
+def _operations() -> Any:
+    return _build.load().operations
+
+
+def _linear(op: tf.Operation) -> str:
+    """The operation's op, where it has a gradient."""
+    name: str = op.get_attr("op").decode()
+    if name not in ("sum", "average"):
+        raise LookupError(f"{op.type} with op {name!r} has no gradient; sum and average have")
+    return name
+
+
+def _name(op: tf.Operation) -> str:
+    """Eagerly the order matches gradients as well. In a graph one operation may have several."""
+    with tf.name_scope(f"{op.type.lower()}_gradient") as scope:
+        return match(None, scope)

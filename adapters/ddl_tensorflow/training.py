@@ -1,0 +1,180 @@
+"""Training loops of TensorFlow's own: gradients, variables and metrics of all ranks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ddl_core.errors import InvalidArgument
+from ddl_tensorflow.collectives import allgather, allreduce, broadcast, grouped_allreduce
+from ddl_tensorflow.world import rank, size
+
+_WIRE = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
+
+_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+
+
+@_as_it_is
+def allreduce_gradients(
+    gradients: Sequence[Any],
+    *,
+    op: str = "average",
+    compression: str | None = None,
+    sparse_as_dense: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """All ranks' gradients, in one operation.
+
+    gradients       tensors, tf.IndexedSlices, or None for what has no gradient, alike on all ranks
+    op              "average" or "sum"
+    compression     "f16" or "bf16": gradients of float32 and float64 travel in that type, which
+                    halves or quarters the bytes and costs precision
+    sparse_as_dense IndexedSlices become tensors; else the ranks' slices are put together, which
+                    takes an all-gather each, and repeated indices add up when they are applied
+
+    All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
+    """
+    _check(op, compression)
+    result = list(gradients)
+    dense: dict[int, tf.Tensor] = {}
+    for place, gradient in enumerate(result):
+        if isinstance(gradient, tf.IndexedSlices):
+            if sparse_as_dense:
+                dense[place] = tf.convert_to_tensor(gradient)
+            else:
+                result[place] = _gather_slices(gradient, op, name and f"{name}/{place}")
+        elif gradient is not None:
+            dense[place] = tf.convert_to_tensor(gradient)
+    reduced = grouped_allreduce([_narrowed(each, compression) for each in dense.values()], op, name)
+    for (place, gradient), sum_ in zip(dense.items(), reduced, strict=True):
+        result[place] = tf.cast(sum_, gradient.dtype)
+    return result
+
+
+class DistributedGradientTape:
+    """A tf.GradientTape whose `gradient` gives the gradients of all ranks.
+
+        with ddl.DistributedGradientTape() as tape:
+            loss = ...
+        gradients = tape.gradient(loss, model.trainable_variables)
+
+    tape      one that has recorded already; None: a new one, with `persistent` and
+              `watch_accessed_variables` as for tf.GradientTape
+    others    as for `allreduce_gradients`
+
+    It is left to `gradient` alone to communicate: jacobians are this rank's own.
+    """
+
+    def __init__(
+        self,
+        tape: tf.GradientTape | None = None,
+        *,
+        persistent: bool = False,
+        watch_accessed_variables: bool = True,
+        op: str = "average",
+        compression: str | None = None,
+        sparse_as_dense: bool = False,
+    ) -> None:
+        _check(op, compression)
+        self._tape = tape or tf.GradientTape(persistent, watch_accessed_variables)
+        self._op = op
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._tape.__exit__(*raised)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    @_as_it_is
+    def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+        """As tf.GradientTape.gradient, for the sum or average of all ranks' targets."""
+        own = self._tape.gradient(target, sources, *arguments, **options)
+        reduced = allreduce_gradients(
+            tf.nest.flatten(own),
+            op=self._op,
+            compression=self._compression,
+            sparse_as_dense=self._sparse_as_dense,
+        )
+        return tf.nest.pack_sequence_as(own, reduced)
+
+
+def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
+    """Give all ranks the root's values of variables, TensorFlow's or Keras's.
+
+    All ranks call it with variables of equal shapes and types in the same order. What cannot be
+    moved, such as strings, stays as it is. Raises like `broadcast`.
+    """
+    for variable in variables:
+        value = tf.convert_to_tensor(variable)
+        if value.dtype != tf.string:
+            variable.assign(broadcast(value, root))
+
+
+def broadcast_object(value: Any, root: int = 0) -> Any:
+    """The root's object, on all ranks. On the others `value` is ignored.
+
+    It is pickled, so objects come only from ranks that are trusted. All ranks call it. Raises like
+    `broadcast`, and what pickling raises.
+    """
+    if not 0 <= root < size():
+        raise InvalidArgument(f"root: {root} is not a rank; there are {size()}")
+    everyones = allgather(_pickled(value) if rank() == root else tf.zeros([0], tf.uint8))
+    return value if rank() == root else pickle.loads(everyones.numpy().tobytes())
+
+
+def all_gather_object(value: Any) -> list[Any]:
+    """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
+    own = _pickled(value)
+    lengths = allgather(tf.constant(len(own), tf.int64)).numpy().tolist()
+    parts = tf.split(allgather(own), lengths)
+    return [pickle.loads(part.numpy().tobytes()) for part in parts]
+
+
+def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str, float]:
+    """The ranks' average of each metric.
+
+    metrics  numbers, or tensors of one element, by name; the same names in the same order on all
+             ranks
+    weight   how much this rank's values count, such as its number of samples
+
+    All ranks call it. Raises like `allreduce`, InvalidArgument for a negative weight.
+    """
+    if not weight >= 0:
+        raise InvalidArgument(f"weight: {weight} is negative")
+    own = [float(value) * weight for value in metrics.values()]
+    *sums, total = allreduce(tf.constant([*own, weight], tf.float64)).numpy().tolist()
+    return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
+
+
+def _check(op: str, compression: str | None) -> None:
+    if op not in ("average", "sum"):
+        raise InvalidArgument(f"op: {op!r} is neither average nor sum")
+    if compression not in _WIRE:
+        raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
+
+
+def _narrowed(tensor: tf.Tensor, compression: str | None) -> tf.Tensor:
+    wire = _WIRE[compression]
+    return tf.cast(tensor, wire) if wire and tensor.dtype in (tf.float32, tf.float64) else tensor
+
+
+def _gather_slices(slices: tf.IndexedSlices, op: str, name: str | None) -> tf.IndexedSlices:
+    values = allgather(slices.values, name=name and f"{name}/values")
+    if op == "average":
+        values = values / tf.cast(size(), values.dtype)
+    indices = allgather(slices.indices, name=name and f"{name}/indices")
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _pickled(value: Any) -> tf.Tensor:
+    return tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))

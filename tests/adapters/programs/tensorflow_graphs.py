@@ -1,0 +1,156 @@
+"""Run by test_tensorflow on three ranks: many operations in one graph, loops, names, training
+helpers."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import tensorflow as tf
+
+import ddl_tensorflow as ddl
+from ddl_core.errors import InvalidArgument
+
+MANY, STEPS = 50, 200
+
+tf.get_logger().setLevel("ERROR")  # it warns of tracing often
+
+ddl.init(timeout=60)
+rank, size = ddl.rank(), ddl.size()
+total = size * (size + 1) / 2
+
+# ---- many operations that do not depend on each other ----
+
+
+@tf.function(autograph=False)
+def many(x):
+    return [ddl.allreduce(x * number) for number in range(MANY)]
+
+
+for step in range(STEPS):
+    results = many(tf.fill([5], float(rank + 1 + step)))
+    expected = total + size * step
+    assert [each.numpy()[0] for each in results] == [number * expected for number in range(MANY)]
+print("done function", flush=True)
+
+# A graph of the old kind has no control dependencies at all, and each rank runs it in an order of
+# its own: by two threads, and built in another order.
+order = list(range(MANY))
+random.Random(rank).shuffle(order)
+graph = tf.Graph()
+with graph.as_default():
+    fed = tf.compat.v1.placeholder(tf.float32, [5])
+    nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
+threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
+with tf.compat.v1.Session(graph=graph, config=threads) as session:
+    for step in range(STEPS):
+        values = np.full(5, rank + 1.0 + step)
+        results = session.run([nodes[number] for number in range(MANY)], {fed: values})
+        expected = total + size * step
+        assert [each[0] for each in results] == [number * expected for number in range(MANY)]
+print("done graph", flush=True)
+
+# ---- loops, branches, functions in functions, and one rank that traces anew ----
+
+
+@tf.function
+def loops(x):
+    for _ in tf.range(10):
+        x = ddl.allreduce(x) / total
+        x += ddl.allreduce(tf.ones_like(x)) if tf.reduce_sum(x) > -1e9 else x
+    return x
+
+
+@tf.function
+def independent(x):
+    """Iterations that do not depend on each other, so that several run at a time."""
+    return tf.map_fn(ddl.allreduce, x, parallel_iterations=10)
+
+
+@tf.function(autograph=False)
+def inner(x):
+    return ddl.allreduce(x)
+
+
+@tf.function(autograph=False)
+def outer(x):
+    return inner(x) + inner(2 * x) + ddl.allreduce(3 * x)
+
+
+for jit in (False, True):
+    outer_too = tf.function(lambda x: outer(x), jit_compile=jit)
+    for _ in range(20):
+        assert outer_too(tf.ones(3)).numpy().tolist() == [6 * size] * 3
+for _ in range(20):
+    loops(tf.fill([3], 1.0))
+    assert independent(tf.range(30.0)).numpy().tolist() == [size * i for i in range(30)]
+if rank == 1:
+    inner.get_concrete_function(tf.ones([2, 2]))
+    loops.get_concrete_function(tf.ones([4]))
+for length in (3, 4):
+    assert inner(tf.ones(length)).numpy().sum() == length * size
+    loops(tf.ones(length))
+long = "x" * 1000
+assert tf.function(lambda x: ddl.allreduce(x, name=long))(1.0).numpy() == size
+assert ddl.allreduce(1.0, name="a name / with: odd $ characters").numpy() == size
+print("done loops", flush=True)
+
+# ---- training helpers ----
+
+weight = tf.Variable([[1.0 + rank], [2.0]])
+table = tf.Variable(tf.ones([6, 2]))
+unused = tf.Variable(1.0)
+ddl.broadcast_variables([weight, table], root=size - 1)
+assert weight.numpy()[0, 0] == size
+
+
+def loss_of(inputs, words):
+    picked = tf.reduce_sum(tf.gather(table, words))
+    return tf.reduce_sum(tf.matmul(inputs, weight)) * picked
+
+
+def gradients(**options):
+    inputs = tf.constant([[rank + 1.0, 2.0]])
+    words = tf.constant([rank, 5])
+    with ddl.DistributedGradientTape(**options) as tape:
+        loss = loss_of(inputs, words)
+    return tape.gradient(loss, [weight, table, unused])
+
+
+picked = 4.0
+for way in (gradients, tf.function(gradients), tf.function(gradients, jit_compile=True)):
+    for options in ({}, {"op": "sum"}, {"compression": "bf16"}, {"sparse_as_dense": True}):
+        scale = 1 if options.get("op") == "sum" else size
+        of_weight, of_table, of_unused = way(**options)
+        assert of_unused is None
+        expected = np.array([[total], [2.0 * size]]) * picked / scale
+        np.testing.assert_allclose(
+            of_weight, expected, rtol=1e-2 if "compression" in options else 0
+        )
+        assert isinstance(of_table, tf.IndexedSlices) == ("sparse_as_dense" not in options)
+        dense = tf.convert_to_tensor(of_table).numpy()
+        outcomes = [(of + 1.0) * size + 4.0 for of in range(size)]
+        right = np.zeros((6, 2))
+        for of, outcome in enumerate(outcomes):
+            right[[of, 5]] += outcome / scale
+        np.testing.assert_allclose(dense, right, rtol=1e-6)
+with tf.GradientTape() as plain:
+    loss = tf.reduce_sum(weight) * (rank + 1)
+wrapped = ddl.DistributedGradientTape(plain, op="sum")
+assert wrapped.watched_variables() == (weight,)
+assert wrapped.gradient(loss, {"w": weight})["w"].numpy().tolist() == [[total], [total]]
+for wrong in ({"op": "max"}, {"compression": "f8"}):
+    try:
+        ddl.DistributedGradientTape(**wrong)
+    except InvalidArgument as error:
+        assert "max" in str(error) or "f8" in str(error)
+    else:
+        raise AssertionError(wrong)
+
+assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
+assert ddl.all_gather_object("x" * rank) == ["x" * of for of in range(size)]
+averages = ddl.average_metrics({"loss": rank, "accuracy": tf.constant(0.5)}, weight=rank + 1)
+loss = sum(of * (of + 1) for of in range(size)) / total
+assert abs(averages["loss"] - loss) < 1e-12 and averages["accuracy"] == 0.5
+ddl.shutdown()
+print("done helpers", flush=True)

@@ -1,0 +1,283 @@
+"""Run by test_tensorflow on any number of ranks: what ddl_tensorflow's operations give, in each of
+TensorFlow's three ways of running them, and their gradients."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+import ddl_core
+import ddl_tensorflow as ddl
+from ddl_core.errors import InvalidArgument, InvalidState, Unsupported
+
+
+def refused(error: type[Exception], text: str, function, *arguments, **options) -> None:
+    try:
+        function(*arguments, **options)
+    except error as raised:
+        assert text in str(raised), raised
+    else:
+        raise AssertionError(f"{text!r} was not raised")
+
+
+def same(result, expected) -> None:
+    assert result.dtype == expected.dtype, (result.dtype, expected.dtype)
+    if result.dtype.name == "bfloat16":
+        result, expected = (each.astype(np.float32) for each in (result, expected))
+    np.testing.assert_array_equal(result, expected)
+
+
+tf.get_logger().setLevel("ERROR")  # it warns of tracing often
+refused(InvalidState, "call ddl_tensorflow.init() first", ddl.rank)
+refused(InvalidState, "call ddl_tensorflow.init() first", ddl.allreduce, tf.ones(1))
+refused(InvalidArgument, "timeout: -1", ddl.init, timeout=-1)
+ddl.shutdown()
+ddl.init(timeout=60)
+rank, size = ddl.rank(), ddl.size()
+total = size * (size + 1) // 2
+assert (ddl.local_rank(), ddl.local_size()) == (rank, size)
+assert not ddl_core.is_initialized()  # the way in is closed again
+refused(InvalidState, f"initialised already, as rank {rank} of {size}", ddl.init)
+
+TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 half bfloat16 float32 float64"
+TYPES += " complex64 complex128"
+BIG = 70_001  # elements, beyond what goes in one piece
+
+
+def every_type(kind: tf.DType):
+    """All operations on one element type."""
+    ones = tf.cast(tf.fill([2, 3], rank + 1), kind)
+    scalar = tf.cast(rank + 1, kind)
+    results = {
+        "sum": ddl.allreduce(ones),
+        "scalar": ddl.allreduce(scalar),
+        "empty": ddl.allreduce(tf.zeros([0, 3], kind)),
+        "broadcast": ddl.broadcast(ones, size - 1),
+        "of scalars": ddl.allgather(scalar),
+        "of nothing": ddl.allgather(tf.zeros([0, 3], kind)),
+        "gathered": ddl.allgather(ones),
+        "part": ddl.reduce_scatter(tf.concat([ones] * size, 0)),
+        "all to all": ddl.alltoall(tf.concat([ones[:1]] * size, 0)),
+    }
+    if kind not in (tf.bool, tf.complex64, tf.complex128):
+        results["max"] = ddl.allreduce(ones, "max")
+        results["min"] = ddl.allreduce(scalar, "min")
+    grouped = ddl.grouped_allreduce([ones, scalar, tf.zeros([0], kind), tf.ones(4)])
+    results["first"], results["second"], results["nothing"], results["other"] = grouped
+    return results
+
+
+def expected(kind: tf.DType):
+    dtype = kind.as_numpy_dtype
+    every = np.arange(1, size + 1).astype(dtype)
+    result = {
+        "sum": np.full((2, 3), total),
+        "scalar": np.array(total),
+        "empty": np.zeros((0, 3)),
+        "broadcast": np.full((2, 3), size),
+        "of scalars": every,
+        "of nothing": np.zeros((0, 3)),
+        "gathered": np.repeat(every, 2)[:, None].repeat(3, 1),
+        "part": np.full((2, 3), total),
+        "all to all": every[:, None].repeat(3, 1),
+        "max": np.full((2, 3), size),
+        "min": np.array(1),
+        "first": np.full((2, 3), total),
+        "second": np.array(total),
+        "nothing": np.zeros(0),
+        "other": np.full(4, size),
+    }
+    return {
+        name: value.astype(np.float32 if name == "other" else dtype)
+        for name, value in result.items()
+    }
+
+
+def all_types(kinds):
+    return {kind.name: every_type(kind) for kind in kinds}
+
+
+kinds = [tf.dtypes.as_dtype(name) for name in TYPES.split()]
+ways = {
+    "eager": all_types,
+    "graph": tf.function(all_types, autograph=False),
+    "jit": tf.function(all_types, autograph=False, jit_compile=True),
+}
+for way, function in ways.items():
+    for name, results in function(kinds).items():
+        right = expected(tf.dtypes.as_dtype(name))
+        for operation, result in results.items():
+            try:
+                same(result.numpy(), right[operation])
+            except AssertionError as error:
+                raise AssertionError(f"{way}, {name}, {operation}: {error}") from error
+    print("done", way, flush=True)
+
+# ---- other reductions, large tensors, and fp8 ----
+
+assert ddl.allreduce(tf.constant([rank + 1.0]), "average").numpy() == total / size
+assert ddl.allreduce(tf.constant([2, rank + 1]), "product").numpy()[0] == 2**size
+bits = tf.constant([1 << rank, 7])
+assert ddl.allreduce(bits, "bit_or").numpy().tolist() == [(1 << size) - 1, 7]
+assert ddl.allreduce(bits, "bit_and").numpy()[1] == 7
+assert ddl.allreduce(bits, "bit_xor").numpy()[0] == (1 << size) - 1
+assert ddl.allreduce(tf.range(BIG)).numpy()[-1] == size * (BIG - 1)
+assert ddl.allreduce(tf.constant([rank == 0, True])).numpy().all()
+eighths = tf.cast([1.5, 2.0], tf.dtypes.experimental.float8_e4m3fn)
+assert tf.cast(ddl.allreduce(eighths, "max"), tf.float32).numpy().tolist() == [1.5, 2.0]
+
+# ---- as many rows as each rank likes ----
+
+own = tf.fill([rank + 1, 2], float(rank))
+uneven = [of for of in range(size) for _ in range(of + 1)]
+rows = [of + 1 for of in range(size)]
+for function in (ddl.allgather, tf.function(ddl.allgather, autograph=False)):
+    assert function(own).numpy()[:, 1].tolist() == uneven
+    assert function(own, rows=rows).numpy()[:, 0].tolist() == uneven
+assert ddl.allgather(tf.zeros([0 if rank else 3, 2])).shape == [3, 2]
+to_each = tf.repeat(tf.range(size), tf.range(size))  # to rank r: r times r
+received, came = ddl.alltoall(to_each, list(range(size)))
+assert received.numpy().tolist() == [rank] * (rank * size)
+assert came.numpy().tolist() == [rank] * size
+exchange = tf.function(ddl.alltoall, autograph=False)
+received, came = exchange(to_each, tf.range(size))
+assert received.numpy().tolist() == [rank] * (rank * size)
+part = ddl.reduce_scatter(tf.ones([sum(rows), 2]), rows=rows)
+assert part.shape == [rank + 1, 2] and part.numpy().max() == size
+
+# ---- what a graph knows before it runs ----
+
+
+@tf.function(input_signature=[tf.TensorSpec([2 * size, 3]), tf.TensorSpec([None, 3])])
+def shapes(known, unknown):
+    assert ddl.allreduce(known).shape == known.shape
+    assert [each.shape for each in ddl.grouped_allreduce([known, unknown])] == [
+        known.shape,
+        unknown.shape,
+    ]
+    assert ddl.broadcast(known).shape == known.shape
+    assert ddl.allgather(known).shape.as_list() == [None, 3]
+    assert ddl.allgather(known, rows=[2 * size] * size).shape == [2 * size * size, 3]
+    assert ddl.allgather(known[0, 0]).shape == [size]
+    assert ddl.reduce_scatter(known).shape == [2, 3]
+    assert ddl.reduce_scatter(unknown).shape.as_list() == [None, 3]
+    assert ddl.alltoall(known).shape == known.shape
+    assert ddl.alltoall(unknown).shape.as_list() == [None, 3]
+    return ddl.alltoall(unknown)
+
+
+shapes(tf.ones([2 * size, 3]), tf.ones([size, 3]))
+
+# ---- what is refused, when a graph is traced already ----
+
+text = tf.constant("text")
+refused(Unsupported, "allreduce: tensors of string cannot be moved by sum", ddl.allreduce, text)
+traced = tf.function(ddl.broadcast, autograph=False).get_concrete_function
+refused(Unsupported, "broadcast: tensors of string cannot be moved", traced, text)
+refused(Unsupported, "of float32 cannot be moved by bit_or", ddl.allreduce, tf.ones(1), "bit_or")
+refused(Unsupported, "of bool cannot be moved by average", ddl.allreduce, [True], "average")
+refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, tf.ones(1), "mean")
+refused(InvalidArgument, f"root: {size} is not a rank", ddl.broadcast, tf.ones(1), size)
+refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast, tf.ones(1), -1)
+refused(InvalidArgument, f"rows: is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
+refused(InvalidArgument, "is not one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
+refused(InvalidArgument, "sent_rows: are", ddl.alltoall, tf.ones(5 * size), [1] * size)
+if size > 1:
+    refused(InvalidArgument, "is no multiple of", ddl.reduce_scatter, tf.ones(size + 1))
+    traced = tf.function(ddl.alltoall, autograph=False).get_concrete_function
+    refused(InvalidArgument, "is no multiple of", traced, tf.ones(size + 1))
+    unknown = tf.function(ddl.alltoall, input_signature=[tf.TensorSpec([None])], autograph=False)
+    refused(tf.errors.InvalidArgumentError, "is no multiple of", unknown, tf.ones(size + 1))
+
+# ---- gradients, against finite differences ----
+#
+# The loss of rank r is a weighted sum of the squares of its result. Of all ranks' losses together,
+# the gradient in each rank's input is compared with the differences that small changes of it make.
+
+weights = np.random.default_rng(rank).normal(size=200)
+
+
+def check_gradient(name: str, operation, shape) -> None:
+    point = np.random.default_rng(100 + rank).normal(size=shape)
+
+    def loss(values):
+        results = operation(values)
+        flat = tf.concat([tf.reshape(each, [-1]) for each in tf.nest.flatten(results)], 0)
+        return tf.reduce_sum(flat**2 * tf.constant(weights)[: tf.size(flat)])
+
+    def gradient(values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            result = loss(values)
+        return tape.gradient(result, values)
+
+    every = [
+        function(tf.constant(point)).numpy()
+        for function in (
+            gradient,
+            tf.function(gradient, autograph=False),
+            tf.function(gradient, autograph=False, jit_compile="uneven" not in name),
+        )
+    ]
+    step = 1e-6
+    elements = ddl.allgather(tf.constant(point.size)).numpy()
+    for of in range(size):  # whose input is changed
+        for element in range(elements[of]):
+            change = np.zeros(shape)
+            if of == rank:
+                change.flat[element] = step
+            both = [ddl.allreduce(loss(tf.constant(point + sign * change))) for sign in (1, -1)]
+            if of == rank:
+                right = (both[0] - both[1]).numpy() / (2 * step)
+                for found in every:
+                    assert abs(found.flat[element] - right) < 1e-5 * max(1, abs(right)), (
+                        name,
+                        found.flat[element],
+                        right,
+                    )
+
+
+graph_loss = {
+    "allreduce": (ddl.allreduce, (2, 2)),
+    "average": (lambda x: ddl.allreduce(x, "average"), (2, 2)),
+    "scalar": (ddl.allreduce, ()),
+    "grouped": (lambda x: ddl.grouped_allreduce([x[0], x]), (2, 2)),
+    "broadcast": (lambda x: ddl.broadcast(x, size - 1), (3,)),
+    "allgather": (ddl.allgather, (2, 2)),
+    "scalars": (ddl.allgather, ()),
+    "uneven allgather": (ddl.allgather, (rank + 1, 2)),
+    "rows": (lambda x: ddl.allgather(x, rows), (rank + 1, 2)),
+    "reduce_scatter": (ddl.reduce_scatter, (size, 2)),
+    "average scattered": (lambda x: ddl.reduce_scatter(x, "average"), (size, 1)),
+    "uneven reduce_scatter": (lambda x: ddl.reduce_scatter(x, rows=rows), (sum(rows), 1)),
+    "alltoall": (ddl.alltoall, (size, 2)),
+    "uneven alltoall": (lambda x: ddl.alltoall(x, list(range(size)))[0], (sum(range(size)), 1)),
+}
+for name, (operation, shape) in graph_loss.items():
+    check_gradient(name, operation, shape)
+with tf.GradientTape() as tape:
+    variable = tf.Variable(1.0)
+    result = ddl.allreduce(variable, "max")
+refused(LookupError, "op 'max' has no gradient", tape.gradient, result, variable)
+print("done gradients", flush=True)
+
+# ---- leaving and coming back ----
+
+ddl.barrier()
+ddl.shutdown()
+ddl.shutdown()
+assert not ddl.is_initialized()
+refused(InvalidState, "call ddl_tensorflow.init() first", ddl.size)
+world = ddl_core.init()
+ddl.init()
+assert ddl_core.is_initialized()  # it was there
+assert ddl.allreduce(tf.ones(1)).numpy() == size
+ddl.shutdown()
+ddl_core.finalize()
+
+with open("/proc/self/maps") as maps:
+    libraries = {line.split()[-1] for line in maps if "libddl.so" in line}
+assert libraries == {ddl_core.library_path()}, libraries
+print("done", file=sys.stdout, flush=True)

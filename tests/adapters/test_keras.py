@@ -1,0 +1,93 @@
+"""ddl_keras on each backend of Keras, and the examples for Keras and TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Mpi, Run
+
+pytest.importorskip("keras", exc_type=ImportError)
+
+PROGRAM = Path(__file__).parent / "programs" / "keras_training.py"
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+# In a process that must not find libddl.
+WITHOUT_DDL = """
+import sys
+for name in ("ddl_core", "ddl_keras", "ddl_tensorflow", "ddl_jax", "ddl_torch"):
+    sys.modules[name] = None
+import keras
+for file in sys.argv[1:]:
+    model = keras.models.load_model(file)
+    optimizer = type(getattr(model, "optimizer", None)).__name__
+    print(optimizer, [type(layer).__name__ for layer in model.layers])
+"""
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "jax")]
+
+
+@pytest.fixture(params=["tensorflow", *SLOW])
+def backend(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
+    """A backend of Keras that is installed here, its adapter's native part built."""
+    name: str = request.param
+    for needed in (name, f"ddl_{name}"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"there is no {needed}")
+    build = [sys.executable, "-m", f"ddl_{name}", "build"]
+    run_program(build, cwd=tmp_path, limit=900).expect_success()
+    return name
+
+
+def test_training(ddlrun: Run, run_program: Run, tmp_path: Path, backend: str) -> None:
+    """Two processes with halves of the batches have the losses of one with the whole."""
+    env = {**QUIET, "KERAS_BACKEND": backend}
+    ended = ddlrun(2, PROGRAM, str(tmp_path), env=env, limit=240).expect_success()
+    together = json.loads(ended.lines(0)[0])
+    files = [tmp_path / "model.keras", tmp_path / "normalized.keras"]
+    command = [sys.executable, "-c", WITHOUT_DDL, *files]
+    alone_env = {**env, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # PyTorch looks for ddl itself
+    loaded = run_program(command, cwd=tmp_path, env=alone_env, limit=90).expect_success()
+    assert loaded.out.splitlines() == [
+        "SGD ['Dense', 'Dense']",
+        "NoneType ['Dense', 'BatchNormalization', 'Dense']",
+    ]
+    for file in files:
+        file.unlink()
+    # The same program, as one process.
+    command = [sys.executable, PROGRAM, tmp_path]
+    ended = run_program(command, cwd=tmp_path, env=env, limit=240).expect_success()
+    alone = json.loads(ended.out)
+    assert together.keys() == alone.keys() >= {"graph", "clipped", "normalized", "accumulated"}
+    for way, losses in alone.items():
+        assert together[way] == pytest.approx(losses, rel=1e-5, abs=0), way
+
+
+@pytest.mark.usefixtures("tensorflow_native")
+@pytest.mark.parametrize("program", ["keras_digits.py", "tf_custom_loop.py"])
+def test_examples(ddlrun: Run, program: str) -> None:
+    env = {**QUIET, "KERAS_BACKEND": "tensorflow"}
+    ended = ddlrun(2, EXAMPLES / program, env=env, limit=180).expect_success()
+    (line,) = ended.lines(0)
+    found = re.match(r"accuracy ([\d.]+) %  loss [\d.]+  2 processes, batch 32", line)
+    assert found and float(found[1]) >= 97, line
+    assert ended.lines(1) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tensorflow_native")
+def test_example_under_mpirun(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
+    options = ["--epochs", "1", "--jit", "--save", "model.keras"]
+    command = mpi.command(2, EXAMPLES / "keras_digits.py", *options)
+    env = {**mpi.environment, **QUIET, "KERAS_BACKEND": "tensorflow"}
+    ended = run_program(command, cwd=tmp_path, env=env, limit=180).expect_success()
+    assert re.search(r"accuracy .* 2 processes", ended.out), ended.out
+    assert (tmp_path / "model.keras").exists()

@@ -1,0 +1,187 @@
+"""ddl_tensorflow: operations, gradients, graphs, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Finished, Run
+
+pytest.importorskip("tensorflow", exc_type=ImportError)
+pytestmark = pytest.mark.usefixtures("tensorflow_native")
+
+PROGRAMS = Path(__file__).parent / "programs"
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def test_operations(ddlrun: Run) -> None:
+    ended = ddlrun(2, PROGRAMS / "tensorflow_operations.py", env=QUIET, limit=240).expect_success()
+    for rank in range(2):
+        assert ended.lines(rank) == [
+            *("done eager", "done graph", "done jit"),
+            *("done gradients", "done"),
+        ]
+
+
+def test_graphs(ddlrun: Run) -> None:
+    """Many operations in one graph, which each rank runs in an order of its own."""
+    ended = ddlrun(3, PROGRAMS / "tensorflow_graphs.py", env=QUIET, limit=240).expect_success()
+    for rank in range(3):
+        assert ended.lines(rank) == [
+            f"done {what}" for what in ("function", "graph", "loops", "helpers")
+        ]
+
+
+FAILURES = """
+import os, signal, sys, threading, time
+import numpy as np
+import tensorflow as tf
+import ddl_core
+import ddl_keras
+import ddl_tensorflow as ddl
+import keras
+
+def refused(error, texts, function, *arguments):
+    started = time.monotonic()
+    try:
+        function(*arguments)
+    except error as raised:
+        for text in texts:
+            assert text in str(raised), raised
+        assert time.monotonic() - started < 15
+        return
+    raise AssertionError(f"{error} was not raised")
+
+ddl.init(timeout=60)
+rank, size = ddl.rank(), ddl.size()
+Mismatch, Lost = tf.errors.InvalidArgumentError, tf.errors.UnavailableError
+
+def again():
+    ddl.shutdown()
+    ddl_core.init()
+    ddl_core.finalize()  # all are here
+    ddl.init(timeout=60)
+
+# Different calls, in each way of running them.
+elements = tf.ones([3 + rank])
+types = tf.cast(1, tf.float32 if rank else tf.int32)
+for jit in (None, False, True):
+    def call(x, op="sum"):
+        return ddl.allreduce(x, op, name="one name")
+    function = call if jit is None else tf.function(call, jit_compile=jit, autograph=False)
+    said = ["all-reduce(f32, 3, sum)", "all-reduce(f32, 4, sum)"]
+    refused(Mismatch, said, function, elements)
+    refused(Mismatch, said, function, tf.ones([1]))  # it stays dead
+    again()
+    refused(Mismatch, ["all-reduce(f32, 1, sum)", "all-reduce(i32, 1, sum)"], function, types)
+    again()
+    refused(Mismatch, ["min", "max"], function, tf.ones(2), "max" if rank else "min")
+    again()
+# Different operations, called one by one.
+operation = ddl.allgather if rank else ddl.alltoall
+refused(Mismatch, ["all-gather", "all-to-all"], operation, tf.ones([size]))
+again()
+# What only one rank calls, by name: nobody can know it but by the time that passes.
+ddl.shutdown()
+ddl.init(timeout=2)
+refused(tf.errors.DeadlineExceededError, ["one of many"],
+        ddl.allreduce, tf.ones(1), "sum", "one of many" if rank else "another one of many")
+again()
+print("done mismatches", flush=True)
+
+# Leaving while an operation is pending.
+ddl.barrier()
+if rank == 0:
+    leaver = threading.Thread(target=lambda: (time.sleep(0.5), ddl.shutdown()))
+    leaver.start()
+    refused(tf.errors.AbortedError, ["shut down with operations pending"], ddl.barrier)
+    leaver.join()
+else:
+    time.sleep(2.5)  # to leave would end that barrier as well
+again()
+print("done leaving", flush=True)
+
+# The last rank dies in the midst of training.
+class Dies(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 3 and rank == size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+mode = sys.argv[1]
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+how = {"eager": {"run_eagerly": True}, "jit": {"jit_compile": True}, "graph": {}}[mode]
+model.compile(ddl_keras.DistributedOptimizer("sgd"), "mse", **how)
+x, y = np.ones((64, 4), "f"), np.ones((64, 2), "f")
+refused(Lost, [f"rank {size - 1}"],
+        lambda: model.fit(x, y, batch_size=8, callbacks=[Dies()], verbose=0))
+refused(Lost, [f"rank {size - 1}"], ddl.barrier)
+refused(Lost, [f"rank {size - 1}"], tf.function(ddl.allreduce, autograph=False), tf.ones(3))
+# Of a function that XLA compiled, called directly, TensorFlow renames this error.
+compiled = tf.function(ddl.allreduce, jit_compile=True, autograph=False)
+refused(tf.errors.InternalError, [f"rank {size - 1}", "UnavailableError"], compiled, tf.ones(3))
+print("done dying", flush=True)
+"""
+
+
+@pytest.mark.parametrize("mode", ["graph", pytest.param("jit", marks=pytest.mark.slow)])
+def test_failures(run_program: Run, tmp_path: Path, mode: str) -> None:
+    """On two ranks that nobody watches, so that each ends as it likes."""
+    program = tmp_path / "program.py"
+    text = FAILURES
+    if mode != "graph":  # once is enough for the rest
+        start, end = text.index("# Different calls"), text.index("# The last rank dies")
+        text = text[:start] + text[end:]
+    program.write_text(text)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    common = {**QUIET, "DDL_SIZE": "2", "DDL_RENDEZVOUS": url, "OMP_NUM_THREADS": "1"}
+
+    def start_rank(rank: int) -> Finished:
+        env = {**common, "DDL_RANK": str(rank)}
+        command = [sys.executable, program, mode]
+        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=180)
+        return ended
+
+    with ThreadPoolExecutor(2) as pool:
+        survivor, victim = pool.map(start_rank, range(2))
+    done = ["done mismatches", "done leaving"] if mode == "graph" else []
+    assert survivor.expect_success().out.splitlines() == [*done, "done dying"]
+    assert victim.code == -signal.SIGKILL, victim
+
+
+def test_ranks_that_start_together_build_once(
+    ddlrun: Run, tmp_path: Path, tensorflow_native: Path
+) -> None:
+    """A compiler that takes a moment to say no is asked by one of them, and all are told."""
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'the disk is on fire'\nsleep 2\nexit 3\n")
+    compiler.chmod(0o755)
+    cache = tmp_path / "cache"
+    text = """
+import ddl_tensorflow as ddl
+from ddl_core.native import BuildError
+try:
+    ddl.init()
+except BuildError as error:
+    assert "the disk is on fire" in str(error), error
+    print("told", flush=True)
+"""
+    env = {**QUIET, "DDL_CACHE": str(cache), "CXX": str(compiler)}
+    ended = ddlrun(2, text, env=env, limit=120).expect_success()
+    assert ended.lines(0) == ended.lines(1) == ["told"]
+    assert ended.err.count("libddl: building ddl_tensorflow for TensorFlow") == 1
+    assert not list(cache.rglob("*.so"))
+
+
+def test_info(run_program: Run, tensorflow_native: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ddl_tensorflow", "info"]
+    ended = run_program(command, cwd=tmp_path, env=QUIET).expect_success()
+    assert f"{tensorflow_native}  built" in ended.out
