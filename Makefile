@@ -25,7 +25,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
-  abi-baseline clean
+  abi-baseline instructions-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
@@ -79,6 +79,10 @@ docs: $(VENV)/docs.stamp ## the reference pages, into build/docs
 
 abi-baseline: ## record the ABI anew, after a change of it that is meant
 	python3 tests/abi/baseline.py record
+
+instructions-baseline: ## record the instruction counts anew, after a change that is meant (or a gain)
+	@cmake -S libddl -B build/release -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON --log-level=WARNING
+	@cmake --build build/release --parallel --target instructions-baseline
 
 clean: ## remove everything that was built, .venv included
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
