@@ -24,7 +24,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
+.PHONY: help bench demo test test-torch test-c test-asan test-tsan test-arm64 fuzz test-py test-matrix lint format docs \
   abi-baseline instructions-baseline clean
 
 help: ## this text
@@ -35,6 +35,9 @@ help: ## this text
 
 demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2 ranks
 	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
+
+bench: $(VENV)/bench.stamp ## libddl's targets and the tables behind them; let nothing else run meanwhile
+	$(VENV)/bin/python -m bench targets --tables $(BENCH)
 
 test: $(VENV)/test.stamp ## install into .venv, run every test and linter
 	@$(stages)
@@ -98,6 +101,11 @@ $(VENV)/bin/python:
 $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	@echo 'installing libddl with PyTorch into $(VENV) (some minutes the first time)'
 	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
+	@touch $@
+
+# What conducts; each library that is measured has an environment of its own in build/bench.
+$(VENV)/bench.stamp: | $(VENV)/bin/python
+	$(pip) install 'matplotlib>=3.7' 'tabulate>=0.9' tqdm
 	@touch $@
 
 $(VENV)/docs.stamp: $(package) | $(VENV)/bin/python
