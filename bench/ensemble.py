@@ -56,6 +56,7 @@ class Ensemble:
                 )
                 self._processes.append(process)
             ranks: dict[int, Any] = {}
+            hosts: dict[str, int] = {}
             deadline = time.monotonic() + START_LIMIT
             listener.settimeout(0.2)
             while len(ranks) < self.size:
@@ -71,9 +72,12 @@ class Ensemble:
                 stream = connection.makefile("rw")
                 hello = json.loads(stream.readline())
                 ranks[hello["rank"]] = stream
+                hosts[hello["host"]] = hosts.get(hello["host"], 0) + 1
                 self.version = hello["version"]
                 if hello["size"] != self.size:
                     raise self._failed(f"started as {hello['size']} ranks, not {self.size}")
+        if sorted(hosts.values()) != sorted(self.scene.hosts):
+            raise self._failed(f"put {list(hosts.values())} ranks on the hosts")
         self._streams = [ranks[r] for r in range(self.size)]
         self.alive = True
 

@@ -103,7 +103,8 @@ class Library:
                 command += ["--host", ",".join(slots)]
                 command += ["--prtemca", "plm_ssh_agent", str(_agent(scene))]
                 command += ["--mca", "btl_tcp_if_include", scene.interface()]
-                command += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
+                btl = "self,tcp" if max(scene.hosts) == 1 else "self,sm,tcp"
+                command += ["--mca", "pml", "ob1", "--mca", "btl", btl]
                 command += ["--prefix", str(prefix)]
         else:
             env = {**env, "I_MPI_PIN": "0", "I_MPI_ROOT": str(prefix), "HYDRA_BINDING": "none"}
@@ -111,8 +112,8 @@ class Library:
             env["LD_LIBRARY_PATH"] = libraries
             env["PATH"] = f"{prefix}/bin:{os.environ.get('PATH', '')}"
             if several:
-                slots = [f"{a}:{n}" for a, n in zip(hosts, scene.hosts, strict=True)]
-                command += ["-hosts", ",".join(slots), "-iface", scene.interface()]
+                command += ["-hosts", ",".join(hosts), "-iface", scene.interface()]
+                command += ["-ppn", str(scene.hosts[0])]
                 command += ["-launcher", "ssh", "-launcher-exec", str(_agent(scene))]
                 env["FI_PROVIDER"] = "tcp"
                 env["FI_TCP_IFACE"] = scene.interface()
@@ -141,7 +142,7 @@ def _agent(scene: Scene) -> Path:
         name = f'hostname bench{h}; exec sh -c "$*"'
         lines.append(f"{scene.address(h)}) exec {inside} sh -c '{name}' sh \"$@\" ;;")
     lines += ['*) echo "no host $host" >&2; exit 1 ;;', "esac"]
-    path = cache_folder() / f"agent-{os.getpid()}.sh"
+    path = cache_folder() / "agent.sh"
     path.write_text("\n".join(lines) + "\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
