@@ -144,15 +144,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise UsageError("--rounds must be at least 1, and --seconds above 0")
     except UsageError as error:
         parser.error(str(error))
-    options.ways = [
-        way
-        for way, wanted in (
-            ("async", options.waited),
-            ("named", options.named),
-            ("c", options.from_c),
-        )
-        if wanted
-    ]
+    options.ways = ["async"] * options.waited + ["c"] * options.from_c
+    options.own = ["named"] * options.named
     return options
 
 
@@ -208,7 +201,8 @@ def measure(
                         notes.append(f"--limit {options.limit:g}: not all was measured")
                         return results, notes
                     try:
-                        results.append(play.run(case, contestants(libraries, case, options.ways)))
+                        who = contestants(libraries, case, options.ways, options.own)
+                        results.append(play.run(case, who))
                     except KeyboardInterrupt:
                         notes.append("interrupted: not all was measured")
                         return results, notes

@@ -97,6 +97,7 @@ class Conductor:
                         notes.append(f"{_what(case, contestant)}: {error}")
                         paces.pop(contestant, None)
                         order = [c for c in order if c != contestant]
+                        state = self.machine.state()
                         continue
                     after = self.machine.state()
                     turns.append(Turn(contestant, seconds, state, after))
@@ -106,8 +107,8 @@ class Conductor:
         if self.wire and result.rows:
             # Each host must send so much over its link, whatever the ranks on it do.
             hosts = len(self.scene.hosts)
-            seconds = case.bytes * case.bus_factor(hosts) / self.wire
-            result.limit = dict.fromkeys(result.states(), seconds)
+            least = case.bytes * case.bus_factor(hosts) / self.wire
+            result.limit = dict.fromkeys(result.states(), least)
         return result
 
     def _counted(self, turns: Sequence[Turn], contestant: Contestant) -> int:
@@ -182,16 +183,15 @@ def _what(case: Case, contestant: Contestant | None = None) -> str:
     return f"{case.operation} {case.dtype} {show_bytes(case.bytes)}{way}"
 
 
-def contestants(libraries: Sequence[Library], case: Case, ways: Sequence[str]) -> list[Contestant]:
-    """Who takes part: each library in each way that it has; from C only small all-reduces of f32,
-    by name only libddl."""
+def contestants(
+    libraries: Sequence[Library], case: Case, ways: Sequence[str], own: Sequence[str]
+) -> list[Contestant]:
+    """Who takes part: each library in each of the ways, libddl also in those of its own. From C
+    there are small all-reduces of f32 only."""
     small = case.operation == "allreduce" and case.dtype == "f32" and case.bytes <= SMALL
     found = []
     for library in libraries:
-        for way in ("", *ways):
-            if way == "c" and not (library.loop and small):
-                continue
-            if way == "named" and library.kind != "ddl":
-                continue
-            found.append(Contestant(library.name, way))
+        for way in ("", *ways, *(own if library.kind == "ddl" else ())):
+            if way != "c" or (library.loop and small):
+                found.append(Contestant(library.name, way))
     return found

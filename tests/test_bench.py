@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # behind all else: the sources of ddl_core must not be found there
 try:
-    from bench import targets
+    from bench import goals
     from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
     from bench.machine import Machine, State
@@ -88,7 +88,7 @@ def test_a_target_is_met_or_not() -> None:
     for contestant, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
         result.rows.append(Row(contestant, "near", seconds, seconds, seconds, 3, 30))
     result.limit = {"near": 6e-3}
-    verdicts = [v for t in targets._targets() for v in t.verdicts([result])]
+    verdicts = [v for t in goals.all_targets() for v in t.verdicts([result])]
     assert {(v.measured, v.target, v.met) for v in verdicts} == {
         ("3.60", "3.50", True),
         ("60 %", "70 %", False),
