@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,6 +144,48 @@ def test_the_direct_reduction_and_the_state_can_be_measured(tmp_path: Path) -> N
             seconds = machine.direct(Case(operation, dtype, 100_000), 2, True, 3)
             assert len(seconds) == 3
             assert min(seconds) > 0
+
+
+def rank_data() -> Any:
+    """bench/rank/data.py, which ranks import from their own folder."""
+    spec = importlib.util.spec_from_file_location("rank_data", ROOT / "bench" / "rank" / "data.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def combine(operation: str, ranks: Sequence[Any]) -> None:
+    """Do the operation for all ranks, on int32 elements."""
+    sends = [r.send.view(np.int32).copy() for r in ranks]
+    for own in ranks:
+        block = slice(own.rank * own.block, (own.rank + 1) * own.block)
+        results = {
+            "allreduce": lambda: sum(sends),
+            "reduce_scatter": lambda block=block: sum(sends)[block],
+            "allgather": lambda: np.concatenate(sends),
+            "broadcast": lambda: sends[0],
+            "alltoall": lambda block=block: np.concatenate([s[block] for s in sends]),
+        }
+        own.recv.view(np.int32)[:] = results[operation]()
+
+
+@pytest.mark.parametrize(
+    "operation", ["allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"]
+)
+@pytest.mark.parametrize("nbytes", [12, 800_000])
+def test_wrong_results_are_noticed(operation: str, nbytes: int) -> None:
+    ranks = [rank_data().Data(operation, "int32", nbytes, rank, 3) for rank in range(3)]
+    for own in ranks:
+        own.rewrite()
+    with pytest.raises(AssertionError, match=f"{operation} gave a wrong result: rank 1, element"):
+        ranks[1].check()  # nothing was done yet
+    combine(operation, ranks)
+    for own in ranks:
+        own.check()
+        own.recv[len(own.recv) // 2] ^= 1
+        with pytest.raises(AssertionError, match=f"rank {own.rank}, element {len(own.recv) // 2}"):
+            own.check()
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
