@@ -46,7 +46,7 @@ what the tables say:
                share; between hosts, one plain stream's rate
   near, far    virtual cores move, and share a cache or do not. Measured around each turn by the
                round trip of one cache line; a turn during which it changed is dropped, and one
-               beside which something else ran
+               beside which something else ran (*: where there is no other, it counts)
 
 examples:
   python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB
@@ -119,7 +119,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="turns of each library (default: 3)")
     add("--seconds", type=float, default=0.15, help="of a turn, at least (default: 0.15)")
     add("--limit", type=float, default=math.inf, help="seconds after which no case is begun")
-    add("--busy", action="store_true", help="count turns although something else ran meanwhile")
+    add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
     add("--json", metavar="FILE", type=Path, help="write everything for programs to read")
     add("--plot", metavar="FILE.png", type=Path, help="draw bandwidth against size, log-log")
     options = parser.parse_args(argv)

@@ -23,8 +23,8 @@ DIRECT_FROM = 64 << 10  # bytes from which on memory, and not latency, is the li
 
 @dataclass
 class Effort:
-    """How long to measure: rounds, and seconds of a turn at least. `busy`: turns count although
-    something else ran."""
+    """How long to measure: rounds, and seconds of a turn at least. `busy`: do not
+    repeat turns beside which something else ran."""
 
     rounds: int = 3
     seconds: float = 0.15

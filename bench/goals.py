@@ -42,11 +42,12 @@ class Target:
             for state in r.states() if self.where(r) else ():
                 value = self.of(r, state) if state in self.states else None
                 if value is not None:
+                    state_shown = state + " *" * r.busy
                     name = f"{r.case.operation} {r.case.dtype} {show_bytes(r.case.bytes)}"
                     where = f", {r.ranks} ranks, {r.scene}: {self.what}"
                     shown, least = self._show(value), self._show(self.least)
                     met = value >= self.least
-                    found.append(Verdict(name + where, state, shown, least, met))
+                    found.append(Verdict(name + where, state_shown, shown, least, met))
         return found
 
     def _show(self, value: float) -> str:

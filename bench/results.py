@@ -65,6 +65,7 @@ class Result:
     limit: dict[str, float] = field(default_factory=dict)
     changed: int = 0  # turns that do not count since the machine changed its state
     disturbed: int = 0  # and those that do not since something else ran
+    busy: bool = False  # disturbed ones count, since for some contestant there are no others
     notes: list[str] = field(default_factory=list)
 
     def row(self, contestant: Contestant, state: str) -> Row | None:
@@ -97,24 +98,26 @@ class Result:
             shown["bus_bandwidth"] = self.case.bytes / row.p50 * self.case.bus_factor(self.ranks)
             rows.append(shown)
         head = {**asdict(self.case), "scene": self.scene, "ranks": self.ranks}
-        head |= {"changed": self.changed, "disturbed": self.disturbed, "notes": self.notes}
+        head |= {"changed": self.changed, "disturbed": self.disturbed, "busy": self.busy}
+        head |= {"notes": self.notes}
         return {**head, "rows": rows, "limit": self.limit}
 
 
 def summarize(
     case: Case, scene: str, ranks: int, turns: Sequence[Turn], busy: bool = False
 ) -> Result:
-    """Turns of one state together, without those that changed state, or were disturbed unless
-    `busy`."""
+    """Turns of one state together, without those that changed state. Disturbed ones count where
+    they must (`busy`): when a contestant has no others, all of the case do."""
     result = Result(case, scene, ranks)
+    steady = [t for t in turns if not t.changed]
+    quiet = [t for t in steady if not t.disturbed]
+    result.changed = len(turns) - len(steady)
+    result.busy = busy or {t.contestant for t in quiet} != {t.contestant for t in steady}
+    if not result.busy:
+        result.disturbed = len(steady) - len(quiet)
     together: dict[tuple[Contestant, str], list[Turn]] = {}
-    for turn in turns:
-        if turn.changed:
-            result.changed += 1
-        elif turn.disturbed and not busy:
-            result.disturbed += 1
-        else:
-            together.setdefault((turn.contestant, turn.before.name), []).append(turn)
+    for turn in steady if result.busy else quiet:
+        together.setdefault((turn.contestant, turn.before.name), []).append(turn)
     for (contestant, state), kept in together.items():
         seconds = [s for turn in kept for s in turn.seconds]
         p50 = quantile(seconds, 0.5)

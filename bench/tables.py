@@ -34,6 +34,8 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
     changed, disturbed = sum(r.changed for r in results), sum(r.disturbed for r in results)
     if changed:
         notes.append(f"{changed} turns dropped: the machine changed its state meanwhile")
+    if any(r.busy for r in results):
+        notes.append("* something else ran on the machine during these, so read the ratios at most")
     if disturbed:
         notes.append(f"{disturbed} turns dropped: something else ran on the machine")
     return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
@@ -44,12 +46,13 @@ _ALIGN = ("right", "left", *["right"] * 7)
 
 def _rows(result: Result, state: str, ours: Collection[str]) -> list[list[str]]:
     case, cells = result.case, []
+    size = show_bytes(case.bytes) + " *" * result.busy
     limit = result.limit.get(state)
     for row in sorted((r for r in result.rows if r.state == state), key=lambda r: r.p50):
         rate = case.bytes / row.p50 / 1e9
         cells.append(
             [
-                show_bytes(case.bytes),
+                size,
                 str(row.contestant),
                 show_seconds(row.p50),
                 show_seconds(row.p99),
@@ -63,9 +66,7 @@ def _rows(result: Result, state: str, ours: Collection[str]) -> list[list[str]]:
     if limit and cells:
         rate = case.bytes / limit / 1e9
         shown = [_rate(rate), _rate(rate * case.bus_factor(result.ranks))]
-        cells.append(
-            [show_bytes(case.bytes), "(limit)", show_seconds(limit), "", *shown, "", "", ""]
-        )
+        cells.append([size, "(limit)", show_seconds(limit), "", *shown, "", "", ""])
     return cells
 
 

@@ -133,6 +133,8 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> str:
     rows = [[v.case, v.state, v.measured, v.target, "yes" if v.met else "NO"] for v in verdicts]
     table = tabulate(rows, head, "github", disable_numparse=True)
     met = sum(v.met for v in verdicts)
+    if any(v.state.endswith("*") for v in verdicts):
+        table += "\n\n* something else ran on the machine meanwhile"
     return f"{table}\n\n{met} of {len(verdicts)} targets met"
 
 
@@ -157,7 +159,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="turns of each library (default: 3)")
     add("--seconds", type=float, default=0.12, help="of a turn, at least (default: 0.12)")
     add("--limit", type=float, default=900, help="seconds after which no case is begun (900)")
-    add("--busy", action="store_true", help="count turns although something else ran meanwhile")
+    add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
     add("--tables", action="store_true", help="print the tables of all that was measured, too")
     options = parser.parse_args(argv)
     options.parts = options.parts.split(",")

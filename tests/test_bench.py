@@ -49,11 +49,13 @@ def test_turns_that_changed_state_are_dropped() -> None:
     ]
 
 
-def test_turns_beside_other_programs_are_dropped_unless_wanted() -> None:
+def test_turns_beside_other_programs_count_only_where_there_are_no_others() -> None:
     given = turns((DDL, 1.0, BUSY, BUSY), (DDL, 2.0, NEAR, BUSY))
     quiet = summarize(CASE, "one host", 2, given)
-    assert (quiet.disturbed, quiet.rows[0].p50) == (1, 2.0)
-    assert summarize(CASE, "one host", 2, given, busy=True).rows[0].iterations == 6
+    assert (quiet.busy, quiet.disturbed, quiet.rows[0].p50) == (False, 1, 2.0)
+    busy = summarize(CASE, "one host", 2, [*given, *turns((PEER, 3.0, BUSY, BUSY))])
+    assert (busy.busy, busy.disturbed, busy.rows[0].best) == (True, 0, 1.0)
+    assert "| 1 MiB * |" in show_results([busy], {"libddl"})
 
 
 def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
