@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class Ensemble:
                     continue
                 connection.settimeout(ANSWER_LIMIT)
                 stream = connection.makefile("rw")
+                connection.close()  # from now on the stream's
                 hello = json.loads(stream.readline())
                 ranks[hello["rank"]] = stream
                 hosts[hello["host"]] = hosts.get(hello["host"], 0) + 1
@@ -115,7 +117,8 @@ class Ensemble:
     def end(self) -> None:
         """Hang up; what does not leave by itself is ended."""
         for stream in self._streams:
-            stream.close()
+            with suppress(OSError):  # what was written to a rank that died
+                stream.close()
         deadline = time.monotonic() + (5 if self.alive else 0)
         for process in self._processes:
             try:

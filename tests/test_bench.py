@@ -19,6 +19,8 @@ try:
     from bench import goals
     from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
+    from bench.ensemble import Ensemble, PlayerError
+    from bench.libraries import Here, Library
     from bench.machine import Machine, State
     from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
     from bench.tables import show_results
@@ -188,6 +190,39 @@ def test_wrong_results_are_noticed(operation: str, nbytes: int) -> None:
         own.recv[len(own.recv) // 2] ^= 1
         with pytest.raises(AssertionError, match=f"rank {own.rank}, element {len(own.recv) // 2}"):
             own.check()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_library_that_does_not_start_says_why(cache: Path) -> None:
+    ensemble = Ensemble(Library("broken", "no_such_module", Path(sys.executable)), Here(2))
+    with pytest.raises(PlayerError, match=r"(?s)broken did not start.*No module named"):
+        ensemble.start()
+    ensemble.end()
+    assert not ensemble.alive
+
+
+def test_a_rank_that_dies_is_noticed(cache: Path) -> None:
+    ensemble = Ensemble(Library("libddl", "ddl", Path(sys.executable)), Here(2))
+    try:
+        ensemble.start()
+        ensemble.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
+        seconds, wall = ensemble.play("", 3, 2)
+        assert len(seconds) == 3
+        assert sum(seconds) <= wall
+        with pytest.raises(PlayerError, match="libddl: TypeError"):
+            ensemble.ask(do="play", nonsense=True)
+        assert ensemble.alive
+        ensemble._processes[1].kill()
+        with pytest.raises(PlayerError, match="libddl d"):
+            ensemble.play("", 1, 1)
+        assert not ensemble.alive
+    finally:
+        ensemble.end()
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
