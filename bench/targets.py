@@ -36,8 +36,7 @@ from bench.tables import show_results
 DESCRIPTION = """\
 Measure what libddl's targets speak of, and say which are met; near and far cores apart.
 
-Ratios compare medians that were taken in turns in one run: above 1, libddl is faster. The exit code
-is 1 when a target is not met.
+Ratios compare medians that were taken in turns in one run: above 1, libddl is faster.
 """
 
 
@@ -81,7 +80,7 @@ PARTS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code, 1 when a target is not met."""
+    """Run the command; the exit code."""
     options = _parse(argv)
     machine = Machine(environments.cache_folder())
     parts = [p for p in PARTS if p.name in options.parts]
@@ -116,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
             got, said = [], [str(error)]
         results += got
         notes += said
-    if options.tables:
+    if options.tables and results:
         print(show_results(results, OURS) + "\n")
     verdicts = (
         [v for t in all_targets() for v in t.verdicts(results)] + same_rate(results) + verdicts
@@ -124,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
     print(show_verdicts(verdicts))
     for note in dict.fromkeys(notes):
         print(note)
-    return 0 if all(v.met for v in verdicts) else 1
+    return 0
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> str:
