@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from bench import environments
 from bench.cases import DTYPES, OPERATIONS, Case, UsageError, parse_list, parse_sizes
-from bench.conductor import Conductor, Effort, contestants
-from bench.libraries import LIBRARIES, Here, Library, Scene, find
+from bench.conductor import Effort
+from bench.libraries import LIBRARIES, Library, find
 from bench.machine import Machine
+from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
 from bench.results import Result
 from bench.tables import show_results
@@ -65,16 +62,24 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     libraries = chosen(options)
     machine = Machine(environments.cache_folder())
-    results, notes = measure(options, machine, libraries)
+    wanted = Wanted(
+        options.cases, options.ranks, options.ways, options.own, options.lab or "", options.hosts
+    )
+    effort = Effort(options.rounds, options.seconds, options.busy)
+    report = Report()
+    try:
+        measure(wanted, effort, machine, libraries, time.monotonic() + options.limit, report)
+    except KeyboardInterrupt:
+        report.notes.append("interrupted: not all was measured")
     about = machine.describe()
     print("\n".join(f"{key}: {value}" for key, value in about.items()) + "\n")
-    print(show_results(results, ours(libraries)))
-    for note in notes:
+    print(show_results(report.results, ours(libraries)))
+    for note in report.notes:
         print(note)
     if options.json:
-        options.json.write_text(json.dumps(report(results, about), indent=1) + "\n")
+        options.json.write_text(json.dumps(as_json(report.results, about), indent=1) + "\n")
     if options.plot:
-        plot(options.plot, results)
+        plot(options.plot, report.results)
     return 0
 
 
@@ -172,44 +177,6 @@ def ours(libraries: Sequence[Library]) -> set[str]:
     return {library.name for library in libraries if library.kind == "ddl"}
 
 
-def measure(
-    options: argparse.Namespace, machine: Machine, libraries: Sequence[Library]
-) -> tuple[list[Result], list[str]]:
-    """All cases on all numbers of ranks; results and notes."""
-    results: list[Result] = []
-    notes: list[str] = []
-    deadline = time.monotonic() + options.limit
-    effort = Effort(options.rounds, options.seconds, options.busy)
-    with ExitStack() as stack:
-        scenes: list[tuple[Scene, float]] = [(Here(n), 0.0) for n in options.ranks]
-        if options.lab:
-            from bench.laboratory import open_laboratory
-
-            scenes = [stack.enter_context(open_laboratory(options.hosts, options.lab))]
-        bar = stack.enter_context(
-            tqdm(total=len(scenes) * len(options.cases), unit="case", file=sys.stderr)
-        )
-        for scene, wire in scenes:
-
-            def tick(what: str) -> None:
-                bar.set_postfix_str(what, refresh=sys.stderr.isatty())
-
-            with Conductor(machine, scene, libraries, effort, wire, tick) as play:
-                notes += play.notes
-                for case in options.cases:
-                    if time.monotonic() > deadline:
-                        notes.append(f"--limit {options.limit:g}: not all was measured")
-                        return results, notes
-                    try:
-                        who = contestants(libraries, case, options.ways, options.own)
-                        results.append(play.run(case, who))
-                    except KeyboardInterrupt:
-                        notes.append("interrupted: not all was measured")
-                        return results, notes
-                    bar.update()
-    return results, notes
-
-
-def report(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
+def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
     """For --json."""
     return {"machine": about, "results": [r.as_json() for r in results]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ class Effort:
     def iterations(self, wall: float) -> int:
         """That fill a turn, when one takes so long with all that belongs to it."""
         return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
+
+    def patience(self, contestants: int) -> float:
+        """Seconds after which turns that do not count are no longer made up for."""
+        return 5 + 4 * self.rounds * contestants * self.seconds
 
 
 class Conductor:
@@ -86,7 +91,10 @@ class Conductor:
             if len(self.scene.hosts) == 1 and case.bytes >= DIRECT_FROM:
                 order += [Contestant(LIMIT, "plain"), Contestant(LIMIT, "streaming")]
             state = self.machine.state()
+            patience = time.monotonic() + self.effort.patience(len(order))
             for number in range(2 * self.effort.rounds):
+                if number >= self.effort.rounds and time.monotonic() > patience:
+                    break
                 shift = number % max(len(order), 1)
                 for contestant in order[shift:] + order[:shift]:
                     if self._counted(turns, contestant) >= self.effort.rounds:

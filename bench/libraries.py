@@ -101,7 +101,7 @@ class Library:
             if several:
                 slots = [f"{a}:{n}" for a, n in zip(hosts, scene.hosts, strict=True)]
                 command += ["--host", ",".join(slots)]
-                command += ["--prtemca", "plm_ssh_agent", str(_agent(scene))]
+                command += ["--prtemca", "plm_ssh_agent", str(_remote_shell(scene))]
                 command += ["--mca", "btl_tcp_if_include", scene.interface()]
                 btl = "self,tcp" if max(scene.hosts) == 1 else "self,sm,tcp"
                 command += ["--mca", "pml", "ob1", "--mca", "btl", btl]
@@ -114,7 +114,7 @@ class Library:
             if several:
                 command += ["-hosts", ",".join(hosts), "-iface", scene.interface()]
                 command += ["-ppn", str(scene.hosts[0])]
-                command += ["-launcher", "ssh", "-launcher-exec", str(_agent(scene))]
+                command += ["-launcher", "ssh", "-launcher-exec", str(_remote_shell(scene))]
                 env["FI_PROVIDER"] = "tcp"
                 env["FI_TCP_IFACE"] = scene.interface()
                 env["I_MPI_FABRICS"] = "shm:ofi"
@@ -132,8 +132,8 @@ def find(name: str, python: Path | None = None, from_c: bool = False) -> Library
     return Library(name, kind, python, loop)
 
 
-def _agent(scene: Scene) -> Path:
-    """What mpirun calls instead of ssh: AGENT [OPTIONS] ADDRESS COMMAND..."""
+def _remote_shell(scene: Scene) -> Path:
+    """What mpirun calls instead of ssh: SHELL [OPTIONS] ADDRESS COMMAND..."""
     lines = ["#!/bin/sh", "# Made by python -m bench: ssh for the laboratory's hosts."]
     lines += ["while :; do case $1 in -*) shift ;; *) break ;; esac; done"]
     lines += ["host=$1; shift", "case $host in"]
@@ -142,7 +142,7 @@ def _agent(scene: Scene) -> Path:
         name = f'hostname bench{h}; exec sh -c "$*"'
         lines.append(f"{scene.address(h)}) exec {inside} sh -c '{name}' sh \"$@\" ;;")
     lines += ['*) echo "no host $host" >&2; exit 1 ;;', "esac"]
-    path = cache_folder() / "agent.sh"
+    path = cache_folder() / "remote_shell.sh"
     path.write_text("\n".join(lines) + "\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path

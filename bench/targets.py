@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from bench import environments
 from bench.cases import Case, UsageError
-from bench.collectives import measure
+from bench.conductor import Effort
 from bench.goals import (
     FOUR,
     HUGE,
@@ -27,10 +27,10 @@ from bench.goals import (
     all_targets,
     same_rate,
 )
-from bench.libraries import find
+from bench.libraries import LIBRARIES, find
 from bench.machine import Machine
+from bench.measure import Report, Wanted, measure
 from bench.resources import resources
-from bench.results import Result
 from bench.tables import show_results
 
 DESCRIPTION = """\
@@ -42,40 +42,34 @@ Ratios compare medians that were taken in turns in one run: above 1, libddl is f
 
 @dataclass(frozen=True)
 class Part:
-    """Cases that are measured together."""
+    """What is measured together; None: memory and start, instead of operations."""
 
     name: str
-    cases: tuple[Case, ...]
-    ranks: int = 2
-    ways: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()  # of libddl alone
-    libraries: tuple[str, ...] = ("libddl", "gloo", "openmpi", "mpich", "impi")
-    lab: str = ""
+    wanted: Wanted | None
+    libraries: tuple[str, ...] = LIBRARIES
 
 
-def _cases(operation: str, dtype: str, sizes: Sequence[int]) -> tuple[Case, ...]:
-    return tuple(Case(operation, dtype, size) for size in sizes)
+def _cases(operation: str, dtype: str, sizes: Sequence[int]) -> list[Case]:
+    return [Case(operation, dtype, size) for size in sizes]
 
 
+def _allreduce(sizes: Sequence[int], ways: Sequence[str] = ()) -> Wanted:
+    return Wanted(_cases("allreduce", "f32", sizes), ways=ways, own=("async", "named"))
+
+
+HALVES = [Case("allreduce", dtype, 64 * MI) for dtype in ("f32", "bf16", "f16")]
+OTHERS = [Case(operation, "f32", 64 * MI) for operation in ("reduce_scatter", *MOVES)]
+BETWEEN = _cases("allreduce", "f32", (KI, MI, 16 * MI, 64 * MI))
 PARTS = (
-    Part("small", _cases("allreduce", "f32", SMALL), ways=("c",), own=("async", "named")),
-    Part("middle", _cases("allreduce", "f32", MIDDLE), own=("async", "named")),
-    Part("large", _cases("allreduce", "f32", LARGE), own=("async", "named")),
-    Part("huge", _cases("allreduce", "f32", HUGE), own=("async", "named")),
-    Part(
-        "halves",
-        tuple(Case("allreduce", d, 64 * MI) for d in ("f32", "bf16", "f16")),
-        libraries=("libddl", "gloo"),
-    ),
-    Part("moves", tuple(Case(o, "f32", 64 * MI) for o in ("reduce_scatter", *MOVES))),
-    Part("four", _cases("allreduce", "f32", FOUR), ranks=4),
-    Part(
-        "hosts",
-        _cases("allreduce", "f32", (KI, MI, 16 * MI, 64 * MI)),
-        libraries=("libddl", "gloo", "openmpi"),
-        lab="unshaped",
-    ),
-    Part("resources", ()),
+    Part("small", _allreduce(SMALL, ["c"])),
+    Part("middle", _allreduce(MIDDLE)),
+    Part("large", _allreduce(LARGE)),
+    Part("huge", _allreduce(HUGE)),
+    Part("halves", Wanted(HALVES), ("libddl", "gloo")),
+    Part("others", Wanted(OTHERS)),
+    Part("four", Wanted(_cases("allreduce", "f32", FOUR), ranks=(4,))),
+    Part("hosts", Wanted(BETWEEN, lab="unshaped"), ("libddl", "gloo", "openmpi")),
+    Part("resources", None, ("libddl",)),
 )
 
 
@@ -84,44 +78,33 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     machine = Machine(environments.cache_folder())
     parts = [p for p in PARTS if p.name in options.parts]
-    names = dict.fromkeys(n for p in parts for n in (p.libraries if p.cases else ("libddl",)))
+    names = dict.fromkeys(n for p in parts for n in p.libraries)
     libraries = {
         n: find(n, options.libddl if n == "libddl" else None, from_c=n != "gloo") for n in names
     }
-    results: list[Result] = []
-    verdicts: list[Verdict] = []
-    notes: list[str] = []
+    effort = Effort(options.rounds, options.seconds, options.busy)
     deadline = time.monotonic() + options.limit
-    for part in parts:
-        if not part.cases:
-            verdicts += resources(libraries["libddl"])
-            continue
-        left = max(deadline - time.monotonic(), 0.0)
-        settings = argparse.Namespace(
-            cases=part.cases,
-            ranks=[part.ranks],
-            ways=part.ways,
-            own=part.own,
-            lab=part.lab,
-            hosts=[1, 1],
-            rounds=options.rounds,
-            seconds=options.seconds,
-            limit=left,
-            busy=options.busy,
-        )
-        try:
-            got, said = measure(settings, machine, [libraries[n] for n in part.libraries])
-        except UsageError as error:
-            got, said = [], [str(error)]
-        results += got
-        notes += said
+    report = Report()
+    verdicts: list[Verdict] = []
+    try:
+        for part in parts:
+            if part.wanted:
+                who = [libraries[n] for n in part.libraries]
+                measure(part.wanted, effort, machine, who, deadline, report)
+            else:
+                verdicts += resources(libraries["libddl"])
+    except KeyboardInterrupt:
+        report.notes.append("interrupted: not all was measured")
+    except UsageError as error:  # of the laboratory, without root
+        report.notes.append(str(error))
+    results = report.results
     if options.tables and results:
         print(show_results(results, OURS) + "\n")
     verdicts = (
         [v for t in all_targets() for v in t.verdicts(results)] + same_rate(results) + verdicts
     )
     print(show_verdicts(verdicts))
-    for note in dict.fromkeys(notes):
+    for note in dict.fromkeys(report.notes):
         print(note)
     return 0
 
