@@ -113,7 +113,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--async", dest="waited", action="store_true", help="also submitted, then waited for")
     add("--named", action="store_true", help="also libddl's operations matched by name")
-    add("--from-c", action="store_true", help="also small all-reduces called from C")
+    add("--from-c", action="store_true", help="also all-reduces of f32 called from C")
     add(
         "--lab",
         metavar="RATE",
