@@ -26,8 +26,8 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch test-jax test-tensorflow test-c test-asan test-tsan test-arm64 fuzz test-py \
-  test-matrix test-digits lint format docs abi-baseline clean
+.PHONY: help bench demo test test-torch test-jax test-tensorflow test-c test-asan test-tsan test-arm64 fuzz \
+  test-py test-matrix test-digits lint format docs abi-baseline instructions-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
@@ -37,6 +37,9 @@ help: ## this text
 
 demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2 ranks
 	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
+
+bench: $(VENV)/bench.stamp ## libddl's targets and the tables behind them; let nothing else run meanwhile
+	$(VENV)/bin/python -m bench targets --tables $(BENCH)
 
 test: $(VENV)/test.stamp ## install into .venv, run every test and linter
 	@$(stages)
@@ -92,6 +95,10 @@ docs: $(VENV)/docs.stamp ## the reference pages, into build/docs
 abi-baseline: ## record the ABI anew, after a change of it that is meant
 	python3 tests/abi/baseline.py record
 
+instructions-baseline: ## record the instruction counts anew, after a change that is meant (or a gain)
+	@cmake -S libddl -B build/release -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON --log-level=WARNING
+	@cmake --build build/release --parallel --target instructions-baseline
+
 clean: ## remove everything that was built, .venv included
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -106,6 +113,11 @@ $(VENV)/bin/python:
 $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	@echo 'installing libddl with PyTorch into $(VENV) (some minutes the first time)'
 	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
+	@touch $@
+
+# What conducts; each library that is measured has an environment of its own in build/bench.
+$(VENV)/bench.stamp: | $(VENV)/bin/python
+	$(pip) install 'matplotlib>=3.7' 'tabulate>=0.9' tqdm
 	@touch $@
 
 $(VENV)/docs.stamp: $(package) | $(VENV)/bin/python

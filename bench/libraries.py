@@ -1,0 +1,154 @@
+"""How the ranks of each library are started, on one host or on several."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench.environments import ROOT, cache_folder, compile_loop, interpreter
+
+LIBRARIES = ("libddl", "gloo", "openmpi", "mpich", "impi")
+MPIS = ("openmpi", "mpich", "impi")
+
+
+class Scene(Protocol):
+    """Where ranks run. `hosts` has the ranks on each host; addresses are IP addresses."""
+
+    name: str
+    hosts: list[int]
+
+    def address(self, host: int) -> str: ...
+    def interface(self) -> str: ...
+    def enter(self, host: int) -> list[str]:
+        """What to put in front of a command so that it runs on the host."""
+        ...
+
+
+class Here:
+    """This machine as it is."""
+
+    name = "one host"
+
+    def __init__(self, ranks: int) -> None:
+        self.hosts = [ranks]
+
+    def address(self, host: int) -> str:
+        return "127.0.0.1"
+
+    def interface(self) -> str:
+        return "lo"
+
+    def enter(self, host: int) -> list[str]:
+        return []
+
+
+@dataclass
+class Start:
+    """One process to start."""
+
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Library:
+    """A library under its name in tables. `kind` is the module of rank/ that speaks with it."""
+
+    name: str
+    kind: str
+    python: Path
+    loop: Path | None = None
+
+    def starts(self, scene: Scene, control: str) -> list[Start]:
+        """What to start for a rank in every place; `control` is the conductor's socket."""
+        play = [str(self.python), str(ROOT / "bench" / "rank" / "play.py"), self.kind, control]
+        env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
+        if self.name in MPIS:
+            return [self._mpirun(scene, play, env)]
+        size, port, secret = sum(scene.hosts), _free_port(), "bench"
+        places = [host for host, ranks in enumerate(scene.hosts) for _ in range(ranks)]
+        starts = []
+        for rank, host in enumerate(places):
+            own = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "MASTER_ADDR": scene.address(0),
+                "MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": scene.interface(),
+                "DDL_RENDEZVOUS": f"tcp://{scene.address(0)}:{port}",
+                "DDL_RANK": str(rank),
+                "DDL_SIZE": str(size),
+                "DDL_SECRET": secret,
+            }
+            starts.append(Start([*scene.enter(host), *play], {**env, **own}))
+        return starts
+
+    def _mpirun(self, scene: Scene, play: list[str], env: dict[str, str]) -> Start:
+        prefix = self.python.parent.parent
+        size, several = sum(scene.hosts), len(scene.hosts) > 1
+        hosts = [scene.address(h) for h in range(len(scene.hosts))]
+        command = [str(prefix / "bin" / "mpirun"), "-n", str(size)]
+        if self.name == "openmpi":
+            # Ranks pin themselves.
+            command += ["--allow-run-as-root", "--bind-to", "none"]
+            command += ["--map-by", "slot:OVERSUBSCRIBE"]
+            for name in ("BENCH_LOOP", "PYTHONDONTWRITEBYTECODE"):
+                command += ["-x", name]
+            if several:
+                slots = [f"{a}:{n}" for a, n in zip(hosts, scene.hosts, strict=True)]
+                command += ["--host", ",".join(slots)]
+                command += ["--prtemca", "plm_ssh_agent", str(_remote_shell(scene))]
+                command += ["--mca", "btl_tcp_if_include", scene.interface()]
+                btl = "self,tcp" if max(scene.hosts) == 1 else "self,sm,tcp"
+                command += ["--mca", "pml", "ob1", "--mca", "btl", btl]
+                command += ["--prefix", str(prefix)]
+        else:
+            env = {**env, "I_MPI_PIN": "0", "I_MPI_ROOT": str(prefix), "HYDRA_BINDING": "none"}
+            libraries = f"{prefix}/lib:{prefix}/lib/mpi:{prefix}/opt/mpi/libfabric/lib"
+            env["LD_LIBRARY_PATH"] = libraries
+            env["PATH"] = f"{prefix}/bin:{os.environ.get('PATH', '')}"
+            if several:
+                command += ["-hosts", ",".join(hosts), "-iface", scene.interface()]
+                command += ["-ppn", str(scene.hosts[0])]
+                command += ["-launcher", "ssh", "-launcher-exec", str(_remote_shell(scene))]
+                env["FI_PROVIDER"] = "tcp"
+                env["FI_TCP_IFACE"] = scene.interface()
+                env["I_MPI_FABRICS"] = "shm:ofi"
+            elif self.name == "impi":
+                env["I_MPI_FABRICS"] = "shm"
+        return Start([*(scene.enter(0) if several else []), *command, *play], env)
+
+
+def find(name: str, python: Path | None = None, from_c: bool = False) -> Library:
+    """The library of this name, with its environment made. `python`: take its own instead, which
+    has ddl_core; then `name` is only a name."""
+    kind = "mpi" if name in MPIS else "gloo" if name == "gloo" else "ddl"
+    python = python or interpreter(name)
+    loop = compile_loop(name, kind, python) if from_c and kind != "gloo" else None
+    return Library(name, kind, python, loop)
+
+
+def _remote_shell(scene: Scene) -> Path:
+    """What mpirun calls instead of ssh: SHELL [OPTIONS] ADDRESS COMMAND..."""
+    lines = ["#!/bin/sh", "# Made by python -m bench: ssh for the laboratory's hosts."]
+    lines += ["while :; do case $1 in -*) shift ;; *) break ;; esac; done"]
+    lines += ["host=$1; shift", "case $host in"]
+    for h in range(len(scene.hosts)):
+        inside = " ".join([*scene.enter(h), "unshare", "--uts"])
+        name = f'hostname bench{h}; exec sh -c "$*"'
+        lines.append(f"{scene.address(h)}) exec {inside} sh -c '{name}' sh \"$@\" ;;")
+    lines += ['*) echo "no host $host" >&2; exit 1 ;;', "esac"]
+    path = cache_folder() / "remote_shell.sh"
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

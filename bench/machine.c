@@ -1,0 +1,364 @@
+/* machine.c - what the machine can do at this moment: how far two cores are from each other, and
+ * how fast ranks reduce or copy memory that they share, with nothing in between. A library, for
+ * machine.py.
+ *
+ * Ranks are threads here, each on its core: to memory it makes no difference. Every measurement
+ * starts its own threads, and leaves none behind.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+enum { RANKS_MAX = 64, LINE = 64 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void pause_briefly(void)
+{
+#ifdef __x86_64__
+    _mm_pause();
+#endif
+}
+
+static void pin(int core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((unsigned)core, &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+/* ------------------------------------------------------------------------------------- state */
+
+typedef struct pair {
+    _Alignas(LINE) atomic_int turn;
+    _Alignas(LINE) char *slots;
+    size_t bytes;
+    int cores[2], rounds;
+} pair;
+
+static void await_turn(pair *p, int turn)
+{
+    while (atomic_load_explicit(&p->turn, memory_order_acquire) != turn)
+        pause_briefly();
+}
+
+static void *return_turns(void *argument)
+{
+    pair *p = argument;
+    long sum = 0;
+    pin(p->cores[1]);
+    for (int i = 0; i < p->rounds; i++) {
+        await_turn(p, 2 * i + 1);
+        for (size_t at = 0; at < p->bytes; at += LINE) /* take the lines that were written */
+            sum += p->slots[at];
+        atomic_store_explicit(&p->turn, 2 * i + 2, memory_order_release);
+    }
+    return (void *)sum; /* so that it is needed */
+}
+
+/* Rounds of: write the slots, let the other read them. Half a round is one way of the line `turn`,
+ * so without slots the time is that of its round trips; with slots only the writing is timed. */
+static double play_pair(int a, int b, size_t bytes, int rounds)
+{
+    pair *p = aligned_alloc(LINE, sizeof *p);
+    *p = (pair){.bytes = bytes, .cores = {a, b}, .rounds = rounds};
+    p->slots = bytes ? aligned_alloc(4096, bytes) : NULL;
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    pin(a);
+    pthread_t other;
+    pthread_create(&other, NULL, return_turns, p);
+    double start = 0, writing = 0;
+    for (int i = 0; i < rounds; i++) {
+        if (i == rounds / 4) /* by now the other runs */
+            start = now(), writing = 0;
+        double t = bytes ? now() : 0;
+        if (bytes) {
+            memset(p->slots, i, bytes);
+            writing += now() - t;
+        }
+        atomic_store_explicit(&p->turn, 2 * i + 1, memory_order_release);
+        await_turn(p, 2 * i + 2);
+    }
+    double taken = (bytes ? writing : now() - start) / (rounds - rounds / 4);
+    pthread_join(other, NULL);
+    sched_setaffinity(0, sizeof before, &before);
+    free(p->slots);
+    free(p);
+    return taken;
+}
+
+/* Seconds of a cache line's way from core a to core b and back; the best of five attempts, since
+ * anything else that runs can only add. */
+double machine_round_trip(int a, int b)
+{
+    double best = 1;
+    for (int attempt = 0; attempt < 5; attempt++) {
+        double t = play_pair(a, b, 0, 800);
+        best = t < best ? t : best;
+    }
+    return best;
+}
+
+/* Bytes per second of core a's plain stores into lines that core b has just read. */
+double machine_dirty_slots(int a, int b)
+{
+    enum { SLOTS = 256 << 10 };
+    double best = 1;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        double t = play_pair(a, b, SLOTS, 12);
+        best = t < best ? t : best;
+    }
+    return SLOTS / best;
+}
+
+/* ------------------------------------------------------------------------------------ direct */
+
+typedef enum operation { ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BROADCAST, ALLTOALL } operation;
+typedef enum element { F32, F64, BITS8, BITS16, BITS32, BITS64 } element;
+
+typedef struct job {
+    operation operation;
+    element element;
+    bool stream; /* store past the caches */
+    int ranks, iterations;
+    size_t bytes;                            /* of one rank's longer buffer */
+    char *send[RANKS_MAX], *recv[RANKS_MAX]; /* equal for all-reduce and broadcast */
+    double *seconds;                         /* iterations x ranks */
+    int cores;
+    _Alignas(LINE) atomic_int arrived;
+    _Alignas(LINE) atomic_int generation;
+} job;
+
+typedef struct rank_thread {
+    job *job;
+    int rank;
+    pthread_t thread;
+} rank_thread;
+
+static void barrier(job *j)
+{
+    int generation = atomic_load(&j->generation);
+    if (atomic_fetch_add(&j->arrived, 1) + 1 == j->ranks) {
+        atomic_store(&j->arrived, 0);
+        atomic_store(&j->generation, generation + 1);
+        return;
+    }
+    while (atomic_load(&j->generation) == generation)
+        if (j->ranks > j->cores)
+            sched_yield();
+        else
+            pause_briefly();
+}
+
+typedef uint8_t bits8 __attribute__((vector_size(LINE), may_alias));
+typedef uint16_t bits16 __attribute__((vector_size(LINE), may_alias));
+typedef uint32_t bits32 __attribute__((vector_size(LINE), may_alias));
+typedef uint64_t bits64 __attribute__((vector_size(LINE), may_alias));
+typedef float f32 __attribute__((vector_size(LINE), may_alias));
+typedef double f64 __attribute__((vector_size(LINE), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void store(char *to, bits64 line, bool stream)
+{
+#ifdef __AVX512F__
+    if (stream) {
+        _mm512_stream_si512((void *)to, (__m512i)line);
+        return;
+    }
+#elif defined __AVX__
+    if (stream) {
+        __m256i halves[2];
+        memcpy(halves, &line, sizeof halves);
+        _mm256_stream_si256((void *)to, halves[0]);
+        _mm256_stream_si256((void *)(to + 32), halves[1]);
+        return;
+    }
+#else
+    (void)stream;
+#endif
+    *(bits64 *)to = line;
+}
+
+/* to[...] = the sum of from[...], for `bytes` from `at` on. */
+#define SUM(type)                                                                                  \
+    INLINE void sum_##type(char *const *to, int n_to, char *const *from, int n, size_t at,         \
+                           size_t bytes, bool stream)                                              \
+    {                                                                                              \
+        for (size_t end = at + bytes; at < end; at += LINE) {                                      \
+            type line = *(const type *)(from[0] + at);                                             \
+            for (int k = 1; k < n; k++)                                                            \
+                line += *(const type *)(from[k] + at);                                             \
+            for (int k = 0; k < n_to; k++)                                                         \
+                store(to[k] + at, (bits64)line, stream);                                           \
+        }                                                                                          \
+    }                                                                                              \
+    /* The common numbers as constants, so that loops over ranks are unrolled. */                  \
+    INLINE void sums_##type(char *const *to, int n_to, char *const *from, int n, size_t at,        \
+                            size_t bytes, bool stream)                                             \
+    {                                                                                              \
+        if (n == 2 && n_to == 2)                                                                   \
+            sum_##type(to, 2, from, 2, at, bytes, stream);                                         \
+        else if (n == 2)                                                                           \
+            sum_##type(to, 1, from, 2, at, bytes, stream);                                         \
+        else                                                                                       \
+            sum_##type(to, n_to, from, n, at, bytes, stream);                                      \
+    }
+SUM(bits8)
+SUM(bits16)
+SUM(bits32)
+SUM(bits64)
+SUM(f32)
+SUM(f64)
+
+INLINE void sums(const job *j, char *const *to, int n_to, size_t at, size_t bytes, bool stream)
+{
+    switch (j->element) {
+    case F32: sums_f32(to, n_to, j->send, j->ranks, at, bytes, stream); break;
+    case F64: sums_f64(to, n_to, j->send, j->ranks, at, bytes, stream); break;
+    case BITS8: sums_bits8(to, n_to, j->send, j->ranks, at, bytes, stream); break;
+    case BITS16: sums_bits16(to, n_to, j->send, j->ranks, at, bytes, stream); break;
+    case BITS32: sums_bits32(to, n_to, j->send, j->ranks, at, bytes, stream); break;
+    case BITS64: sums_bits64(to, n_to, j->send, j->ranks, at, bytes, stream); break;
+    }
+}
+
+static void reduce(const job *j, char *const *to, int n_to, size_t at, size_t bytes)
+{
+    if (j->stream)
+        sums(j, to, n_to, at, bytes, true);
+    else
+        sums(j, to, n_to, at, bytes, false);
+}
+
+static void copy(const job *j, char *to, const char *from, size_t bytes)
+{
+    if (!j->stream) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t at = 0; at < bytes; at += LINE)
+        store(to + at, *(const bits64 *)(from + at), true);
+}
+
+/* One rank's part. Blocks are whole cache lines. */
+static void run(const job *j, int rank)
+{
+    size_t block = j->bytes / (size_t)j->ranks, own = block * (size_t)rank;
+    char *shifted; /* so that the share lands at the start of recv */
+    switch (j->operation) {
+    case ALLREDUCE: reduce(j, j->recv, j->ranks, own, block); break;
+    case REDUCE_SCATTER:
+        shifted = (char *)((uintptr_t)j->recv[rank] - own);
+        reduce(j, &shifted, 1, own, block);
+        break;
+    case ALLGATHER:
+        for (int r = 0; r < j->ranks; r++)
+            copy(j, j->recv[rank] + block * (size_t)r, j->send[r], block);
+        break;
+    case BROADCAST:
+        if (rank)
+            copy(j, j->recv[rank], j->send[0], j->bytes);
+        break;
+    case ALLTOALL:
+        for (int r = 0; r < j->ranks; r++)
+            copy(j, j->recv[rank] + block * (size_t)r, j->send[r] + own, block);
+        break;
+    }
+#ifdef __x86_64__
+    _mm_sfence();
+#endif
+}
+
+static char *pages(size_t bytes)
+{
+    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        abort();
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+static void *be_rank(void *argument)
+{
+    rank_thread *self = argument;
+    job *j = self->job;
+    pin(self->rank % j->cores);
+    for (int i = 0; i < j->iterations; i++) {
+        memset(j->send[self->rank], i, j->bytes);
+        if (j->recv[self->rank] != j->send[self->rank])
+            memset(j->recv[self->rank], 0, j->bytes);
+        barrier(j);
+        double start = now();
+        run(j, self->rank);
+        if (j->operation == ALLREDUCE) /* the others write in the own buffer */
+            barrier(j);
+        j->seconds[i * j->ranks + self->rank] = now() - start;
+        barrier(j);
+    }
+    return NULL;
+}
+
+/* seconds[i] of the operation done directly on memory that all ranks share: the slowest rank's.
+ * `bytes` is that of the longer of a rank's two buffers, here rounded up to whole cache lines for
+ * each rank. Returns 0, or -1 for too many ranks or no memory. */
+int machine_direct(int operation_, int element_, int ranks, size_t bytes, int stream,
+                   int iterations, double *seconds)
+{
+    if (ranks > RANKS_MAX)
+        return -1;
+    size_t whole = (size_t)ranks * LINE;
+    job *j = aligned_alloc(LINE, sizeof *j);
+    rank_thread threads[RANKS_MAX];
+    *j = (job){.operation = (operation)operation_,
+               .element = (element)element_,
+               .stream = stream,
+               .ranks = ranks,
+               .iterations = iterations,
+               .bytes = (bytes + whole - 1) / whole * whole,
+               .seconds = malloc((size_t)iterations * (size_t)ranks * sizeof(double)),
+               .cores = (int)sysconf(_SC_NPROCESSORS_ONLN)};
+    bool in_place = j->operation == ALLREDUCE || j->operation == BROADCAST;
+    for (int r = 0; r < ranks; r++) {
+        j->send[r] = pages(j->bytes);
+        j->recv[r] = in_place ? j->send[r] : pages(j->bytes);
+    }
+    for (int r = 0; r < ranks; r++) {
+        threads[r] = (rank_thread){.job = j, .rank = r};
+        pthread_create(&threads[r].thread, NULL, be_rank, &threads[r]);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r].thread, NULL);
+    for (int i = 0; i < iterations; i++) {
+        seconds[i] = 0;
+        for (int r = 0; r < ranks; r++)
+            if (j->seconds[i * ranks + r] > seconds[i])
+                seconds[i] = j->seconds[i * ranks + r];
+    }
+    for (int r = 0; r < ranks; r++) {
+        munmap(j->send[r], j->bytes);
+        if (!in_place)
+            munmap(j->recv[r], j->bytes);
+    }
+    free(j->seconds);
+    free(j);
+    return 0;
+}

@@ -1,0 +1,106 @@
+"""The machine's state at a moment, and its limits: what machine.c measures."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cases import OPERATIONS, Case
+
+_ELEMENTS = {"f32": 0, "f64": 1, "i8": 2, "f16": 3, "bf16": 3, "i32": 4, "i64": 5}
+
+# A cache line's round trip between cores that share a cache takes 0.1 to 0.3 us, between others
+# 0.8 us and more, on the machines seen.
+FAR_ABOVE = 0.5e-6
+
+
+@dataclass(frozen=True)
+class State:
+    """`round_trip`: seconds of a cache line's way from core 0 to core 1 and back. `dirty_rate`:
+    bytes per second of plain stores into lines that the other core has just read. `others`: how
+    many other threads wanted to run."""
+
+    round_trip: float
+    dirty_rate: float
+    others: int = 0
+
+    @property
+    def name(self) -> str:
+        """ "near" or "far"."""
+        return "far" if self.round_trip > FAR_ABOVE else "near"
+
+
+def _others() -> int:
+    """Threads that run or want to, but for this one; a moment later, so that ranks that have just
+    answered can fall asleep."""
+    time.sleep(0.0005)
+    running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+    return int(running) - 1
+
+
+class Machine:
+    """This machine. One measurement of its state takes some milliseconds."""
+
+    def __init__(self, built: Path) -> None:
+        built.mkdir(parents=True, exist_ok=True)
+        source, library = Path(__file__).with_name("machine.c"), built / "machine.so"
+        if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+            flags = ["-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
+            subprocess.run(["cc", *flags, str(source), "-o", str(library)], check=True)
+        self._native = ctypes.CDLL(str(library))
+        self._native.machine_round_trip.restype = ctypes.c_double
+        self._native.machine_dirty_slots.restype = ctypes.c_double
+        self.cores = os.cpu_count() or 1
+
+    def state(self) -> State:
+        """As it is now, between cores 0 and 1. One core alone is always near. To be asked while
+        all ranks sleep."""
+        others = min(_others() for _ in range(3))
+        if self.cores < 2:
+            return State(0.0, 0.0, others)
+        near = self._native.machine_round_trip(0, 1)
+        return State(near, self._native.machine_dirty_slots(0, 1), others)
+
+    def direct(self, case: Case, ranks: int, stream: bool, iterations: int) -> list[float]:
+        """Seconds that the operation takes when done directly on memory that all ranks share, with
+        plain or streaming stores. f16 and bf16 are added as integers: the same bytes."""
+        seconds = (ctypes.c_double * iterations)()
+        status = self._native.machine_direct(
+            OPERATIONS.index(case.operation),
+            _ELEMENTS[case.dtype],
+            ranks,
+            ctypes.c_size_t(case.bytes),
+            stream,
+            iterations,
+            seconds,
+        )
+        if status:
+            raise RuntimeError(f"no memory for {ranks} ranks and {case.bytes} bytes")
+        return list(seconds)
+
+    def describe(self) -> dict[str, str]:
+        """What a reader of the figures wants to know."""
+        model = ""
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+        caches = []
+        for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+            level, kind, size = (
+                (folder / name).read_text().strip() for name in ("level", "type", "size")
+            )
+            if kind != "Instruction":
+                caches.append(f"L{level} {size}")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return {
+            "processor": f"{model or platform.machine()}, {self.cores} cores",
+            "caches": ", ".join(caches),
+            "memory": f"{memory / 2**30:.0f} GiB",
+            "kernel": platform.release(),
+        }

@@ -1,0 +1,93 @@
+"""The buffers of one operation on one rank: rewritten before each iteration, checked after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Values repeat after so many elements: a prime, so that no two blocks or segments look alike.
+# Rewriting and checking then read a tile that stays in the cache.
+PERIOD = 65521
+
+_WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_IN_PLACE = ("allreduce", "broadcast")
+
+
+def bits(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Small integers as elements of the dtype, given as unsigned integers of its width."""
+    if dtype == "bfloat16":
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    elements = values.astype(dtype)
+    return elements.view(_WIDTHS[elements.itemsize])
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+class Data:
+    """What rank `rank` gives and gets: `send` and `recv`, as unsigned integers (one array where the
+    operation is in place). `nbytes` is the size of the whole, as a table's rows have it.
+
+    Element i of what rank r gives is i % PERIOD % 16 + r: small integers, so sums are exact in
+    every dtype.
+    """
+
+    def __init__(self, operation: str, dtype: str, nbytes: int, rank: int, size: int) -> None:
+        self.operation, self.dtype, self.rank, self.size = operation, dtype, rank, size
+        self.in_place = operation in _IN_PLACE
+        total = max(nbytes // itemsize(dtype), 1)
+        if not self.in_place:
+            total = max(total // size, 1) * size
+        self.block = total // size
+        self.total = total
+        width = _WIDTHS[itemsize(dtype)]
+        long, short = np.empty(total, width), np.empty(0 if self.in_place else self.block, width)
+        if operation == "alltoall":
+            short = np.empty(total, width)
+        self.send = short if operation == "allgather" else long
+        self.recv = long if self.in_place or operation == "allgather" else short
+        self._values = np.arange(2 * PERIOD) % PERIOD % 16
+
+    def rewrite(self) -> None:
+        """Put in what the operation is to work on, and nonsense where its result will be."""
+        if not self.in_place:
+            self.recv.fill(np.iinfo(self.recv.dtype).max)
+        if self.operation == "broadcast" and self.rank:
+            self.send.fill(np.iinfo(self.send.dtype).max)
+        else:
+            _write(self.send, bits(self._values + self.rank, self.dtype))
+
+    def check(self) -> None:
+        """Raise unless the result is right, to the bit."""
+        n, ranks = self.size, self.size * (self.size - 1) // 2
+        own = self.rank * self.block
+        if self.operation == "allreduce":
+            self._compare(0, self.recv, n * self._values + ranks)
+        elif self.operation == "reduce_scatter":
+            self._compare(0, self.recv, n * self._values + ranks, own)
+        elif self.operation == "broadcast":
+            self._compare(0, self.recv, self._values)
+        else:
+            first = own if self.operation == "alltoall" else 0
+            for r in range(n):
+                block = self.recv[r * self.block : (r + 1) * self.block]
+                self._compare(r * self.block, block, self._values + r, first)
+
+    def _compare(self, at: int, part: np.ndarray, values: np.ndarray, first: int = 0) -> None:
+        tile = bits(values, self.dtype)[first % PERIOD :]
+        for i in range(0, len(part), PERIOD):
+            piece = part[i : i + PERIOD]
+            want = tile[: len(piece)]
+            if not np.array_equal(piece, want):
+                wrong = int(np.flatnonzero(piece != want)[0])
+                raise AssertionError(
+                    f"{self.operation} gave a wrong result: rank {self.rank}, element"
+                    f" {at + i + wrong} of {self.dtype} is {piece[wrong]:#x}, not {want[wrong]:#x}"
+                )
+
+
+def _write(array: np.ndarray, tile: np.ndarray) -> None:
+    for i in range(0, len(array), PERIOD):
+        piece = array[i : i + PERIOD]
+        piece[:] = tile[: len(piece)]

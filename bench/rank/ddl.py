@@ -1,0 +1,65 @@
+"""libddl, by ddl_core."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from data import Data
+
+import ddl_core
+from ddl_core._lib import ffi
+
+
+class Ddl:
+    def __init__(self) -> None:
+        self._comm = ddl_core.init()
+        self.rank, self.size = self._comm.rank, self._comm.size
+        self.version = ddl_core.__version__
+        self.barrier = self._comm.barrier
+
+    def use(self, data: Data | None) -> None:
+        self._data = data
+        if data is None:
+            self._send = self._recv = None
+            return
+        dtype: Any = data.dtype
+        if dtype == "bfloat16":
+            import ml_dtypes
+
+            dtype = ml_dtypes.bfloat16
+        self._send, self._recv = data.send.view(dtype), data.recv.view(dtype)
+
+    def calls(self, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        send, recv, operation = self._send, self._recv, self._data.operation
+        function = getattr(self._comm, operation + ("_async" if way == "async" else ""))
+        arrays = (recv,) if self._data.in_place else (send, recv)
+        options = {"name": "gradient"} if way == "named" else {}
+        call = partial(function, *arrays, **options)
+        again = partial(call, op="max") if operation == "allreduce" else call
+        if way == "async":
+            return lambda: call().wait(), lambda: again().wait()
+        return call, again
+
+    def loop(self, batch: int) -> float:
+        """Seconds of `batch` all-reduces that a C function makes (loop_ddl.c)."""
+        library = ctypes.CDLL(os.environ["BENCH_LOOP"])
+        library.loop.restype = ctypes.c_double
+        seconds = library.loop(
+            ctypes.c_void_p(int(ffi.cast("uintptr_t", self._comm._handle))),
+            ctypes.c_void_p(self._recv.ctypes.data),
+            ctypes.c_int(self._recv.size),
+            ctypes.c_int(batch),
+        )
+        if seconds < 0:
+            raise RuntimeError("ddl_allreduce failed")
+        return float(seconds)
+
+    def leave(self) -> None:
+        ddl_core.finalize()
+
+
+join = Ddl

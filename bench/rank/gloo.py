@@ -1,0 +1,58 @@
+"""Gloo, by torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from data import Data
+
+
+class Gloo:
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method="env://")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.version = torch.__version__
+        self.barrier = dist.barrier
+
+    def use(self, data: Data | None) -> None:
+        self._data = data
+        if data is None:
+            self._send = self._recv = None
+            return
+        dtype = getattr(torch, data.dtype)
+        self._send = torch.from_numpy(data.send).view(dtype)
+        self._recv = torch.from_numpy(data.recv).view(dtype)
+
+    def calls(self, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        send, recv = self._send, self._recv
+        again = None
+        if self._data.operation == "allreduce":
+            call = partial(dist.all_reduce, recv)
+            again = partial(dist.all_reduce, recv, op=dist.ReduceOp.MAX)
+        elif self._data.operation == "reduce_scatter":
+            call = partial(dist.reduce_scatter_tensor, recv, send)
+        elif self._data.operation == "allgather":
+            call = partial(dist.all_gather_into_tensor, recv, send)
+        elif self._data.operation == "broadcast":
+            call = partial(dist.broadcast, recv, 0)
+        else:
+            call = partial(dist.all_to_all_single, recv, send)
+        again = again or call
+        if way == "async":
+            return _waiting(call), _waiting(again)
+        return call, again
+
+    def leave(self) -> None:
+        dist.destroy_process_group()
+
+
+def _waiting(call: Callable[..., Any]) -> Callable[[], Any]:
+    return lambda: call(async_op=True).wait()
+
+
+join = Gloo

@@ -1,0 +1,83 @@
+"""Results as text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tabulate import tabulate
+
+from bench.cases import show_bytes, show_seconds
+from bench.results import Result, Row
+
+HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best peer", "of limit", "n"]
+
+
+def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
+    """A table for each operation, dtype, number of ranks and state of the machine."""
+    parts = []
+    groups: dict[tuple[str, str, str, int], list[Result]] = {}
+    for result in results:
+        case = result.case
+        groups.setdefault((result.scene, case.operation, case.dtype, result.ranks), []).append(
+            result
+        )
+    for (scene, operation, dtype, ranks), members in groups.items():
+        for state in ("near", "far"):
+            rows = [cells for r in members for cells in _rows(r, state, ours)]
+            if rows:
+                title = f"{operation} {dtype}, {ranks} ranks, {scene}, cores {state}"
+                table = tabulate(
+                    rows, HEAD, tablefmt="github", disable_numparse=True, colalign=_ALIGN
+                )
+                parts.append(f"{title}\n\n{table}")
+    notes = sorted({note for r in results for note in r.notes})
+    changed, disturbed = sum(r.changed for r in results), sum(r.disturbed for r in results)
+    if changed:
+        notes.append(f"{changed} turns dropped: the machine changed its state meanwhile")
+    if any(r.busy for r in results):
+        notes.append("* something else ran on the machine during these, so read the ratios at most")
+    if disturbed:
+        notes.append(f"{disturbed} turns dropped: something else ran on the machine")
+    return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
+
+
+_ALIGN = ("right", "left", *["right"] * 7)
+
+
+def _rows(result: Result, state: str, ours: Collection[str]) -> list[list[str]]:
+    case, cells = result.case, []
+    size = show_bytes(case.bytes) + " *" * result.busy
+    limit = result.limit.get(state)
+    for row in sorted((r for r in result.rows if r.state == state), key=lambda r: r.p50):
+        rate = case.bytes / row.p50 / 1e9
+        cells.append(
+            [
+                size,
+                str(row.contestant),
+                show_seconds(row.p50),
+                show_seconds(row.p99),
+                _rate(rate),
+                _rate(rate * case.bus_factor(result.ranks)),
+                _ratio(result, row, ours),
+                f"{100 * limit / row.p50:.0f} %" if limit else "",
+                str(row.iterations),
+            ]
+        )
+    if limit and cells:
+        rate = case.bytes / limit / 1e9
+        shown = [_rate(rate), _rate(rate * case.bus_factor(result.ranks))]
+        cells.append([size, "(limit)", show_seconds(limit), "", *shown, "", "", ""])
+    return cells
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.3g}"
+
+
+def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
+    """How many times as fast as the best peer that was called the same way."""
+    if row.contestant.library not in ours:
+        return ""
+    way = "" if row.contestant.way == "named" else row.contestant.way
+    peer = result.best_peer(row.state, ours, way)
+    return f"{peer.p50 / row.p50:.2f}" if peer else ""

@@ -1,0 +1,260 @@
+"""The benchmarks: what they count, what they print, and a small run of libddl alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # behind all else: the sources of ddl_core must not be found there
+try:
+    from bench import goals
+    from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
+    from bench.collectives import parse
+    from bench.ensemble import Ensemble, PlayerError
+    from bench.libraries import Here, Library
+    from bench.machine import Machine, State
+    from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
+    from bench.tables import show_results
+finally:
+    sys.path.remove(str(ROOT))
+
+NEAR, FAR = State(0.3e-6, 20e9), State(1.0e-6, 1e9)
+BUSY = State(0.3e-6, 20e9, others=2)
+DDL, PEER, OTHER = Contestant("libddl"), Contestant("gloo"), Contestant("mpich")
+CASE = Case("allreduce", "f32", 1 << 20)
+
+
+def turns(*given: tuple[Contestant, float, State, State]) -> list[Turn]:
+    return [Turn(c, [s, s, 10 * s], before, after) for c, s, before, after in given]
+
+
+def test_turns_that_changed_state_are_dropped() -> None:
+    result = summarize(
+        CASE,
+        "one host",
+        2,
+        turns((DDL, 1.0, NEAR, NEAR), (DDL, 5.0, NEAR, FAR), (DDL, 7.0, FAR, FAR)),
+    )
+    assert result.changed == 1
+    assert [(r.state, r.p50, r.p99, r.turns) for r in result.rows] == [
+        ("near", 1.0, 10.0, 1),
+        ("far", 7.0, 70.0, 1),
+    ]
+
+
+def test_turns_beside_other_programs_count_only_where_there_are_no_others() -> None:
+    given = turns((DDL, 1.0, BUSY, BUSY), (DDL, 2.0, NEAR, BUSY))
+    quiet = summarize(CASE, "one host", 2, given)
+    assert (quiet.busy, quiet.disturbed, quiet.rows[0].p50) == (False, 1, 2.0)
+    busy = summarize(CASE, "one host", 2, [*given, *turns((PEER, 3.0, BUSY, BUSY))])
+    assert (busy.busy, busy.disturbed, busy.rows[0].best) == (True, 0, 1.0)
+    assert "| 1 MiB * |" in show_results([busy], {"libddl"})
+
+
+def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
+    plain, streaming = Contestant(LIMIT, "plain"), Contestant(LIMIT, "streaming")
+    result = summarize(
+        CASE, "one host", 2, turns((plain, 3.0, NEAR, NEAR), (streaming, 2.0, NEAR, NEAR))
+    )
+    assert result.limit == {"near": 2.0}
+    assert result.rows == []
+
+
+def test_ratios_are_those_to_the_best_peer_of_the_same_state() -> None:
+    result = summarize(
+        CASE,
+        "one host",
+        2,
+        turns(
+            (DDL, 1e-3, NEAR, NEAR),
+            (PEER, 4e-3, NEAR, NEAR),
+            (OTHER, 2e-3, NEAR, NEAR),
+            (OTHER, 1e-3, FAR, FAR),
+        ),
+    )
+    peer = result.best_peer("near", {"libddl"})
+    assert peer and peer.contestant == OTHER
+    text = show_results([result], {"libddl"})
+    row = next(line for line in text.splitlines() if "libddl" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    # 1 MiB in 1 ms, of which each of two ranks sends 2 (n - 1) / n = 1
+    assert cells == ["1 MiB", "libddl", "1 ms", "10 ms", "1.05", "1.05", "2.00", "", "3"]
+    assert "cores far" in text
+
+
+def test_a_target_is_met_or_not() -> None:
+    result = Result(Case("allreduce", "f32", 64 << 20), "one host", 2)
+    for contestant, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
+        result.rows.append(Row(contestant, "near", seconds, seconds, seconds, 3, 30))
+    result.limit = {"near": 6e-3}
+    verdicts = [v for t in goals.all_targets() for v in t.verdicts([result])]
+    assert {(v.measured, v.target, v.met) for v in verdicts} == {
+        ("3.60", "3.50", True),
+        ("60 %", "70 %", False),
+    }
+
+
+def test_quantiles() -> None:
+    values = list(range(1, 101))
+    assert [quantile(values, q) for q in (0.0, 0.5, 0.99, 1.0)] == [1, 50, 99, 100]
+
+
+def test_sizes() -> None:
+    assert parse_sizes("4KiB,8") == [8, 4096]
+    assert parse_sizes("1KiB-64KiB") == [1024, 4096, 16384, 65536]
+    for wrong in ("", "1 mile", "8-4", "0"):
+        with pytest.raises(UsageError, match="is not a"):
+            parse_sizes(wrong)
+    assert [show_bytes(n) for n in (8, 4096, 3 << 19)] == ["8 B", "4 KiB", "1.5 MiB"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--operations", "allreduse"], "'allreduse' is none of allreduce"),
+        (["--dtypes", "f33"], "'f33' is none of"),
+        (["--ranks", "two"], "--ranks 'two' is not a list of numbers"),
+        (["--hosts", "2,2"], "--hosts is for --lab"),
+        (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_direct_reduction_and_the_state_can_be_measured(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    state = machine.state()
+    if machine.cores > 1:
+        assert 0 < state.round_trip < 1e-3
+        assert state.dirty_rate > 1e6
+    for operation in ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"):
+        for dtype in ("f32", "bf16"):
+            seconds = machine.direct(Case(operation, dtype, 100_000), 2, True, 3)
+            assert len(seconds) == 3
+            assert min(seconds) > 0
+
+
+def rank_data() -> Any:
+    """bench/rank/data.py, which ranks import from their own folder."""
+    spec = importlib.util.spec_from_file_location("rank_data", ROOT / "bench" / "rank" / "data.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def combine(operation: str, ranks: Sequence[Any]) -> None:
+    """Do the operation for all ranks, on int32 elements."""
+    sends = [r.send.view(np.int32).copy() for r in ranks]
+    for own in ranks:
+        block = slice(own.rank * own.block, (own.rank + 1) * own.block)
+        results = {
+            "allreduce": lambda: sum(sends),
+            "reduce_scatter": lambda block=block: sum(sends)[block],
+            "allgather": lambda: np.concatenate(sends),
+            "broadcast": lambda: sends[0],
+            "alltoall": lambda block=block: np.concatenate([s[block] for s in sends]),
+        }
+        own.recv.view(np.int32)[:] = results[operation]()
+
+
+@pytest.mark.parametrize(
+    "operation", ["allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"]
+)
+@pytest.mark.parametrize("nbytes", [12, 800_000])
+def test_wrong_results_are_noticed(operation: str, nbytes: int) -> None:
+    ranks = [rank_data().Data(operation, "int32", nbytes, rank, 3) for rank in range(3)]
+    for own in ranks:
+        own.rewrite()
+    with pytest.raises(AssertionError, match=f"{operation} gave a wrong result: rank 1, element"):
+        ranks[1].check()  # nothing was done yet
+    combine(operation, ranks)
+    for own in ranks:
+        own.check()
+        own.recv[len(own.recv) // 2] ^= 1
+        with pytest.raises(AssertionError, match=f"rank {own.rank}, element {len(own.recv) // 2}"):
+            own.check()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_library_that_does_not_start_says_why(cache: Path) -> None:
+    ensemble = Ensemble(Library("broken", "no_such_module", Path(sys.executable)), Here(2))
+    with pytest.raises(PlayerError, match=r"(?s)broken did not start.*No module named"):
+        ensemble.start()
+    ensemble.end()
+    assert not ensemble.alive
+
+
+def test_a_rank_that_dies_is_noticed(cache: Path) -> None:
+    ensemble = Ensemble(Library("libddl", "ddl", Path(sys.executable)), Here(2))
+    try:
+        ensemble.start()
+        ensemble.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
+        seconds, wall = ensemble.play("", 3, 2)
+        assert len(seconds) == 3
+        assert sum(seconds) <= wall
+        with pytest.raises(PlayerError, match="libddl: TypeError"):
+            ensemble.ask(do="play", nonsense=True)
+        assert ensemble.alive
+        ensemble._processes[1].kill()
+        with pytest.raises(PlayerError, match="libddl d"):
+            ensemble.play("", 1, 1)
+        assert not ensemble.alive
+    finally:
+        ensemble.end()
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_libddl_alone_runs_checks_and_reports(tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    options = ["--operations", "allreduce,alltoall", "--dtypes", "f32", "--sizes", "8,100000"]
+    effort = ["--rounds", "1", "--seconds", "0.01", "--busy", "--async", "--named", "--from-c"]
+    who = ["--libraries", "libddl", "--libddl", sys.executable]
+    picture = tmp_path / "run.png"
+    done = bench(
+        "collectives", *who, *options, *effort, "--json", str(report), "--plot", str(picture)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "allreduce f32, 2 ranks, one host, cores" in done.stdout
+    results = json.loads(report.read_text())["results"]
+    ways = {
+        (r["operation"], r["bytes"]): {row["way"] for row in r["rows"]}
+        for r in results
+        if r["changed"] == 0
+    }
+    everything = {"", "async", "named"}
+    for key, found in ways.items():
+        assert found == everything | ({"c"} if key[0] == "allreduce" else set())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_there_is_is_told() -> None:
+    done = bench("--help")
+    assert done.returncode == 0
+    assert "collectives" in done.stdout and "targets" in done.stdout
+    assert bench("unknown").returncode == 2
