@@ -69,9 +69,10 @@ def main() -> int:
     if ddl.rank() == 0:
         if arguments.curve:
             plot(training.losses, arguments.curve)
-        rate = training.rate()
+        rate, epoch = training.rate(), training.steps_per_epoch
+        first, last = np.mean(training.losses[:epoch]), np.mean(training.losses[-epoch:])
         print(
-            f"loss {training.losses[0]:.3f} to {training.losses[-1]:.3f}"
+            f"loss {first:.3f} to {last:.3f}"
             f"  accuracy {training.accuracy:.2f} %  {rate:.1f} images/s"
             f"  scaling efficiency {100 * rate / (alone * ddl.size()):.0f} %"
             f" of {ddl.size()} x {alone:.1f} images/s  weights {weights[:16]}"
@@ -137,7 +138,10 @@ class Training:
             self.load(network)
         self.model = DistributedDataParallel(network, gradient_as_bucket_view=True)
         if arguments.bf16:
-            self.model.register_comm_hook(None, partial(halve, dist.group.WORLD))
+            # Not the hook itself, which DistributedDataParallel takes with NCCL only.
+            self.model.register_comm_hook(
+                None, lambda _, bucket: bf16_compress_hook(dist.group.WORLD, bucket)
+            )
 
         load = partial(
             DataLoader,
@@ -278,11 +282,6 @@ def parameters(network: nn.Module) -> list[dict[str, Any]]:
     with_decay = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
     return [{"params": with_decay, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
-
-
-def halve(group: Any, state: None, bucket: Any) -> Any:
-    """Gradients travel in bf16. (DistributedDataParallel refuses the hook itself without NCCL.)"""
-    return bf16_compress_hook(group, bucket)
 
 
 def hash_of(network: nn.Module) -> str:
