@@ -1,0 +1,34 @@
+"""python -m bench COMMAND ...: see COMMANDS."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+# A module of this package each, with main(argv) -> exit code.
+COMMANDS = {
+    "training": "training steps per second, and how much of the communication is hidden",
+}
+
+
+def usage() -> str:
+    """What there is."""
+    lines = [f"  {name:13}{what}" for name, what in COMMANDS.items()]
+    head = "usage: python -m bench COMMAND [OPTION ...], in the project's folder"
+    return "\n".join([head, "", *lines, "", "COMMAND --help tells more."])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command; the exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if argv else 2
+    if argv[0] not in COMMANDS:
+        print(f"bench: no command {argv[0]!r}\n{usage()}", file=sys.stderr)
+        return 2
+    return int(importlib.import_module(f"bench.{argv[0]}").main(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
