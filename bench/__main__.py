@@ -13,6 +13,7 @@ from bench.cases import UsageError
 COMMANDS = {
     "collectives": "time and bandwidth of operations, libddl beside other libraries",
     "targets": "libddl's targets: what is wanted, what was measured",
+    "training": "training steps per second, and how much of the communication is hidden",
 }
 
 

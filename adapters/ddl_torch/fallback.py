@@ -2,7 +2,7 @@
 
 Its results are those of the native part. It is slower by some tenths of a millisecond for each
 operation, and these need the native part: DDP's built-in hooks in C++, torch.compile of DDP models,
-PREMUL_SUM, coalescing into one operation, the profiler's ranges and TORCH_DISTRIBUTED_DEBUG.
+coalescing into one operation and the profiler's ranges.
 """
 
 from __future__ import annotations
@@ -224,16 +224,18 @@ class ProcessGroup(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> Work:
         calls, copies = [], []
         for tensor in tensors:
-            memory = _writable(tensor, copies, filled=True)
-            calls.append(("allreduce", (_array(memory),), _reduction(options, tensor)))
+            keywords = _reduction(options, tensor)
+            memory = _scaled(_writable(tensor, copies, filled=True), keywords)
+            calls.append(("allreduce", (_array(memory),), keywords))
         return self._run(calls, tensors, options, copies)
 
     def reduce(self, tensors: Any, options: Any) -> Work:
         (tensor,) = _listed(tensors)
         copies: list[tuple[Tensor, Tensor]] = []
         root = options.rootRank == self._comm.rank
-        memory = _writable(tensor, copies, filled=True)
         keywords = {**_reduction(options, tensor), "root": options.rootRank}
+        memory = _writable(tensor, copies, filled=True)
+        memory = _scaled(memory if root else memory.detach().clone(), keywords)
         call = ("reduce", (_array(memory),), keywords)
         return self._run([call], [tensor], options, copies if root else ())
 
@@ -242,7 +244,8 @@ class ProcessGroup(dist.ProcessGroup):
         copies: list[tuple[Tensor, Tensor]] = []
         memory = _writable(output, copies)
         keywords = {**_reduction(options, output), "counts": [part.numel() for part in parts]}
-        call = ("reduce_scatterv", (_array(_joined(parts)), _array(memory)), keywords)
+        arguments = (_array(_scaled(_joined(parts), keywords)), _array(memory))
+        call = ("reduce_scatterv", arguments, keywords)
         return self._run([call], [output], options, copies)
 
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, options: Any = None) -> Work:
@@ -254,8 +257,12 @@ class ProcessGroup(dist.ProcessGroup):
         calls, copies = [], []
         for output, input in zip(outputs, inputs, strict=True):
             memory = _writable(output, copies)
-            arguments = (_array(_apart(_readable(input), memory)), _array(memory))
-            calls.append(("reduce_scatter", arguments, _reduction(options, output)))
+            keywords = _reduction(options, output)
+            whole = _apart(_readable(input), memory)
+            if keywords.get("prescale") == 0:
+                whole = whole.detach().clone()
+            arguments = (_array(_scaled(whole, keywords)), _array(memory))
+            calls.append(("reduce_scatter", arguments, keywords))
         return self._run(calls, outputs, options, copies)
 
     reduce_scatter_single = _reduce_scatter_base
@@ -498,7 +505,24 @@ def _reduction(options: Any, tensor: Tensor) -> dict[str, Any]:
     for name, ours in _OPS.items():
         if op == getattr(dist.ReduceOp, name):
             return {"op": ours}
-    raise NotImplementedError(f"ddl: {op} needs the native part; there is {', '.join(_OPS)}")
+    if op != dist.ReduceOp.PREMUL_SUM:
+        raise ValueError(f"ddl: {op} is no ReduceOp")
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise NotImplementedError(
+            f"ddl: ReduceOp.PREMUL_SUM of {tensor.dtype}; only floats and complex can be scaled"
+        )
+    _, factor = op.__getstate__()  # a number, or a tensor of one; there is no other way to it
+    return {"op": "sum", "prescale": float(factor)}
+
+
+def _scaled(memory: Tensor, keywords: dict[str, Any]) -> Tensor:
+    """The memory, multiplied by 0 if that is the factor, which ddl_core does not take."""
+    if keywords.get("prescale") == 0:
+        del keywords["prescale"]
+        own = memory.detach()
+        with torch.inference_mode(own.is_inference()):
+            own.copy_(own.to(torch.float32).mul_(0) if own.element_size() == 1 else own * 0)
+    return memory
 
 
 def _is_plain(tensor: Tensor) -> bool:

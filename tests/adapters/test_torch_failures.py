@@ -71,8 +71,6 @@ integers = torch.ones(2, dtype=torch.int32)
 refused(NotImplementedError, "ddl allreduce: ", dist.all_reduce, ones, ops.BAND)
 refused(TypeError, "ddl allreduce: cannot reduce tensors of type Float8_e4m3fnuz", dist.all_reduce,
         torch.ones(2).to(torch.float8_e4m3fnuz))
-premultiplied = getattr(dist, "_make_premul_sum", None) or dist._make_nccl_premul_sum
-refused(ValueError, "PREMUL_SUM has the factor 0", dist.all_reduce, ones, premultiplied(0.0))
 sparse = ones.to_sparse()
 refused(ValueError, "only ReduceOp.SUM and AVG", dist.all_reduce, sparse, ops.MAX)
 refused(ValueError, f"the tensor of rank {1 - rank} is [{3 - rank}] of Float with 1 sparse dim",

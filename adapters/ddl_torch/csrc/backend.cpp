@@ -136,7 +136,7 @@ ddl_options Backend::options_of(const Operation &operation) const
     ddl_options options{};
     options.struct_size = sizeof options;
     options.timeout_ms = timeout.count();
-    options.prescale = operation.prescale;
+    options.prescale = operation.prescale == 1 ? 0 : operation.prescale; // libddl's 0 is none
     return options;
 }
 

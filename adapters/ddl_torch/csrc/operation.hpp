@@ -24,7 +24,7 @@ struct Operation {
     c10d::OpType type;
     bool async = true; // the caller does not wait at once
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    double prescale = 0; // none
+    double prescale = 1; // none; 0 is applied to the operands before
 
     std::vector<at::Tensor> inputs; // for the profiler
     Buffers buffers;

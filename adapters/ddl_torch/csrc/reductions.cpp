@@ -7,10 +7,30 @@ namespace ddl_torch
 namespace
 {
 
+// Memory with the operand, in which the result is to come.
+at::Tensor in_place(Operation &operation, const at::Tensor &tensor)
+{
+    at::Tensor memory = writable(tensor, true, operation.buffers);
+    if (operation.prescale == 0)
+        nullify(operation.name, memory);
+    return memory;
+}
+
+// Memory with an operand that stays as it is.
+at::Tensor unchanged(Operation &operation, const at::Tensor &tensor)
+{
+    if (operation.prescale != 0)
+        return readable(tensor, operation.buffers);
+    at::Tensor copy = tensor.detach().clone(at::MemoryFormat::Contiguous);
+    nullify(operation.name, copy);
+    operation.buffers.keep.push_back(copy);
+    return copy;
+}
+
 void allreduce_part(Operation &operation, const at::Tensor &tensor, ddl_op op)
 {
     const ddl_dtype dtype = reduced_type(operation.name, tensor);
-    at::Tensor memory = writable(tensor, true, operation.buffers);
+    at::Tensor memory = in_place(operation, tensor);
     operation.parts.push_back([to = memory.data_ptr(), count = memory.numel(), dtype,
                                op](auto comm, auto how, auto work) {
         return ddl_allreduce(comm, nullptr, to, count, dtype, op, how, work);
@@ -58,8 +78,7 @@ Backend::WorkPtr Backend::reduce(Tensors &tensors, const c10d::ReduceOptions &op
     operation.prescale = prescale;
     operation.inputs = operation.buffers.outputs = tensors;
     const bool is_root = root == rank_;
-    at::Tensor memory =
-        is_root ? writable(tensor, true, operation.buffers) : readable(tensor, operation.buffers);
+    at::Tensor memory = is_root ? in_place(operation, tensor) : unchanged(operation, tensor);
     operation.parts.push_back([=, count = memory.numel(), at = memory.data_ptr(),
                                op = op](auto comm, auto how, auto work) {
         return ddl_reduce(comm, is_root ? nullptr : at, is_root ? at : nullptr, count, dtype, op,
@@ -112,6 +131,8 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors &outputs, std::vector<Tensors> 
     operation.inputs = list;
     operation.buffers.outputs = outputs;
     Blocks blocks = readable_blocks(list, operation.buffers);
+    if (operation.prescale == 0)
+        blocks.memory = unchanged(operation, blocks.memory);
     at::Tensor to = writable(output, false, operation.buffers);
     reduce_scatter_part(operation, to, blocks, op);
     return submit(std::move(operation));
@@ -138,7 +159,7 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tens
     for (size_t i = 0; i < inputs.size(); i++) {
         require_multiple(operation.name, "input", inputs[i], "output", outputs[i], size_);
         reduced_type(operation.name, outputs[i]);
-        at::Tensor memory = readable(inputs[i], operation.buffers);
+        at::Tensor memory = unchanged(operation, inputs[i]);
         at::Tensor to = writable(outputs[i], false, operation.buffers);
         Blocks blocks{memory, std::vector<int64_t>(size_, to.numel())};
         reduce_scatter_part(operation, to, blocks, op);

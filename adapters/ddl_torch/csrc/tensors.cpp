@@ -1,5 +1,6 @@
 #include "tensors.hpp"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -81,11 +82,8 @@ double factor_of(const char *operation, const c10d::ReduceOp &op)
 {
     const auto *scaled = dynamic_cast<const c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
     TORCH_CHECK_VALUE(scaled, "ddl ", operation, ": ReduceOp.PREMUL_SUM has no factor");
-    const double factor = scaled->tensor_factor.defined() ? scaled->tensor_factor.item<double>()
-                                                          : scaled->double_factor;
-    TORCH_CHECK_VALUE(factor != 0, "ddl ", operation,
-                      ": ReduceOp.PREMUL_SUM has the factor 0; only others are possible");
-    return factor;
+    return scaled->tensor_factor.defined() ? scaled->tensor_factor.item<double>()
+                                           : scaled->double_factor;
 }
 
 } // namespace
@@ -93,17 +91,30 @@ double factor_of(const char *operation, const c10d::ReduceOp &op)
 Reduction reduction(const char *operation, const c10d::ReduceOp &op)
 {
     switch (op.op_) {
-    case c10d::ReduceOp::SUM: return {DDL_SUM, 0};
-    case c10d::ReduceOp::AVG: return {DDL_AVERAGE, 0};
-    case c10d::ReduceOp::PRODUCT: return {DDL_PRODUCT, 0};
-    case c10d::ReduceOp::MIN: return {DDL_MIN, 0};
-    case c10d::ReduceOp::MAX: return {DDL_MAX, 0};
-    case c10d::ReduceOp::BAND: return {DDL_BIT_AND, 0};
-    case c10d::ReduceOp::BOR: return {DDL_BIT_OR, 0};
-    case c10d::ReduceOp::BXOR: return {DDL_BIT_XOR, 0};
+    case c10d::ReduceOp::SUM: return {DDL_SUM, 1};
+    case c10d::ReduceOp::AVG: return {DDL_AVERAGE, 1};
+    case c10d::ReduceOp::PRODUCT: return {DDL_PRODUCT, 1};
+    case c10d::ReduceOp::MIN: return {DDL_MIN, 1};
+    case c10d::ReduceOp::MAX: return {DDL_MAX, 1};
+    case c10d::ReduceOp::BAND: return {DDL_BIT_AND, 1};
+    case c10d::ReduceOp::BOR: return {DDL_BIT_OR, 1};
+    case c10d::ReduceOp::BXOR: return {DDL_BIT_XOR, 1};
     case c10d::ReduceOp::PREMUL_SUM: return {DDL_SUM, factor_of(operation, op)};
     default: TORCH_CHECK_VALUE(false, "ddl ", operation, ": ", int(op.op_), " is no ReduceOp");
     }
+}
+
+void nullify(const char *operation, const at::Tensor &memory)
+{
+    const auto type = memory.scalar_type();
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(type) || at::isComplexType(type), "ddl ",
+                                operation, ": ReduceOp.PREMUL_SUM of ", type,
+                                "; only floats and complex can be scaled");
+    at::AutoDispatchBelowADInplaceOrView guard; // it may be a leaf that requires grad
+    if (at::isFloat8Type(type))
+        memory.copy_(memory.to(at::kFloat).mul_(0));
+    else
+        memory.mul_(0);
 }
 
 ddl_dtype reduced_type(const char *operation, const at::Tensor &tensor)

@@ -19,9 +19,12 @@ using Tensors = std::vector<at::Tensor>;
 // The reduction, also for messages.
 struct Reduction {
     ddl_op op;
-    double prescale; // 0: none
+    double prescale; // 1: none
 };
 Reduction reduction(const char *operation, const c10d::ReduceOp &op);
+
+// Multiply the elements by 0, as libddl would by any other factor: what is not finite becomes NaN.
+void nullify(const char *operation, const at::Tensor &memory);
 
 // The element type for a reduction.
 ddl_dtype reduced_type(const char *operation, const at::Tensor &tensor);

@@ -3,6 +3,7 @@ leaves out, and the types and ops that few use, against what PyTorch computes fr
 
 from __future__ import annotations
 
+import math
 import warnings
 from datetime import timedelta
 
@@ -96,7 +97,7 @@ for dtype in [*SIGNED, *UNSIGNED, torch.bool]:
         expect(tensor, wanted.to(dtype), f"{name} {dtype}")
 
 premultiplied = getattr(dist, "_make_premul_sum", None) or dist._make_nccl_premul_sum
-for factor in [0.5, torch.tensor([4.0])] if native else []:
+for factor in [0.5, torch.tensor([4.0]), 0.0]:
     total = size * (size + 1) / 2 * float(factor)
     for dtype in [torch.float32, torch.float64, torch.bfloat16]:
         tensor = torch.full((5,), rank + 1, dtype=dtype)
@@ -110,6 +111,22 @@ for factor in [0.5, torch.tensor([4.0])] if native else []:
         out = torch.empty(1, dtype=dtype)
         reduce_scatter(out, torch.full((size,), rank + 1, dtype=dtype), premultiplied(factor))
         expect(out, torch.full((1,), total, dtype=dtype), "PREMUL_SUM")
+        given = [torch.full((1,), rank + 1, dtype=dtype) for _ in range(size)]
+        dist.reduce_scatter(out, given, premultiplied(factor))
+        expect(out, torch.full((1,), total, dtype=dtype), "PREMUL_SUM")
+        assert all(part.item() == rank + 1 for part in given)
+tensor = torch.tensor([1.0, math.inf, math.nan] * 2)[::2]  # not contiguous
+dist.all_reduce(tensor, premultiplied(0.0))
+assert tensor.isnan().tolist() == [False, True, True], tensor
+tensor = torch.ones(3).to(torch.float8_e5m2)
+dist.all_reduce(tensor, premultiplied(0.0))
+assert tensor.float().tolist() == [0, 0, 0], tensor
+for factor in (0.0, 2.0):
+    try:
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), premultiplied(factor))
+        raise AssertionError("integers were scaled")
+    except NotImplementedError as error:
+        assert "float" in str(error), error
 
 # ---- from and to one rank, for every type ----
 

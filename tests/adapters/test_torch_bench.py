@@ -1,0 +1,42 @@
+"""python -m bench training measures DistributedDataParallel beside Gloo. Whether that is faster, no
+test can tell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = [sys.executable, "-m", "bench", "training"]
+
+
+@pytest.mark.usefixtures("torch_native")
+def test_it_measures(run_program: Run, tmp_path: Path) -> None:
+    files = ["--json", tmp_path / "found.json", "--plot", tmp_path / "found.png"]
+    short = ["--models", "transformer", "--rounds", "2", "--steps", "1"]
+    ended = run_program([*COMMAND, *short, *files], cwd=ROOT, limit=300).expect_success()
+    assert "transformer, 19.2 M parameters, reduced in buckets of " in ended.out
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert [row["backend"] for row in told["rows"]] == ["ddl", "gloo", "alone"]
+    for row in told["rows"]:
+        assert row["steps_per_second"] == pytest.approx(1e3 / row["step"])
+    ddl, gloo, alone = told["rows"]
+    assert ddl["faster"] > 0 and gloo["faster"] > 0 and alone["faster"] is None
+    assert 0 <= ddl["hidden"] <= 1 and alone["hidden"] is None
+    (samples,) = told["samples"]
+    assert sum(samples["buckets"]) == 4 * samples["parameters"]
+    assert [len(steps) for steps in samples["steps"]["ddl"]] == [1, 1]
+    assert (tmp_path / "found.png").stat().st_size > 1000
+
+
+def test_what_it_does_not_know(run_program: Run) -> None:
+    ended = run_program([*COMMAND, "--models", "resnet18"], cwd=ROOT)
+    assert ended.code == 2
+    assert "--models: 'resnet18' is none of resnet50, transformer" in ended.err
