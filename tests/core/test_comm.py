@@ -122,6 +122,17 @@ def test_host_that_is_none_of_ours_is_refused() -> None:
         Endpoint(host="203.0.113.1")
 
 
+def test_interfaces_and_ports_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match='"nonesuch"; there are'):
+        Endpoint(interfaces="nonesuch")
+    with pytest.raises(InvalidArgument, match="20000-20100"):
+        Endpoint(ports="many")
+    with pytest.raises(InvalidArgument, match="sockets"):
+        Endpoint(sockets=-1)
+    with Endpoint(interfaces="lo", sockets=2) as endpoint:
+        assert b"lo" in endpoint.address
+
+
 # ---- meeting ----
 
 

@@ -129,6 +129,6 @@ ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
     char ip[INET6_ADDRSTRLEN];
     int error = errno;
     name_ip(&address->ips[failed], ip, sizeof ip);
-    return ddl__fail(DDL_ESYSTEM, "cannot listen on %s, %s %s: %s", ip,
-                     ports.n ? "any of the ports" : "any port", text, strerror(error));
+    return ddl__fail(DDL_ESYSTEM, "cannot listen on %s, %s%s: %s", ip,
+                     ports.n ? "ports " : "any port", text, strerror(error));
 }

@@ -304,7 +304,7 @@ static ddl_status dial_tcp(const ddl__meeting *m, int peer)
         first = 0;
     }
     unsigned sockets = paths.at_once * ddl__endpoint_sockets(m->endpoint);
-    unsigned lanes = sockets > 1 ? sockets : 0;
+    unsigned lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
     if (status == DDL_OK)
         status = dial_lanes(m, peer, DDL__DOOR_TCP, &paths, first, lanes);
     if (status == DDL_OK)
