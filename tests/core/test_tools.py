@@ -192,10 +192,10 @@ def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-@pytest.mark.parametrize("name", ["lab", "lab-unequal"])
+@pytest.mark.parametrize("name", ["lab", "lab-unequal", "lab-4-hosts"])
 def test_lab_is_predicted(name: str) -> None:
     cluster = read_cluster(EXAMPLES / f"{name}.toml")
-    assert len(cluster.measured) == 2
+    assert len(cluster.measured) >= 2
     for measured in cluster.measured:
         found = simulate(cluster, "allreduce", measured.bytes, measured.plan)
         assert found.seconds == pytest.approx(measured.seconds, rel=0.15)
