@@ -148,7 +148,7 @@ def test_hops(tmp_path: Path) -> None:
 
 
 def test_cores_are_shared(tmp_path: Path) -> None:
-    """Two hosts that are one machine with one core: it does the work of both ends of all messages."""
+    """Two hosts that are one machine of one core, which does the work of both ends of messages."""
     text = WIRE.format("wire", 2).replace("100 MB/s", "100 GB/s").replace("10 us", "0 us")
     cores = '[[cores]]\nnumber = 1\nhosts = {}\nmessage = "100 us"\nrate = "1 GB/s"\n'
     alone = read_cluster(write(tmp_path, text + cores.format(1)))
@@ -192,10 +192,10 @@ def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-@pytest.mark.parametrize("name", ["lab", "lab-unequal"])
+@pytest.mark.parametrize("name", ["lab", "lab-unequal", "lab-4-hosts"])
 def test_lab_is_predicted(name: str) -> None:
     cluster = read_cluster(EXAMPLES / f"{name}.toml")
-    assert len(cluster.measured) == 2
+    assert len(cluster.measured) >= 2
     for measured in cluster.measured:
         found = simulate(cluster, "allreduce", measured.bytes, measured.plan)
         assert found.seconds == pytest.approx(measured.seconds, rel=0.15)

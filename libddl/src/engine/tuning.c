@@ -212,8 +212,7 @@ static void report(ddl__tuning *t)
     memset(t->meter.spent, 0, sizeof t->meter.spent);
 }
 
-/* ------------------------------------------------------------------------------ our own operations
- */
+/* --------------------------------------------------------------------------- our own operations */
 
 static ddl_work *hold(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
 {

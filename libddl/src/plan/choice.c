@@ -63,8 +63,7 @@ int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder)
     return algorithms[by].build(builder);
 }
 
-/* -------------------------------------------------------------------------------- what fits what
- */
+/* ------------------------------------------------------------------------------- what fits what */
 
 static bool is_pairwise(const ddl__request *request)
 {
@@ -131,8 +130,7 @@ bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
     return false;
 }
 
-/* -------------------------------------------------------------------------------------- the choice
- */
+/* ----------------------------------------------------------------------------------- the choice */
 
 /* Shared memory, and what a mode string declares. BY_CHOICE: the costs decide. */
 static ddl__algorithm choose_by_rule(const ddl__request *request)

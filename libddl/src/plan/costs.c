@@ -23,8 +23,7 @@ typedef struct model {
     double work, hops; /* seconds of each rank on average; messages in the chain */
 } model;
 
-/* ------------------------------------------------------------------------------------ the machine
- */
+/* ---------------------------------------------------------------------------------- the machine */
 
 /* Of the innermost levels those described; of an outer one without a description, the next inner
  * one's. */

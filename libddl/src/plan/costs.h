@@ -18,7 +18,7 @@
 
 /* Of a wire's time: for each sender beyond the first at once to one receiver; for each level of
  * wires beyond the first, since they never overlap completely. */
-#define DDL__WIRE_JAM 0.005
+#define DDL__WIRE_JAM   0.005
 #define DDL__WIRE_LEVEL 0.05
 
 #define DDL__SHARED_LATENCY 0.25e-6
