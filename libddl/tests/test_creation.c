@@ -179,6 +179,60 @@ static void member_dies(void)
     waitpid(pids[2], NULL, 0);
 }
 
+static char url[64];
+
+static void *visit(void *argument)
+{
+    int rank = *(int *)argument;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 10000};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    OK(ddl_rendezvous(endpoint, url, rank, 3, &config, &comm));
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return NULL;
+}
+
+/* More of them than are heard at a time, and they come first. */
+static void silent_callers_hold_up_nobody(void)
+{
+    enum { SILENT = 80 };
+    int port = free_port(), fds[SILENT], numbers[3] = {0, 1, 2};
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    pthread_t threads[3];
+    double start = seconds();
+    CHECK(!pthread_create(&threads[0], NULL, visit, &numbers[0]), "thread");
+    for (int i = 0; i < SILENT; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+        while (connect(fds[i], (struct sockaddr *)&to, sizeof to))
+            usleep(1000);
+    }
+    for (int r = 1; r < 3; r++)
+        CHECK(!pthread_create(&threads[r], NULL, visit, &numbers[r]), "thread");
+    for (int r = 0; r < 3; r++)
+        pthread_join(threads[r], NULL);
+    CHECK(seconds() - start < 5, "%g s", seconds() - start);
+    for (int i = 0; i < SILENT; i++)
+        close(fds[i]);
+}
+
+static void the_missing_are_named(void)
+{
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 100};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    REFUSED(ddl_rendezvous(endpoint, url, 0, 4, &config, &comm), DDL_ETIMEDOUT,
+            "have rank 0 of 4, waiting for 1-3");
+    ddl_endpoint_destroy(endpoint);
+}
+
 int main(void)
 {
     member_dies(); /* forks, so before there are threads */
@@ -186,5 +240,7 @@ int main(void)
     run_ranks(3, LINKS_MIXED, different_kinds, NULL);
     run_ranks(3, LINKS_REVERSED, different_kinds, NULL);
     failures_leave_nothing();
+    silent_callers_hold_up_nobody();
+    the_missing_are_named();
     return 0;
 }

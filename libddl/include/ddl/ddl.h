@@ -243,6 +243,20 @@ DDL_API int ddl_comm_size(const ddl_comm *comm);
 DDL_API int ddl_comm_local_rank(const ddl_comm *comm);
 DDL_API int ddl_comm_local_size(const ddl_comm *comm);
 
+/* Failures. The first one ends the comm for all members: pending and later operations end with its
+ * status and message, within milliseconds where somebody waits, else within 0.2 s. Endpoints and
+ * other comms live on.
+ *   A process that ends without ddl_comm_destroy is dead (DDL_EPEER). What it had sent still
+ *   arrives; what waits for it ends at once, what stands still otherwise after 0.1 s, and a comm
+ *   with nothing pending after suspect_ms.
+ *   A process that is stopped, or out of reach, is dead after dead_ms without a sign of life. Back
+ *   again, its comm is dead as well. Signs of life come from a thread of the library: a program
+ *   that computes, or holds an interpreter's lock, is alive.
+ *   Who has left by ddl_comm_destroy is not missed, but by operations that it did not begin.
+ *   An operation that waits for a second compares what all members have called in its place.
+ * An operation may succeed on some members and fail on others, as when its last data had been sent
+ * already. Send buffers are never written, unless they are in place. */
+
 /* DDL_OK while the comm works, else the first error that killed it, its message then in
  * ddl_last_error. Sticky. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
@@ -251,21 +265,21 @@ DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
  * number in *count. ranks may be NULL when capacity is 0. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
-/* Go on without the dead: a comm of the members of this dead comm that are alive, in their order. All
- * of those must call it; they agree on one list, in which nobody is who was found dead. No process
- * starts anew, the endpoints live on, and also aborted comms can be begun anew so. Members that die
- * meanwhile are left out; one that dies at the very end is in the new comm, which is then dead
- * already. DDL_EMINORITY: this rank is not among those who go on, since the others have given it up,
- * or since more than half of those who may be alive are out of reach (of two halves, the one with
- * the lowest rank goes on). DDL_ESTATE: the comm is alive. config may be NULL; what it leaves at 0 is
- * as in `comm`. Blocks at most config->timeout_ms. *next is owned by the caller and lives
+/* Go on without the dead: a comm of the members of this dead comm that are alive, in their order.
+ * All of those must call it; they agree on one list, in which nobody is who was found dead. No
+ * process starts anew, the endpoints live on, and also aborted comms can be begun anew so. Members
+ * that die meanwhile are left out; one that dies at the very end is in the new comm, which is then
+ * dead already. DDL_EMINORITY: this rank is not among those who go on, since the others have given
+ * it up, or since more than half of those who may be alive are out of reach (of two halves, the one
+ * with the lowest rank goes on). DDL_ESTATE: the comm is alive. config may be NULL; what it leaves
+ * at 0 is as in `comm`. Blocks at most config->timeout_ms. *next is owned by the caller and lives
  * independently of `comm`, which is still to be destroyed. Thread-safe. */
 DDL_API ddl_status ddl_comm_shrink(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **next);
 
 /* How the comm goes, as JSON: what waits and for how long, who has not come to it ("missing"), and
  * for each member whether it is alive and what it was last in. Also of a dead comm. Writes at most
- * `capacity` bytes with a NUL and stores the length without it in *length; with too small a capacity
- * returns DDL_EINVAL and still stores the length. Thread-safe. Does not block. */
+ * `capacity` bytes with a NUL and stores the length without it in *length; with too small a
+ * capacity returns DDL_EINVAL and still stores the length. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_report(ddl_comm *comm, char *buffer, size_t capacity, size_t *length);
 
 /* The last 1024 operations and messages of the comm with their times, in the trace event format of

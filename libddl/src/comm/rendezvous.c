@@ -15,9 +15,9 @@
 #include "comm/environment.h"
 #include "net/socket.h"
 
-enum { RETRY_US = 20000 };
+enum { RETRY_US = 20000, CALLERS = 64 /* heard at a time */ };
 
-/* How long a caller may take to say its piece before the next one is heard. */
+/* How long a caller may take to say its piece. */
 static const int64_t CALLER_NS = 1000000000ll;
 
 typedef struct place {
@@ -69,49 +69,146 @@ typedef struct host {
     int64_t deadline;
 } host;
 
-/* Hear one caller; true when one more rank is here. */
-static bool hear(const host *h, int fd)
+/* Who has called and not yet shown a whole card. */
+typedef struct caller {
+    int fd; /* -1: none */
+    size_t have;
+    int64_t deadline;
+    ddl__card card;
+} caller;
+
+/* The card is whole: the caller is a rank now, or is told why it is none. */
+static void admit(const host *h, caller *from)
 {
-    int64_t patience = ddl__now() + CALLER_NS;
-    if (patience > h->deadline)
-        patience = h->deadline;
-    ddl__card c;
-    if (!ddl__recv_all(fd, &c, sizeof c, patience) || c.magic != DDL__CARD_MAGIC) {
+    ddl__card *c = &from->card;
+    int fd = from->fd;
+    from->fd = -1;
+    if (c->magic != DDL__CARD_MAGIC) {
         close(fd);
-        return false;
+        return;
     }
-    bool fits = ddl__card_fits(&c, ddl__endpoint_job(h->endpoint), h->size);
-    if (fits && h->fds[c.rank] >= 0) {
+    bool fits = ddl__card_fits(c, ddl__endpoint_job(h->endpoint), h->size);
+    if (fits && h->fds[c->rank] >= 0) {
         fits = false;
-        c.status = DDL_EREFUSED;
-        snprintf(c.text, sizeof c.text, "rank %d is here already", c.rank);
+        c->status = DDL_EREFUSED;
+        snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
     }
-    if (!fits) {
-        ddl__send_all(fd, &c, sizeof c, patience);
+    if (fits) {
+        h->cards[c->rank] = *c;
+        h->fds[c->rank] = fd;
+    } else {
+        ddl__send_all(fd, c, sizeof *c, from->deadline);
         close(fd);
-        return false;
     }
-    h->cards[c.rank] = c;
-    h->fds[c.rank] = fd;
+}
+
+/* Read on; who says nothing holds up nobody. */
+static void hear(const host *h, caller *from)
+{
+    int passed = -1;
+    ssize_t n = ddl__recv_some(from->fd, (char *)&from->card + from->have,
+                               sizeof from->card - from->have, &passed);
+    if (passed >= 0)
+        close(passed);
+    if (n > 0)
+        from->have += (size_t)n;
+    if (from->have == sizeof from->card) {
+        admit(h, from);
+    } else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        close(from->fd);
+        from->fd = -1;
+    }
+}
+
+/* A place for one who has just called; the one who has taken longest gives way. */
+static caller *seat(caller *callers)
+{
+    caller *oldest = callers;
+    for (int i = 0; i < CALLERS; i++) {
+        if (callers[i].fd < 0)
+            return &callers[i];
+        if (callers[i].deadline < oldest->deadline)
+            oldest = &callers[i];
+    }
+    close(oldest->fd);
+    oldest->fd = -1;
+    return oldest;
+}
+
+/* Wait for callers and for what they say, until the nearest of their limits. */
+static void attend(const host *h, int listener, caller *callers)
+{
+    struct pollfd polls[CALLERS + 1] = {{.fd = listener, .events = POLLIN}};
+    int64_t until = h->deadline, now = ddl__now();
+    for (int i = 0; i < CALLERS; i++) {
+        caller *c = &callers[i];
+        if (c->fd >= 0 && c->deadline <= now) {
+            close(c->fd);
+            c->fd = -1;
+        }
+        polls[i + 1] = (struct pollfd){.fd = c->fd, .events = POLLIN};
+        if (c->fd >= 0 && c->deadline < until)
+            until = c->deadline;
+    }
+    int64_t left = (until - now) / 1000000 + 1;
+    if (poll(polls, CALLERS + 1, left < 0 ? 0 : left < 1000 ? (int)left : 1000) <= 0)
+        return;
+    for (int i = 0; i < CALLERS; i++)
+        if (polls[i + 1].revents && callers[i].fd >= 0)
+            hear(h, &callers[i]);
+    int fd = polls[0].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
+    if (fd >= 0) {
+        caller *c = seat(callers);
+        c->fd = fd;
+        c->have = 0;
+        c->deadline = now + CALLER_NS;
+    }
+}
+
+/* "have ranks 0-2 of 4, waiting for rank 3" */
+static ddl_status fail_for_missing(const host *h)
+{
+    char lists[2][160] = {"", ""};
+    size_t n[2] = {0, 0};
+    for (int first = 0; first < h->size; first++) {
+        bool here = first == 0 || h->fds[first] >= 0;
+        int last = first;
+        while (last + 1 < h->size && (h->fds[last + 1] >= 0) == here)
+            last++;
+        if (n[here] + 24 < sizeof *lists)
+            n[here] += (size_t)snprintf(lists[here] + n[here], sizeof *lists - n[here],
+                                        last > first ? "%s%d-%d" : "%s%d", n[here] ? ", " : "",
+                                        first, last);
+        first = last;
+    }
+    return ddl__fail(DDL_ETIMEDOUT,
+                     "the rendezvous timed out: have rank%s %s of %d, waiting for %s",
+                     strpbrk(lists[1], ",-") ? "s" : "", lists[1], h->size, lists[0]);
+}
+
+static bool all_here(const host *h)
+{
+    for (int i = 1; i < h->size; i++)
+        if (h->fds[i] < 0)
+            return false;
     return true;
 }
 
 static ddl_status gather(const host *h, int listener)
 {
-    for (int here = 1; here < h->size;) {
-        if (!ddl__await(listener, POLLIN, h->deadline)) {
-            char list[200] = "";
-            size_t n = 0;
-            for (int i = 1; i < h->size && n + 16 < sizeof list; i++)
-                if (h->fds[i] < 0)
-                    n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", n ? ", " : "", i);
-            return ddl__fail(DDL_ETIMEDOUT, "rank 0 waited in vain for rank%s %s",
-                             strchr(list, ',') ? "s" : "", list);
-        }
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0 && hear(h, fd))
-            here++;
-    }
+    caller *callers = calloc(CALLERS, sizeof *callers);
+    if (!callers)
+        return ddl__fail(DDL_ENOMEM, "no memory for callers");
+    for (int i = 0; i < CALLERS; i++)
+        callers[i].fd = -1;
+    while (!all_here(h) && ddl__now() < h->deadline)
+        attend(h, listener, callers);
+    for (int i = 0; i < CALLERS; i++)
+        if (callers[i].fd >= 0)
+            close(callers[i].fd);
+    free(callers);
+    if (!all_here(h))
+        return fail_for_missing(h);
     for (int i = 1; i < h->size; i++)
         for (int j = 0; j < h->size; j++)
             if (!ddl__send_all(h->fds[i], &h->cards[j], sizeof h->cards[j], h->deadline))

@@ -40,7 +40,10 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
     case DDL__LINK_ABORTED:
         if (sscanf(link->reason, "%d %n", &status, &skip) < 1 || status >= 0)
             status = DDL_EABORTED;
-        ddl__fail_all(engine, (ddl_status)status, "%s (told by %s)", link->reason + skip, name);
+        if (strstr(link->reason, "(told by ")) /* whoever told him */
+            ddl__fail_all(engine, (ddl_status)status, "%s", link->reason + skip);
+        else
+            ddl__fail_all(engine, (ddl_status)status, "%s (told by %s)", link->reason + skip, name);
         break;
     case DDL__LINK_LOST:
         ddl__fail_all(engine, DDL_EPEER, "%s is lost: %s", name, link->reason);
