@@ -143,7 +143,9 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.parametrize(("rank", "message"), [(0, "have rank 0 of 2, waiting for 1"), (1, "{url}")])
+@pytest.mark.parametrize(
+    ("rank", "message"), [(0, "have rank 0 of 2, waiting for 1"), (1, "{url}")]
+)
 def test_rendezvous_with_nobody_ends_in_time(rank: int, message: str) -> None:
     url = f"tcp://127.0.0.1:{free_port()}"
     started = time.monotonic()

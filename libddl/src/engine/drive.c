@@ -160,8 +160,8 @@ static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work, int6
 {
     if (!ddl__stream_start(stream, work)) {
         ddl__fail_all(engine, DDL_ENOMEM,
-                      "%s: no memory for a plan and the scaling of %lld elements",
-                      own_name(engine), (long long)work->call.count);
+                      "%s: no memory for a plan and the scaling of %lld elements", own_name(engine),
+                      (long long)work->call.count);
         return false;
     }
     if (stream->current == work)

@@ -15,8 +15,8 @@
 #include "base/pause.h"
 
 enum {
-    DDL__SPINS = 2000,       /* some tens of microseconds */
-    DDL__YIELDS = 200,       /* at least 100 microseconds, more when others run meanwhile */
+    DDL__SPINS = 2000,        /* some tens of microseconds */
+    DDL__YIELDS = 200,        /* at least 100 microseconds, more when others run meanwhile */
     DDL__CROWDED_NS = 4000,   /* a yield that takes longer let somebody else run */
     DDL__HOGGED_NS = 1000000, /* .. somebody who computes, and leaves the core when it must */
     DDL__CROWDED_WAITS = 256  /* waits without spinning, or without yielding, after that */

@@ -152,8 +152,8 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (direct && !span)
             return false;
 
-        bool streamed = span && kept && bytes >= DDL__STREAM_MINIMUM &&
-                        ddl__stores_better(&runner->stores);
+        bool streamed =
+            span && kept && bytes >= DDL__STREAM_MINIMUM && ddl__stores_better(&runner->stores);
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
                     kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
                     step->finish ? runner->size : 1);

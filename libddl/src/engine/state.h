@@ -50,7 +50,7 @@ struct ddl__engine {
         asleep; /* the driver sleeps on `epoll`, or is about to look once more and then to */
     atomic_uint waiters;
     atomic_bool was_driven; /* see ddl__engine_was_driven */
-    atomic_int failure; /* ddl_status; DDL_OK while alive */
+    atomic_int failure;     /* ddl_status; DDL_OK while alive */
     char message[DDL__MESSAGE_MAX];
     atomic_bool abort_asked; /* by a caller, or by who watches the peers */
     ddl_status abort_status;

@@ -31,7 +31,7 @@ static ddl__speed slowest_wire(const ddl__topology *t)
 {
     bool near = t && t->machines == 1;
     ddl__speed wire = {near ? DDL__NEAR_LATENCY : DDL__FAR_LATENCY,
-                      near ? DDL__NEAR_BANDWIDTH : DDL__FAR_BANDWIDTH};
+                       near ? DDL__NEAR_BANDWIDTH : DDL__FAR_BANDWIDTH};
     if (t && t->wires[DDL__HOSTS].bandwidth > 0)
         wire = t->wires[DDL__HOSTS];
     for (int l = DDL__RACKS; t && l < DDL__GROUPINGS; l++) {

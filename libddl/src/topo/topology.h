@@ -30,12 +30,12 @@ typedef struct ddl__speed {
 
 typedef struct ddl__topology {
     int size;
-    int groups[DDL__GROUPINGS];      /* how many hosts, racks, aisles */
-    bool declared;                   /* by a mode string; else hosts are proven to share memory */
+    int groups[DDL__GROUPINGS];       /* how many hosts, racks, aisles */
+    bool declared;                    /* by a mode string; else hosts are proven to share memory */
     ddl__speed wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
-    int machines;                    /* that the ranks run on; 0: not known */
-    double crowding;                 /* ranks for each core of the fullest machine; 0: not known */
-    int group[];                     /* [grouping * size + rank], numbered by their first ranks */
+    int machines;                     /* that the ranks run on; 0: not known */
+    double crowding;                  /* ranks for each core of the fullest machine; 0: not known */
+    int group[];                      /* [grouping * size + rank], numbered by their first ranks */
 } ddl__topology;
 
 /* Hosts from proof: shared[i * size + j] is not 0 when rank i has opened memory of rank j. Where
