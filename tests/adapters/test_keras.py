@@ -72,7 +72,9 @@ def test_training(ddlrun: Run, run_program: Run, tmp_path: Path, backend: str) -
 
 
 @pytest.mark.usefixtures("tensorflow_native")
-@pytest.mark.parametrize("program", ["keras_digits.py", "tf_custom_loop.py"])
+@pytest.mark.parametrize(
+    "program", ["keras_digits.py", pytest.param("tf_custom_loop.py", marks=pytest.mark.slow)]
+)
 def test_examples(ddlrun: Run, program: str) -> None:
     env = {**QUIET, "KERAS_BACKEND": "tensorflow"}
     ended = ddlrun(2, EXAMPLES / program, env=env, limit=180).expect_success()

@@ -157,6 +157,7 @@ def test_failures(run_program: Run, tmp_path: Path, mode: str) -> None:
     assert victim.code == -signal.SIGKILL, victim
 
 
+@pytest.mark.slow
 def test_ranks_that_start_together_build_once(
     ddlrun: Run, tmp_path: Path, tensorflow_native: Path
 ) -> None:
