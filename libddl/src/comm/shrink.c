@@ -24,8 +24,12 @@
 #include "base/clock.h"
 #include "comm/watch_state.h"
 
-/* How often to look again without an event, and the least time that a creation gets. */
-static const int64_t LOOK_NS = 50 * 1000000ll, CREATION_NS = 30 * 1000000000ll;
+/* How often to look again without an event. */
+static const int64_t LOOK_NS = 50 * 1000000ll;
+
+/* What a creation may take, for each attempt so far, and for each member. Who waits in it for one
+ * that has gone on to another attempt cannot be told. */
+static const int64_t CREATION_NS = 2000 * 1000000ll, MEMBER_NS = 50 * 1000000ll;
 
 typedef struct join {
     uint32_t attempt, leader;
@@ -262,9 +266,8 @@ static ddl_status create(ddl_comm *parent, const ddl_comm_config *config, const 
     uint64_t mark[] = {attempt, config->tag};
     ddl__digest_add(&id, mark, sizeof mark);
     ddl_comm_config child = *config;
-    int64_t least = 4 * parent->control->limits.dead, left = deadline - ddl__now();
-    least = parent->control->limits.dead == DDL__NEVER || least < CREATION_NS ? CREATION_NS : least;
-    left = left < least ? left : least;
+    int64_t left = deadline - ddl__now(), most = (CREATION_NS + n * MEMBER_NS) * attempt;
+    left = left < most ? left : most;
     child.timeout_ms = left > 1000000 ? left / 1000000 : 1;
     child.tag = id.words[0] | 1;
     ddl_status status = ddl__comm_subset(parent, ranks, n, &child, next);
