@@ -42,6 +42,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", 
 ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_torch": {"torch"},
     "ddl_tensorflow": {"tensorflow", "keras"},
+    "ddl_keras": {"keras", "torch"},  # a gradient for its backend PyTorch is written in torch
     "ddl_jax": {"jax", "jaxlib"},
 }
 MAX_LINES = 800
