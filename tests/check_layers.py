@@ -30,6 +30,7 @@ PURE = {"plan", "topo", "reduce"}
 PURE_SYSTEM = {
     *("assert.h", "errno.h", "float.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h"),
+    "arpa/inet.h",  # inet_pton and inet_ntop are functions of their arguments
     *("cpuid.h", "emmintrin.h", "immintrin.h", "arm_neon.h"),
 }
 IMPURE_HEADERS = {"base/clock.h", "base/log.h"}
@@ -42,7 +43,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", 
 ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_torch": {"torch"},
     "ddl_tensorflow": {"tensorflow", "keras"},
-    "ddl_keras": {"keras", "torch"},  # a gradient for its backend PyTorch is written in torch
+    "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
 }
 MAX_LINES = 800
