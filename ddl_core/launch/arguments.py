@@ -115,14 +115,14 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 def _add_library(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what libddl is told")
-    _add(group, "-m", "-mode", metavar="A:XxY", help="r:N one ring, d:XxY levels of X, Y ranks")
+    _add(group, "-m", "-mode", metavar="A:XxY", help="r:N one ring, d:XxY levels, t, h, p")
     _add(
         group,
         *("-ddlarg", "-ddloption"),
         metavar="ARGS",
         action="append",
         default=[],
-        help="-mode or -dbg_level, as in DDL_OPTIONS",
+        help="-mode, -dump_iter or -dbg_level, as in DDL_OPTIONS",
     )
     _add(group, "-no_ddloptions", action="store_true", help="do not set DDL_OPTIONS")
     _add(

@@ -168,11 +168,12 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
         shared.pop("DDL_TOPOLOGY", None)
         if description:
             shared["DDL_TOPOLOGY"] = description
-    mode, variables = topology.library_options(arguments.ddloption)
+    mode, others, variables = topology.library_options(arguments.ddloption)
     shared |= variables
     if mode and arguments.mode:
         raise LaunchError(USAGE, "-mode is given twice, once by -ddlarg")
     options, remark = topology.mode_option(arguments.mode or mode, layout.size)
+    options = f"{options} {others}".strip()
     if remark:
         console.say(remark)
     if arguments.no_ddloptions:

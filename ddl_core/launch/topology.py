@@ -11,8 +11,8 @@ from ddl_core.launch.errors import USAGE, LaunchError
 _MODES = {
     "b": "NCCL where it is possible",
     "n": "NCCL",
-    "p": "trying all and taking the fastest",
 }
+_OWN = "rdthp"  # the library's own, by its own letters
 _REFUSED = {
     "m": "MPI's own collectives",
     "c": "RCS",
@@ -45,11 +45,12 @@ def mode_option(mode: str | None, size: int) -> tuple[str, str]:
     if mode is None:
         return "", ""
     found = re.fullmatch(r"([a-z])(?::(\d+(?:x\d+){0,3}))?", mode)
-    if not found or found[1] not in (*_MODES, *_REFUSED, "r", "d"):
+    if not found or found[1] not in (*_MODES, *_REFUSED, *_OWN):
         raise LaunchError(
             USAGE,
             f"-mode {mode}: it is A or A:XxY, up to four numbers, with A one of r (one ring), d"
-            " (the levels of the numbers), and the original's b, n and p",
+            " (the levels of the numbers), t (trees), h (halving), p (try all, keep the fastest),"
+            " and the original's b and n",
         )
     letter, numbers = found[1], found[2]
     if letter in _REFUSED:
@@ -61,20 +62,19 @@ def mode_option(mode: str | None, size: int) -> tuple[str, str]:
         product = math.prod(map(int, numbers.split("x")))
         if product != size:
             raise LaunchError(USAGE, f"-mode {mode} is for {product} ranks, but there are {size}")
-    if letter == "r":
-        return f"-mode r:{numbers or size}", ""
     if letter == "d" and not numbers:
         raise LaunchError(USAGE, "-mode d: the numbers are missing, such as d:2x3")
-    remark = ""
-    if letter in _MODES:
-        taken = f"it is taken as d:{numbers}" if numbers else "libddl chooses by itself"
-        remark = f"-mode {mode}: {letter} was {_MODES[letter]}; {taken}"
+    if letter in _OWN:
+        return f"-mode {letter}:{numbers or size}", ""
+    taken = f"it is taken as d:{numbers}" if numbers else "libddl chooses by itself"
+    remark = f"-mode {mode}: {letter} was {_MODES[letter]}; {taken}"
     return (f"-mode d:{numbers}" if numbers else ""), remark
 
 
-def library_options(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
-    """What the original's library options mean: a -mode, if there is one, and variables to set."""
-    mode, variables = None, {}
+def library_options(words: Sequence[str]) -> tuple[str | None, str, dict[str, str]]:
+    """What the original's library options mean: a -mode, if there is one, what else is for
+    DDL_OPTIONS, and variables to set."""
+    mode, others, variables = None, [], {}
     rest = [word for text in words for word in text.split()]
     while rest:
         name, value = rest[0], rest[1] if len(rest) > 1 else ""
@@ -82,11 +82,13 @@ def library_options(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
             mode = value
         elif name == "-dbg_level" and value in _LEVELS:
             variables["DDL_LOG"] = _LEVELS[value]
-        elif name in ("-dump_iter", "-dev_sync", "-rebind_iter"):
-            raise LaunchError(USAGE, f"-ddlarg {name}: libddl has no such option: leave it out")
+        elif name in ("-dump_iter", "-dev_sync", "-rebind_iter") and value.isdecimal():
+            others += [name, value]  # the library says which of them it does without
         else:
             raise LaunchError(
-                USAGE, f"-ddlarg {name} {value}".strip() + ": it is -mode A:XxY or -dbg_level 0|1|2"
+                USAGE,
+                f"-ddlarg {name} {value}".strip()
+                + ": it is -mode A:XxY, -dump_iter N or -dbg_level 0|1|2",
             )
         rest = rest[2:]
-    return mode, variables
+    return mode, " ".join(others), variables

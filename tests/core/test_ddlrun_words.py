@@ -215,8 +215,11 @@ def test_wrong_allocations(tmp_path: Path) -> None:
         ("r", 4, "-mode r:4"),
         ("r:4", 4, "-mode r:4"),
         ("d:2x3", 6, "-mode d:2x3"),
-        ("p", 6, ""),
-        ("p:6x2x1x1", 12, "-mode d:6x2x1x1"),
+        ("p", 6, "-mode p:6"),
+        ("p:6x2x1x1", 12, "-mode p:6x2x1x1"),
+        ("t:8", 8, "-mode t:8"),
+        ("h", 4, "-mode h:4"),
+        ("b", 6, ""),
         ("b:4x8x2", 64, "-mode d:4x8x2"),
     ],
 )
@@ -257,10 +260,11 @@ def test_racks_and_aisles(hosts: int, shape: tuple[Any, Any, Any], text: str) ->
 
 
 def test_library_options() -> None:
-    assert library_options(["-mode r:4 -dbg_level 2"]) == ("r:4", {"DDL_LOG": "debug"})
+    assert library_options(["-mode r:4 -dbg_level 2"]) == ("r:4", "", {"DDL_LOG": "debug"})
     for option in ("-dump_iter 100", "-dev_sync 1", "-rebind_iter 10"):
-        with pytest.raises(LaunchError, match=f"-ddlarg {option.split()[0]}: libddl has no such"):
-            library_options([option])
+        assert library_options([option]) == (None, option, {})
+    with pytest.raises(LaunchError, match="-ddlarg -dump_iter often: it is"):
+        library_options(["-dump_iter often"])
     with pytest.raises(LaunchError, match="-ddlarg -dbg_level 9: it is"):
         library_options(["-dbg_level 9"])
 
