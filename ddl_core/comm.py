@@ -195,7 +195,7 @@ class Comm(QuickOperations):
                 status = function(handle, buffer, capacity, length)
             if length[0] < capacity:
                 check(status)
-                return bytes(ffi.buffer(buffer, length[0])).decode()
+                return bytes(ffi.buffer(buffer, length[0])).decode(errors="replace")
             capacity = 2 * int(length[0])
 
     # ---- completion ----
@@ -393,9 +393,19 @@ class Comm(QuickOperations):
             work_destroy(work)
 
     def _reap(self) -> None:
-        dropped, self._dropped = self._dropped, []
-        for work, keep in dropped:
-            self._release(work, keep)
+        """Let go of the dropped works that have completed. Taken one by one: other threads may do
+        the same, or drop some, at any moment."""
+        pending = []
+        while self._dropped:
+            try:
+                work, keep = self._dropped.pop()
+            except IndexError:
+                break  # another thread was quicker
+            if work_test(work) == _INPROGRESS:
+                pending.append((work, keep))
+            else:
+                work_destroy(work)
+        self._dropped.extend(pending)
 
 
 def _address(handle: Any) -> int:

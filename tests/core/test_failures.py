@@ -167,7 +167,7 @@ except ddl_core.DdlError as error:
     print(type(error).__name__, time.monotonic() - started < 3.5, error)
 """
     ended = ddlrun(3, text).expect_success()
-    assert re.match("(TimedOut|Unreachable) True .*rank 1", ended.lines(0)[0])
+    assert re.match("(TimedOut|Unreachable) True .*waiting for 1", ended.lines(0)[0])
     assert re.match("(TimedOut|Unreachable|Refused) True ", ended.lines(2)[0])
 
 

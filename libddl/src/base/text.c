@@ -19,3 +19,10 @@ void ddl__text_quote(ddl__text *text, const char *words)
         ddl__text_add(text, *c < ' ' ? "\\u%04x" : *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
     ddl__text_add(text, "\"");
 }
+
+void ddl__text_thousandths(ddl__text *text, int64_t value)
+{
+    uint64_t n = value < 0 ? -(uint64_t)value : (uint64_t)value;
+    ddl__text_add(text, "%s%llu.%03llu", value < 0 ? "-" : "", (unsigned long long)(n / 1000),
+                  (unsigned long long)(n % 1000));
+}

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct ddl__text {
     char *to; /* always ends with NUL, if there is room for one */
@@ -12,6 +13,9 @@ typedef struct ddl__text {
 } ddl__text;
 
 void ddl__text_add(ddl__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* So many thousandths as a decimal fraction, in any locale. */
+void ddl__text_thousandths(ddl__text *text, int64_t value);
 
 /* As a JSON string, with its quotes. */
 void ddl__text_quote(ddl__text *text, const char *words);

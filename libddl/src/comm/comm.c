@@ -204,7 +204,7 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
 
 static int64_t nanoseconds(int64_t milliseconds)
 {
-    return milliseconds < 0 ? DDL__NEVER : milliseconds * 1000000;
+    return ddl__deadline_after(0, milliseconds);
 }
 
 /* All members are here: watch them from now on. */
@@ -272,9 +272,11 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
 }
 
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, bool is_world, ddl_comm **out)
+                          const ddl_comm_config *config, bool is_world, int64_t deadline,
+                          ddl_comm **out)
 {
-    int64_t deadline = ddl__deadline(ddl__creation_ms(config));
+    int64_t own = ddl__deadline(ddl__creation_ms(config));
+    deadline = own < deadline ? own : deadline;
     ddl_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
         free(addresses);
@@ -299,14 +301,15 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
 
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, bool is_world, ddl_comm **out)
+                            const ddl_comm_config *config, bool is_world, int64_t deadline,
+                            ddl_comm **out)
 {
     ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
     if (!decoded)
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
     ddl_status status = decode_all(endpoint, addresses, lengths, rank, size, decoded);
     if (status == DDL_OK)
-        return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, out);
+        return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, deadline, out);
     free(decoded);
     return status;
 }

@@ -27,18 +27,21 @@ struct ddl_comm {
     ddl__slots *slots;
 };
 
+/* By the config's limit, or by an earlier deadline; that is not the comm's to inherit. */
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, bool is_world, ddl_comm **comm);
+                            const ddl_comm_config *config, bool is_world, int64_t deadline,
+                            ddl_comm **comm);
 void ddl__comm_destroy(ddl_comm *comm);
 
 /* The same from decoded addresses, which it takes over in any case. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, bool is_world, ddl_comm **comm);
+                          const ddl_comm_config *config, bool is_world, int64_t deadline,
+                          ddl_comm **comm);
 
 /* Comms made from a comm, in family.c. What the config leaves at 0 is as in the parent. */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
-                            const ddl_comm_config *config, ddl_comm **comm);
+                            const ddl_comm_config *config, int64_t deadline, ddl_comm **comm);
 ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_config *config,
                            ddl_comm **comm);
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);

@@ -126,53 +126,6 @@ static void unlink_visitor(ddl_endpoint *endpoint, visitor **at)
     endpoint->n_visitors--;
 }
 
-/* The oldest one, at the end of the list, gives way. */
-static void limit_strangers(ddl_endpoint *endpoint)
-{
-    unsigned n = 0;
-    visitor **oldest = NULL;
-    for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
-        if (!is_parked(*at)) {
-            n++;
-            oldest = at;
-        }
-    if (n > STRANGERS_MAX) {
-        visitor *v = *oldest;
-        unlink_visitor(endpoint, oldest);
-        drop_visitor(v);
-    }
-}
-
-static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
-{
-    int fd;
-    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        visitor *v = endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (visitor *)NULL;
-        if (!v) {
-            close(fd);
-            continue;
-        }
-        v->serial = endpoint->serial++;
-        v->guest.fd = fd;
-        v->guest.passed = -1;
-        v->local = local;
-        v->deadline = ddl__now() + HELLO_NS;
-        struct epoll_event event = {.events = EPOLLIN, .data.u64 = v->serial};
-        if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) {
-            drop_visitor(v);
-            continue;
-        }
-        v->next = endpoint->visitors;
-        endpoint->visitors = v;
-        endpoint->n_visitors++;
-        limit_strangers(endpoint);
-    }
-    if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-        ddl__log(DDL__WARN, "cannot accept a connection: %s", strerror(errno));
-        usleep(1000); /* the listener stays readable: do not turn at full speed */
-    }
-}
-
 /* In-process pointers are believed only from this very process. */
 static bool same_process(int fd)
 {
@@ -235,6 +188,55 @@ static bool read_hello(ddl_endpoint *endpoint, visitor *v)
     v->deadline = ddl__now() + PARKED_NS;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
+}
+
+/* The oldest one, at the end of the list, gives way, if it has still not said who it is. */
+static void limit_strangers(ddl_endpoint *endpoint)
+{
+    unsigned n = 0;
+    visitor **oldest = NULL;
+    for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+        if (!is_parked(*at)) {
+            n++;
+            oldest = at;
+        }
+    if (n > STRANGERS_MAX) {
+        visitor *v = *oldest;
+        if (read_hello(endpoint, v) && is_parked(v))
+            return;
+        unlink_visitor(endpoint, oldest);
+        drop_visitor(v);
+    }
+}
+
+static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
+{
+    int fd;
+    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        visitor *v = endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (visitor *)NULL;
+        if (!v) {
+            close(fd);
+            continue;
+        }
+        v->serial = endpoint->serial++;
+        v->guest.fd = fd;
+        v->guest.passed = -1;
+        v->local = local;
+        v->deadline = ddl__now() + HELLO_NS;
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = v->serial};
+        if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) {
+            drop_visitor(v);
+            continue;
+        }
+        v->next = endpoint->visitors;
+        endpoint->visitors = v;
+        endpoint->n_visitors++;
+        limit_strangers(endpoint);
+    }
+    if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        ddl__log(DDL__WARN, "cannot accept a connection: %s", strerror(errno));
+        usleep(1000); /* the listener stays readable: do not turn at full speed */
+    }
 }
 
 static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)

@@ -209,7 +209,7 @@ static ddl_status milliseconds(const char *name, int64_t otherwise, int64_t *val
 
 ddl_status ddl__environment_limits(ddl_comm_config *config)
 {
-    enum { SHORTEST = 10, BEATS = 3 };
+    enum { SHORTEST = 10, LONGEST = 3600 * 1000, BEATS = 3 };
     ddl_status status = milliseconds("DDL_HEARTBEAT_MS", 100, &config->heartbeat_ms);
     if (status == DDL_OK)
         status = milliseconds("DDL_SUSPECT_MS", 1000, &config->suspect_ms);
@@ -217,9 +217,9 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
         status = milliseconds("DDL_DEAD_MS", 3000, &config->dead_ms);
     if (status == DDL_OK)
         status = milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
-    if (status == DDL_OK && config->heartbeat_ms < SHORTEST)
-        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld, at least %d",
-                         (long long)config->heartbeat_ms, SHORTEST);
+    if (status == DDL_OK && (config->heartbeat_ms < SHORTEST || config->heartbeat_ms > LONGEST))
+        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld, not from %d to %d",
+                         (long long)config->heartbeat_ms, SHORTEST, LONGEST);
     if (status == DDL_OK && config->dead_ms > 0 && config->dead_ms < BEATS * config->heartbeat_ms)
         return ddl__fail(DDL_EINVAL,
                          "dead_ms is %lld and heartbeat_ms %lld: silence must last for at least %d "

@@ -47,7 +47,7 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
 }
 
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
-                            const ddl_comm_config *config, ddl_comm **comm)
+                            const ddl_comm_config *config, int64_t deadline, ddl_comm **comm)
 {
     int self = find_self(parent, ranks, size);
     if (self < 0)
@@ -67,7 +67,7 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
         return status;
     }
     ddl_comm_config child = inherit(parent, config);
-    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, comm);
+    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, deadline, comm);
 }
 
 typedef struct member {
@@ -112,10 +112,8 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
     if (status == DDL_OK && color < 0)
         *comm = NULL;
     if (status == DDL_OK && color >= 0) {
-        int64_t left = (deadline - ddl__now()) / 1000000;
-        child.timeout_ms = left > 1 ? left : 1;
         int n = select_color(members, parent->size, color, ranks);
-        status = ddl__comm_subset(parent, ranks, n, &child, comm);
+        status = ddl__comm_subset(parent, ranks, n, &child, deadline, comm);
     }
     free(members);
     free(ranks);
@@ -129,7 +127,7 @@ ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, 
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
     for (int i = 0; i < parent->size; i++)
         ranks[i] = i;
-    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, comm);
+    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, DDL__NEVER, comm);
     free(ranks);
     return status;
 }

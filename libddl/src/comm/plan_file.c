@@ -1,9 +1,11 @@
 #include "comm/plan_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/describe.h"
@@ -77,8 +79,13 @@ static void copy_others(const char *path, int size, FILE *to)
 ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *choices)
 {
     char fresh[4096];
-    snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
-    FILE *file = fopen(fresh, "we");
+    snprintf(fresh, sizeof fresh, "%s.XXXXXX", path); /* two comms may write at the same time */
+    int fd = mkostemp(fresh, O_CLOEXEC);
+    FILE *file = fd < 0 || fchmod(fd, 0644) ? NULL : fdopen(fd, "w");
+    if (!file && fd >= 0) {
+        close(fd);
+        unlink(fresh);
+    }
     if (!file)
         return ddl__fail(DDL_ESYSTEM, "DDL_PLAN_FILE=\"%s\": %s", path, strerror(errno));
     if (access(path, F_OK) != 0)

@@ -335,10 +335,8 @@ ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, in
             addresses[i] = cards[i].address;
             lengths[i] = cards[i].length;
         }
-        ddl_comm_config rest = *config;
-        int64_t left = (deadline - ddl__now()) / 1000000;
-        rest.timeout_ms = left > 1 ? left : 1;
-        status = ddl__comm_create(endpoint, addresses, lengths, rank, size, &rest, true, comm);
+        status = ddl__comm_create(endpoint, addresses, lengths, rank, size, config, true, deadline,
+                                  comm);
     }
     free(cards);
     free(addresses);

@@ -28,11 +28,14 @@ static void add_member(const ddl__control *c, int rank, const ddl__position *pos
     ddl__text_add(to,
                   ", \"state\": \"%s\", \"cause\": ", rank == c->rank ? "self" : state_of(member));
     ddl__text_quote(to, member->cause);
-    ddl__text_add(to, ", \"silent_s\": %.3f, \"operation\": ", (double)member->silent * 1e-9);
+    ddl__text_add(to, ", \"silent_s\": ");
+    ddl__text_thousandths(to, member->silent / 1000000);
+    ddl__text_add(to, ", \"operation\": ");
     ddl__text_quote(to, operation);
-    ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": %.3f}",
-                  (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false",
-                  position->ended ? 0 : position->waiting_ms * 1e-3);
+    ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": ",
+                  (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
+    ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
+    ddl__text_add(to, "}");
 }
 
 void ddl__control_report(ddl__control *c, ddl__text *to)
@@ -68,9 +71,10 @@ static void add_pending(const ddl__recorder *recorder, ddl__text *to)
         ddl__describe_record(operation, sizeof operation, &record);
         ddl__text_add(to, "%s\n{\"operation\": ", first ? "" : ",");
         ddl__text_quote(to, operation);
-        ddl__text_add(to, ", \"sequence\": %u, \"waiting_s\": %.3f}",
-                      (unsigned)(record.signature.words[0] >> 32),
-                      (double)(now - record.submitted) * 1e-9);
+        ddl__text_add(
+            to, ", \"sequence\": %u, \"waiting_s\": ", (unsigned)(record.signature.words[0] >> 32));
+        ddl__text_thousandths(to, (now - record.submitted) / 1000000);
+        ddl__text_add(to, "}");
         first = false;
     }
 }

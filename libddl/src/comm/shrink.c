@@ -266,11 +266,10 @@ static ddl_status create(ddl_comm *parent, const ddl_comm_config *config, const 
     uint64_t mark[] = {attempt, config->tag};
     ddl__digest_add(&id, mark, sizeof mark);
     ddl_comm_config child = *config;
-    int64_t left = deadline - ddl__now(), most = (CREATION_NS + n * MEMBER_NS) * attempt;
-    left = left < most ? left : most;
-    child.timeout_ms = left > 1000000 ? left / 1000000 : 1;
+    int64_t most = ddl__now() + (CREATION_NS + n * MEMBER_NS) * attempt;
     child.tag = id.words[0] | 1;
-    ddl_status status = ddl__comm_subset(parent, ranks, n, &child, next);
+    ddl_status status =
+        ddl__comm_subset(parent, ranks, n, &child, most < deadline ? most : deadline, next);
     free(ranks);
     return status;
 }

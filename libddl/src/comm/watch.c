@@ -92,21 +92,24 @@ static void mourn(ddl__control *c, int rank)
     c->look_at = c->died_at + GRACE_NS;
     c->pending_then = pulse.pending;
     c->finished_then = pulse.finished;
+    c->moves_then = pulse.moves;
 }
 
 static void look_after_death(ddl__control *c, int64_t now)
 {
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    bool stuck = pulse.pending && c->pending_then && pulse.finished == c->finished_then;
+    bool stands = pulse.finished == c->finished_then && pulse.moves == c->moves_then;
+    bool stuck = pulse.pending && c->pending_then && stands;
     if (pulse.status != DDL_OK) {
         c->look_at = DDL__NEVER;
-    } else if (stuck || now - c->died_at > c->limits.suspect) {
+    } else if (stuck || (!pulse.pending && now - c->died_at > c->limits.suspect)) {
         c->look_at = DDL__NEVER;
         ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
                          c->members[c->mourned].cause);
     } else {
         c->pending_then = pulse.pending;
         c->finished_then = pulse.finished;
+        c->moves_then = pulse.moves;
         c->look_at = now + GRACE_NS;
     }
 }
@@ -184,7 +187,7 @@ static void attend_member(ddl__control *c, int rank)
     hearing h = {c, rank};
     if (ddl__wire_receive(&member->wire, hear, &h)) {
         member->silent = 0;
-        member->heard = true;
+        member->heard = member->met = true;
         member->suspect = false;
     }
     if (member->wire.fd < 0 || member->wire.state == DDL__WIRE_OPEN)
@@ -197,8 +200,8 @@ static void attend_member(ddl__control *c, int rank)
     } else if (member->fate == DDL__ALIVE) {
         bury(c, rank, DDL__SILENT, "%s", strerror(error));
         expel(c, rank);
-    } else if (member->fate == DDL__SILENT && ended && !member->against_us) {
-        member->fate = DDL__KILLED; /* so it was right */
+    } else if (member->fate == DDL__SILENT && ended && !error && !member->against_us) {
+        member->fate = DDL__KILLED; /* so it was right; a reset may come from one that is alive */
     }
     ddl__wire_close(&member->wire);
 }
@@ -247,7 +250,8 @@ static void beat(ddl__control *c, int64_t now)
         attend_member(c, i);
         if (member->fate != DDL__ALIVE)
             continue;
-        if (!member->heard)
+        /* Until the creation's limit a member may have yet to begin to watch. */
+        if (!member->heard && (member->met || now >= c->config.deadline))
             judge_silence(c, i, elapsed < most ? elapsed : most);
         member->heard = false;
         if (ddl__wire_flush(&member->wire))

@@ -67,6 +67,7 @@ typedef struct ddl__member {
     ddl__wire wire;
     ddl__fate fate;
     bool heard; /* something, since the last heartbeat */
+    bool met;   /* something, ever: it watches us as well by now */
     bool suspect;
     bool against_us; /* it counts us as dead: its own end proves nothing about who goes on */
     int64_t silent;  /* for so many nanoseconds */
@@ -102,7 +103,7 @@ struct ddl__control {
     /* The first process that ended without a goodbye. */
     int mourned; /* rank, or -1 */
     int64_t died_at, look_at;
-    uint64_t finished_then;
+    uint64_t finished_then, moves_then;
     bool pending_then;
 
     ddl__stall stall;

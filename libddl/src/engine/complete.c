@@ -120,7 +120,10 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
     fail_stream(engine, &engine->ordered, status);
     fail_stream(engine, &engine->named.stream, status);
     ddl__named_fail(engine, status);
-    ddl__finish_list(engine, ddl__messages_drop(engine->messages), status);
+    ddl_work *messages = ddl__messages_drop(engine->messages);
+    for (ddl_work *work = messages; work; work = work->next)
+        ddl__record_end(&engine->recorder, work, status, ddl__now());
+    ddl__finish_list(engine, messages, status);
     pthread_mutex_unlock(&engine->lock);
 }
 

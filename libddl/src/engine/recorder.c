@@ -32,7 +32,7 @@ void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__lane lane,
     SET(slot->started, started);
     SET(slot->ended, 0);
     SET(slot->status, DDL_INPROGRESS);
-    SET(slot->lane_tag, (int)((unsigned)work->call.tag << 2 | lane));
+    SET(slot->lane_tag, (long long)work->call.tag * 4 + lane);
     SET(slot->stamp, number + 1);
     SET(r->next, number + 1);
     if (lane == DDL__BY_ORDER)
@@ -69,9 +69,9 @@ bool ddl__record_read(const ddl__recorder *r, uint64_t number, ddl__record *to)
     to->signature.words[1] = GET(slot->words[1]);
     to->submitted = GET(slot->submitted);
     to->started = GET(slot->started);
-    int lane_tag = GET(slot->lane_tag);
-    to->lane = (ddl__lane)(lane_tag & 3);
-    to->tag = lane_tag >> 2;
+    long long lane_tag = GET(slot->lane_tag);
+    to->lane = (ddl__lane)(lane_tag % 4);
+    to->tag = (int)(lane_tag / 4);
     return GET(slot->stamp) == number + 1;
 }
 

@@ -35,7 +35,7 @@ typedef struct ddl__slot {
     atomic_ullong words[2];
     atomic_llong submitted, started, ended;
     atomic_int status;
-    atomic_int lane_tag; /* lane in the lowest two bits */
+    atomic_llong lane_tag; /* lane in the lowest two bits */
 } ddl__slot;
 
 typedef struct ddl__recorder {

@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "engine/describe.h"
 
-/* How long what was too short to be measured is drawn, in microseconds. */
-static const double SHORT_US = 1;
+/* How long what was too short to be measured is drawn, in nanoseconds. */
+enum { SHORT_NS = 1000 };
 
 void ddl__describe_record(char *text, size_t size, const ddl__record *record)
 {
@@ -24,20 +24,21 @@ static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     static const char *const lanes[DDL__LANES] = {"by order", "by name", "message"};
     char operation[DDL__CALL_MAX];
     ddl__describe_record(operation, sizeof operation, r);
-    double start = (double)(r->started + epoch) * 1e-3, length = SHORT_US;
-    if (r->ended != DDL__SHORT)
-        length = (double)((r->ended ? r->ended : now) - r->started) * 1e-3;
+    int64_t length = r->ended == DDL__SHORT ? SHORT_NS : (r->ended ? r->ended : now) - r->started;
     ddl__text_add(to, ",\n{\"name\": ");
     ddl__text_quote(to, operation);
-    ddl__text_add(to,
-                  ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
-                  "\"dur\": %.3f, \"args\": {\"number\": %llu",
-                  lanes[r->lane], rank, r->lane, start, length, (unsigned long long)r->number);
+    ddl__text_add(to, ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": ",
+                  lanes[r->lane], rank, r->lane);
+    ddl__text_thousandths(to, r->started + epoch);
+    ddl__text_add(to, ", \"dur\": ");
+    ddl__text_thousandths(to, length);
+    ddl__text_add(to, ", \"args\": {\"number\": %llu", (unsigned long long)r->number);
     if (r->lane != DDL__MESSAGE)
         ddl__text_add(to, ", \"sequence\": %llu",
                       (unsigned long long)(r->signature.words[0] >> 32));
-    ddl__text_add(
-        to, ", \"queued_us\": %.3f, \"status\": ", (double)(r->started - r->submitted) * 1e-3);
+    ddl__text_add(to, ", \"queued_us\": ");
+    ddl__text_thousandths(to, r->started - r->submitted);
+    ddl__text_add(to, ", \"status\": ");
     ddl__text_quote(to, r->ended ? ddl__strerror(r->status) : "under way");
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
