@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import NoReturn
 from ddl_core._lib import version
 from ddl_core.lab.cli import add_lab
 from ddl_core.lab.client import LabError
-from ddl_core.tools import planning, scaling
+from ddl_core.tools import planning, scaling, trace
 from ddl_core.tools.cluster import read_cluster
 from ddl_core.tools.description import DescriptionError
 from ddl_core.tools.model import read_model
@@ -22,8 +23,8 @@ from ddl_core.tools.simulation import OPERATIONS, SimulationError, simulate
 _USAGE = 2
 
 _DESCRIPTION = """\
-Ask libddl's planner about a cluster that is described in a file, without having it; or make several
-hosts of this machine, to try things on.
+Ask libddl's planner about a cluster that is described in a file, without having it; look at what
+ranks that failed have left; or make several hosts of this machine, to try things on.
 """
 
 _EPILOG = """\
@@ -33,6 +34,7 @@ examples:
   ddl simulate lab.toml --bytes 64MiB                how long an all-reduce takes
   ddl simulate power8.toml --model resnet50.toml     how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
+  ddl trace traces -o all.json                       one timeline of what the ranks left there
   ddl lab up 4 --rate 1gbit                          four hosts on this machine; ddl lab --help
 
 a cluster, the innermost level first; at most one shared level and three of wires:
@@ -87,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         arguments.run(arguments)
-    except (DescriptionError, SimulationError, LabError) as error:
+    except (DescriptionError, SimulationError, LabError, trace.TraceError) as error:
         print(f"ddl: {error}", file=sys.stderr)
         return _USAGE
     return 0
@@ -141,8 +143,26 @@ def _parser() -> argparse.ArgumentParser:
         " matplotlib: pip install 'libddl[plot]')",
     )
     simulation.set_defaults(run=_simulate)
+    _add_trace(
+        commands.add_parser(
+            "trace",
+            help="join the ranks' flight records to one timeline",
+            description="Say in some words what the flight records of ranks tell: the last"
+            " operations, who was waited for, the slowest; and join them to one timeline, to be"
+            " opened at ui.perfetto.dev or chrome://tracing. Ranks leave them in the folder"
+            " $DDL_TRACE_DIR when their comm dies; Comm.trace() gives the same at any time.",
+            allow_abbrev=False,
+        )
+    )
     add_lab(commands.add_parser)
     return parser
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="or folders of them")
+    parser.add_argument("-o", metavar="ALL.json", dest="output", type=Path, help="the timeline")
+    parser.add_argument("--size", metavar="N", type=_number, help="of the comm, if you know it")
+    parser.set_defaults(run=_trace)
 
 
 def _add_question(parser: argparse.ArgumentParser, sizes: str) -> None:
@@ -171,6 +191,22 @@ def _hosts(text: str) -> list[int]:
     if not all(n.isdecimal() and int(n) for n in hosts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1 on")
     return [int(n) for n in hosts]
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _trace(arguments: argparse.Namespace) -> None:
+    records = trace.read(trace.files(arguments.files))
+    print(trace.summary(records, arguments.size))
+    if arguments.output:
+        try:
+            arguments.output.write_text(json.dumps(trace.merge(records)))
+        except OSError as error:
+            raise trace.TraceError(f"{arguments.output}: {error.strerror}") from None
 
 
 def _plan(arguments: argparse.Namespace) -> None:
