@@ -15,6 +15,7 @@ from ddl_core.lab.client import LabError
 from ddl_core.tools import planning, scaling, trace
 from ddl_core.tools.cluster import read_cluster
 from ddl_core.tools.description import DescriptionError
+from ddl_core.tools.doctor import add_doctor
 from ddl_core.tools.model import read_model
 from ddl_core.tools.plots import check_plot, plot
 from ddl_core.tools.quantities import parse_bytes
@@ -24,7 +25,7 @@ _USAGE = 2
 
 _DESCRIPTION = """\
 Ask libddl's planner about a cluster that is described in a file, without having it; look at what
-ranks that failed have left; or make several hosts of this machine, to try things on.
+ranks that failed have left, and at this machine; or make several hosts of it, to try things on.
 """
 
 _EPILOG = """\
@@ -35,6 +36,7 @@ examples:
   ddl simulate power8.toml --model resnet50.toml     how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
   ddl trace traces -o all.json                       one timeline of what the ranks left there
+  ddl doctor --ranks 4                               does this machine suit four ranks?
   ddl lab up 4 --rate 1gbit                          four hosts on this machine; ddl lab --help
 
 a cluster, the innermost level first; at most one shared level and three of wires:
@@ -75,7 +77,8 @@ a model: a training step of one rank
   efficiency = 0.95
   source = "..."
 
-examples/clusters/ has some. exit code: 0, or 2: wrong usage or a wrong description
+examples/clusters/ has some
+exit code: 0; 1: ddl doctor found something wrong; 2: wrong usage, or a wrong file
 """
 
 
@@ -88,11 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ddl with `argv` (None: the process's own); the exit code."""
     try:
         arguments = _parser().parse_args(argv)
-        arguments.run(arguments)
+        code: int | None = arguments.run(arguments)
     except (DescriptionError, SimulationError, LabError, trace.TraceError) as error:
         print(f"ddl: {error}", file=sys.stderr)
         return _USAGE
-    return 0
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
     )
+    add_doctor(commands.add_parser)
     add_lab(commands.add_parser)
     return parser
 
