@@ -18,7 +18,7 @@ from ddl_core.tools.description import DescriptionError
 from ddl_core.tools.doctor import add_doctor
 from ddl_core.tools.model import read_model
 from ddl_core.tools.plots import check_plot, plot
-from ddl_core.tools.quantities import parse_bytes
+from ddl_core.tools.quantities import parse_bytes, parse_count
 from ddl_core.tools.simulation import OPERATIONS, SimulationError, simulate
 
 _USAGE = 2
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="or folders of them")
     parser.add_argument("-o", metavar="ALL.json", dest="output", type=Path, help="the timeline")
-    parser.add_argument("--size", metavar="N", type=_number, help="of the comm, if you know it")
+    parser.add_argument("--size", metavar="N", type=parse_count, help="of the comm, if you know it")
     parser.set_defaults(run=_trace)
 
 
@@ -195,12 +195,6 @@ def _hosts(text: str) -> list[int]:
     if not all(n.isdecimal() and int(n) for n in hosts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1 on")
     return [int(n) for n in hosts]
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
 
 
 def _trace(arguments: argparse.Namespace) -> None:

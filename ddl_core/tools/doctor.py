@@ -13,7 +13,7 @@ from ddl_core.environment import detect
 from ddl_core.errors import InvalidArgument
 from ddl_core.tools import installation, machine, selftest
 from ddl_core.tools.finding import Finding, ok, wrong
-from ddl_core.tools.quantities import show_bytes, show_seconds
+from ddl_core.tools.quantities import parse_count, show_bytes, show_seconds
 
 _MARKS = {"ok": "    ", "note": "note", "wrong": "BAD "}
 
@@ -31,19 +31,13 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
     doctor.add_argument(
         "--ranks",
         metavar="N",
-        type=_ranks,
-        help="on this machine (default: DDL_LOCAL_SIZE, DDL_SIZE or what another launcher says; else one for"
-        " each core)",
+        type=parse_count,
+        help="on this machine (default: DDL_LOCAL_SIZE, DDL_SIZE or what another launcher"
+        " says; else one for each core)",
     )
     doctor.add_argument("--no-test", action="store_true", help="start no two ranks for a trial")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
-
-
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
 
 
 def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:

@@ -109,7 +109,8 @@ def test_a_container(tmp_path: Path) -> None:
     """A quota on a parent, little memory, and a filter."""
     tell(tmp_path, "proc/self/cgroup", "0::/a/b\n")
     tell(tmp_path, "sys/fs/cgroup/a/cpu.max", "150000 100000\n")
-    tell(tmp_path, "sys/fs/cgroup/a/b/cpu.max", "max 100000\n")
+    tell(tmp_path, "sys/fs/cgroup/a/b/cpu.max", "900000 100000\n")
+    tell(tmp_path, "sys/fs/cgroup/cpu.max", "max 100000\n")
     tell(tmp_path, "proc/meminfo", "MemTotal: 9\nMemAvailable:   16777216 kB\n")
     tell(tmp_path, "sys/fs/cgroup/memory.max", f"{1 << 30}\n")
     tell(tmp_path, "sys/fs/cgroup/memory.current", f"{900 << 20}\n")

@@ -45,6 +45,7 @@ if child == 0:
     os.kill(os.getpid(), signal.SIGUSR2)
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+time.sleep(0.3)
 os.kill(os.getpid(), signal.SIGUSR2)
 time.sleep(0.5)
 """
