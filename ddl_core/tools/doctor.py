@@ -42,13 +42,14 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
     """All there is to say, one after the other."""
-    number = ranks or _ranks_here()
+    size, sockets = _job()
+    number = ranks or _ranks_here(size)
     yield from installation.library()
     yield from installation.environment(os.environ)
     yield from installation.network()
     yield from machine.cores(number)
     yield from machine.memory(number)
-    yield from machine.limits(number)
+    yield from machine.limits(max(number, size), sockets)
     yield from machine.kernel()
     yield from machine.clock()
     yield from installation.frameworks()
@@ -56,15 +57,21 @@ def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
         yield from _two_ranks()
 
 
-def _ranks_here() -> int:
-    """What a launcher says, else one for each core."""
-    local = os.environ.get("DDL_LOCAL_SIZE", "")  # ddlrun's, which knows the hosts
-    if local.isdecimal() and int(local):
-        return int(local)
+def _job() -> tuple[int, int]:
+    """The ranks of the job that this process belongs to, and the sockets between two of them."""
+    sockets = os.environ.get("DDL_SOCKETS", "")
     try:
         size = detect(os.environ).size
-    except InvalidArgument:
+    except InvalidArgument:  # which is a finding of its own
         size = 1
+    return max(size, 1), max(int(sockets) if sockets.isdecimal() else 1, 1)
+
+
+def _ranks_here(size: int) -> int:
+    """What ddlrun says, else all of the job, else one for each core."""
+    local = os.environ.get("DDL_LOCAL_SIZE", "")
+    if local.isdecimal() and int(local):
+        return int(local)
     return size if size > 1 else len(os.sched_getaffinity(0))
 
 

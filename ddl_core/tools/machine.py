@@ -20,18 +20,19 @@ from ddl_core.tools.finding import Finding, note, ok, wrong
 from ddl_core.tools.quantities import show_bytes, show_seconds
 
 _ROOT = Path("/")
-_FILES_BASE, _FILES_PER_RANK = 64, 4  # descriptors of a process, and for each other rank
+_FILES_BASE = 64  # descriptors of a process
+_FILES_PER_RANK = 4  # for each other rank of the job, measured: 3, and 14 with 4 sockets
 _SHM_SMALL = 1 << 30  # bytes; containers have 64 MiB by default
 _MEMORY_PER_RANK = 256 << 20
 _QUICK_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 _CLOCK_SLOW = 1e-6  # seconds for a reading, from Python
 
 
-def limits(ranks: int) -> Iterator[Finding]:
-    """ulimit -n and -l."""
+def limits(size: int, sockets: int = 1) -> Iterator[Finding]:
+    """ulimit -n and -l, for a job of `size` ranks with so many sockets between two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = _FILES_BASE + _FILES_PER_RANK * ranks
-    told = f"{_limit(soft)} (at most {_limit(hard)}); {ranks} ranks take about {need}"
+    need = _FILES_BASE + _FILES_PER_RANK * sockets * size
+    told = f"{_limit(soft)} (at most {_limit(hard)}); a job of {size} takes about {need}"
     if 0 <= soft < need:
         yield wrong("open files", told, f"ulimit -n {need}, or LimitNOFILE= of the service")
     else:

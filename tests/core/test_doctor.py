@@ -66,6 +66,12 @@ def test_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"DDL_{variable}", value)
     assert any(" 700 ranks" in f.told for f in doctor.findings(test=False))
     monkeypatch.setenv("DDL_LOCAL_SIZE", "701")
+    assert any("a job of 701 takes about 2868" in f.told for f in doctor.findings(test=False))
+    monkeypatch.setenv("DDL_LOCAL_SIZE", "7")
+    monkeypatch.setenv("DDL_SOCKETS", "4")
+    assert any("a job of 700 takes about 11264" in f.told for f in doctor.findings(test=False))
+    assert any(" 7 ranks" in f.told for f in doctor.findings(test=False))
+    monkeypatch.setenv("DDL_LOCAL_SIZE", "701")
     assert any(" 701 ranks" in f.told for f in doctor.findings(test=False))
     assert any(" 702 ranks" in f.told for f in doctor.findings(702, test=False))
 
