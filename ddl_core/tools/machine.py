@@ -38,8 +38,8 @@ def limits(size: int, sockets: int = 1) -> Iterator[Finding]:
     else:
         yield ok("open files", told)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    size = "unlimited" if locked < 0 else show_bytes(locked)
-    yield ok("locked memory", f"{size}; libddl locks none")
+    most = "unlimited" if locked < 0 else show_bytes(locked)
+    yield ok("locked memory", f"{most}; libddl locks none")
 
 
 def _limit(value: int) -> str:
