@@ -35,13 +35,14 @@ def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
     living comm waits for and which ranks are missing, and then the stack of each Python thread.
     Also while all threads are in blocking calls; the program goes on as if nothing had happened.
 
-    Replaces another handler of this signal; faulthandler.unregister(signum) ends it. Calling it
-    again for the same signal does nothing. From any thread. In a forked child, the signal prints
+    Replaces another handler of this signal; faulthandler.unregister(signum) ends it,
+    and calling this again begins it anew. From any thread. In a forked child, the signal prints
     the stacks only. Raises ValueError for what is no signal, or one that cannot be handled, and
     RuntimeError for those that faulthandler itself uses (SIGSEGV and the like).
     """
     signum = int(signum)
     if signum in _writers:
+        faulthandler.register(signum, file=_writers[signum], all_threads=True, chain=False)
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -25,6 +25,8 @@ from ddl_core import living
 from ddl_core.comm import Comm
 from ddl_core.errors import InvalidState
 
+__all__ = ["Server", "serve", "text"]
+
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Its name, of Comm.counters, in how many of the metric's units, kind, help.

@@ -18,6 +18,8 @@ import asyncio, os, signal, threading, time
 import ddl_core
 comm = ddl_core.init(ddl_core.Config(timeout=20, operation_timeout=20))
 ddl_core.dump_on_signal(signal.SIGUSR1)
+import faulthandler
+faulthandler.unregister(signal.SIGUSR1)
 ddl_core.dump_on_signal()
 asyncio.run(asyncio.sleep(0))  # takes set_wakeup_fd
 comm.barrier()
@@ -58,7 +60,7 @@ def test_a_blocked_rank_tells_who_is_missing(ddlrun: Run) -> None:
     assert ended.err.count("barrier as operation 2 has waited for") == 2, ended.err
     assert ended.err.count("missing: rank 1 on ") == 2
     assert "comm 0 of 2 ranks" in ended.err
-    assert ended.err.count('program.py", line 17 in <module>') == 2  # the stack
+    assert ended.err.count('program.py", line 19 in <module>') == 2  # the stack
 
 
 def test_a_forked_child_does_not_die(ddlrun: Run) -> None:
