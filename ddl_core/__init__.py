@@ -16,6 +16,7 @@ from ddl_core import errors
 from ddl_core._lib import get_include, library_path, version
 from ddl_core.comm import Comm
 from ddl_core.config import Config
+from ddl_core.dump import dump_on_signal
 from ddl_core.endpoint import Endpoint
 from ddl_core.errors import DdlError
 from ddl_core.group import Group
@@ -31,6 +32,7 @@ __all__ = [
     "Endpoint",
     "Group",
     "Work",
+    "dump_on_signal",
     "errors",
     "finalize",
     "get_include",

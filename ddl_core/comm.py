@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
-from ddl_core import arguments, forks
+from ddl_core import arguments, forks, living
 from ddl_core import config as configs
 from ddl_core import options as all_options
 from ddl_core._lib import Gate, check, ffi, lib, to_error, work_destroy, work_test
@@ -81,6 +81,7 @@ class Comm(QuickOperations):
         self.size: int = lib.ddl_comm_size(handle)
         self.local_rank: int = lib.ddl_comm_local_rank(handle)
         self.local_size: int = lib.ddl_comm_local_size(handle)
+        living.add(self)
 
     # ---- operations: see Operations, and AsyncOptions for the ..._async forms ----
 

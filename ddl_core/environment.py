@@ -130,6 +130,16 @@ def _meet(
     return World(launcher, rank, size, url if size != 1 else None, secret)
 
 
+def metrics_port(env: Mapping[str, str]) -> int | None:
+    """DDL_METRICS_PORT, where it is set. InvalidArgument when it is no port."""
+    if not env.get("DDL_METRICS_PORT"):
+        return None
+    port = _number(env, "DDL_METRICS_PORT")
+    if not 0 < port < 65536:
+        raise InvalidArgument(f"DDL_METRICS_PORT is {port}, not a port from 1 to 65535")
+    return port
+
+
 def first_host(nodes: str) -> str:
     """The first host of a list as Slurm writes it: "n07" of "n[07-09,12],gpu1"."""
     first = re.match(r"(?:\[[^\]]*\]|[^,\[])*", nodes)

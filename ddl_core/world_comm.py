@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from typing import TYPE_CHECKING
 
 from ddl_core import mpi
 from ddl_core.comm import Comm
 from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
-from ddl_core.environment import detect
+from ddl_core.environment import detect, metrics_port
 from ddl_core.errors import InvalidState
+
+if TYPE_CHECKING:
+    from ddl_core import metrics
 
 _log = logging.getLogger("ddl_core")
 
 _lock = threading.Lock()  # held while init is under way
 _comm: Comm | None = None
 _launcher = ""
+_server: metrics.Server | None = None  # where DDL_METRICS_PORT is set
 
 
 def init(
@@ -27,7 +32,8 @@ def init(
 
     The world is found in the environment: ddlrun, mpirun of any MPI, torchrun, srun, or alone (size
     1), in this order (see ddl_core.environment); logged to the logger "ddl_core". All ranks call
-    it. config: see Config; secret and host: see Endpoint.
+    it. With DDL_METRICS_PORT set, each serves its metrics until `finalize`, at this port plus its
+    local_rank (see ddl_core.metrics). config: see Config; secret and host: see Endpoint.
 
     Raises InvalidState when this process is in its world already (`finalize` leaves it),
     InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut when not all
@@ -47,6 +53,7 @@ def init(
         config = config or Config()
         config.fields()  # refuse a bad one before anything is opened
         place = detect(os.environ)
+        port = metrics_port(os.environ)
         if place.warning:
             _log.warning(place.warning)
         if place.launcher == "mpirun":
@@ -69,9 +76,29 @@ def init(
             *(comm.local_rank, comm.local_size),
         )
         _comm, _launcher = comm, place.launcher
+        _serve(port)
         return comm
     finally:
         _lock.release()
+
+
+def _serve(port: int | None) -> None:
+    """Serve metrics. What is wrong with that is no reason to stop a job."""
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+    if port is None or _comm is None:
+        return
+    from ddl_core import metrics  # its HTTP takes as long to import as the rest of ddl_core
+
+    try:
+        _server = metrics.serve(port + _comm.local_rank)
+    except (OSError, OverflowError) as error:
+        _log.warning(
+            "rank %d serves no metrics at DDL_METRICS_PORT + %d = %d: %s",
+            *(_comm.rank, _comm.local_rank, port + _comm.local_rank, error),
+        )
 
 
 def world() -> Comm:
@@ -92,5 +119,6 @@ def finalize() -> None:
     global _comm
     with _lock:
         comm, _comm = _comm, None
+        _serve(None)
     if comm is not None:
         comm.close()

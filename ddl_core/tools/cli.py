@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,19 +12,20 @@ from typing import NoReturn
 from ddl_core._lib import version
 from ddl_core.lab.cli import add_lab
 from ddl_core.lab.client import LabError
-from ddl_core.tools import planning, scaling
+from ddl_core.tools import planning, scaling, trace
 from ddl_core.tools.cluster import read_cluster
 from ddl_core.tools.description import DescriptionError
+from ddl_core.tools.doctor import add_doctor
 from ddl_core.tools.model import read_model
 from ddl_core.tools.plots import check_plot, plot
-from ddl_core.tools.quantities import parse_bytes
+from ddl_core.tools.quantities import parse_bytes, parse_count
 from ddl_core.tools.simulation import OPERATIONS, SimulationError, simulate
 
 _USAGE = 2
 
 _DESCRIPTION = """\
-Ask libddl's planner about a cluster that is described in a file, without having it; or make several
-hosts of this machine, to try things on.
+Ask libddl's planner about a cluster that is described in a file, without having it; look at what
+ranks that failed have left, and at this machine; or make several hosts of it, to try things on.
 """
 
 _EPILOG = """\
@@ -33,6 +35,8 @@ examples:
   ddl simulate lab.toml --bytes 64MiB                how long an all-reduce takes
   ddl simulate power8.toml --model resnet50.toml     how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
+  ddl trace traces -o all.json                       one timeline of what the ranks left there
+  ddl doctor --ranks 4                               does this machine suit four ranks?
   ddl lab up 4 --rate 1gbit                          four hosts on this machine; ddl lab --help
 
 a cluster, the innermost level first; at most one shared level and three of wires:
@@ -73,7 +77,8 @@ a model: a training step of one rank
   efficiency = 0.95
   source = "..."
 
-examples/clusters/ has some. exit code: 0, or 2: wrong usage or a wrong description
+examples/clusters/ has some
+exit code: 0; 1: ddl doctor found something wrong; 2: wrong usage, or a wrong file
 """
 
 
@@ -86,11 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ddl with `argv` (None: the process's own); the exit code."""
     try:
         arguments = _parser().parse_args(argv)
-        arguments.run(arguments)
-    except (DescriptionError, SimulationError, LabError) as error:
+        code: int | None = arguments.run(arguments)
+    except (DescriptionError, SimulationError, LabError, trace.TraceError) as error:
         print(f"ddl: {error}", file=sys.stderr)
         return _USAGE
-    return 0
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -141,8 +146,27 @@ def _parser() -> argparse.ArgumentParser:
         " matplotlib: pip install 'libddl[plot]')",
     )
     simulation.set_defaults(run=_simulate)
+    _add_trace(
+        commands.add_parser(
+            "trace",
+            help="join the ranks' flight records to one timeline",
+            description="Say in some words what the flight records of ranks tell: the last"
+            " operations, who was waited for, the slowest; and join them to one timeline, to be"
+            " opened at ui.perfetto.dev or chrome://tracing. Ranks leave them in the folder"
+            " $DDL_TRACE_DIR when their comm dies; Comm.trace() gives the same at any time.",
+            allow_abbrev=False,
+        )
+    )
+    add_doctor(commands.add_parser)
     add_lab(commands.add_parser)
     return parser
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="or folders of them")
+    parser.add_argument("-o", metavar="ALL.json", dest="output", type=Path, help="the timeline")
+    parser.add_argument("--size", metavar="N", type=parse_count, help="of the comm, if you know it")
+    parser.set_defaults(run=_trace)
 
 
 def _add_question(parser: argparse.ArgumentParser, sizes: str) -> None:
@@ -171,6 +195,16 @@ def _hosts(text: str) -> list[int]:
     if not all(n.isdecimal() and int(n) for n in hosts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1 on")
     return [int(n) for n in hosts]
+
+
+def _trace(arguments: argparse.Namespace) -> None:
+    records = trace.read(trace.files(arguments.files))
+    print(trace.summary(records, arguments.size))
+    if arguments.output:
+        try:
+            arguments.output.write_text(json.dumps(trace.merge(records)))
+        except OSError as error:
+            raise trace.TraceError(f"{arguments.output}: {error.strerror}") from None
 
 
 def _plan(arguments: argparse.Namespace) -> None:

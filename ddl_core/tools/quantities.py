@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping
 
@@ -47,6 +48,13 @@ def parse_rate(text: object) -> float:
 def parse_seconds(text: object) -> float:
     """Of "5 us"."""
     return _parse(text, _SECONDS, "a time", "5 us")
+
+
+def parse_count(text: str) -> int:
+    """An argument of a command line, from 1 on."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def show_bytes(number: float) -> str:

@@ -1,0 +1,141 @@
+"""What comms have done, as Prometheus reads it.
+
+    from ddl_core import metrics
+
+    metrics.serve(9400)        # http://127.0.0.1:9400/metrics, from a thread
+    print(metrics.text())      # or by any other way
+
+With DDL_METRICS_PORT=9400 in the environment, ddl_core.init serves: local rank 0 of each host at
+9400, local rank 1 at 9401 and so on. Off unless asked for.
+
+Labels: `rank` and `size` of the comm, and `comm`, its number in the order in which this process has
+made its comms, which tells those of the same rank apart.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from weakref import WeakSet
+
+from ddl_core import living
+from ddl_core.comm import Comm
+from ddl_core.errors import InvalidState
+
+__all__ = ["Server", "serve", "text"]
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Its name, of Comm.counters, in how many of the metric's units, kind, help.
+_METRICS = (
+    ("ddl_operations_total", "operations", 1, "counter", "Operations that have succeeded."),
+    ("ddl_operation_bytes_total", "bytes", 1, "counter", "Bytes they were called with."),
+    ("ddl_pending_operations", "pending", 1, "gauge", "Operations that have not ended."),
+    ("ddl_deaths_total", "deaths", 1, "counter", "Deaths of members that were noticed."),
+    (
+        *("ddl_detection_seconds", "detection_ns", 1e9, "gauge"),
+        "The longest that a member was silent before its death was noticed.",
+    ),
+)
+
+
+def text(comms: Iterable[Comm] | None = None) -> str:
+    """The counters of these comms (None: of all that live in this process) in Prometheus' text
+    format. Closed ones are left out. Does not block."""
+    known = {id(comm): number for number, comm in living.comms()}
+    given = [comm for _, comm in living.comms()] if comms is None else list(comms)
+    found = []
+    for comm in given:
+        try:
+            counters = comm.counters()
+        except InvalidState:  # closed
+            continue
+        labels = f'comm="{known.get(id(comm), "")}",rank="{comm.rank}",size="{comm.size}"'
+        found.append((labels, counters))
+    lines = []
+    for name, key, unit, kind, told in _METRICS:
+        lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
+        for labels, counters in found:
+            value = counters[key] if unit == 1 else counters[key] / unit
+            lines.append(f"{name}{{{labels}}} {value}")
+    return "\n".join(lines) + "\n"
+
+
+class Server:
+    """Serves `text()` at /metrics until it is closed; a context manager.
+
+    host, port   where
+    """
+
+    def __init__(self, port: int, host: str) -> None:
+        self._http = ThreadingHTTPServer((host, port), _Handler)
+        self._http.daemon_threads = True
+        self.host, self.port = host, int(self._http.server_address[1])
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, name="ddl metrics", daemon=True
+        )
+        self._thread.start()
+        _servers.add(self)
+
+    def close(self) -> None:
+        """End it and free the port. Calling it again does nothing."""
+        if self in _servers:
+            _servers.discard(self)
+            self._http.shutdown()
+            self._http.server_close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_servers: WeakSet[Server] = WeakSet()
+
+
+def serve(port: int, host: str = "127.0.0.1") -> Server:
+    """Serve the metrics of this process over HTTP from a daemon thread.
+
+    port   0: any free one, then told by the server's `port`
+    host   the address to listen at; what is served is open to all who reach it
+
+    Raises OSError when the port cannot be had, OverflowError when it is none.
+    """
+    return Server(port, host)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 10  # seconds for a client to say what it wants
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] not in ("/", "/metrics"):
+            self.send_error(404)
+            return
+        body = text().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", _TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a line for each scrape says nothing."""
+
+
+def _forked() -> None:
+    """A child has no thread that would answer, and must not keep the port from the next job."""
+    for server in list(_servers):
+        server._http.socket.close()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,142 @@
+"""`ddl trace`: of ranks that lost one, and what it makes of files that are none."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ddl_core import Comm
+from ddl_core.tools.cli import main
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+KILLED = """
+import os, signal, sys, time
+import numpy as np
+import ddl_core
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ddlrun would end the others first
+comm = ddl_core.init(ddl_core.Config(timeout=20, operation_timeout=20))
+if comm.rank == 0:
+    time.sleep(0.2)
+comm.barrier()
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.allreduce(np.ones(10))
+except ddl_core.errors.PeerLost:
+    pass
+"""
+
+
+def test_what_survivors_leave(
+    ddlrun: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    ended = ddlrun(3, textwrap.dedent(KILLED), env={"DDL_TRACE_DIR": str(folder)})
+    assert len(list(folder.iterdir())) == 2, ended.err
+    output = tmp_path / "all.json"
+    assert main(["trace", str(folder), "-o", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert "2 of at least 3 ranks" in said
+    assert "no file of rank 1: killed" in said
+    assert len(re.findall(r"all-reduce\(f64, 10, sum\) +2 ", said)) == 2
+    assert said.count("a member died or left") == 2
+    slowest = said.split("slowest")[1].splitlines()[1]
+    assert slowest.startswith("barrier") and "rank 2 on " in slowest and " ms" in slowest
+    events = json.loads(output.read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names.keys() == {0, 2} and names[2].startswith("rank 2 on ")
+    barriers = [e for e in events if e["name"] == "barrier"]
+    assert [e["pid"] for e in barriers] == [0, 2]
+    early, late = barriers[1], barriers[0]
+    assert early["ts"] < late["ts"] < early["ts"] + early["dur"]  # they overlap, on one clock
+
+
+def event(number: int, status: str = "ok", tid: int = 0) -> dict[str, Any]:
+    more = {"number": number, "sequence": number, "queued_us": 0.0, "status": status}
+    head = {"name": f"op{number}", "cat": "by order", "ph": "X", "pid": 0, "tid": tid}
+    return {**head, "ts": 1e6 + number, "dur": 3e3, "args": more}
+
+
+def write(path: Path, rank: int, *events: dict[str, Any]) -> str:
+    name = {"name": f"rank {rank} on a"}
+    head = {"name": "process_name", "ph": "M", "pid": rank, "args": name}
+    path.write_text(json.dumps({"traceEvents": [head, *events]}))
+    return str(path)
+
+
+def test_who_was_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = "an operation ran past its time limit"
+    a = write(tmp_path / "a", 0, event(1), event(2, ended))
+    b = write(tmp_path / "b", 1, event(1))
+    c = write(tmp_path / "c", 2)
+    assert main(["trace", a, b, c, "--size", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "waited for in op2 as operation 2: rank 1 on a, rank 2 on a" in said
+    assert "3 of 5 ranks" in said and "no file of ranks 3, 4" in said
+    assert "rank 2 on a  none" in said
+
+
+def test_two_comms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (tmp_path / f"ddl-{comm * 16}-rank0.json" for comm in "12")
+    write(first, 0, event(1))
+    write(second, 0, event(1))
+    output = tmp_path / "all.json"
+    assert main(["trace", str(tmp_path), "-o", str(output)]) == 0
+    assert capsys.readouterr().out.count("1 of at least 1 ranks") == 2
+    events = json.loads(output.read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {i: f"rank 0 on a, comm {c * 16}" for i, c in enumerate("12")}
+
+
+def test_of_a_comm_that_lives(
+    pair: tuple[Comm, Comm], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, comm in zip(paths, pair, strict=True):
+        path.write_text(json.dumps(comm.trace()))
+    assert main(["trace", *map(str, paths)]) == 0
+    assert "2 of at least 2 ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is no JSON, or was cut off"),
+        ('{"traceEvents": [\n{"na', "is no JSON, or was cut off"),
+        ("[]", "is no trace that one rank of libddl has written"),
+        ('{"traceEvents": []}', "is no trace that one rank"),
+        ('{"traceEvents": [{"ph": "X"}]}', "is no trace that one rank"),
+        (b"\xff\xfe", "decode"),
+    ],
+)
+def test_wrong_files(
+    tmp_path: Path, text: str | bytes, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert main(["trace", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"ddl: {path}: ") and problem in said and said.count("\n") == 1
+
+
+def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, again = (write(tmp_path / name, 0, event(1)) for name in "ab")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments, problem in (
+        ([a, again], f"{again}: is of rank 0, as {a} is"),
+        ([str(tmp_path / "no")], "no: No such file"),
+        ([str(empty)], "there is no file ddl-COMM-rankN.json"),
+        ([a, "-o", str(tmp_path / "no" / "b")], "No such file"),
+        ([a, "--size", "0"], "'0' is not a number from 1 on"),
+    ):
+        assert main(["trace", *arguments]) == 2
+        assert problem in capsys.readouterr().err
