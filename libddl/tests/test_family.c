@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <stdbool.h>
 
+#include "comm/comm.h"
 #include "ranks.h"
 
 static int32_t sum_of(ddl_comm *comm, int32_t mine)
@@ -25,6 +26,9 @@ static void split(ddl_comm *comm, void *argument)
             continue;
         }
         CHECK(ddl_comm_size(part) == mine, "%d of %d", ddl_comm_size(part), mine);
+        CHECK(part->config.timeout_ms == comm->config.timeout_ms,
+              "what was left of the split's limit, %lld ms, became the part's own",
+              (long long)part->config.timeout_ms);
         CHECK(ddl_comm_rank(part) == mine - 1 - rank / 2, "rank %d became %d", rank,
               ddl_comm_rank(part));
         int32_t want = 0;
