@@ -37,6 +37,13 @@ static void fail_once(ddl_comm *comm)
     CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
 }
 
+/* Whoever is to die has come this far; others may hear of its death before they are through. */
+static void all_are_there(ddl_comm *comm)
+{
+    ddl_status status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_OK || status == DDL_EPEER, "%d %s", status, ddl_last_error());
+}
+
 static int go_on(ddl_comm *comm, int size)
 {
     ddl_comm *next;
@@ -58,7 +65,7 @@ static int one_dies(ddl_comm *comm)
     ddl_comm *next;
     OK(ddl_barrier(comm, NULL, NULL));
     CHECK(ddl_comm_shrink(comm, NULL, &next) == DDL_ESTATE, "shrunk alive");
-    OK(ddl_barrier(comm, NULL, NULL));
+    all_are_there(comm);
     if (origin == 0)
         kill(getpid(), SIGKILL);
     return go_on(comm, SIZE - 1);
@@ -67,7 +74,7 @@ static int one_dies(ddl_comm *comm)
 static int two_die(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    OK(ddl_barrier(comm, NULL, NULL));
+    all_are_there(comm);
     if (origin == 0 || origin == 3)
         kill(getpid(), SIGKILL);
     return go_on(comm, SIZE - 2);
@@ -77,7 +84,7 @@ static int two_die(ddl_comm *comm)
 static int dies_in_between(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    OK(ddl_barrier(comm, NULL, NULL));
+    all_are_there(comm);
     if (origin == 4)
         kill(getpid(), SIGKILL);
     if (origin == 0) {
@@ -101,7 +108,7 @@ static useconds_t delay;
 static int leader_dies(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    OK(ddl_barrier(comm, NULL, NULL));
+    all_are_there(comm);
     if (origin == 4)
         kill(getpid(), SIGKILL);
     fail_once(comm);
@@ -128,7 +135,7 @@ static int leader_dies(ddl_comm *comm)
 static int aborted(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    OK(ddl_barrier(comm, NULL, NULL));
+    all_are_there(comm);
     if (origin == 2) {
         usleep(100000); /* until all are through the barrier */
         OK(ddl_comm_abort(comm, "again"));
