@@ -123,9 +123,10 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
             str(result),
         )
         launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(arguments.ranks)]
-        program = [sys.executable, "-m", f"bench.training_{arguments.framework}"]
+        program = [sys.executable, str(ROOT / f"bench/training_{arguments.framework}.py")]
         command = [*launcher, *program, json.dumps(asdict(job))]
-        ended = subprocess.run(command, cwd=ROOT, check=False)
+        # Not in the project's folder, where the sources of ddl_core hide the installed package.
+        ended = subprocess.run(command, cwd=folder, check=False)
         if ended.returncode:
             sys.exit(ended.returncode)  # the ranks have said why
         return [Measured(**each) for each in json.loads(result.read_text())]

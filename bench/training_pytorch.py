@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.training import ALONE, ROOT, Job, Measured
-
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # behind the installed ddl_core
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 from gpt_text import BYTES, Transformer
 from resnet import ResNet
+
+from bench.training import ALONE, Job, Measured
 
 ROUNDING = 1e-3  # what the backends' weights may differ by after the warm-up
 WARM_UP = 3  # steps; DistributedDataParallel makes its buckets anew after the first
