@@ -25,7 +25,8 @@ TICK = 1.0  # seconds between two looks at a connection
 _SILENCE = 4  # seconds after which it counts as lost
 _LATE = 2
 _PROBES = 3  # that are not answered
-_TCP_INFO = struct.Struct("@2x2B20xI28xI")  # retransmits, probes; unacked; last_ack_recv, in ms
+# Its retransmits, probes; unacked; last_data_recv and last_ack_recv, in ms.
+_TCP_INFO = struct.Struct("@2x2B20xI24x2I")
 
 
 def frame(kind: bytes, data: bytes = b"") -> bytes:
@@ -65,13 +66,13 @@ def watch(connection: socket.socket) -> None:
 def is_silent(connection: socket.socket) -> bool:
     """Whether what was sent is not answered for long: TCP_USER_TIMEOUT would also end a connection
     whose other side is there, but takes nothing in, as when someone reads the output in a pager."""
-    retransmits, probes, unacked, answered = _look(connection)
-    return answered > 1000 * _SILENCE and bool((retransmits and unacked) or probes >= _PROBES)
+    retransmits, probes, unacked, *heard = _look(connection)
+    return min(heard) > 1000 * _SILENCE and bool((retransmits and unacked) or probes >= _PROBES)
 
 
 def is_late(connection: socket.socket) -> bool:
     """Whether a keepalive should have been answered by now."""
-    return _look(connection)[-1] > 1000 * _LATE
+    return min(_look(connection)[3:]) > 1000 * _LATE
 
 
 def _look(connection: socket.socket) -> tuple[int, ...]:

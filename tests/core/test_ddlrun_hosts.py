@@ -347,6 +347,20 @@ def test_pulled_plug(one: Hosts) -> None:
         one.lab.connect("h3", True)
 
 
+def test_first_exit_code_while_others_talk(one: Hosts) -> None:
+    """Who only sends, acknowledges nothing new, and is there all the same."""
+    text = """
+import os, sys, time
+for _ in range(600):
+    print("word", flush=True)
+    time.sleep(3 if os.environ["RANK"] == "0" else 0.1)
+    os.environ["RANK"] == "0" and sys.exit(3)
+"""
+    begun = time.monotonic()
+    code, _, err = one.run("-H", "h1,h2", one.program(text))
+    assert (code, time.monotonic() - begun < 10) == (3, True), err
+
+
 def test_pulled_plug_while_something_is_sent(one: Hosts) -> None:
     """Keepalives are silent then."""
     talk = "import time\nwhile True: print('ready', flush=True); time.sleep(0.1)"
