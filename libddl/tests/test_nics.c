@@ -268,7 +268,7 @@ static const lab LABS[] = {
      "tcp://10.78.0.1:7000",
      NULL,
      just_meet,
-     30},
+     9.5},
     {"an interface's name is of any bytes",
      {UP "ip link set eth1 down && ip link set eth1 name \xc3\xa9th && ip link set \xc3\xa9th up"
          " && ip addr add 10.77.0.1/24 dev \xc3\xa9th",
