@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 _ROOT = Path("/run/ddl-lab")
 _HERE = Path(__file__).parent
@@ -79,17 +80,34 @@ class Lab:
         if not 1 <= hosts <= _MOST_HOSTS or not 1 <= nics <= _MOST_NICS:
             raise LabError(f"a laboratory has 1 to {_MOST_HOSTS} hosts of 1 to {_MOST_NICS} nics")
         self._folder = _folder(name or f"p{os.getpid()}-{time.monotonic_ns() % 10**6}")
-        try:
-            self._folder.mkdir(parents=True)
-        except FileExistsError:
-            if _answers(self._folder):
-                raise LabError(
-                    f"there is a laboratory {self._folder.name!r} already: ddl lab down removes it"
-                ) from None
-            shutil.rmtree(self._folder)
+        with self._lock() as lock:
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a daemon that was killed
             self._folder.mkdir()
-        life = "free" if keep else "tied"
-        arguments = [str(self._folder), str(hosts), str(nics), rate or "", life]
+            life = "free" if keep else "tied"
+            self._start([str(self._folder), str(hosts), str(nics), rate or "", life], lock)
+
+    def _lock(self) -> IO[bytes]:
+        """A lock on the name, which the daemon inherits and holds until all is removed."""
+        path = self._folder.with_suffix(".lock")
+        _ROOT.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = open(path, "wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is(lock, path):
+                    return lock
+            except BlockingIOError:
+                if self._folder.exists():
+                    lock.close()
+                    raise LabError(
+                        f"there is a laboratory {self._folder.name!r} already: ddl lab down"
+                        " removes it"
+                    ) from None
+            lock.close()  # its holder has just come, or is about to go
+            time.sleep(0.01)
+
+    def _start(self, arguments: list[str], lock: IO[bytes]) -> None:
+        keep = arguments[-1] == "free"
         self._daemon: subprocess.Popen[str] | None = subprocess.Popen(
             [sys.executable, "-m", "ddl_core.lab.daemon", *arguments],
             cwd="/",
@@ -98,6 +116,7 @@ class Lab:
             stderr=subprocess.DEVNULL if keep else None,  # else who reads ours waits for its end
             text=True,
             start_new_session=True,
+            pass_fds=[lock.fileno()],
         )
         assert self._daemon.stdout
         with self._daemon.stdout as stdout:
@@ -106,7 +125,10 @@ class Lab:
             if self._daemon.stdin:
                 self._daemon.stdin.close()
             self._daemon.wait()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            path = self._folder.with_suffix(".lock")
+            if _is(lock, path):  # else the daemon has removed all, and another's may be there
+                shutil.rmtree(self._folder, ignore_errors=True)
+                path.unlink()
             raise LabError(said or "the laboratory's daemon could not start")
 
     @classmethod
@@ -202,6 +224,13 @@ class Lab:
         if "error" in said:
             raise LabError(said["error"])
         return said
+
+
+def _is(file: IO[bytes], path: Path) -> bool:
+    """Whether `path` names this file still."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
 
 
 def _folder(name: str) -> Path:

@@ -8,6 +8,8 @@ Design notes. Hosts cannot reach each other's namespaces, but all of them see th
 a path in FOLDER. A request is one JSON object behind its length, with the descriptors of stdin,
 stdout and stderr; one thread serves it, and starts enter.py, which only this thread waits for.
 While the command runs, the client sends signals as single bytes; its end ends the command.
+
+The daemon has inherited a lock on FOLDER.lock, which only its end frees: FOLDER is its own.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ class _Daemon:
                 (length,) = struct.unpack("!I", head)
                 text = b""
                 while len(text) < length:
-                    text += connection.recv(length - len(text))
+                    piece = connection.recv(length - len(text))
+                    if not piece:
+                        raise ConnectionError("the client has gone within its request")
+                    text += piece
                 answer = self._answer(json.loads(text), connection, descriptors)
             except (KeyError, ValueError, NetworkError, struct.error) as error:
                 answer = {"error": str(error)}
@@ -181,6 +186,7 @@ def main() -> int:
     finally:
         network.close()
         shutil.rmtree(path, ignore_errors=True)
+        path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _until_stdin_ends(daemon: _Daemon) -> None:

@@ -38,11 +38,12 @@ def main() -> int:
         daemon.connect(path)
     except OSError:
         return fail("there is no such laboratory (any more)")
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _frame: daemon.sendall(bytes([number])))
     text = json.dumps({"do": "run", "host": host, "command": command, **request}).encode()
     socket.send_fds(daemon, [struct.pack("!I", len(text))], [0, 1, 2])
     daemon.sendall(text)
+    # Not before: a signal's byte would come within the request.
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _frame: daemon.sendall(bytes([number])))
     answer = b""
     while piece := daemon.recv(65536):
         answer += piece

@@ -3,6 +3,9 @@
 Imported by scripts that import nothing else of ddl_core. A frame is its kind, one byte, the length
 of what follows in four, and that. Both sides prove that they know the job's secret, by an HMAC of
 what the other has drawn at random, before anything is believed; it is not encrypted.
+
+Input is sent only as far as rank 0's program has TAKEN the earlier, so that signals never wait
+behind what nobody reads.
 """
 
 from __future__ import annotations
@@ -10,13 +13,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import struct
 from typing import Any
 
-HELLO, OUT, ERR, ENDED = b"H", b"O", b"E", b"X"  # of a rank
+HELLO, OUT, ERR, ENDED, TAKEN = b"H", b"O", b"E", b"X", b"T"  # of a rank
 NONCE, GO, SIGNAL, INPUT, BYE = b"N", b"G", b"S", b"I", b"B"  # of ddlrun
 HEAD = struct.Struct("!cI")
 LARGEST = 1 << 20  # bytes in a frame
+TICK = 1.0  # seconds between two looks at a connection
+_SILENCE = 4  # seconds after which it counts as lost
+_LATE = 2
+_PROBES = 3  # that are not answered
+# Its retransmits, probes; unacked; last_data_recv and last_ack_recv, in ms.
+_TCP_INFO = struct.Struct("@2x2B20xI24x2I")
 
 
 def frame(kind: bytes, data: bytes = b"") -> bytes:
@@ -40,6 +50,34 @@ def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> Any:
 
 def _proof(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
     return hmac.new(secret.encode(), kind + nonce + text, hashlib.sha256).digest()
+
+
+def watch(connection: socket.socket) -> None:
+    """Let the kernel end a connection whose other side is gone, as long as nothing is sent."""
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 1),
+        (socket.TCP_KEEPINTVL, 1),
+        (socket.TCP_KEEPCNT, _SILENCE - 1),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def is_silent(connection: socket.socket) -> bool:
+    """Whether what was sent is not answered for long: TCP_USER_TIMEOUT would also end a connection
+    whose other side is there, but takes nothing in, as when someone reads the output in a pager."""
+    retransmits, probes, unacked, *heard = _look(connection)
+    return min(heard) > 1000 * _SILENCE and bool((retransmits and unacked) or probes >= _PROBES)
+
+
+def is_late(connection: socket.socket) -> bool:
+    """Whether a keepalive should have been answered by now."""
+    return min(_look(connection)[3:]) > 1000 * _LATE
+
+
+def _look(connection: socket.socket) -> tuple[int, ...]:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    return _TCP_INFO.unpack(info)
 
 
 class Frames:

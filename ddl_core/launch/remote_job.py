@@ -4,8 +4,8 @@ Design notes. The launcher starts remote_rank.py once for each rank. Each connec
 which rank it is, on what host, and why it could not run. When all have come they are told to go,
 and where to meet. From then on their output, their ends and our signals travel on these
 connections; the launcher only keeps them. So one report names the first rank that failed, whatever
-the launcher, and all are ended at once. A connection that breaks or goes silent (keepalives) is a
-lost rank, and ends its program on the other side.
+the launcher, and all are ended at once. A connection that breaks or goes silent (keepalives, and
+what they do not see) is a lost rank, and ends its program on the other side.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ from ddl_core.launch.launchers import Launcher, Start, start
 from ddl_core.launch.supervisor import CHUNK, Failure, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
-_SILENCE = 4  # seconds after which a connection counts as lost
 _HEARSAY = 0.3  # seconds in which all that failed at once is heard of
 _LINGER = 2.0  # seconds for the launcher to end after its ranks
-_MOST_QUEUED = 1 << 20  # bytes of rank 0's input on their way
+_MOST_ON_WAY = 1 << 20  # bytes of rank 0's input on their way
 # What ranks on other hosts get of our environment, beside what -x names.
 _PREFIXES = (
     "DDL_",
@@ -170,6 +169,9 @@ class RemoteJob(Supervisor):
         self._gone = False  # all ranks have been told to go
         self._open_streams = 0
         self._input: IO[bytes] | None = None
+        self._input_over = False
+        self._on_way = 0  # bytes of it that rank 0's program has not taken
+        self._look_at = time.monotonic()
 
     # ---- the launcher ----
 
@@ -229,14 +231,7 @@ class RemoteJob(Supervisor):
     def _accept(self) -> None:
         channel, _ = self._listener.accept()
         channel.setblocking(False)
-        for option, value in (
-            (socket.TCP_KEEPIDLE, 1),
-            (socket.TCP_KEEPINTVL, 1),
-            (socket.TCP_KEEPCNT, _SILENCE - 1),
-            (socket.TCP_USER_TIMEOUT, 1000 * _SILENCE),
-        ):
-            channel.setsockopt(socket.IPPROTO_TCP, option, value)
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.watch(channel)
         connection = _Connection(channel)
         self._connections[channel] = connection
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._ready(connection))
@@ -343,6 +338,8 @@ class RemoteJob(Supervisor):
                 output.last.extend(stream.lines.feed(payload))
             else:
                 self._show(stream, payload)
+        elif kind == frames.TAKEN and rank == 0:
+            self._more_input(int(payload))
         elif kind == frames.ENDED and rank in self._running:
             pid, code, by_signal = map(int, payload.split())
             self._running.discard(rank)
@@ -405,18 +402,29 @@ class RemoteJob(Supervisor):
 
     def _pass_input(self) -> None:
         assert self._input is not None
-        connection = self._ranks[0]
-        if len(connection.queued) > _MOST_QUEUED:
-            time.sleep(0.001)
-            return
         data = self._input.read(CHUNK) or b""
-        self._tell(connection, frames.frame(frames.INPUT, data))
+        self._on_way += len(data)
+        self._tell(self._ranks[0], frames.frame(frames.INPUT, data))
         if not data:
+            self._input_over = True
+        if not data or self._on_way >= _MOST_ON_WAY:
             self._selector.unregister(self._input)
+
+    def _more_input(self, taken: int) -> None:
+        assert self._input is not None
+        waits = self._on_way >= _MOST_ON_WAY
+        self._on_way -= taken
+        if waits and self._on_way < _MOST_ON_WAY and not self._input_over:
+            self._selector.register(self._input, selectors.EVENT_READ, self._pass_input)
 
     # ---- what Supervisor asks ----
 
     def _ended(self) -> list[Failure]:
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + frames.TICK
+            for connection in list(self._connections.values()):
+                if frames.is_silent(connection.channel):
+                    self._lose(connection, "its host does not answer")
         if not self._gone and self._running:
             self._check_start()
         if not self._failures or self._first is not None:
@@ -425,6 +433,9 @@ class RemoteJob(Supervisor):
         certain = any(failure.by_signal or failure.lost for failure in self._failures)
         if self._report_at is None:
             self._report_at = time.monotonic() + _HEARSAY
+        if any(frames.is_late(connection.channel) for connection in self._connections.values()):
+            # The ranks may have lost that host, and have noticed it before us.
+            self._report_at = max(self._report_at, time.monotonic() + _HEARSAY)
         if not certain and time.monotonic() < self._report_at and self._running:
             return []
         self._report_at = None
@@ -451,10 +462,10 @@ class RemoteJob(Supervisor):
         """Whether something of the ranks or of the launcher waits to be read."""
         return bool(self._selector.select(0.1))
 
-    def _time_left(self) -> float | None:
-        moments = [self._kill_at, self._report_at, None if self._gone else self._give_up_at]
-        given = [moment for moment in moments if moment is not None]
-        return max(0.0, min(given) - time.monotonic()) if given else None
+    def _time_left(self) -> float:
+        moments = [self._look_at, self._kill_at, self._report_at]
+        moments += [None if self._gone else self._give_up_at]
+        return max(0.0, min(m for m in moments if m is not None) - time.monotonic())
 
     def _send(self, number: int) -> None:
         for rank in self._running:

@@ -36,7 +36,6 @@ import placement  # type: ignore[import-not-found, unused-ignore]
 _CHUNK = 64 * 1024
 _CONNECT = 5.0  # seconds for each of ddlrun's addresses
 _PORTS = range(20000, 32000)  # below those that Linux hands out by itself
-_SILENCE = 4  # seconds after which a connection counts as lost
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # what the program need not see
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -198,14 +197,8 @@ def _connect(control: str) -> socket.socket:
         except OSError as error:
             why = error
             continue
-        for option, value in (
-            (socket.TCP_KEEPIDLE, 1),
-            (socket.TCP_KEEPINTVL, 1),
-            (socket.TCP_KEEPCNT, _SILENCE - 1),
-            (socket.TCP_USER_TIMEOUT, 1000 * _SILENCE),
-        ):
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.settimeout(frames.TICK)
+        frames.watch(connection)
         return connection
     sys.exit(f"ddlrun: {socket.gethostname()} cannot reach ddlrun at {control}: {why}")
 
@@ -223,6 +216,8 @@ class _Rank:
         self._selector = selectors.DefaultSelector()
         self._process: subprocess.Popen[bytes] | None = None
         self._open = 0  # of its stdout and stderr
+        self._input = bytearray()  # for its stdin
+        self._input_ends = False
         self._told = False
 
     def run(self, hello: dict[str, Any]) -> int:
@@ -236,9 +231,10 @@ class _Rank:
         self._selector.register(self._connection, selectors.EVENT_READ, self._hear)
         self._selector.register(wake, selectors.EVENT_READ, lambda: wake.recv(_CHUNK) and None)
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(frames.TICK):
                 key.data()
             self._report_end()
+            self._look()
 
     def _hear(self) -> None:
         try:
@@ -255,7 +251,7 @@ class _Rank:
             elif kind == frames.SIGNAL:
                 self._signal(payload[0])
             elif kind == frames.INPUT:
-                self._feed(payload)
+                self._take_input(payload)
             elif kind == frames.BYE:
                 if payload != b"well":
                     self._give_up()
@@ -279,6 +275,8 @@ class _Rank:
             start_new_session=True,
             close_fds=False,  # an MPI's descriptors are for the program
         )
+        if self._process.stdin:
+            os.set_blocking(self._process.stdin.fileno(), False)
         for pipe, kind in ((self._process.stdout, frames.OUT), (self._process.stderr, frames.ERR)):
             assert pipe is not None
             self._open += 1
@@ -311,21 +309,48 @@ class _Rank:
         text = f"{process.pid} {ended.si_status} {int(ended.si_code != os.CLD_EXITED)}"
         self._say(frames.frame(frames.ENDED, text.encode()))
 
-    def _feed(self, data: bytes) -> None:
+    def _take_input(self, data: bytes) -> None:
         stdin = self._process.stdin if self._process else None
         if stdin is None or stdin.closed:
             return
-        with contextlib.suppress(OSError):
-            if data:
-                stdin.write(data)
-                stdin.flush()
-            else:
+        if not self._input:
+            self._selector.register(stdin, selectors.EVENT_WRITE, self._feed)
+        self._input += data
+        self._input_ends = not data
+
+    def _feed(self) -> None:
+        """Pass on what the program takes; ddlrun sends more when it hears so."""
+        assert self._process and self._process.stdin
+        stdin, taken = self._process.stdin, 0
+        over = self._input_ends
+        try:
+            taken = os.write(stdin.fileno(), self._input) if self._input else 0
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads it any more
+            self._input.clear()
+            over = True
+        del self._input[:taken]
+        if not self._input:
+            self._selector.unregister(stdin)
+            if over:
                 stdin.close()
+        if taken:
+            self._say(frames.frame(frames.TAKEN, str(taken).encode()))
 
     def _say(self, data: bytes) -> None:
-        try:
-            self._connection.sendall(data)
-        except OSError:
+        """It waits while ddlrun does not read, however long, if its host is there."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._connection.send(rest) :]
+            except TimeoutError:
+                self._look()
+            except OSError:
+                self._give_up()
+
+    def _look(self) -> None:
+        if frames.is_silent(self._connection):
             self._give_up()
 
     def _signal(self, number: int) -> None:

@@ -2,6 +2,7 @@
  * by wires that end with them. Needs root, ip and tc; skipped without. */
 #include <ifaddrs.h>
 #include <linux/if_link.h>
+#include <net/if.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -38,6 +39,24 @@ static uint64_t sent_by(const char *name)
     return sent;
 }
 
+/* A wire carries when both its ends are up, one whose other end is down never, and Linux says so up
+ * to a second later. */
+static void wait_for_carriers(void)
+{
+    bool all_there = false;
+    for (double end = seconds() + 10; !all_there && seconds() < end; usleep(1000)) {
+        struct ifaddrs *all;
+        CHECK(!getifaddrs(&all), "no interfaces");
+        all_there = true;
+        for (struct ifaddrs *i = all; i; i = i->ifa_next)
+            if (i->ifa_flags & IFF_UP &&
+                !(i->ifa_flags & IFF_RUNNING) != !strcmp(i->ifa_name, "d0"))
+                all_there = false;
+        freeifaddrs(all);
+    }
+    CHECK(all_there, "the carriers are not as they should be");
+}
+
 static void reduce(ddl_comm *comm, int64_t n)
 {
     float *x = malloc((size_t)n * sizeof *x);
@@ -66,6 +85,7 @@ static int be_host(const lab *l, host *self, int rank)
     CHECK(write(self->ready[1], &byte, 1) == 1 && read(self->go[0], &byte, 1) == 1, "the parent");
     must("ip link set lo up");
     must(l->setup[rank]);
+    wait_for_carriers();
     if (l->interfaces)
         setenv("DDL_INTERFACES", l->interfaces, 1);
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
@@ -164,6 +184,15 @@ static int just_work(ddl_comm *comm, int rank)
     return 0;
 }
 
+/* Where it matters how long the hosts took to meet. */
+static int just_meet(ddl_comm *comm, int rank)
+{
+    (void)rank;
+    reduce(comm, 1000);
+    OK(ddl_barrier(comm, NULL, NULL));
+    return 0;
+}
+
 /* The second wire goes dead without a word while the first one lives: both hosts learn which. */
 static int lose_second(ddl_comm *comm, int rank)
 {
@@ -185,6 +214,9 @@ static int lose_second(ddl_comm *comm, int rank)
 
 #define UP        "ip link set eth0 up && ip link set eth1 up && "
 #define SLOW(nic) " && tc qdisc add dev " nic " root tbf rate 400mbit burst 128kb latency 50ms"
+#define NO_CARRIER(address)                                                                        \
+    " && ip link add d0 type veth peer name d1 && ip link set d0 up && ip addr add " address       \
+    " dev d0"
 #define BOTH_SLOW SLOW("eth0") SLOW("eth1")
 
 static const lab LABS[] = {
@@ -221,6 +253,29 @@ static const lab LABS[] = {
      "tcp://10.77.0.1:7000",
      NULL,
      use_both,
+     30},
+    {"both have an interface without carrier, for which nobody waits 5 s",
+     {UP "ip addr add 10.77.0.1/24 dev eth0" NO_CARRIER("10.76.0.1/24"),
+      UP "ip addr add 10.77.0.2/24 dev eth0" NO_CARRIER("10.76.0.2/24")},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     just_meet,
+     4.5},
+    {"one network leads nowhere, which is waited for once, 5 s",
+     {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",
+      UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add 10.78.0.2/24 dev eth1"
+         " && ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud permanent"},
+     "tcp://10.78.0.1:7000",
+     NULL,
+     just_meet,
+     9.5},
+    {"an interface's name is of any bytes",
+     {UP "ip link set eth1 down && ip link set eth1 name \xc3\xa9th && ip link set \xc3\xa9th up"
+         " && ip addr add 10.77.0.1/24 dev \xc3\xa9th",
+      UP "ip addr add 10.77.0.2/24 dev eth1"},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     just_meet,
      30},
     {"a wire dies",
      {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",

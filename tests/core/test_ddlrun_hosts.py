@@ -240,6 +240,48 @@ def test_rank_0_reads_the_input(one: Hosts) -> None:
     assert sorted(out.splitlines()) == ["[0 h2] 3000003 end", "[1 h3] 0 "]
 
 
+def test_input_comes_back_as_output(one: Hosts) -> None:
+    """Much of it: what waits to be written there must not keep what comes from being read."""
+    lines = [f"{i:0999}" for i in range(5000)]
+    given = one.folder / "input"
+    given.write_text("".join(f"{line}\n" for line in lines))
+    with open(given) as file:
+        code, out, err = one.run("-H", "h1,h2", "cat", stdin=file)
+    assert code == 0, err
+    assert out.splitlines() == [f"[0 h1] {line}" for line in lines]
+
+
+def test_input_that_nobody_reads(one: Hosts) -> None:
+    """Signals do not wait behind it."""
+    given = one.folder / "input"
+    given.write_bytes(bytes(8_000_000))
+    with open(given) as file:
+        process = one.start("-H", "h1,h2", one.program(SLEEP), stdin=file)
+    assert process.stdout
+    assert sorted(process.stdout.readline() for _ in range(2)) == [
+        "[0 h1] ready\n",
+        "[1 h2] ready\n",
+    ]
+    time.sleep(0.5)  # for the input to come as far as it can
+    process.send_signal(signal.SIGINT)
+    said = sorted(process.stdout.readline() for _ in range(2))
+    assert said == ["[0 h1] SIGINT\n", "[1 h2] SIGINT\n"]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not one.left()
+
+
+def test_reader_that_pauses(one: Hosts) -> None:
+    """As a pager does, for longer than a connection may be silent."""
+    text = "import os\nif os.environ['RANK'] == '1':\n    for i in range(3000): print('x' * 9_993)"
+    process = one.start("-H", "h1,h2", one.program(text))
+    time.sleep(8)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert [len(line) for line in out.splitlines()] == 3000 * [10_000]
+
+
 def test_output_dir(one: Hosts) -> None:
     text = "import os, sys; print('out'); print('err', file=sys.stderr)"
     code, out, err = one.run("-H", "h1,h2", "--output-dir", "logs", one.program(text))
@@ -303,6 +345,42 @@ def test_pulled_plug(one: Hosts) -> None:
         assert not one.left()
     finally:
         one.lab.connect("h3", True)
+
+
+def test_first_exit_code_while_others_talk(one: Hosts) -> None:
+    """Who only sends, acknowledges nothing new, and is there all the same."""
+    text = """
+import os, sys, time
+for _ in range(600):
+    print("word", flush=True)
+    time.sleep(3 if os.environ["RANK"] == "0" else 0.1)
+    os.environ["RANK"] == "0" and sys.exit(3)
+"""
+    begun = time.monotonic()
+    code, _, err = one.run("-H", "h1,h2", one.program(text))
+    assert (code, time.monotonic() - begun < 10) == (3, True), err
+
+
+def test_pulled_plug_while_something_is_sent(one: Hosts) -> None:
+    """Keepalives are silent then."""
+    talk = "import time\nwhile True: print('ready', flush=True); time.sleep(0.1)"
+    process = one.start("-H", "h2,h3", one.program(talk), stdin=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdin
+    while "[1 h3] ready" not in process.stdout.readline():
+        pass
+    one.lab.connect("h2", False)
+    try:
+        process.stdin.write("x" * 1000)
+        process.stdin.flush()
+        begun = time.monotonic()
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "rank 0 on h2 was lost: its host does not answer" in err, (out, err)
+        assert time.monotonic() - begun < 15
+        assert not one.left()
+    finally:
+        one.lab.connect("h2", True)
 
 
 def test_ddlrun_killed(hosts: Hosts) -> None:

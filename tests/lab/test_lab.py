@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,50 @@ def test_nothing_is_left_when_the_maker_is_killed(tmp_path: Path) -> None:
     while Path(f"/proc/{first}").exists() or Path(f"/run/ddl-lab/{name}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_of_those_made_at_once_by_one_name_one_stays() -> None:
+    name = f"race{os.getpid()}"
+
+    def make(_: int) -> Lab | None:
+        try:
+            return Lab(1, name=name)
+        except LabError as error:
+            assert "there is a laboratory" in str(error)
+            return None
+
+    for _ in range(2):  # the name is free at once when `down` returns
+        with ThreadPoolExecutor(4) as threads:
+            made = [lab for lab in threads.map(make, range(4)) if lab]
+        try:
+            assert len(made) == 1
+            assert made[0].run("h1", ["hostname"]).stdout == "h1\n"
+        finally:
+            for lab in made:
+                lab.down()
+    assert not list(Path("/run/ddl-lab").glob(f"{name}*"))
+
+
+def test_caller_that_dies_within_its_request(lab: Lab) -> None:
+    assert lab._daemon
+    threads = Path(f"/proc/{lab._daemon.pid}/task")
+
+    def settle(limit: float) -> int:
+        """The number of the daemon's threads when it has not changed for 0.2 s."""
+        end = time.monotonic() + limit
+        last, since = len(list(threads.iterdir())), time.monotonic()
+        while time.monotonic() < min(end, since + 0.2):
+            if len(list(threads.iterdir())) != last:
+                last, since = len(list(threads.iterdir())), time.monotonic()
+            time.sleep(0.01)
+        return last
+
+    before = settle(5)
+    for text in (b"", b"\0\0", b"\0\0\0\x09{"):
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(lab._folder / "socket"))
+            caller.sendall(text)
+    assert settle(5) <= before
 
 
 def test_command_line() -> None:

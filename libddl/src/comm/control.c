@@ -11,6 +11,7 @@
 #include "comm/watch_state.h"
 #include "net/shm.h"
 #include "net/socket.h"
+#include "net/tcp.h"
 
 /* How long one address may take, and how often a waiting rank looks after the others. */
 static const int64_t DOOR_NS = 5 * 1000000000ll, LOOK_NS = 50 * 1000000ll;
@@ -125,7 +126,7 @@ static ddl_status dial(ddl__control *c, int peer)
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&c->config.addresses[peer].endpoint, &to);
     int fd = link->ops->shared ? call(c, peer, (struct sockaddr *)&to, length)
-                               : call_tcp(c, peer, link->fd);
+                               : call_tcp(c, peer, ddl__tcp_link_socket(link));
     if (fd < 0) {
         char why[DDL__MESSAGE_MAX - 128];
         snprintf(why, sizeof why, "%s", ddl__message());

@@ -17,7 +17,8 @@ enum { ADDRESSES_MAX = 256 };
 
 static bool usable(const struct ifaddrs *i)
 {
-    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
+    /* Running: it has a carrier. Without one, whoever dials it waits in vain. */
+    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || !(i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK)))
         return false;
     /* A link-local address means something on its own link only. */
     return i->ifa_addr->sa_family == AF_INET ||
@@ -102,6 +103,14 @@ static uint64_t network_id(void)
     return digest.words[0];
 }
 
+/* A peer believes an address only when its names are printable; Linux takes nearly any byte. */
+static void make_printable(char *name)
+{
+    for (; *name; name++)
+        if (*name < '!' || *name > '~')
+            *name = '?';
+}
+
 ddl_status ddl__discover(ddl__address *address, const char *host, const char *filter)
 {
     ddl__interface all[ADDRESSES_MAX];
@@ -118,6 +127,7 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     for (unsigned i = 0; i < n; i++) {
         address->ips[i] = all[i];
         address->ips[i].speed = all[i].loopback || !all[i].name[0] ? 0 : speed_of(all[i].name);
+        make_printable(address->ips[i].name);
     }
     address->n_ips = (uint8_t)n;
     address->network = network_id();

@@ -244,6 +244,14 @@ static int come(const ddl__meeting *m, int peer, ddl__hello *hello, ddl__path pa
     return -1;
 }
 
+static void warn_unused(const ddl__meeting *m, int peer, ddl__path path)
+{
+    const ddl__address *own = ddl__endpoint_address(m->endpoint);
+    ddl__log(DDL__WARN, "rank %d on %s is not reached over %s, which is not used: %s", peer,
+             m->addresses[peer].host, path.ours < 0 ? "" : own->ips[path.ours].name,
+             ddl__message());
+}
+
 /* Try the paths from number *first on, which becomes that of the one by which the peer answers. */
 static ddl_status dial_link(const ddl__meeting *m, int peer, uint8_t door, const ddl__paths *paths,
                             unsigned *first)
@@ -257,6 +265,8 @@ static ddl_status dial_link(const ddl__meeting *m, int peer, uint8_t door, const
         if (fd >= 0)
             return enter(m, peer, fd, &hello);
         snprintf(why, sizeof why, "%s", ddl__message());
+        if (*first + 1 < paths->at_once)
+            warn_unused(m, peer, paths->path[*first]);
     }
     return ddl__fail(status, "rank %d on %s, port %u: %s", peer, to->host, to->port, why);
 }
@@ -272,10 +282,7 @@ static ddl_status dial_lanes(const ddl__meeting *m, int peer, uint8_t door, ddl_
         hello.lane = (uint8_t)lane;
         int fd = come(m, peer, &hello, *path, &status);
         if (fd < 0) {
-            const ddl__address *own = ddl__endpoint_address(m->endpoint);
-            ddl__log(DDL__WARN, "rank %d on %s is not reached over %s, which is not used: %s", peer,
-                     m->addresses[peer].host, path->ours < 0 ? "" : own->ips[path->ours].name,
-                     ddl__message());
+            warn_unused(m, peer, *path);
             *path = paths->path[first];
             fd = come(m, peer, &hello, *path, &status);
         }
@@ -303,6 +310,8 @@ static ddl_status dial_tcp(const ddl__meeting *m, int peer)
         paths.at_once = 1;
         first = 0;
     }
+    for (unsigned dead = 0; dead < first; dead++) /* its lanes would wait for it once more */
+        paths.path[dead] = paths.path[first];
     unsigned sockets = paths.at_once * ddl__endpoint_sockets(m->endpoint);
     unsigned lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
     if (status == DDL_OK)

@@ -198,6 +198,11 @@ void ddl__tcp_link_name(ddl__link *link, const char *name)
     snprintf(l->name, sizeof l->name, "%s", name);
 }
 
+int ddl__tcp_link_socket(const ddl__link *link)
+{
+    return ((const ddl__tcp_link *)link)->fd;
+}
+
 unsigned ddl__tcp_link_lanes(const ddl__link *link)
 {
     return ((const ddl__tcp_link *)link)->n_lanes;

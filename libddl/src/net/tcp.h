@@ -20,6 +20,9 @@ void ddl__tcp_link_name(ddl__link *link, const char *name);
  * (message set); fd then stays the caller's. */
 bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name);
 
+/* The link's own connection; with lanes, link->fd is that of a set of all. */
+int ddl__tcp_link_socket(const ddl__link *link);
+
 /* How many were added. */
 unsigned ddl__tcp_link_lanes(const ddl__link *link);
 
