@@ -52,7 +52,7 @@ def initialize(*, timeout: float | None = None) -> None:
     rank, size = world.rank(), world.size()
     _comm = world.world().duplicate(world.config(timeout))
     library.ddl_jax_mpi_open(ctypes.c_void_p(world.address(_comm)))
-    world.at_shutdown(library.ddl_jax_mpi_close)
+    world.at_shutdown(lambda: bool(library.ddl_jax_mpi_close()))
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     jax.distributed.initialize(

@@ -73,6 +73,40 @@ os._exit(0)
     assert ended.lines(0) == ["told"], ended.out + ended.err
 
 
+def test_shutdown_with_a_collective_under_way(ddlrun: Run) -> None:
+    """Nobody else comes to it: it is aborted, and what comes later is refused."""
+    text = f"""
+import ddl_jax
+ddl_jax.initialize(timeout=60)
+{PLAIN}
+import os, threading, time
+if jax.process_index() == 1:
+    while not os.path.exists("done"):
+        time.sleep(0.05)
+    os._exit(0)
+def call():
+    try:
+        step(ranks()).block_until_ready()
+    except Exception as error:
+        print(str(error).splitlines()[0], flush=True)
+thread = threading.Thread(target=call)
+thread.start()
+time.sleep(0.5)
+start = time.monotonic()
+ddl_jax.shutdown()
+took = time.monotonic() - start
+thread.join(10)
+call()
+print("in time" if 1.5 < took < 5 else took, flush=True)
+open("done", "w").close()
+os._exit(0)
+"""
+    aborted, refused, took = ddlrun(2, text, limit=60).lines(0)
+    assert "shut down with operations under way" in aborted
+    assert "not initialised, or shut down" in refused
+    assert took == "in time"
+
+
 def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     for text, env, said in (
