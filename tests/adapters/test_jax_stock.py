@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,6 +106,19 @@ os._exit(0)
     assert "shut down with operations under way" in aborted
     assert "not initialised, or shut down" in refused
     assert took == "in time"
+
+
+@pytest.mark.parametrize(
+    ("local", "master", "host"),
+    [(2, "node1", "127.0.0.1"), (1, "node1", "node1"), (1, "fe80::1", "[fe80::1]")],
+)
+def test_coordinator(local: int, master: str, host: str) -> None:
+    """It is where the launcher says that rank 0 is, between hosts."""
+    from ddl_jax.distributed import _coordinator
+
+    comm = SimpleNamespace(rank=0, size=2, local_size=local, broadcast=lambda text: None)
+    name, port = _coordinator(comm, master).rsplit(":", 1)
+    assert name == host and 0 < int(port) < 65536
 
 
 def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
