@@ -35,6 +35,7 @@ class World:
     url        where the ranks meet; None under mpirun, and where there is one rank
     secret     what tells this job from others; None: DDL_SECRET, where that is set
     warning    what looks wrong about this environment; "" for nothing
+    master     rank 0's host, as the launcher calls it; None where it does not say
     """
 
     launcher: str
@@ -43,6 +44,7 @@ class World:
     url: str | None = None
     secret: str | None = None
     warning: str = ""
+    master: str | None = None
 
 
 def detect(env: Mapping[str, str]) -> World:
@@ -60,7 +62,8 @@ def _ddlrun(env: Mapping[str, str]) -> World | None:
     rank, size = _number(env, "DDL_RANK"), _number(env, "DDL_SIZE")
     if "DDL_RENDEZVOUS" not in env and size != 1:
         raise InvalidArgument("DDL_RANK and DDL_SIZE are set, but DDL_RENDEZVOUS is not")
-    return World("ddlrun", rank, size, env.get("DDL_RENDEZVOUS"))
+    master = env.get("MASTER_ADDR")
+    return World("ddlrun", rank, size, env.get("DDL_RENDEZVOUS"), master=master)
 
 
 def _mpirun(env: Mapping[str, str]) -> World | None:
@@ -123,11 +126,10 @@ def _in_srun_step(env: Mapping[str, str]) -> bool:
 def _meet(
     launcher: str, rank: int, size: int, host: str, port: int, job: str, env: Mapping[str, str]
 ) -> World:
-    if ":" in host:  # IPv6
-        host = f"[{host}]"
-    url = env.get("DDL_RENDEZVOUS", f"tcp://{host}:{port}")
+    place = f"[{host}]" if ":" in host else host  # IPv6
+    url = env.get("DDL_RENDEZVOUS", f"tcp://{place}:{port}")
     secret = None if "DDL_SECRET" in env else job
-    return World(launcher, rank, size, url if size != 1 else None, secret)
+    return World(launcher, rank, size, url if size != 1 else None, secret, master=host)
 
 
 def metrics_port(env: Mapping[str, str]) -> int | None:

@@ -11,7 +11,7 @@ from ddl_core import mpi
 from ddl_core.comm import Comm
 from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
-from ddl_core.environment import detect, metrics_port
+from ddl_core.environment import World, detect, metrics_port
 from ddl_core.errors import InvalidState
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _log = logging.getLogger("ddl_core")
 
 _lock = threading.Lock()  # held while init is under way
 _comm: Comm | None = None
-_launcher = ""
+_launched = World("alone")  # where init was called
 _server: metrics.Server | None = None  # where DDL_METRICS_PORT is set
 
 
@@ -40,13 +40,13 @@ def init(
     ranks come within config.timeout, Refused by a rank of another job, and Unsupported under mpirun
     without mpi4py.
     """
-    global _comm, _launcher
+    global _comm, _launched
     if not _lock.acquire(blocking=False):
         raise InvalidState("another thread is in init")
     try:
         if _comm is not None and not _comm.closed:
             raise InvalidState(
-                f"initialised already, as rank {_comm.rank} of {_comm.size} ({_launcher});"
+                f"initialised already, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
                 " ddl_core.finalize() leaves this world"
             )
         _comm = None
@@ -75,7 +75,7 @@ def init(
             *(comm.rank, comm.size, place.launcher, f" at {place.url}" if place.url else ""),
             *(comm.local_rank, comm.local_size),
         )
-        _comm, _launcher = comm, place.launcher
+        _comm, _launched = comm, place
         _serve(port)
         return comm
     finally:
@@ -107,6 +107,12 @@ def world() -> Comm:
     if comm is None or comm.closed:
         raise InvalidState("not initialised: call ddl_core.init() first")
     return comm
+
+
+def launched() -> World:
+    """What the environment said where `init` made the world. InvalidState as for `world`."""
+    world()
+    return _launched
 
 
 def is_initialized() -> bool:

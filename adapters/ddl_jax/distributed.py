@@ -36,6 +36,7 @@ def initialize(*, timeout: float | None = None) -> None:
     """
     global _comm
     from ddl_core.errors import InvalidState
+    from ddl_core.world_comm import launched
 
     if "jaxlib" in sys.modules:
         raise InvalidState(
@@ -52,11 +53,11 @@ def initialize(*, timeout: float | None = None) -> None:
     rank, size = world.rank(), world.size()
     _comm = world.world().duplicate(world.config(timeout))
     library.ddl_jax_mpi_open(ctypes.c_void_p(world.address(_comm)))
-    world.at_shutdown(library.ddl_jax_mpi_close)
+    world.at_shutdown(lambda: bool(library.ddl_jax_mpi_close()))
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     jax.distributed.initialize(
-        _coordinator(_comm),
+        _coordinator(_comm, launched().master),
         num_processes=size,
         process_id=rank,
         cluster_detection_method="deactivate",
@@ -69,14 +70,17 @@ def initialize(*, timeout: float | None = None) -> None:
         )
 
 
-def _coordinator(comm: Any) -> str:
-    """Rank 0's host and a free port of it, on all ranks."""
-    place = bytearray(256)
+def _coordinator(comm: Any, master: str | None) -> str:
+    """Rank 0's host and a free port of it, on all ranks. Between hosts the name that the launcher
+    has for it counts before its own, by which the others may not find it."""
+    text = bytearray(256)
     if comm.rank == 0:
-        host = _LOOPBACK if comm.local_size == comm.size else socket.gethostname()
+        alone = comm.local_size == comm.size
+        host = _LOOPBACK if alone else master or socket.gethostname()
         with socket.socket() as probe:
             probe.bind(("", 0))
-            text = f"{host}:{probe.getsockname()[1]}".encode()
-        place[: len(text)] = text
-    comm.broadcast(place)
-    return place.rstrip(b"\0").decode()
+            port = probe.getsockname()[1]
+        own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        text[: len(own)] = own.encode()
+    comm.broadcast(text)
+    return text.rstrip(b"\0").decode()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import math
 from collections.abc import Callable
-from typing import Any
 
 import ddl_core
 
 _comm: ddl_core.Comm | None = None
 _ours = False  # whether init made ddl_core's world
-_at_shutdown: list[Callable[[], Any]] = []
+_at_shutdown: list[Callable[[], bool]] = []
 _place: tuple[int, int] | None = None  # rank and size that programs were traced with
 
 
@@ -64,7 +63,8 @@ def is_initialized() -> bool:
 @atexit.register  # before JAX waits for what nobody will answer
 def shutdown() -> None:
     """Leave the world, if there is one. `init` may then be called again. Waits for operations that
-    were started; what they fail with is dropped."""
+    were started, and aborts those of jax's own collectives that take longer than seconds; what they
+    fail with is dropped."""
     global _comm
     comm, _comm = _comm, None
     if comm is None:
@@ -77,9 +77,9 @@ def shutdown() -> None:
         jax.effects_barrier()
     except jax.errors.JaxRuntimeError:
         programs.forget()
-    while _at_shutdown:
-        _at_shutdown.pop()()
-    if _build.handler().ddl_jax_close():
+    unused = [_at_shutdown.pop()() for _ in range(len(_at_shutdown))]
+    # What a thread of XLA does not leave, even aborted, is left as it is: it must not be freed.
+    if _build.handler().ddl_jax_close() and all(unused):
         comm.close()
         if _ours:
             ddl_core.finalize()
@@ -114,8 +114,9 @@ def world() -> ddl_core.Comm:
     return _comm
 
 
-def at_shutdown(call: Callable[[], Any]) -> None:
-    """Have this called before the world is left."""
+def at_shutdown(call: Callable[[], bool]) -> None:
+    """Have this called before the world is left. It returns whether nobody uses the world by it
+    any more; else the world is kept."""
     _at_shutdown.append(call)
 
 

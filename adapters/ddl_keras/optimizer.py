@@ -12,6 +12,7 @@ from ddl_keras._adapter import adapter
 
 _WIRE = {None: None, "f16": "float16", "bf16": "bfloat16"}
 _SETTINGS = "_ddl_settings"
+_SCALING = keras.optimizers.LossScaleOptimizer
 
 
 def DistributedOptimizer(
@@ -26,17 +27,22 @@ def DistributedOptimizer(
 
         model.compile(ddl.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
 
-    optimizer        of any kind, a LossScaleOptimizer included, or its name
+    optimizer        of any kind, a LossScaleOptimizer included, or its name. Where the global dtype
+                     policy is mixed_float16, one that is none is put into one, as Model.compile
+                     would do it: a training loop of one's own calls its scale_loss
     op               "average" or "sum" of the ranks' gradients
     compression      "f16" or "bf16": gradients of float32 and float64 travel in that type
     sparse_as_dense  for TensorFlow's IndexedSlices: see ddl_tensorflow.allreduce_gradients
     backward_passes_per_step  so many batches' gradients are added up before the optimizer applies
-                     their average; sets its gradient_accumulation_steps, which does the same
+                     their average; sets its gradient_accumulation_steps, which does the same (with
+                     loss scaling that of the inner_optimizer)
 
     All ranks do the same number of steps. Gradients travel as one group per step, before clipping;
-    with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. In a saved
-    model it is the optimizer that it was, so the model loads where there is no libddl; where there
-    is, `DistributedOptimizer(model.optimizer)` goes on from its state.
+    with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. With loss
+    scaling they travel with every batch, so that all ranks find the same ones to be finite; only
+    those are added up and count for backward_passes_per_step. In a saved model it is the optimizer
+    that it was, so the model loads where there is no libddl; where there is,
+    `DistributedOptimizer(model.optimizer)` goes on from its state.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range; later the training function
     raises what the adapter's grouped_allreduce does.
@@ -46,15 +52,30 @@ def DistributedOptimizer(
     if compression not in _WIRE:
         raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
     optimizer = keras.optimizers.get(optimizer)
-    if hasattr(optimizer, _SETTINGS):
+    if hasattr(optimizer, _SETTINGS) or hasattr(_innermost(optimizer), _SETTINGS):
         raise InvalidArgument("optimizer: is a DistributedOptimizer already")
     if backward_passes_per_step is not None:
-        _accumulate(optimizer, backward_passes_per_step)
+        _accumulate(_innermost(optimizer), backward_passes_per_step)
+    if _mixed_float16() and not isinstance(optimizer, _SCALING):
+        # Model.compile would put ours into one, which would skip steps on one rank alone.
+        optimizer = _SCALING(optimizer, name="loss_scale_optimizer")
     settings = {"op": op, "compression": compression, "sparse_as_dense": sparse_as_dense}
     # One that was trained already keeps its state: only its class changes.
     optimizer.__class__ = _distributed(type(optimizer))
     object.__setattr__(optimizer, _SETTINGS, settings)
     return optimizer
+
+
+def refuse_scaled(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """InvalidArgument for a DistributedOptimizer in a LossScaleOptimizer, which looks for
+    infinities in the rank's own gradients, and so would skip steps that the others wait in."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if hasattr(inner, _SETTINGS) and not hasattr(optimizer, _SETTINGS):
+        raise InvalidArgument(
+            "optimizer: is a LossScaleOptimizer around a DistributedOptimizer, but must be a"
+            " DistributedOptimizer around a LossScaleOptimizer (for a model of dtype mixed_float16,"
+            " compile it with DistributedOptimizer(LossScaleOptimizer(...)))"
+        )
 
 
 def reduce_gradients(
@@ -82,6 +103,15 @@ def reduce_gradients(
     return result
 
 
+def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The one that applies gradients, and adds them up: that in a LossScaleOptimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _mixed_float16() -> bool:
+    return bool(keras.config.dtype_policy().name == "mixed_float16")
+
+
 def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:
     if passes < 1:
         raise InvalidArgument(f"backward_passes_per_step: {passes} is below 1")
@@ -97,12 +127,13 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:
 
 def _distributed(base: type) -> type:
     """A subclass that reduces gradients. It has the name of its base, by which Keras saves it."""
+    scales = issubclass(base, _SCALING)  # the inner optimizer adds up what it is given
 
     class Distributed(base):  # type: ignore[misc, valid-type]
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
             # Ahead of everything else, so that all ranks see the same infinities (loss scaling),
             # norms (clipping) and weights.
-            if not self.gradient_accumulation_steps:
+            if scales or not self.gradient_accumulation_steps:
                 grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
             super().apply(grads, trainable_variables)
 

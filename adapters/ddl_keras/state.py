@@ -9,16 +9,19 @@ import keras
 import numpy as np
 
 from ddl_keras._adapter import adapter
+from ddl_keras.optimizer import refuse_scaled
 
 
 def broadcast_model(model: keras.Model, root: int = 0) -> None:
     """Give all ranks the root's variables of a model and of its optimizer.
 
     All ranks call it, with models of the same layers, whose optimizers are all built or all not.
-    Raises what the adapter's broadcast does.
+    Raises what the adapter's broadcast does, and InvalidArgument for a LossScaleOptimizer around a
+    DistributedOptimizer.
     """
     synchronize(model)
     optimizer = getattr(model, "optimizer", None)
+    refuse_scaled(optimizer)
     for variable in [*model.variables, *(optimizer.variables if optimizer else [])]:
         value = keras.ops.convert_to_numpy(variable.value)
         if value.dtype.kind in "OSU":  # strings, of a lookup

@@ -120,6 +120,41 @@ else:
         ended.expect_success()
 
 
+def test_shutdown_with_operations_under_way(ranks: Run) -> None:
+    """What ends soon ends well; what nobody else comes to is aborted."""
+    text = """
+import threading
+results = {}
+def late(name):
+    try:
+        results[name] = float(step(jnp.float32(1)))
+    except Exception as error:
+        results[name] = str(error)
+step = jax.jit(ddl.allreduce)
+step(jnp.float32(1)).block_until_ready()
+for name, delay in (("soon", 0.7), ("never", 7)):
+    if rank == 0:
+        thread = threading.Thread(target=late, args=(name,))
+        thread.start()
+        time.sleep(0.2)
+        start = time.monotonic()
+        ddl.shutdown()
+        assert time.monotonic() - start < 6
+        thread.join()
+    else:
+        time.sleep(delay)
+        if name == "soon":
+            assert step(jnp.float32(1)) == 2
+        ddl.shutdown()
+    ddl.init(timeout=60)
+if rank == 0:
+    assert results["soon"] == 2, results
+    assert "shut down with operations under way" in results["never"], results
+"""
+    for ended in ranks(2, text):
+        ended.expect_success()
+
+
 def test_ends_of_processes(ranks: Run) -> None:
     """With results nobody has waited for, without shutdown; with an operation that no other rank
     comes to; and with one that has failed. None hangs, none shouts."""

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,6 +72,53 @@ os._exit(0)
 """
     ended = ddlrun(2, text, limit=120)
     assert ended.lines(0) == ["told"], ended.out + ended.err
+
+
+def test_shutdown_with_a_collective_under_way(ddlrun: Run) -> None:
+    """Nobody else comes to it: it is aborted, and what comes later is refused."""
+    text = f"""
+import ddl_jax
+ddl_jax.initialize(timeout=60)
+{PLAIN}
+import os, threading, time
+if jax.process_index() == 1:
+    while not os.path.exists("done"):
+        time.sleep(0.05)
+    os._exit(0)
+def call():
+    try:
+        step(ranks()).block_until_ready()
+    except Exception as error:
+        print(str(error).splitlines()[0], flush=True)
+thread = threading.Thread(target=call)
+thread.start()
+time.sleep(0.5)
+start = time.monotonic()
+ddl_jax.shutdown()
+took = time.monotonic() - start
+thread.join(10)
+call()
+print("in time" if 1.5 < took < 5 else took, flush=True)
+open("done", "w").close()
+os._exit(0)
+"""
+    aborted, refused, took = ddlrun(2, text, limit=60).lines(0)
+    assert "shut down with operations under way" in aborted
+    assert "not initialised, or shut down" in refused
+    assert took == "in time"
+
+
+@pytest.mark.parametrize(
+    ("local", "master", "host"),
+    [(2, "node1", "127.0.0.1"), (1, "node1", "node1"), (1, "fe80::1", "[fe80::1]")],
+)
+def test_coordinator(local: int, master: str, host: str) -> None:
+    """It is where the launcher says that rank 0 is, between hosts."""
+    from ddl_jax.distributed import _coordinator
+
+    comm = SimpleNamespace(rank=0, size=2, local_size=local, broadcast=lambda text: None)
+    name, port = _coordinator(comm, master).rsplit(":", 1)
+    assert name == host and 0 < int(port) < 65536
 
 
 def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:

@@ -165,3 +165,14 @@ def test_bad_variable_is_named(env: dict[str, str], message: str) -> None:
 )
 def test_first_host_of_slurms_lists(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
+
+
+def test_host_of_rank_0() -> None:
+    """As the launcher calls it, wherever the ranks are told to meet."""
+    elsewhere = {"DDL_RENDEZVOUS": "tcp://other:1"}
+    assert detect({**DDLRUN, "MASTER_ADDR": "node1"}).master == "node1"
+    assert detect(DDLRUN).master is None
+    assert detect({**TORCHRUN, **elsewhere}).master == "node1"
+    assert detect({**TORCHRUN, "MASTER_ADDR": "fe80::1"}).master == "fe80::1"
+    assert detect({**SRUN, **elsewhere}).master == "n08"
+    assert detect({**OPEN_MPI, "MASTER_ADDR": "node1"}).master is None

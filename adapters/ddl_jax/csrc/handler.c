@@ -5,71 +5,37 @@
  *   that the one before it gave, so XLA runs them in the order of the program, which is the same
  *   on all ranks; libddl asks for no more.
  *   The handler blocks, on a thread of XLA's. Compiled programs outlive comms, so they do not hold
- *   the comm: it lies here, and ddl_jax_close waits until nobody is inside.
+ *   the comm: it lies here, and ddl_jax_close waits until nobody is inside (callers.h).
  */
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "ddl/ddl.h"
+
+#include "callers.h"
 #include "pages.h"
 #include "xla/ffi/api/c_api.h"
 
-enum { PATIENCE_S = 2, MESSAGE_BYTES = 256 };
+enum { MESSAGE_BYTES = 256 };
 
 /* ---- the comm ---- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
-static ddl_comm *world; /* guarded by lock, as is: */
-static int inside;      /* calls that use it */
-
-/* Let calls use the comm, which stays the caller's. */
 DDL_API void ddl_jax_open(ddl_comm *comm)
 {
-    pthread_mutex_lock(&lock);
-    world = comm;
-    pthread_mutex_unlock(&lock);
+    open_world(comm);
 }
 
-/* Keep further calls out. Those that are inside are aborted when they take longer than moments;
- * returns whether all have left, so that the comm may be destroyed. */
+static void abort_all(ddl_comm *comm, const char *reason)
+{
+    ddl_comm_abort(comm, reason);
+}
+
+/* Returns whether the comm may be destroyed. */
 DDL_API int ddl_jax_close(void)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += PATIENCE_S;
-    pthread_mutex_lock(&lock);
-    ddl_comm *comm = world;
-    world = NULL;
-    if (inside)
-        ddl_comm_abort(comm, "shut down with operations under way");
-    while (inside && pthread_cond_timedwait(&idle, &lock, &end) == 0)
-        continue;
-    int left = !inside;
-    pthread_mutex_unlock(&lock);
-    return left;
-}
-
-static ddl_comm *enter(void)
-{
-    pthread_mutex_lock(&lock);
-    ddl_comm *comm = world;
-    if (comm)
-        inside++;
-    pthread_mutex_unlock(&lock);
-    return comm;
-}
-
-static void leave(void)
-{
-    pthread_mutex_lock(&lock);
-    if (--inside == 0)
-        pthread_cond_broadcast(&idle);
-    pthread_mutex_unlock(&lock);
+    return close_world(abort_all);
 }
 
 /* ---- reading the call ---- */
@@ -259,6 +225,7 @@ static XLA_FFI_Error_Code code_of(ddl_status status)
     case DDL_ENOMEM:
     case DDL_ESYSTEM: return XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
     case DDL_EPEER:
+    case DDL_EMINORITY:
     case DDL_EUNREACHABLE:
     case DDL_EREFUSED: return XLA_FFI_Error_Code_UNAVAILABLE;
     case DDL_EABORTED: return XLA_FFI_Error_Code_ABORTED;

@@ -8,8 +8,9 @@
  *   has them be, integers: a type's is its ddl_dtype, an op's its ddl_op, those of further comms
  *   and of requests are pointers. A failed call keeps its message for MPI_Error_string, which XLA
  *   asks at once, on the same thread.
+ *   Comms end only when nobody is inside a call (callers.h). A thread between MPI_Isend and
+ *   MPI_Wait is in none, and needs no comm for the latter: works outlive it.
  */
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +18,8 @@
 #include <string.h>
 
 #include "ddl/ddl.h"
+
+#include "callers.h"
 #include "pages.h"
 
 typedef uintptr_t handle;
@@ -125,8 +128,6 @@ static int refused(const char *name)
 
 /* ---- the world ---- */
 
-static ddl_comm *world; /* set before jaxlib's first call */
-
 /* Tell MPItrampoline, which reads the environment while jaxlib is loaded, that this file at `path`
  * is the MPI. */
 DDL_API void ddl_jax_mpi_announce(const char *path)
@@ -135,10 +136,10 @@ DDL_API void ddl_jax_mpi_announce(const char *path)
     setenv("MPITRAMPOLINE_DLOPEN_MODE", "dlopen", 1); /* this libddl, not a second one */
 }
 
-/* Give MPI_COMM_WORLD, which stays the caller's. */
+/* Give MPI_COMM_WORLD, which stays the caller's, before jaxlib's first call. */
 DDL_API void ddl_jax_mpi_open(ddl_comm *comm)
 {
-    world = comm;
+    open_world(comm);
 }
 
 /* The comms that XLA has split off, which must not outlive the world's endpoint: those it has not
@@ -148,7 +149,6 @@ typedef struct part {
     struct part *next;
 } part;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static part *parts; /* guarded by lock */
 
 /* Takes the comm over; whether there was memory for that. */
@@ -182,17 +182,51 @@ static bool forget(const ddl_comm *comm)
     return true;
 }
 
-/* Take the world back. No collective may be under way. */
-DDL_API void ddl_jax_mpi_close(void)
+static void abort_all(ddl_comm *comm, const char *reason)
 {
-    while (forget(NULL))
-        continue;
-    world = NULL;
+    ddl_comm_abort(comm, reason);
+    for (part *each = parts; each; each = each->next)
+        ddl_comm_abort(each->comm, reason);
 }
 
-static ddl_comm *comm_of(handle comm)
+/* Take the world back. Returns whether it may be destroyed; if not, the comms that were split off
+ * stay as well. */
+DDL_API int ddl_jax_mpi_close(void)
 {
-    return comm == WORLD ? world : (ddl_comm *)comm; /* a call with NULL is refused by libddl */
+    if (!close_world(abort_all))
+        return 0;
+    while (forget(NULL))
+        continue;
+    return 1;
+}
+
+/* The comm of a handle, for a call that calls leave() at its end; NULL, with a message: it is
+ * none, or the world is closed. */
+static ddl_comm *enter_comm(handle comm)
+{
+    ddl_comm *all = enter(), *found = comm == WORLD ? all : NULL;
+    if (!all) {
+        failed("libddl: not initialised, or shut down: see ddl_jax.initialize()");
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    for (part *each = parts; each && !found; each = each->next) {
+        if (each->comm == (ddl_comm *)comm)
+            found = each->comm;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!found) {
+        failed("libddl: jaxlib gave a comm that is no more");
+        leave();
+    }
+    return found;
+}
+
+static int told_leaving(ddl_status status)
+{
+    int code = told(status);
+    leave();
+    return code;
 }
 
 /* What XLA receives collectives in, `count` elements of each of `blocks` ranks. */
@@ -208,7 +242,10 @@ DDL_API int MPIABI_Init_thread(int *count, char ***arguments, int required, int 
 {
     (void)count, (void)arguments;
     *provided = required;
-    return world ? SUCCESS : failed("libddl: call ddl_jax.initialize() before jax is used");
+    if (!enter_comm(WORLD))
+        return FAILED;
+    leave();
+    return SUCCESS;
 }
 
 /* libddl has no main thread. */
@@ -220,20 +257,28 @@ DDL_API int MPIABI_Is_thread_main(int *flag)
 
 DDL_API int MPIABI_Comm_rank(handle comm, int *rank)
 {
-    *rank = ddl_comm_rank(comm_of(comm));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    *rank = ddl_comm_rank(used);
+    leave();
     return SUCCESS;
 }
 
 DDL_API int MPIABI_Comm_size(handle comm, int *size)
 {
-    *size = ddl_comm_size(comm_of(comm));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    *size = ddl_comm_size(used);
+    leave();
     return SUCCESS;
 }
 
-DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *result)
+static int split(ddl_comm *comm, int color, int key, handle *result)
 {
     ddl_comm *made = NULL;
-    int code = told(ddl_comm_split(comm_of(comm), color < 0 ? -1 : color, key, NULL, &made));
+    int code = told(ddl_comm_split(comm, color < 0 ? -1 : color, key, NULL, &made));
     if (code != SUCCESS)
         return code;
     if (made && !remember(made)) {
@@ -242,6 +287,16 @@ DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *result)
     }
     *result = (handle)made;
     return SUCCESS;
+}
+
+DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *result)
+{
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    int code = split(used, color, key, result);
+    leave();
+    return code;
 }
 
 DDL_API int MPIABI_Comm_free(handle *comm)
@@ -255,8 +310,11 @@ DDL_API int MPIABI_Comm_free(handle *comm)
 DDL_API int MPIABI_Allreduce(const void *send, void *recv, int count, handle type, handle op,
                              handle comm)
 {
-    return told(
-        ddl_allreduce(comm_of(comm), send, recv, count, (ddl_dtype)type, (ddl_op)op, NULL, NULL));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    return told_leaving(
+        ddl_allreduce(used, send, recv, count, (ddl_dtype)type, (ddl_op)op, NULL, NULL));
 }
 
 DDL_API int MPIABI_Allgather(const void *send, int count, handle type, void *recv, int recv_count,
@@ -264,35 +322,55 @@ DDL_API int MPIABI_Allgather(const void *send, int count, handle type, void *rec
 {
     if (recv_count != count || recv_type != type)
         return failed("libddl: MPI_Allgather of unequal counts or types");
-    expect_result(send, recv, count, ddl_comm_size(comm_of(comm)), type);
-    return told(ddl_allgather(comm_of(comm), send, recv, count, (ddl_dtype)type, NULL, NULL));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    expect_result(send, recv, count, ddl_comm_size(used), type);
+    return told_leaving(ddl_allgather(used, send, recv, count, (ddl_dtype)type, NULL, NULL));
+}
+
+static bool equal(const int *counts, int size)
+{
+    for (int rank = 1; rank < size; rank++) {
+        if (counts[rank] != counts[0])
+            return false;
+    }
+    return true;
 }
 
 DDL_API int MPIABI_Reduce_scatter(const void *send, void *recv, const int *counts, handle type,
                                   handle op, handle comm)
 {
-    int size = ddl_comm_size(comm_of(comm));
-    for (int rank = 1; rank < size; rank++) {
-        if (counts[rank] != counts[0])
-            return failed("libddl: MPI_Reduce_scatter of unequal counts");
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    if (!equal(counts, ddl_comm_size(used))) {
+        leave();
+        return failed("libddl: MPI_Reduce_scatter of unequal counts");
     }
     expect_result(send, recv, counts[0], 1, type);
-    return told(ddl_reduce_scatter(comm_of(comm), send, recv, counts[0], (ddl_dtype)type,
-                                   (ddl_op)op, NULL, NULL));
+    return told_leaving(
+        ddl_reduce_scatter(used, send, recv, counts[0], (ddl_dtype)type, (ddl_op)op, NULL, NULL));
 }
 
 DDL_API int MPIABI_Isend(const void *buffer, int count, handle type, int dest, int tag, handle comm,
                          handle *request)
 {
-    return told(ddl_send(comm_of(comm), buffer, count, (ddl_dtype)type, dest, tag, NULL,
-                         (ddl_work **)request));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    return told_leaving(
+        ddl_send(used, buffer, count, (ddl_dtype)type, dest, tag, NULL, (ddl_work **)request));
 }
 
 DDL_API int MPIABI_Irecv(void *buffer, int count, handle type, int source, int tag, handle comm,
                          handle *request)
 {
-    return told(ddl_recv(comm_of(comm), buffer, count, (ddl_dtype)type, source, tag, NULL, NULL,
-                         (ddl_work **)request));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    return told_leaving(ddl_recv(used, buffer, count, (ddl_dtype)type, source, tag, NULL, NULL,
+                                 (ddl_work **)request));
 }
 
 /* Statuses are never asked for: XLA gives MPI_STATUS_IGNORE. */
@@ -315,8 +393,11 @@ DDL_API int MPIABI_Sendrecv(const void *send, int send_count, handle send_type, 
     (void)status;
     if (send_type != recv_type)
         return failed("libddl: MPI_Sendrecv of unequal types");
-    return told(ddl_sendrecv(comm_of(comm), send, send_count, dest, send_tag, recv, recv_count,
-                             source, recv_tag, (ddl_dtype)send_type, NULL, NULL));
+    ddl_comm *used = enter_comm(comm);
+    if (!used)
+        return FAILED;
+    return told_leaving(ddl_sendrecv(used, send, send_count, dest, send_tag, recv, recv_count,
+                                     source, recv_tag, (ddl_dtype)send_type, NULL, NULL));
 }
 
 DDL_API int MPIABI_Error_string(int code, char *text, int *length)

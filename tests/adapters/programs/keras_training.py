@@ -51,7 +51,9 @@ def everyones(values: np.ndarray) -> np.ndarray:
 
 def train(model: keras.Model, optimizer, *more, epochs: int = EPOCHS, **options) -> list[float]:
     """The losses of all epochs, with equal weights on all ranks at the end."""
-    model.compile(ddl.DistributedOptimizer(optimizer), "mse", **options)
+    if not hasattr(optimizer, "_ddl_settings"):
+        optimizer = ddl.DistributedOptimizer(optimizer)
+    model.compile(optimizer, "mse", **options)
     callbacks = [ddl.callbacks.BroadcastModel(), ddl.callbacks.AverageMetrics(), *more]
     history = model.fit(
         inputs[mine],
@@ -87,6 +89,39 @@ narrow.fit(inputs[mine], outputs[mine], batch_size=BATCH // size, verbose=0)
 # Infinities are the same on all ranks, so all skip the same steps.
 scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**127)
 train(network(), scaled)
+scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
+scaled = ddl.DistributedOptimizer(scaled, backward_passes_per_step=2)
+assert scaled.inner_optimizer.gradient_accumulation_steps == 2
+losses["scaled and accumulated"] = train(network(), scaled)
+
+# With mixed_float16 Keras scales the loss of itself. The last rank alone has infinities, in every
+# second batch.
+keras.config.set_dtype_policy("mixed_float16")
+mixed = ddl.DistributedOptimizer(keras.optimizers.SGD(0.05))
+assert type(mixed) is not keras.optimizers.LossScaleOptimizer
+assert isinstance(mixed, keras.optimizers.LossScaleOptimizer)
+plain = inputs
+if rank == size - 1:
+    inputs = np.where(np.arange(SAMPLES)[:, None] // BATCH % 2, np.float32(np.inf), inputs)
+model = network()
+train(model, mixed)
+assert model.optimizer is mixed
+assert int(keras.ops.convert_to_numpy(mixed.iterations)) == EPOCHS * SAMPLES // BATCH // 2
+inputs = plain
+keras.config.set_dtype_policy("float32")
+inside = ddl.DistributedOptimizer("sgd")
+model = network()
+model.compile(keras.optimizers.LossScaleOptimizer(inside), "mse")
+for call in (
+    lambda: model.fit(inputs, outputs, verbose=0, callbacks=[ddl.callbacks.BroadcastModel()]),
+    lambda: ddl.broadcast_model(model),
+):
+    try:
+        call()
+    except InvalidArgument as error:
+        assert "must be a DistributedOptimizer around" in str(error)
+    else:
+        raise AssertionError("a DistributedOptimizer inside")
 
 # ---- callbacks ----
 
@@ -157,10 +192,13 @@ for wrong in ({"op": "max"}, {"compression": "f8"}, {"backward_passes_per_step":
         raise AssertionError(wrong)
 twice = ddl.DistributedOptimizer("adam", backward_passes_per_step=3)
 assert twice.gradient_accumulation_steps == 3
-try:
-    ddl.DistributedOptimizer(twice)
-except InvalidArgument as error:
-    assert "is a DistributedOptimizer already" in str(error)
+for again in (twice, keras.optimizers.LossScaleOptimizer(twice)):
+    try:
+        ddl.DistributedOptimizer(again)
+    except InvalidArgument as error:
+        assert "is a DistributedOptimizer already" in str(error)
+    else:
+        raise AssertionError("twice")
 
 ddl.shutdown()
 if rank == 0:

@@ -1,0 +1,76 @@
+/* callers.h - counts the threads that use a comm, since a comm may end only when none does.
+ *
+ * XLA's threads come when they like: programs are dispatched asynchronously, outlive comms, and
+ * nothing tells that the last one has run. So each call enters, unless the comm was closed, and
+ * leaves.
+ */
+#ifndef DDL_JAX_CALLERS_H
+#define DDL_JAX_CALLERS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <time.h>
+
+enum { PATIENCE_S = 2 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static ddl_comm *world; /* guarded by lock, as is: */
+static int inside;      /* calls that use it, or comms made of it */
+
+/* Let calls use the comm, which stays the caller's. */
+static inline void open_world(ddl_comm *comm)
+{
+    pthread_mutex_lock(&lock);
+    world = comm;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The world; NULL: it is closed, or none was opened. */
+static inline ddl_comm *enter(void)
+{
+    pthread_mutex_lock(&lock);
+    ddl_comm *comm = world;
+    if (comm)
+        inside++;
+    pthread_mutex_unlock(&lock);
+    return comm;
+}
+
+static inline void leave(void)
+{
+    pthread_mutex_lock(&lock);
+    if (--inside == 0)
+        pthread_cond_broadcast(&idle);
+    pthread_mutex_unlock(&lock);
+}
+
+/* With the lock held: wait for some time until nobody is inside, and return whether that is so. */
+static inline bool all_left(void)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += PATIENCE_S;
+    while (inside && pthread_cond_timedwait(&idle, &lock, &end) == 0)
+        continue;
+    return !inside;
+}
+
+/* Keep further calls out, and wait for those that are inside; they are aborted, by `abort_all` with
+ * the lock held, when they take longer than moments. Whether all have left. */
+static inline bool close_world(void (*abort_all)(ddl_comm *comm, const char *reason))
+{
+    pthread_mutex_lock(&lock);
+    ddl_comm *comm = world;
+    world = NULL;
+    bool left = all_left();
+    if (!left) {
+        if (comm)
+            abort_all(comm, "shut down with operations under way");
+        left = all_left();
+    }
+    pthread_mutex_unlock(&lock);
+    return left;
+}
+
+#endif
