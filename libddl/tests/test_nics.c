@@ -214,9 +214,9 @@ static int lose_second(ddl_comm *comm, int rank)
 
 #define UP        "ip link set eth0 up && ip link set eth1 up && "
 #define SLOW(nic) " && tc qdisc add dev " nic " root tbf rate 400mbit burst 128kb latency 50ms"
-#define NO_CARRIER(address)                                                                        \
-    " && ip link add d0 type veth peer name d1 && ip link set d0 up && ip addr add " address       \
-    " dev d0"
+#define NO_CARRIER(own, other)                                                                     \
+    " && ip link add d0 type veth peer name d1 && ip link set d0 up && ip addr add " own           \
+    "/24 dev d0 && ip neigh add " other " lladdr 02:00:00:00:00:99 dev d0 nud permanent"
 #define BOTH_SLOW SLOW("eth0") SLOW("eth1")
 
 static const lab LABS[] = {
@@ -255,8 +255,8 @@ static const lab LABS[] = {
      use_both,
      30},
     {"both have an interface without carrier, for which nobody waits 5 s",
-     {UP "ip addr add 10.77.0.1/24 dev eth0" NO_CARRIER("10.76.0.1/24"),
-      UP "ip addr add 10.77.0.2/24 dev eth0" NO_CARRIER("10.76.0.2/24")},
+     {UP "ip addr add 10.77.0.1/24 dev eth0" NO_CARRIER("10.76.0.1", "10.76.0.2"),
+      UP "ip addr add 10.77.0.2/24 dev eth0" NO_CARRIER("10.76.0.2", "10.76.0.1")},
      "tcp://10.77.0.1:7000",
      NULL,
      just_meet,
