@@ -108,6 +108,34 @@ else:
 again()
 print("done leaving", flush=True)
 
+# Compiled functions know the world that they were compiled in.
+def compiled(function, *arguments):
+    return tf.function(lambda x: function(x, *arguments), jit_compile=True, autograph=False)
+
+rows = [1, 2]
+gather, equal = compiled(ddl.allgather, rows), compiled(ddl.allgather)
+scatter = compiled(lambda x: ddl.reduce_scatter(x, rows=rows))
+part = tf.ones([rows[rank]])
+assert gather(part).shape == [3] and equal(tf.ones(2)).shape == [4]
+assert scatter(tf.ones(3)).shape == [rows[rank]]
+unknown = tf.TensorSpec([None])
+wrong = tf.function(lambda x: ddl.allgather(x, rows), [unknown], jit_compile=True, autograph=False)
+refused(tf.errors.InvalidArgumentError, [f"rows: is {rows[rank]} for this rank"], wrong,
+        tf.ones(7))
+ddl.shutdown()
+os.environ["DDL_RANK"] = str(1 - rank)
+ddl.init(timeout=60)
+for call, given in ((gather, part), (scatter, tf.ones(3))):
+    refused(Exception, [f"was compiled for another rank than {1 - rank}"], call, given)
+ddl.shutdown()
+os.environ |= {"DDL_RANK": "0", "DDL_SIZE": "1"}
+ddl.init()
+for call, given in ((gather, part), (equal, tf.ones(2)), (scatter, tf.ones(3))):
+    refused(Exception, ["was compiled for 2 ranks, but there are 1 now"], call, given)
+os.environ |= {"DDL_RANK": str(rank), "DDL_SIZE": str(size)}
+again()
+print("done other worlds", flush=True)
+
 # The last rank dies in the midst of training.
 class Dies(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):

@@ -79,6 +79,26 @@ void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &
         promise->SetError(to_error(status));
 }
 
+// Compiled functions outlive worlds, and know the rank and size of theirs. `own`: the elements of
+// this rank's part, by the call's shapes.
+absl::Status check_counts(std::string_view kind, const std::vector<int64_t> &counts, int64_t own,
+                          const World &world)
+{
+    const size_t rank = world.rank(), size = world.size();
+    if (counts.empty())
+        return absl::OkStatus();
+    std::string reason;
+    if (counts.size() != size)
+        reason = "for " + std::to_string(counts.size()) + " ranks, but there are " +
+                 std::to_string(size) + " now";
+    else if (kind != "alltoall" && counts[rank] != own) // there all parts are equal
+        reason = "for another rank than " + std::to_string(rank);
+    else
+        return absl::OkStatus();
+    return absl::FailedPreconditionError("ddl " + std::string(kind) + ": was compiled " + reason +
+                                         "; make the tf.function anew after init()");
+}
+
 ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view kind,
                     std::string_view op_name, int64_t root, ffi::Span<const int64_t> elements,
                     std::string_view name)
@@ -101,6 +121,15 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
     if (!world) {
         complete(promise, absl::FailedPreconditionError("ddl " + std::string(kind) +
                                                         ": not initialised; call init() first"));
+        return future;
+    }
+    const int64_t own =
+        kind != "reduce_scatter"
+            ? (parts.empty() ? 0 : parts[0].count)
+            : static_cast<int64_t>((*results.get<ffi::AnyBuffer>(0))->element_count());
+    const absl::Status fits = check_counts(kind, counts, own, *world);
+    if (!fits.ok()) {
+        complete(promise, fits);
         return future;
     }
     if (kind == "allreduce") {
@@ -223,15 +252,19 @@ class Lowering : public XlaOpKernel
         return done;
     }
 
-    absl::Status world_size(int *size) const
+    absl::Status find(std::shared_ptr<World> *world) const
     {
-        auto world = World::current();
-        if (!world)
+        *world = World::current();
+        if (!*world)
             return absl::FailedPreconditionError("ddl " + kind_ +
                                                  ": not initialised; call init() before a function "
                                                  "is compiled");
-        *size = world->size();
         return absl::OkStatus();
+    }
+
+    absl::Status wrong(const std::string &text) const
+    {
+        return absl::InvalidArgumentError("ddl " + kind_ + ": " + text);
     }
 
     const std::string kind_;
@@ -302,10 +335,10 @@ class Rows : public Lowering
     }
 
     // The parts that input 1 tells, or equal ones. It is a constant, or a lowering's result here.
-    absl::Status parts(XlaOpKernelContext *c, const xla::Shape &shape, std::vector<int64_t> *rows)
+    absl::Status parts(XlaOpKernelContext *c, const World &world, const xla::Shape &shape,
+                       std::vector<int64_t> *rows)
     {
-        int size = 0;
-        TF_RETURN_IF_ERROR(world_size(&size));
+        const int size = world.size();
         TF_RETURN_IF_ERROR(c->ConstantInputAsIntVector(1, rows));
         if (shape.dimensions().empty())
             return wrong("tensor: is a scalar, which has no parts");
@@ -323,11 +356,6 @@ class Rows : public Lowering
                 "rows: are not one number for each rank, as many in all as the tensor has");
         return absl::OkStatus();
     }
-
-    absl::Status wrong(const std::string &text) const
-    {
-        return absl::InvalidArgumentError("ddl " + kind_ + ": " + text);
-    }
 };
 
 class Allgather final : public Rows
@@ -341,14 +369,18 @@ class Allgather final : public Rows
     {
         auto shape = c->InputXlaShape(0);
         OP_REQUIRES_OK(c, shape.status());
-        int size = 0;
-        OP_REQUIRES_OK(c, world_size(&size));
+        std::shared_ptr<World> world;
+        OP_REQUIRES_OK(c, find(&world));
+        const int64_t own = rows_of(*shape);
         std::vector<int64_t> rows = rows_;
         if (rows.empty())
-            rows.assign(size, rows_of(*shape));
-        OP_REQUIRES(c, rows.size() == static_cast<size_t>(size),
+            rows.assign(world->size(), own);
+        OP_REQUIRES(c, rows.size() == static_cast<size_t>(world->size()),
                     wrong("rows: has " + std::to_string(rows.size()) + " numbers, but there are " +
-                          std::to_string(size) + " ranks"));
+                          std::to_string(world->size()) + " ranks"));
+        OP_REQUIRES(c, rows[world->rank()] == own,
+                    wrong("rows: is " + std::to_string(rows[world->rank()]) +
+                          " for this rank, whose tensor has " + std::to_string(own)));
         int64_t all = 0;
         for (int64_t each : rows)
             all += each;
@@ -369,9 +401,10 @@ class ReduceScatter final : public Rows
     {
         auto shape = c->InputXlaShape(0);
         OP_REQUIRES_OK(c, shape.status());
+        std::shared_ptr<World> world;
+        OP_REQUIRES_OK(c, find(&world));
         std::vector<int64_t> rows;
-        OP_REQUIRES_OK(c, parts(c, *shape, &rows));
-        const auto world = World::current();
+        OP_REQUIRES_OK(c, parts(c, *world, *shape, &rows));
         c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, rows[world->rank()]),
                              times(rows, width_of(*shape))));
     }
@@ -388,8 +421,10 @@ class Alltoall final : public Rows
     {
         auto shape = c->InputXlaShape(0);
         OP_REQUIRES_OK(c, shape.status());
+        std::shared_ptr<World> world;
+        OP_REQUIRES_OK(c, find(&world));
         std::vector<int64_t> rows;
-        OP_REQUIRES_OK(c, parts(c, *shape, &rows));
+        OP_REQUIRES_OK(c, parts(c, *world, *shape, &rows));
         for (int64_t each : rows)
             OP_REQUIRES(c, each == rows[0],
                         absl::UnimplementedError(
