@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import signal
 import socket
 import sys
@@ -158,6 +160,16 @@ print("done dying", flush=True)
 """
 
 
+def quiet_port() -> int:
+    """A free port out of the range from which the system takes those of clients: the ranks close
+    and open it again and again, and nobody else may have it in between."""
+    while True:
+        port = random.randrange(15000, 30000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 @pytest.mark.parametrize("mode", ["graph", pytest.param("jit", marks=pytest.mark.slow)])
 def test_failures(run_program: Run, tmp_path: Path, mode: str) -> None:
     """On two ranks that nobody watches, so that each ends as it likes."""
@@ -167,9 +179,7 @@ def test_failures(run_program: Run, tmp_path: Path, mode: str) -> None:
         start, end = text.index("# Different calls"), text.index("# The last rank dies")
         text = text[:start] + text[end:]
     program.write_text(text)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"tcp://127.0.0.1:{quiet_port()}"
     common = {**QUIET, "DDL_SIZE": "2", "DDL_RENDEZVOUS": url, "OMP_NUM_THREADS": "1"}
 
     def start_rank(rank: int) -> Finished:
