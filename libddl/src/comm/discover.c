@@ -17,13 +17,28 @@ enum { ADDRESSES_MAX = 256 };
 
 static bool usable(const struct ifaddrs *i)
 {
-    /* Running: it has a carrier. Without one, whoever dials it waits in vain. */
-    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || !(i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK)))
+    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
         return false;
     /* A link-local address means something on its own link only. */
     return i->ifa_addr->sa_family == AF_INET ||
            (i->ifa_addr->sa_family == AF_INET6 &&
             !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr));
+}
+
+/* Whether its cable is plugged in: else whoever dials it waits in vain. */
+static bool has_carrier(const struct ifaddrs *i)
+{
+    return i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK);
+}
+
+/* Right after an interface came up the kernel may not have seen its carrier yet; so where none has
+ * one, that says nothing. */
+static bool carriers_tell(const struct ifaddrs *list)
+{
+    for (const struct ifaddrs *i = list; i; i = i->ifa_next)
+        if (usable(i) && has_carrier(i) && !(i->ifa_flags & IFF_LOOPBACK))
+            return true;
+    return false;
 }
 
 static uint8_t prefix_of(const struct ifaddrs *i)
@@ -56,8 +71,9 @@ static uint32_t speed_of(const char *name)
 static unsigned read_all(const struct ifaddrs *list, ddl__interface *to)
 {
     unsigned n = 0;
+    bool tell = carriers_tell(list);
     for (const struct ifaddrs *i = list; i && n < ADDRESSES_MAX; i = i->ifa_next) {
-        if (!usable(i))
+        if (!usable(i) || (tell && !has_carrier(i)))
             continue;
         ddl__interface *ip = &to[n++];
         memset(ip, 0, sizeof *ip);
