@@ -69,6 +69,7 @@ def compile_loop(library: str, kind: str, python: Path) -> Path:
     """The loop of calls from C (rank/loop_KIND.c), compiled against this interpreter's library."""
     here = Path(__file__).with_name("rank")
     target = cache_folder() / f"loop_{library}.so"
+    target.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-O2", "-shared", "-fPIC"]
     if kind == "mpi":
         prefix = python.parent.parent
@@ -83,6 +84,7 @@ def compile_loop(library: str, kind: str, python: Path) -> Path:
 def compile_program(name: str, python: Path) -> Path:
     """A C program of this folder, compiled against the libddl that the interpreter has."""
     source, target = Path(__file__).with_name(f"{name}.c"), cache_folder() / name
+    target.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-O2", *_flags_for_libddl(python)]
     subprocess.run(["cc", str(source), *flags, "-o", str(target)], check=True)
     return target

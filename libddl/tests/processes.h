@@ -5,9 +5,11 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -44,6 +46,16 @@ static inline int free_port(void)
 
 typedef int process_fn(ddl_comm *comm);
 
+/* All have created their comm before one of them may end it: a creation that is under way then
+ * fails as well. */
+static inline void await_all(atomic_int *created, int size)
+{
+    double end = seconds() + 20;
+    atomic_fetch_add(created, 1);
+    while (atomic_load(created) < size && seconds() < end)
+        usleep(200);
+}
+
 /* Run fn in `size` processes joined by `links`, at most `limit` seconds; status[r] is as waitpid
  * gives it. fn's return value is the exit code; the comm is not destroyed behind it. */
 static inline void run_processes(int size, uint32_t links, process_fn *fn, double limit,
@@ -52,6 +64,9 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     pid_t pids[PROCESSES_MAX];
+    atomic_int *created =
+        mmap(NULL, sizeof *created, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(created != MAP_FAILED, "no shared memory");
     fflush(NULL);
     for (int rank = 0; rank < size; rank++) {
         pids[rank] = fork();
@@ -64,6 +79,7 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
         ddl_comm *comm;
         OK(ddl_endpoint_create(NULL, &endpoint));
         OK(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
+        await_all(created, size);
         _exit(fn(comm));
     }
     double end = seconds() + limit;
@@ -77,6 +93,7 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
             kill(pids[r], SIGKILL);
         CHECK(false, "rank %d hangs after %g s", rank, limit);
     }
+    munmap(created, sizeof *created);
 }
 
 #endif
