@@ -130,21 +130,10 @@ static void be_told(ddl__control *c, int from, const unsigned char *content, siz
     const char *text = (const char *)content + sizeof status;
     int length = (int)(bytes - sizeof status);
     bool second_hand = memmem(text, (size_t)length, "(told by ", 9);
-    if (status >= 0 || c->told_at != DDL__NEVER)
-        return;
-    c->told = (ddl_status)status;
-    c->told_at = ddl__now() + GRACE_NS;
-    if (second_hand)
-        snprintf(c->told_text, sizeof c->told_text, "%.*s", length, text);
-    else
-        snprintf(c->told_text, sizeof c->told_text, "%.*s (told by %s)", length, text,
-                 c->names[from]);
-}
-
-static void end_as_told(ddl__control *c)
-{
-    ddl__control_end(c, c->told, "%s", c->told_text);
-    c->told_at = DDL__NEVER;
+    if (status < 0 && second_hand)
+        ddl__control_end(c, (ddl_status)status, "%.*s", length, text);
+    else if (status < 0)
+        ddl__control_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
 }
 
 /* It goes on without us; so we without it. */
@@ -319,8 +308,6 @@ static void work(ddl__control *c, int64_t now)
     }
     if (now >= c->look_at)
         look_after_death(c, now);
-    if (now >= c->told_at)
-        end_as_told(c);
     if (!c->announced)
         ddl__control_announce(c);
 }
@@ -331,7 +318,6 @@ static int sleep_ms(const ddl__watch *watch)
     for (const ddl__control *c = watch->controls; c; c = c->next) {
         until = c->next_beat < until ? c->next_beat : until;
         until = c->look_at < until ? c->look_at : until;
-        until = c->told_at < until ? c->told_at : until;
     }
     int64_t left = until - ddl__now();
     return until == DDL__NEVER ? -1 : left < 0 ? 0 : (int)(left / 1000000 + 1);
@@ -363,7 +349,7 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
     pthread_mutex_lock(&watch->lock);
     c->serial = watch->serial++;
     c->last_beat = c->next_beat = now;
-    c->look_at = c->told_at = DDL__NEVER;
+    c->look_at = DDL__NEVER;
     c->mourned = -1;
     c->next = watch->controls;
     watch->controls = c;

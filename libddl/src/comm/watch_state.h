@@ -18,8 +18,6 @@
  * A process that ends without a goodbye may have done its part: what it sent still arrives. So its
  * end fails the comm at once only where the data path waits for it (the engine sees to that);
  * elsewhere when a pending operation does not get on for GRACE, or later when nothing is pending.
- * In the same way the word that the comm is dead waits for GRACE: who needs the one that said so
- * learns it by the data path, and for others what was sent before still arrives.
  */
 #ifndef DDL_COMM_WATCH_STATE_H
 #define DDL_COMM_WATCH_STATE_H
@@ -107,11 +105,6 @@ struct ddl__control {
     int64_t died_at, look_at;
     uint64_t finished_then, moves_then;
     bool pending_then;
-
-    /* The comm is dead, as a member says; ours ends at `told_at`. */
-    ddl_status told;
-    char told_text[DDL__MESSAGE_MAX];
-    int64_t told_at;
 
     ddl__stall stall;
 
