@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -94,6 +96,46 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
         CHECK(false, "rank %d hangs after %g s", rank, limit);
     }
     munmap(created, sizeof *created);
+}
+
+typedef struct process_test {
+    const char *name;
+    process_fn *fn;
+    unsigned dead; /* ranks that are killed, as bits; the others return 0 */
+    bool tcp_only; /* slow, and the same over shared memory */
+} process_test;
+
+static inline void run_process_test(const process_test *test, int size, uint32_t links)
+{
+    int status[PROCESSES_MAX];
+    double start = seconds();
+    run_processes(size, links, test->fn, 60, status);
+    printf("%-22s %s %.2f s\n", test->name, links == DDL_LINK_SHM ? "shm" : "tcp",
+           seconds() - start);
+    fflush(stdout);
+    for (int rank = 0; rank < size; rank++) {
+        bool killed = WIFSIGNALED(status[rank]) && WTERMSIG(status[rank]) == SIGKILL;
+        CHECK(test->dead >> rank & 1 ? killed : status[rank] == 0, "%s: rank %d ended with %x",
+              test->name, rank, (unsigned)status[rank]);
+    }
+}
+
+/* Whether the command line asks for this one: it names one, or none. */
+static inline bool is_asked_for(const process_test *test, int argc, char **argv)
+{
+    return argc < 2 || !strcmp(argv[1], test->name);
+}
+
+/* All tests, or the one that is named, over both kinds of links. */
+static inline void run_process_tests(const process_test *tests, size_t n, int size, int argc,
+                                     char **argv)
+{
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
+    for (size_t t = 0; t < n; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
+            if (is_asked_for(&tests[t], argc, argv) &&
+                !(tests[t].tcp_only && links == DDL_LINK_SHM))
+                run_process_test(&tests[t], size, links);
 }
 
 #endif

@@ -135,37 +135,16 @@ static int busy(ddl_comm *comm)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    process_fn *fn;
-    bool victim_dies;
-} tests[] = {
-    {"killed_elsewhere", killed_elsewhere, true},
-    {"killed_unnoticed", killed_unnoticed, true},
-    {"aborted_unnoticed", aborted_unnoticed, false},
-    {"stopped", stopped, false},
-    {"busy", busy, false},
+static const process_test tests[] = {
+    {"killed_elsewhere", killed_elsewhere, 1 << VICTIM, false},
+    {"killed_unnoticed", killed_unnoticed, 1 << VICTIM, false},
+    {"aborted_unnoticed", aborted_unnoticed, 0, false},
+    {"stopped", stopped, 0, false},
+    {"busy", busy, 0, true},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (argc > 1 && strcmp(argv[1], tests[t].name))
-                continue;
-            if (tests[t].fn == busy && links == DDL_LINK_SHM) /* slow, and the same there */
-                continue;
-            int status[PROCESSES_MAX];
-            double start = seconds();
-            run_processes(SIZE, links, tests[t].fn, 60, status);
-            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
-                   seconds() - start);
-            for (int rank = 0; rank < SIZE; rank++) {
-                bool killed = tests[t].victim_dies && rank == VICTIM;
-                CHECK(killed ? WIFSIGNALED(status[rank]) : status[rank] == 0,
-                      "rank %d ended with %x", rank, status[rank]);
-            }
-        }
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

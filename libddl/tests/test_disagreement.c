@@ -106,31 +106,16 @@ static int late(ddl_comm *comm)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    process_fn *fn;
-} tests[] = {
-    {"roots", roots},       {"givers", givers}, {"empty_block", empty_block},
-    {"one_more", one_more}, {"late", late},
+static const process_test tests[] = {
+    {"roots", roots, 0, false},
+    {"givers", givers, 0, false},
+    {"empty_block", empty_block, 0, true},
+    {"one_more", one_more, 0, false},
+    {"late", late, 0, false},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (argc > 1 && strcmp(argv[1], tests[t].name))
-                continue;
-            if (tests[t].fn == empty_block && links == DDL_LINK_SHM) /* slow, and the same there */
-                continue;
-            int status[PROCESSES_MAX];
-            double start = seconds();
-            run_processes(SIZE, links, tests[t].fn, 60, status);
-            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
-                   seconds() - start);
-            fflush(stdout);
-            for (int rank = 0; rank < SIZE; rank++)
-                CHECK(status[rank] == 0, "rank %d ended with %x", rank, status[rank]);
-        }
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

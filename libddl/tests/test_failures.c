@@ -186,43 +186,23 @@ static int expired(ddl_comm *comm)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    process_fn *fn;
-    bool victim_dies;
-} tests[] = {
-    {"killed_small", killed_small, true},
-    {"killed_large", killed_large, true},
-    {"killed_in_wait", killed_in_wait, true},
-    {"killed_with_child", killed_with_child, true},
-    {"left_early", left_early, false},
-    {"leaves_after_last", leaves_after_last, false},
-    {"aborted", aborted, false},
-    {"mismatched_count", mismatched_count, false},
-    {"mismatched_dtype", mismatched_dtype, false},
-    {"mismatched_op", mismatched_op, false},
-    {"mismatched_large", mismatched_large, false},
-    {"expired", expired, false},
+static const process_test tests[] = {
+    {"killed_small", killed_small, 1 << VICTIM, false},
+    {"killed_large", killed_large, 1 << VICTIM, false},
+    {"killed_in_wait", killed_in_wait, 1 << VICTIM, false},
+    {"killed_with_child", killed_with_child, 1 << VICTIM, false},
+    {"left_early", left_early, 0, false},
+    {"leaves_after_last", leaves_after_last, 0, false},
+    {"aborted", aborted, 0, false},
+    {"mismatched_count", mismatched_count, 0, false},
+    {"mismatched_dtype", mismatched_dtype, 0, false},
+    {"mismatched_op", mismatched_op, 0, false},
+    {"mismatched_large", mismatched_large, 0, false},
+    {"expired", expired, 0, false},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (argc > 1 && strcmp(argv[1], tests[t].name))
-                continue;
-            int status[PROCESSES_MAX];
-            double start = seconds();
-            run_processes(SIZE, links, tests[t].fn, 60, status);
-            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
-                   seconds() - start);
-            fflush(stdout);
-            for (int r = 0; r < SIZE; r++) {
-                bool killed_ = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
-                bool fine = r == VICTIM && tests[t].victim_dies ? killed_ : status[r] == 0;
-                CHECK(fine, "%s: rank %d ended with %x", tests[t].name, r, (unsigned)status[r]);
-            }
-        }
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

@@ -276,44 +276,24 @@ static int destroyed(ddl_comm *comm)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    process_fn *fn;
-    bool victim_dies;
-} tests[] = {
-    {"killed_sender", killed_sender, true},
-    {"killed_receiver", killed_receiver, true},
-    {"leaves_politely", leaves_politely, false},
-    {"leaves_silently", leaves_silently, false},
-    {"all_leave", all_leave, false},
-    {"left_receiver", left_receiver, false},
-    {"mismatched_count", mismatched_count, false},
-    {"mismatched_dtype", mismatched_dtype, false},
-    {"mismatched_large", mismatched_large, false},
-    {"expired", expired, false},
-    {"expired_beside", expired_beside, false},
-    {"aborted", aborted, false},
-    {"destroyed", destroyed, false},
+static const process_test tests[] = {
+    {"killed_sender", killed_sender, 1 << VICTIM, false},
+    {"killed_receiver", killed_receiver, 1 << VICTIM, false},
+    {"leaves_politely", leaves_politely, 0, false},
+    {"leaves_silently", leaves_silently, 0, false},
+    {"all_leave", all_leave, 0, false},
+    {"left_receiver", left_receiver, 0, false},
+    {"mismatched_count", mismatched_count, 0, false},
+    {"mismatched_dtype", mismatched_dtype, 0, false},
+    {"mismatched_large", mismatched_large, 0, false},
+    {"expired", expired, 0, false},
+    {"expired_beside", expired_beside, 0, false},
+    {"aborted", aborted, 0, false},
+    {"destroyed", destroyed, 0, false},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (argc > 1 && strcmp(argv[1], tests[t].name))
-                continue;
-            int status[PROCESSES_MAX];
-            double start = seconds();
-            run_processes(SIZE, links, tests[t].fn, 60, status);
-            printf("%-20s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
-                   seconds() - start);
-            fflush(stdout);
-            for (int r = 0; r < SIZE; r++) {
-                bool killed_ = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
-                bool fine = r == VICTIM && tests[t].victim_dies ? killed_ : status[r] == 0;
-                CHECK(fine, "%s: rank %d ended with %x", tests[t].name, r, (unsigned)status[r]);
-            }
-        }
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

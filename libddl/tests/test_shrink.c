@@ -206,33 +206,17 @@ static int minority(ddl_comm *comm)
     return go_on(comm, SIZE - 1);
 }
 
-static const struct {
-    const char *name;
-    process_fn *fn;
-    unsigned dead; /* ranks, as bits */
-} tests[] = {
-    {"one_dies", one_dies, 1},
-    {"two_die", two_die, 9},
-    {"dies_in_between", dies_in_between, 17},
-    {"leader_dies", leader_dies, 17},
-    {"aborted", aborted, 0},
-    {"zombie", zombie, 0},
-    {"minority", minority, 0},
+static const process_test tests[] = {
+    {"one_dies", one_dies, 1, false},
+    {"two_die", two_die, 9, false},
+    {"dies_in_between", dies_in_between, 17, false},
+    {"leader_dies", leader_dies, 17, false},
+    {"aborted", aborted, 0, false},
+    {"zombie", zombie, 0, false},
+    {"minority", minority, 0, false},
 };
 
-static void run(unsigned t, uint32_t links)
-{
-    int status[PROCESSES_MAX];
-    double start = seconds();
-    run_processes(SIZE, links, tests[t].fn, 60, status);
-    printf("%-16s %s %.2f s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp",
-           seconds() - start);
-    fflush(stdout);
-    for (int rank = 0; rank < SIZE; rank++)
-        CHECK(tests[t].dead >> rank & 1 ? WIFSIGNALED(status[rank]) : status[rank] == 0,
-              "rank %d ended with %x", rank, status[rank]);
-}
-
+/* Some tests are worth more than one run. */
 int main(int argc, char **argv)
 {
     int times = argc > 2 ? atoi(argv[2]) : 4;
@@ -240,12 +224,12 @@ int main(int argc, char **argv)
     setenv("DDL_DEAD_MS", "1000", 1);
     for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (argc > 1 && strcmp(argv[1], tests[t].name))
+            if (!is_asked_for(&tests[t], argc, argv))
                 continue;
             bool often = tests[t].fn == leader_dies;
             for (int i = 0; i < (often ? times : 1); i++) {
                 delay = (useconds_t)(i * 700);
-                run(t, links);
+                run_process_test(&tests[t], SIZE, links);
             }
         }
     return 0;

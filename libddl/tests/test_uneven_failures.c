@@ -162,38 +162,22 @@ static int killed(ddl_comm *comm)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    process_fn *fn;
-} tests[] = {
-    {"alltoallv_counts", alltoallv_counts},
-    {"gatherv_counts", gatherv_counts},
-    {"scatterv_counts", scatterv_counts},
-    {"allgatherv_counts", allgatherv_counts},
-    {"reduce_scatterv_counts", reduce_scatterv_counts},
-    {"even_and_uneven", even_and_uneven},
-    {"roots", roots},
-    {"kinds", kinds},
-    {"empty_for_one", empty_for_one},
-    {"empty_and_silent", empty_and_silent},
-    {"killed", killed},
+static const process_test tests[] = {
+    {"alltoallv_counts", alltoallv_counts, 0, false},
+    {"gatherv_counts", gatherv_counts, 0, false},
+    {"scatterv_counts", scatterv_counts, 0, false},
+    {"allgatherv_counts", allgatherv_counts, 0, false},
+    {"reduce_scatterv_counts", reduce_scatterv_counts, 0, false},
+    {"even_and_uneven", even_and_uneven, 0, false},
+    {"roots", roots, 0, false},
+    {"kinds", kinds, 0, false},
+    {"empty_for_one", empty_for_one, 0, false},
+    {"empty_and_silent", empty_and_silent, 0, false},
+    {"killed", killed, 1 << 1, false},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (argc > 1 && strcmp(argv[1], tests[t].name))
-                continue;
-            int status[PROCESSES_MAX];
-            run_processes(SIZE, links, tests[t].fn, 60, status);
-            for (int r = 0; r < SIZE; r++) {
-                bool dead = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
-                bool fine = tests[t].fn == killed && r == 1 ? dead : status[r] == 0;
-                CHECK(fine, "%s over %s: rank %d ended with %x", tests[t].name,
-                      links == DDL_LINK_SHM ? "shm" : "tcp", r, (unsigned)status[r]);
-            }
-        }
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }
