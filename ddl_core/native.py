@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ddl_core import _lib
 
 _LIMIT = 900  # seconds that a compiler may take
 _SHOWN = 40  # lines of a compiler's output in an error
@@ -66,6 +68,35 @@ def run(command: list[str]) -> None:
             f"the compiler ended with exit code {done.returncode}:\n  {output}\n"
             f"  the command was: {' '.join(command)}"
         )
+
+
+def answer(
+    command: str, adapter: str, framework: str, parts: Iterable[tuple[Path, Callable[[], Path]]]
+) -> int:
+    """`build` or `info` of an adapter's command line; the exit code.
+
+    framework is its name and version; parts are the native modules' files, and what builds each.
+    """
+    if command == "build":
+        try:
+            for _file, build in parts:
+                print(build())
+        except BuildError as error:
+            print(f"{adapter}: {error}", file=sys.stderr)
+            return 1
+        return 0
+    try:
+        found = " ".join(compiler())
+    except BuildError as error:
+        found = str(error)
+    name, version = framework.split(" ", 1)
+    print(f"{name:13} {version}")
+    print(f"libddl        {_lib.version()}  {_lib.library_path()}")
+    print(f"compiler      {found}")
+    print(f"cache         {cache_folder()}")
+    for file, _build in parts:
+        print(f"native part   {file}  {'built' if file.exists() else 'not built yet'}")
+    return 0
 
 
 def once(target: Path, what: str, build: Callable[[Path], None]) -> None:

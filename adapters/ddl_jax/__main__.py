@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 
 
@@ -33,30 +34,12 @@ def main() -> int:
     import jax
     import jaxlib
 
-    import ddl_core
     from ddl_core import native
     from ddl_jax import _build
 
-    if arguments.command == "build":
-        try:
-            for part in _build.PARTS:
-                print(_build.build(part))
-        except native.BuildError as error:
-            print(f"ddl_jax: {error}", file=sys.stderr)
-            return 1
-        return 0
-    try:
-        compiler = " ".join(native.compiler())
-    except native.BuildError as error:
-        compiler = str(error)
-    print(f"JAX           {jax.__version__}, jaxlib {jaxlib.__version__}")
-    print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
-    print(f"compiler      {compiler}")
-    print(f"cache         {native.cache_folder()}")
-    for part in _build.PARTS:
-        file = _build.path(part)
-        print(f"native part   {file}  {'built' if file.exists() else 'not built yet'}")
-    return 0
+    framework = f"JAX {jax.__version__}, jaxlib {jaxlib.__version__}"
+    parts = [(_build.path(part), partial(_build.build, part)) for part in _build.PARTS]
+    return native.answer(arguments.command, "ddl_jax", framework, parts)
 
 
 if __name__ == "__main__":

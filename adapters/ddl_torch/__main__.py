@@ -17,28 +17,12 @@ def main() -> int:
 
     import torch
 
-    import ddl_core
     from ddl_core import native
     from ddl_torch import _build
 
-    if arguments.command == "build":
-        try:
-            print(_build.build())
-        except native.BuildError as error:
-            print(f"ddl_torch: {error}", file=sys.stderr)
-            return 1
-        return 0
-    try:
-        compiler = " ".join(native.compiler())
-    except native.BuildError as error:
-        compiler = str(error)
-    module = _build.path()
-    print(f"PyTorch       {torch.__version__}")
-    print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
-    print(f"compiler      {compiler}")
-    print(f"cache         {native.cache_folder()}")
-    print(f"native part   {module}  {'built' if module.exists() else 'not built yet'}")
-    return 0
+    framework = f"PyTorch {torch.__version__}"
+    part = (_build.path(), _build.build)
+    return native.answer(arguments.command, "ddl_torch", framework, [part])
 
 
 if __name__ == "__main__":
