@@ -168,7 +168,7 @@ def stages() -> dict[str, Stage]:
             count_ctest,
             env={
                 "TSAN_OPTIONS": f"suppressions={ROOT}/tests/tsan.supp:second_deadlock_stack=1"
-                ":halt_on_error=1"
+                ":halt_on_error=1:atexit_sleep_ms=0"
             },
             limit=1800,
         ),

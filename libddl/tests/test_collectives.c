@@ -23,6 +23,8 @@ static int class_of(int64_t i)
     return (int)((i * 7 + i / 64) % 3);
 }
 
+enum { CLASSES_PERIOD = 3 * 64 };
+
 static int value(int r, int class, ddl_dtype dtype)
 {
     int v = (class + r * 5) % 3;
@@ -179,8 +181,13 @@ static void fill_from(unsigned char *at, const job *j, int rank, int size, int64
     for (int c = 0; c < 3; c++)
         store(classes[c], j->dtype, 0,
               rank < 0 ? reduced(size, c, j->dtype, j->op) : value(rank, c, j->dtype));
-    for (int64_t i = 0; i < n; i++)
+    int64_t known = n < CLASSES_PERIOD ? n : CLASSES_PERIOD;
+    for (int64_t i = 0; i < known; i++)
         memcpy(at + (size_t)i * element, classes[class_of(first + i)], element);
+    for (int64_t more; known < n; known += more) { /* whole periods but for the last */
+        more = n - known < known ? n - known : known;
+        memcpy(at + (size_t)known * element, at, (size_t)more * element);
+    }
 }
 
 static void fill(unsigned char *at, const job *j, int rank, int64_t first, int64_t n)
@@ -420,14 +427,12 @@ int main(int argc, char **argv)
                      : !strcmp(kind, "interleaved") ? LINKS_INTERLEAVED
                                                     : DDL_LINK_TCP;
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        sweep s = {few, 4};
-        run_ranks(sizes[i], links, matrix, &s);
+        sweep s = {few, 4}, l = {many, 1};
+        run_ranks(sizes[i], links, matrix, large ? &l : &s);
         /* Small segments: many waves in little data. */
-        run_ranks_with(sizes[i], (ddl_comm_config){.links = links, .segment_bytes = 128}, matrix,
-                       &s);
-        sweep l = {many, 1};
-        if (large)
-            run_ranks(sizes[i], links, matrix, &l);
+        if (!large)
+            run_ranks_with(sizes[i], (ddl_comm_config){.links = links, .segment_bytes = 128},
+                           matrix, &s);
         printf("%s: %d ranks right\n", kind, sizes[i]);
     }
     return 0;
