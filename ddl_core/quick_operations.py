@@ -1,10 +1,11 @@
-"""The short path: NumPy arrays and no options, as in most calls.
+"""The short path: NumPy arrays and no options but a name, as in most calls.
 
 What it cannot do, and what is wrong with a call, the general way of `Operations` finds out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core._lib import Gate, to_error
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 Array = TypeVar("Array")
 
 
+def _only_named(options: Mapping[str, Any]) -> bool:
+    return not options or (len(options) == 1 and "name" in options)
+
+
 class QuickOperations(Operations, AsyncOperations):
     """Both kinds of operations, with a short path for the most frequent calls."""
 
@@ -35,8 +40,8 @@ class QuickOperations(Operations, AsyncOperations):
         op: str = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
-        if not options and type(op) is str and op in OPS:
-            status = self._gate.allreduce(send, recv, OPS[op])
+        if type(op) is str and op in OPS and _only_named(options):
+            status = self._gate.allreduce(send, recv, OPS[op], options.get("name"))
             if status == 0:
                 return send if recv is None else recv
             if status is not None:
@@ -51,8 +56,8 @@ class QuickOperations(Operations, AsyncOperations):
         op: str = "sum",
         **options: Unpack[AsyncReduceOptions],
     ) -> Work[Array]:
-        if not options and not self._dropped and type(op) is str and op in OPS:
-            work = self._gate.allreduce_async(send, recv, OPS[op])
+        if type(op) is str and op in OPS and not self._dropped and _only_named(options):
+            work = self._gate.allreduce_async(send, recv, OPS[op], options.get("name"))
             if work is not None and work > 0:
                 comm: Any = self
                 return Work(comm, work, send if recv is None else recv, send)
