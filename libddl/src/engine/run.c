@@ -26,6 +26,7 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan)
     work->step = 0;
     work->published = 0;
     work->received = false;
+    work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
     work->signature = ddl__signature_of(call, work->sequence);
 }
 
@@ -70,6 +71,16 @@ static void store(ddl__runner *runner, void *span, const void *memory, size_t by
     else
         memcpy(span, memory, bytes);
     ddl__stores_learn(&runner->stores, streamed, bytes, ddl__now() - start);
+}
+
+/* Copy to where nobody reads soon, or as usual. */
+static void land(const ddl__runner *runner, const ddl_work *work, void *dst, const void *src,
+                 size_t bytes)
+{
+    if (work->lands_far && bytes >= DDL__STREAM_MINIMUM)
+        runner->kernels->stream(dst, src, bytes);
+    else
+        memcpy(dst, src, bytes);
 }
 
 /* Send memory to all targets not yet served. */
@@ -167,6 +178,18 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
     return publish(runner, work, step, kept, bytes);
 }
 
+static bool take(ddl__runner *runner, ddl_work *work, ddl__link *link, void *dst, size_t bytes)
+{
+    if (!link->ops->shared || !work->lands_far)
+        return comes_next(runner, link) && link->ops->take(link, dst, bytes, &work->signature);
+    const void *span = peek(runner, link, bytes, &work->signature);
+    if (!span)
+        return false;
+    land(runner, work, dst, span, bytes);
+    link->ops->release(link);
+    return true;
+}
+
 static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                      int64_t length)
 {
@@ -174,7 +197,7 @@ static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     unsigned char *dst = destination(work, step, k);
     if (!work->received) {
         ddl__link *link = runner->links[work->plan->ranks[step->operand]];
-        if (!comes_next(runner, link) || !link->ops->take(link, dst, bytes, &work->signature))
+        if (!take(runner, work, link, dst, bytes))
             return false;
         work->received = true;
     }
@@ -189,7 +212,9 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     case DDL__PUBLISH: return publish(runner, work, step, source(work, step, k), bytes);
     case DDL__REDUCE: return run_reduce(runner, work, step, k, length);
     case DDL__TAKE: return run_take(runner, work, step, k, length);
-    case DDL__COPY: memcpy(destination(work, step, k), source(work, step, k), bytes); return true;
+    case DDL__COPY:
+        land(runner, work, destination(work, step, k), source(work, step, k), bytes);
+        return true;
     }
     return true;
 }

@@ -1,10 +1,11 @@
-/* stores.h - plain or streaming stores into shared memory, by what they are measured to give.
+/* stores.h - plain or streaming stores: into shared memory by what they are measured to give, into
+ * the caller's buffers by the length of what comes.
  *
- * A plain store first takes the cache line from the core that read it last. Next door that is
- * quicker than memory, from a far core many times slower; virtual cores move between the two within
- * seconds, so nothing that is asked once will do. The writer sees it in its own rate: both kinds
- * are timed as they are used, the better one is used, and every 31st span tries the other. A span's
- * kind changes no result.
+ * Into shared memory. A plain store first takes the cache line from the core that read it last.
+ * Next door that is quicker than memory, from a far core many times slower; virtual cores move
+ * between the two within seconds, so nothing that is asked once will do. The writer sees it in its
+ * own rate: both kinds are timed as they are used, the better one is used, and every 31st span
+ * tries the other. A span's kind changes no result.
  */
 #ifndef DDL_ENGINE_STORES_H
 #define DDL_ENGINE_STORES_H
@@ -16,7 +17,10 @@
 enum {
     DDL__STREAM_MINIMUM = 32 * 1024, /* bytes of a span for which the kind of stores matters */
     DDL__STREAM_GAIN = 2,            /* see ddl__stores_better */
-    DDL__STORES_TRY = 31             /* no divisor of the number of spans of usual operations */
+    DDL__STORES_TRY = 31,            /* no divisor of the number of spans of usual operations */
+    /* What is moved, not reduced, and this long is not in a cache before, nor wholly after: a plain
+     * store would fetch each line from memory first. From 16 MiB down plain ones were faster. */
+    DDL__FAR_MINIMUM = 32 * 1024 * 1024
 };
 
 typedef struct ddl__stores {

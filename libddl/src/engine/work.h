@@ -70,6 +70,7 @@ struct ddl_work {
     uint32_t step;
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
+    bool lands_far;     /* what lands in the recv buffer does not stay in the caches */
 
     ddl__transfer transfer;
 

@@ -71,6 +71,20 @@ static int64_t count_waves(const ddl__plan *plan)
     return waves;
 }
 
+/* In a reduction's buffers the operands were read just before, and results wait to be read. */
+static int64_t count_landing(const ddl__plan *plan)
+{
+    int64_t landing = 0;
+    for (uint32_t i = 0; i < plan->n_steps; i++) {
+        const ddl__step *step = &plan->steps[i];
+        if (step->kind == DDL__REDUCE)
+            return 0;
+        if (step->kind == DDL__COPY || (step->kind == DDL__TAKE && !step->targets))
+            landing += step->count;
+    }
+    return landing;
+}
+
 static ddl__plan *create(const ddl__request *request, ddl__algorithm by)
 {
     ddl__plan *plan = calloc(1, sizeof *plan);
@@ -86,6 +100,7 @@ static ddl__plan *create(const ddl__request *request, ddl__algorithm by)
     plan->name = ddl__algorithm_name(by);
     cut_steps(request, plan, spans);
     plan->waves = count_waves(plan);
+    plan->landing = count_landing(plan);
     return plan;
 }
 

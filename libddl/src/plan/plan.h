@@ -96,6 +96,7 @@ typedef struct ddl__plan {
     const char *name; /* its own: "one-shot", "direct", "ring", ... static */
     int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
+    int64_t landing; /* elements that come into the recv buffer for good; 0 where any are reduced */
     uint32_t n_steps;
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
