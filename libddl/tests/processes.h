@@ -35,15 +35,23 @@ static inline double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Not one of those that the system gives to outgoing connections, which might take it meanwhile. */
 static inline int free_port(void)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(!bind(fd, (struct sockaddr *)&a, sizeof a), "bind");
-    CHECK(!getsockname(fd, (struct sockaddr *)&a, &length), "getsockname");
-    close(fd);
-    return ntohs(a.sin_port);
+    enum { FIRST = 10000, PORTS = 20000 };
+    static unsigned next;
+    for (;;) {
+        int port = FIRST + (int)(((unsigned)getpid() * 101 + next++) % PORTS);
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(fd >= 0, "socket");
+        bool is_free = !bind(fd, (struct sockaddr *)&a, sizeof a);
+        close(fd);
+        if (is_free)
+            return port;
+    }
 }
 
 typedef int process_fn(ddl_comm *comm);

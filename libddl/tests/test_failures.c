@@ -129,10 +129,8 @@ static int aborted(ddl_comm *comm)
 /* The message, on every rank, says who called what. */
 static int mismatch(ddl_comm *comm, int64_t count, ddl_dtype dtype, ddl_op op, const char *words)
 {
-    /* Who is slow may hear of the end before it is through the barrier. */
-    ddl_status status = ddl_barrier(comm, NULL, NULL);
-    if (status == DDL_OK)
-        status = ddl_allreduce(comm, NULL, data, count, dtype, op, NULL, NULL);
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_status status = ddl_allreduce(comm, NULL, data, count, dtype, op, NULL, NULL);
     EXPECT(status, DDL_EMISMATCH, words);
     EXPECT(status, DDL_EMISMATCH, "all-reduce(f32, 1000, sum)");
     ddl_comm_destroy(comm);

@@ -132,8 +132,3 @@ bool ddl__abort_is_due(const ddl__engine *engine)
     return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
            atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
 }
-
-void ddl__carry_out_abort(ddl__engine *engine)
-{
-    ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
-}

@@ -15,6 +15,9 @@ enum {
     LIMIT_PASSES = 4 /* how often an operation that gets on looks at its limit */
 };
 
+/* What was sent before the comm's end is taken in for so long at most. */
+static const int64_t LAST_NS = 100 * 1000000ll;
+
 static const char *own_name(const ddl__engine *engine)
 {
     return engine->config.names[engine->config.rank];
@@ -126,6 +129,23 @@ static ddl__link *aborted(const ddl__engine *engine, int rank)
     return other && other->state == DDL__LINK_ABORTED ? other : NULL;
 }
 
+static bool advance(ddl__engine *engine);
+
+/* There is word of the comm's end: take in what was sent before. */
+static void take_in_last(ddl__engine *engine)
+{
+    int64_t end = ddl__now() + LAST_NS;
+    while (advance(engine) && ddl__now() < end)
+        ;
+}
+
+void ddl__carry_out_abort(ddl__engine *engine)
+{
+    if (engine->abort_by_word)
+        take_in_last(engine);
+    ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
+}
+
 /* Fail when a peer killed the comm, or when what blocks cannot come any more. Only after a run that
  * found nothing to do, since a peer's last spans count more than its end. */
 static void check_blocked(ddl__engine *engine)
@@ -133,6 +153,7 @@ static void check_blocked(ddl__engine *engine)
     ddl__link *link;
     for (int rank = 0; rank < engine->config.size; rank++)
         if ((link = aborted(engine, rank))) {
+            take_in_last(engine);
             fail_by_link(engine, link, rank, "");
             return;
         }

@@ -21,6 +21,10 @@
  * the links drops what they had borrowed. A part of a group is the group's memory, and its last
  * part completes the group's work.
  *
+ * Word that the comm is dead, over a link or from who watches the peers, may overtake what others
+ * sent before. Since that has arrived by then, though nobody has looked, the driver runs once more
+ * what can be run, and ends only what is blocked.
+ *
  * Waking a sleeping driver: links by their fds, abort and takeover by `wake`, all in `epoll`. Who
  * queues something looks at `asleep` after it; the driver sets it before it looks at the queues for
  * the last time.
@@ -53,6 +57,7 @@ struct ddl__engine {
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
     char message[DDL__MESSAGE_MAX];
     atomic_bool abort_asked; /* by a caller, or by who watches the peers */
+    bool abort_by_word;      /* by the latter: what was sent before counts */
     ddl_status abort_status;
     char abort_text[DDL__MESSAGE_MAX];
     uint64_t admitted, finished; /* works, ever */
@@ -104,9 +109,8 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status);
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Whether an abort was asked for, and not yet carried out; the driver's way to do it. */
+/* Whether an abort was asked for, and not yet carried out. */
 bool ddl__abort_is_due(const ddl__engine *engine);
-void ddl__carry_out_abort(ddl__engine *engine);
 
 /* ---- works.c ---- */
 
@@ -118,6 +122,9 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 
 /* Get on with a stream's works. False when it is blocked or there are none. */
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream);
+
+/* The driver's: do what was asked for. */
+void ddl__carry_out_abort(ddl__engine *engine);
 
 /* Wait for this work, or (NULL) for any completed one to take, by driving or by waiting for who
  * drives. Called and left with the lock held. */

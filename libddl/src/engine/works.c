@@ -282,12 +282,13 @@ ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
 }
 
 /* Let the driver end the comm with this status; without one, do it at once. */
-static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text)
+static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text, bool by_word)
 {
     pthread_mutex_lock(&engine->lock);
     if (!atomic_load_explicit(&engine->abort_asked, memory_order_relaxed)) {
         snprintf(engine->abort_text, sizeof engine->abort_text, "%s", text);
         engine->abort_status = status;
+        engine->abort_by_word = by_word;
         atomic_store_explicit(&engine->abort_asked, true, memory_order_release);
     }
     if (engine->driven) {
@@ -310,12 +311,12 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason)
     char text[sizeof engine->abort_text];
     snprintf(text, sizeof text, "%s aborted: %s", engine->config.names[engine->config.rank],
              reason);
-    ask_for_end(engine, DDL_EABORTED, text);
+    ask_for_end(engine, DDL_EABORTED, text, false);
 }
 
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
 {
-    ask_for_end(engine, status, text);
+    ask_for_end(engine, status, text, true);
 }
 
 ddl__pulse ddl__engine_pulse(ddl__engine *engine)
