@@ -33,6 +33,15 @@ static void check_shape(const world *w)
     }
 }
 
+/* Messages are not planned. */
+enum { KINDS = DDL__ALLTOALL };
+
+static bool has_blocks(ddl__kind kind)
+{
+    return kind == DDL__REDUCE_SCATTER || kind == DDL__ALLGATHER || kind == DDL__GATHER ||
+           kind == DDL__SCATTER || kind == DDL__ALLTOALL;
+}
+
 /* What builder.h claims to need: segments that the window must hold, and spans to one peer. */
 static void least(const world *w, int64_t *segments, unsigned *spans)
 {
@@ -45,6 +54,8 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
     } else if (direct && w->request.kind != DDL__BROADCAST) { /* two waves */
         *segments = reduces ? 2 * (w->request.size - !both) : 2;
         *spans = both ? 4 : 2;
+    } else if (w->ranks[0].plan->by == DDL__BY_TREE && has_blocks(w->request.kind)) {
+        *segments = *spans = 2; /* of a message, in two waves */
     } else if (w->ranks[0].plan->by == DDL__BY_TREE) {
         bool returns = w->request.kind == DDL__ALLREDUCE;
         *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
@@ -82,15 +93,6 @@ static void check_one(const ddl__request *request, uint64_t uneven, schedule how
     CHECK(tight || !bounds_itself(w) || w->queue_most <= 8, "%u spans: %s", w->queue_most,
           describe(w));
     world_destroy(w);
-}
-
-/* Messages are not planned. */
-enum { KINDS = DDL__ALLTOALL };
-
-static bool has_blocks(ddl__kind kind)
-{
-    return kind == DDL__REDUCE_SCATTER || kind == DDL__ALLGATHER || kind == DDL__GATHER ||
-           kind == DDL__SCATTER || kind == DDL__ALLTOALL;
 }
 
 /* Every kind, size and count, each with a few of the element sizes, segments, windows and
@@ -201,7 +203,10 @@ static void test_choice(void)
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 1 << 20}, "chain"},
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2048, .all_shared = true}, "one-shot"},
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2049, .all_shared = true}, "direct"},
-        {{.kind = DDL__GATHER, .size = 4, .count = 1}, "pairwise"},
+        {{.kind = DDL__GATHER, .size = 3, .count = 1 << 20}, "pairwise"},
+        {{.kind = DDL__GATHER, .size = 64, .count = 1}, "tree"},
+        {{.kind = DDL__SCATTER, .size = 64, .count = 100}, "tree"},
+        {{.kind = DDL__SCATTER, .size = 64, .count = 1 << 20}, "pairwise"},
         {{.kind = DDL__SCATTER, .size = 4, .count = 1, .all_shared = true}, "pairwise"},
         {{.kind = DDL__ALLTOALL, .size = 4, .count = 1}, "pairwise"},
         {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "alone"},
@@ -405,7 +410,6 @@ static bool noticed(const ddl__request *request, uint64_t uneven, mutation how, 
 
 static void break_plans(ddl__request request, uint64_t uneven, int applied[MUTATIONS])
 {
-    request.element = 8;
     request.segment_bytes = 64;
     world *w = world_create(&request, uneven);
     for (int rank = 0; rank < request.size; rank++)
@@ -425,6 +429,7 @@ static void test_simulator(void)
                 bool reduces = kind == DDL__ALLREDUCE || kind == DDL__REDUCE_TO_ROOT;
                 ddl__request request = {
                     .kind = (ddl__kind)kind, .size = size, .count = 50, .all_shared = shared};
+                request.element = 8;
                 request.root = size / 2;
                 request.in_place = kind == DDL__BROADCAST;
                 break_plans(request, 0, applied); /* the reductions: one-shot */
@@ -438,8 +443,8 @@ static void test_simulator(void)
                 request.count = 1200;
                 if (reduces)
                     break_plans(request, 0, applied);
-                static const ddl__algorithm others[] = {DDL__BY_DIRECT, DDL__BY_TREE, DDL__BY_RING,
-                                                        DDL__BY_CHAIN};
+                static const ddl__algorithm others[] = {DDL__BY_PAIRWISE, DDL__BY_DIRECT,
+                                                        DDL__BY_TREE, DDL__BY_RING, DDL__BY_CHAIN};
                 for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
                     request.by = others[i];
                     if (ddl__algorithm_fits(request.by, &request))
