@@ -305,6 +305,7 @@ typedef enum mutation {
     SHIFT_SRC,
     SHIFT_DST,
     OTHER_SPACE,
+    OTHER_HOME,
     NOT_KEPT,
     OTHER_FINISH,
     SWAP_OPERANDS,
@@ -333,6 +334,18 @@ static void double_step(ddl__plan *plan, uint32_t i)
     plan->n_steps++;
 }
 
+/* Whether a tree comes to a halt where a rank sends one segment more up, or one fewer, before it
+ * takes what comes down: test_tree_order has the reason. */
+static bool halts_tree(const world *w, int rank, int more)
+{
+    const ddl__plan *plan = w->ranks[rank].plan;
+    const ddl__step *step = &plan->steps[0];
+    bool is_long = step->count > 4 * step->piece, has_child = rank + 1 < w->request.size;
+    if (w->request.kind != DDL__ALLREDUCE || plan->by != DDL__BY_TREE || rank == 0 || !is_long)
+        return false;
+    return more > 0 ? rank % 2 == 0 && has_child : rank & (rank - 1);
+}
+
 /* Break step `i` of a rank's plan. False where the plan would stay right: what is only slower, or
  * leads to the same in another way, is no fault. */
 static bool break_step(world *w, int rank, uint32_t i, mutation how)
@@ -353,7 +366,10 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     case SHIFT_DST: /* partials: anywhere */
         step->dst++;
         return takes || copies || (step->finish && step->keep);
-    case OTHER_SPACE: step->space ^= 1; return !takes && !w->request.in_place && !barrier;
+    case OTHER_SPACE:
+        step->space = old.space == DDL__IN ? DDL__OUT : DDL__IN;
+        return !takes && !w->request.in_place && !barrier;
+    case OTHER_HOME: step->to_scratch ^= 1; return takes || copies;
     case NOT_KEPT: step->keep = 0; return reduces && step->finish && old.keep;
     case OTHER_FINISH: step->finish ^= 1; return reduces;
     case SWAP_OPERANDS:
@@ -371,13 +387,13 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
         if (step->targets)
             *target = another(w, rank, *target);
         return step->targets;
-    case LESS_SKEW: step->skew--; return pipelined && old.skew > 0;
+    case LESS_SKEW: step->skew--; return (pipelined || halts_tree(w, rank, -1)) && old.skew > 0;
     case MORE_SKEW: /* a last step may come later */
         step->skew++;
         plan->waves++;
-        return pipelined && (!takes || step->targets);
+        return (pipelined && (!takes || step->targets)) || halts_tree(w, rank, takes ? 1 : -1);
     case SWAP_STEPS: /* steps of one kind in a direct exchange concern different peers */
-        if (!pipelined || i + 1 == plan->n_steps ||
+        if (!(pipelined || halts_tree(w, rank, -1)) || i + 1 == plan->n_steps ||
             (w->request.all_shared && step[1].kind == old.kind))
             return false;
         step[0] = step[1];
@@ -457,6 +473,80 @@ static void test_simulator(void)
         CHECK(applied[m] > 0, "mutation %d applied nowhere", m);
 }
 
+/* What waves and order of a tree's steps are for. Each link is used by one step at either end, so
+ * it carries segments in their order, and nobody does anything with one before it is there: no wave
+ * and no order leads to another result. What they can do is to bring all to a halt. Say that the
+ * lead of a rank is how many segments it sends up before it takes the first that comes down; that
+ * of the root is 1. A rank that waits for what comes down sends nothing up, so nobody may have a
+ * greater lead than those below it. */
+static void check_users(const world *w, int rank)
+{
+    const ddl__plan *plan = w->ranks[rank].plan;
+    int from[RANKS_MAX] = {0}, to[RANKS_MAX] = {0};
+    for (uint32_t i = 0; i < plan->n_steps; i++) {
+        const ddl__step *step = &plan->steps[i];
+        for (uint32_t o = 0; o < step->operands; o++)
+            from[plan->ranks[step->operand + o]]++;
+        for (uint32_t t = 0; t < step->targets; t++)
+            to[plan->ranks[step->target + t]]++;
+    }
+    for (int r = 0; r < w->request.size; r++)
+        CHECK(r == rank || (from[r] <= 1 && to[r] <= 1), "rank %d, peer %d: %s", rank, r,
+              describe(w));
+}
+
+/* Waves and an order that lead to this lead, where a rank sends up and takes. */
+static void set_lead(world *w, int rank, int lead)
+{
+    ddl__plan *plan = w->ranks[rank].plan;
+    uint32_t before = 1 + (uint32_t)random_below(3);
+    plan->waves += 16;
+    plan->steps[0].skew = before;
+    if (plan->n_steps != 2)
+        return;
+    ddl__step up = plan->steps[0], down = plan->steps[1];
+    bool up_first = random_below(2);
+    down.skew = before + (uint32_t)lead - up_first;
+    plan->steps[0] = up_first ? up : down;
+    plan->steps[1] = up_first ? down : up;
+}
+
+static void test_tree_order(void)
+{
+    static const ddl__kind kinds[] = {DDL__ALLREDUCE, DDL__REDUCE_TO_ROOT, DDL__BROADCAST};
+    int broken = 0;
+    for (int n = 0; n < 3000; n++) {
+        ddl__request request = {.kind = kinds[n % 3],
+                                .size = 2 + n % 11,
+                                .count = 60 + 20 * (n % 7),
+                                .element = 8,
+                                .in_place = n % 2 || n % 3 == 2,
+                                .by = DDL__BY_TREE,
+                                .segment_bytes = 64};
+        request.root = (int)random_below((uint64_t)request.size);
+        world *w = world_create(&request, 0);
+        int leads[RANKS_MAX] = {1};
+        int wrong = n % 2 ? -1 : 1 + (int)random_below((uint64_t)request.size - 1);
+        bool breaks = wrong >= 0 && request.kind == DDL__ALLREDUCE;
+        for (int r = 0; r < request.size; r++) {
+            int parent = r & (r - 1); /* of an all-reduce, where rank 0 is the root */
+            leads[r] = r ? leads[parent] + (int)random_below(2) : 1;
+            if (breaks && r == wrong)
+                leads[r] = leads[parent] - 1;
+            check_users(w, r);
+            set_lead(w, r, leads[r]);
+        }
+        const char *error = simulate(w, (schedule)random_below(SCHEDULES));
+        if (breaks)
+            CHECK(error && strcmp(error, "deadlock") == 0, "%s", describe(w));
+        else
+            CHECK(!error, "%s: %s", error, describe(w));
+        broken += breaks;
+        world_destroy(w);
+    }
+    CHECK(broken > 300, "only %d broken", broken);
+}
+
 /* A ring whose links are narrower than it needs stands still, and that is noticed. */
 static void test_deadlock(void)
 {
@@ -481,5 +571,6 @@ int main(void)
     test_bytes_of_others();
     test_deadlock();
     test_simulator();
+    test_tree_order();
     return 0;
 }
