@@ -20,7 +20,7 @@ typedef struct queue {
 
 typedef struct actor {
     ddl__plan *plan;
-    uint64_t *buffer;
+    uint64_t *buffer, *scratch;
     int64_t wave;
     uint32_t step;
 } actor;
@@ -104,22 +104,27 @@ static bool run_step(stage *s, uint32_t r, const ddl__step *step, int64_t k, int
     int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
     bool reads = step->kind != DDL__TAKE;
     bool writes = step->kind == DDL__REDUCE ? step->keep : step->kind != DDL__PUBLISH;
-    if ((reads && (src < 0 || src + count > s->length)) ||
-        (writes && (dst < 0 || dst + count > s->length)))
-        return fail(s, "a step lies outside of the buffer");
+    bool from_scratch = step->space == DDL__SCRATCH, to_scratch = step->to_scratch;
+    int64_t readable = from_scratch ? me->plan->scratch : s->length;
+    int64_t writable = to_scratch ? me->plan->scratch : s->length;
+    if ((reads && (src < 0 || src + count > readable)) ||
+        (writes && (dst < 0 || dst + count > writable)))
+        return fail(s, "a step lies outside of its buffer");
+    const uint64_t *from = reads ? (from_scratch ? me->scratch : me->buffer) + src : NULL;
     if (!can_run(s, r, step))
         return false;
     uint64_t *result = calloc((size_t)count, sizeof *result);
     if (!result)
         return fail(s, "out of memory");
     for (uint32_t i = 0; i < step->operands && !s->error; i++)
-        add(s, r, me->plan->ranks[step->operand + i], me->buffer + src, result, count);
+        add(s, r, me->plan->ranks[step->operand + i], from, result, count);
     if (!step->operands)
-        memcpy(result, me->buffer + src, (size_t)count * sizeof *result);
+        memcpy(result, from, (size_t)count * sizeof *result);
     for (int64_t i = 0; step->kind == DDL__REDUCE && step->finish && i < count; i++)
         result[i] += finished;
     if (writes)
-        memcpy(me->buffer + dst, result, (size_t)count * sizeof *result);
+        memcpy((to_scratch ? me->scratch : me->buffer) + dst, result,
+               (size_t)count * sizeof *result);
     for (uint32_t i = 0; i < step->targets && !s->error; i++)
         send(s, r, me->plan->ranks[step->target + i], result, count);
     free(result);
@@ -158,9 +163,9 @@ static bool expected(const stage *s, int rank, int64_t i, uint64_t *value)
     case DDL__ALLGATHER: *value = input(block, i); return true;
     case DDL__BROADCAST: *value = input(q->root, i); return true;
     case DDL__ALLTOALL: *value = input(block, rank * q->count + i % q->count); return true;
+    case DDL__GATHER: *value = input(block, i % (q->count ? q->count : 1)); return rank == q->root;
+    case DDL__SCATTER: *value = input(q->root, rank * q->count + i); return block == 0;
     case DDL__BARRIER:
-    case DDL__GATHER:
-    case DDL__SCATTER:
     case DDL__SEND:
     case DDL__RECV: break;
     }
@@ -190,7 +195,8 @@ static bool enter(stage *s, int r, const char *algorithm)
     me->plan =
         algorithm ? ddl__plan_create_as(&s->request, algorithm) : ddl__plan_create(&s->request);
     me->buffer = malloc((size_t)(s->length + 1) * sizeof *me->buffer);
-    if (!me->plan || !me->buffer)
+    me->scratch = me->plan ? calloc((size_t)me->plan->scratch + 1, sizeof *me->scratch) : NULL;
+    if (!me->plan || !me->buffer || !me->scratch)
         return fail(s, algorithm ? "that plan cannot do it" : "out of memory");
     for (int64_t i = 0; i < s->length; i++)
         me->buffer[i] = input(r, i);
@@ -208,8 +214,8 @@ const char *ddl_check(const ddl_machine *machine, const ddl_question *question, 
     if (!s.error) {
         s.request = ddl_request_of(machine, question, topology);
         s.request.segment_bytes = segment;
-        bool blocks = s.request.kind == DDL__REDUCE_SCATTER || s.request.kind == DDL__ALLGATHER ||
-                      s.request.kind == DDL__ALLTOALL;
+        bool blocks = s.request.kind != DDL__ALLREDUCE && s.request.kind != DDL__BROADCAST &&
+                      s.request.kind != DDL__REDUCE_TO_ROOT;
         s.length = s.request.count * (blocks ? s.request.size : 1);
     }
     for (int r = 0; r < machine->size && !s.error; r++)
@@ -224,6 +230,7 @@ const char *ddl_check(const ddl_machine *machine, const ddl_question *question, 
     for (size_t r = 0; s.actors && r < size; r++) {
         ddl__plan_destroy(s.actors[r].plan);
         free(s.actors[r].buffer);
+        free(s.actors[r].scratch);
     }
     for (size_t i = 0; s.queues && i < size * size; i++)
         for (; s.queues[i].n; s.queues[i].n--)

@@ -15,9 +15,11 @@ OPERATIONS = {
     "allgather": (3, ("hosts", "direct", "ring")),
     "broadcast": (4, ("direct", "tree", "leaders", "chain")),
     "reduce": (6, ("direct", "tree", "leaders", "chain", "one-shot")),
-    "alltoall": (9, ("pairwise",)),
+    "gather": (7, ("pairwise", "tree")),
+    "scatter": (8, ("pairwise", "tree")),
+    "alltoall": (9, ("pairwise", "hosts")),
 }
-_BLOCKS = {"reduce_scatter", "allgather", "alltoall"}  # count is of one of `size` blocks
+_BLOCKS = {"reduce_scatter", "allgather", "gather", "scatter", "alltoall"}  # count is of one of `size` blocks
 _ELEMENT = 4
 SPANS_MAX = 20_000_000  # about a minute
 

@@ -41,8 +41,9 @@ typedef struct simulated_rank {
     bool in_place;
     int64_t in_count, out_count;
     uint64_t *in, *out; /* the same in place */
+    uint64_t *scratch;
     ddl__share to[RANKS_MAX], from[RANKS_MAX];
-    int64_t wave, sent, wires; /* bytes; of those that nobody reads in memory */
+    int64_t wave, sent, wires; /* bytes; of those to other hosts */
     uint32_t step;
     uint64_t heard;
 } simulated_rank;
@@ -110,12 +111,17 @@ static bool has_one_outlet(const world *w)
     return w->request.all_shared || w->request.kind >= DDL__GATHER;
 }
 
+static bool on_one_host(const world *w, uint32_t from, uint32_t to)
+{
+    const ddl__topology *t = w->request.topology;
+    return t && ddl__topology_group(t, DDL__HOSTS, (int)from) ==
+                    ddl__topology_group(t, DDL__HOSTS, (int)to);
+}
+
 /* Ranks that read this one's memory: all of them, or those of its host. */
 static bool reads_memory(const world *w, uint32_t from, uint32_t to)
 {
-    const ddl__topology *t = w->request.topology;
-    return has_one_outlet(w) || (t && ddl__topology_group(t, DDL__HOSTS, (int)from) ==
-                                          ddl__topology_group(t, DDL__HOSTS, (int)to));
+    return has_one_outlet(w) || on_one_host(w, from, to);
 }
 
 static outlet *outlet_of(const world *w, uint32_t from, uint32_t to)
@@ -252,6 +258,9 @@ static void rank_create(world *w, int r)
     CHECK(me->plan, "no plan");
     me->in = new_values(me->in_count);
     me->out = me->in_place ? me->in : new_values(me->out_count);
+    me->scratch = new_values(me->plan->scratch);
+    for (int64_t i = 0; i < me->plan->scratch; i++)
+        me->scratch[i] = scramble((uint64_t)i); /* nobody's */
     me->heard = (uint64_t)1 << r;
     for (int64_t i = 0; i < me->in_count; i++)
         me->in[i] = original(w, r, true, i);
@@ -300,6 +309,7 @@ static void world_destroy(world *w)
         if (me->out != me->in)
             free(me->out);
         free(me->in);
+        free(me->scratch);
     }
     free(w->queues);
     free(w->outlets);
@@ -368,7 +378,7 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
         }
         if (reads)
             shared = s;
-        else
+        if (!on_one_host(w, (uint32_t)r, targets[i]))
             me->wires += bytes;
         s->readers++;
         queue *to = queue_of(w, (uint32_t)r, targets[i]);
@@ -427,15 +437,18 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
     if (step->kind == DDL__REDUCE)
         writes = step->keep;
-    if (reads && !inside(src, count, step->space == DDL__IN ? me->in_count : me->out_count))
+    const int64_t counts[] = {me->in_count, me->out_count, me->plan->scratch};
+    uint64_t *const spaces[] = {me->in, me->out, me->scratch};
+    ddl__space to = step->to_scratch ? DDL__SCRATCH : DDL__OUT;
+    if (reads && !inside(src, count, counts[step->space]))
         return fail(w, "reads outside");
-    if (writes && !inside(dst, count, me->out_count))
+    if (writes && !inside(dst, count, counts[to]))
         return fail(w, "writes outside");
     if (!has_operands(w, r, step) || !has_room(w, r, step, count))
         return false;
 
-    const uint64_t *from = reads ? (step->space == DDL__IN ? me->in : me->out) + src : NULL;
-    uint64_t *kept = writes ? me->out + dst : NULL, *result = NULL;
+    const uint64_t *from = reads ? spaces[step->space] + src : NULL;
+    uint64_t *kept = writes ? spaces[to] + dst : NULL, *result = NULL;
     const uint64_t *taken;
     switch ((ddl__step_kind)step->kind) {
     case DDL__PUBLISH: publish(w, r, step, from, from, count); break;

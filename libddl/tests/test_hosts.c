@@ -1,5 +1,4 @@
-/* All-gather, reduce-scatter, broadcast and reduce over hosts of many shapes, through the
- * simulator. */
+/* Whatever goes over hosts of several ranks, for many shapes of them, through the simulator. */
 #include "plan_simulator.h"
 
 #include <stdio.h>
@@ -41,15 +40,47 @@ static const char *describe(const ddl__request *q)
 
 static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
 {
-    bool rooted = kind == DDL__BROADCAST || kind == DDL__REDUCE_TO_ROOT;
-    ddl__algorithm by = !rooted ? DDL__BY_HOSTS : random_below(2) ? DDL__BY_LEADERS : DDL__BY_TREE;
+    bool led = kind == DDL__BROADCAST || kind == DDL__REDUCE_TO_ROOT;
+    bool to_one = kind == DDL__GATHER || kind == DDL__SCATTER;
+    ddl__algorithm by = to_one || (led && random_below(2)) ? DDL__BY_TREE
+                        : led                              ? DDL__BY_LEADERS
+                                                           : DDL__BY_HOSTS;
     return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
 }
 
-/* False where the hosts are too unequal. */
+static int ranks_on(const ddl__topology *t, int host)
+{
+    int ranks = 0;
+    for (int r = 0; r < t->size; r++)
+        ranks += ddl__topology_group(t, DDL__HOSTS, r) == host;
+    return ranks;
+}
+
+/* Blocks that the messages of a tree carry: each once for each doubling between it and the root. */
+static int64_t blocks_in_tree(const ddl__topology *t, int root)
+{
+    int64_t blocks = 0;
+    int hosts = t->groups[DDL__HOSTS], first = ddl__topology_group(t, DDL__HOSTS, root);
+    for (int place = 1; place < hosts; place++)
+        for (int up = place; up; up &= up - 1)
+            blocks += ranks_on(t, (first + place) % hosts);
+    return blocks;
+}
+
+/* Blocks of an all-to-all that leave their host. */
+static int64_t blocks_between(const ddl__topology *t)
+{
+    int64_t blocks = 0;
+    for (int h = 0; h < t->groups[DDL__HOSTS]; h++)
+        blocks += (int64_t)ranks_on(t, h) * (t->size - ranks_on(t, h));
+    return blocks;
+}
+
+/* False where the hosts are too unequal, or blocks too long. */
 static bool check_one(const ddl__request *request, uint64_t uneven)
 {
     world *w = world_create(request, uneven);
+    const ddl__topology *t = request->topology;
     bool rooted = request->kind == DDL__BROADCAST || request->kind == DDL__REDUCE_TO_ROOT;
     bool over_hosts = w->ranks[0].plan->by == request->by;
     w->queue_room = DDL__LINK_SPANS / 2;
@@ -67,9 +98,13 @@ static bool check_one(const ddl__request *request, uint64_t uneven)
     for (int r = 0; r < request->size; r++)
         wires += w->ranks[r].wires;
     /* Everything to every other host once, or from it. */
+    int64_t block = request->count * (int64_t)request->element;
+    int64_t want = request->kind == DDL__ALLTOALL ? block * blocks_between(t)
+                   : request->kind >= DDL__GATHER ? block * blocks_in_tree(t, request->root)
+                                                  : blocks * (t->groups[DDL__HOSTS] - 1);
     if (over_hosts)
-        CHECK(wires == blocks * (request->topology->groups[DDL__HOSTS] - 1), "%lld bytes: %s",
-              (long long)wires, describe(request));
+        CHECK(wires == want, "%lld bytes, not %lld: %s", (long long)wires, (long long)want,
+              describe(request));
     world_destroy(w);
     return over_hosts;
 }
@@ -79,8 +114,10 @@ static void test_shapes(void)
     static const int64_t segments[] = {0, 1, 64, 1000}, windows[] = {0, 1, 1000, 16384};
     int over_hosts = 0;
     static const ddl__kind kinds[] = {DDL__REDUCE_SCATTER, DDL__ALLGATHER, DDL__BROADCAST,
-                                      DDL__REDUCE_TO_ROOT};
-    for (int n = 0; n < 2500; n++) {
+                                      DDL__REDUCE_TO_ROOT, DDL__ALLTOALL,  DDL__GATHER,
+                                      DDL__SCATTER};
+    int by_kind[DDL__ALLTOALL + 1] = {0};
+    for (int n = 0; n < 4500; n++) {
         int hosts[10], n_hosts = 2 + (int)random_below(9), size = 0;
         int most = n % 3 ? 1 + (int)random_below(9) : 3;
         for (int h = 0; h < n_hosts; h++) {
@@ -91,20 +128,24 @@ static void test_shapes(void)
                 size += hosts[h];
         }
         ddl__topology *t = machine(hosts, n_hosts, n % 5 == 0);
-        ddl__request q = request_for(t, kinds[n / 6 % 4]);
+        ddl__request q = request_for(t, kinds[n / 6 % 7]);
         q.root = (int)random_below((uint64_t)q.size);
         q.element = (size_t)1 << random_below(4);
-        q.count = (int64_t)random_below(200);
+        q.count = (int64_t)random_below(q.kind < DDL__GATHER ? 200 : random_below(2) ? 6 : 40);
         q.in_place = q.kind == DDL__BROADCAST || random_below(2);
         q.segment_bytes = segments[random_below(4)];
         q.window = windows[random_below(4)];
         if (q.window == 1) /* the least that there may be */
             q.window = (q.size < 3 ? 12 : 4 * q.size) * (int64_t)q.element;
         bool has_blocks = q.kind == DDL__REDUCE_SCATTER || q.kind == DDL__ALLGATHER;
-        over_hosts += check_one(&q, has_blocks && n % 4 < 2 ? (uint64_t)n + 1 : 0);
+        bool done = check_one(&q, has_blocks && n % 4 < 2 ? (uint64_t)n + 1 : 0);
+        over_hosts += done;
+        by_kind[q.kind] += done;
         ddl__topology_destroy(t);
     }
-    CHECK(over_hosts > 1800, "only %d over hosts", over_hosts);
+    for (int k = 0; k < 7; k++)
+        CHECK(by_kind[kinds[k]] > 200, "only %d of kind %d", by_kind[kinds[k]], (int)kinds[k]);
+    CHECK(over_hosts > 2800, "only %d over hosts", over_hosts);
     printf("%d machines\n", over_hosts);
 }
 
@@ -144,16 +185,21 @@ static void drop_each(ddl__request q, uint64_t uneven)
 static void test_dropped(void)
 {
     static const ddl__kind kinds[] = {DDL__REDUCE_SCATTER, DDL__ALLGATHER, DDL__BROADCAST,
-                                      DDL__REDUCE_TO_ROOT};
+                                      DDL__REDUCE_TO_ROOT, DDL__ALLTOALL,  DDL__GATHER,
+                                      DDL__SCATTER};
     ddl__topology *t = machine((int[]){2, 3, 1}, 3, false);
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 7; k++) {
         ddl__request q = request_for(t, kinds[k]);
         q.count = 100;
         q.root = 3;
         q.segment_bytes = 64;
         q.in_place = q.kind == DDL__BROADCAST;
+        if (q.kind >= DDL__GATHER) { /* in one segment */
+            q.count = 5;
+            q.segment_bytes = 0;
+        }
         drop_each(q, 0);
-        if (q.by == DDL__BY_HOSTS)
+        if (q.by == DDL__BY_HOSTS && q.kind != DDL__ALLTOALL)
             drop_each(q, 7);
     }
     ddl__topology_destroy(t);
@@ -182,6 +228,12 @@ static void test_choice(void)
         {{2, 2, 2}, DDL__BROADCAST, 1 << 20, false, "leaders"},
         {{2, 1, 1}, DDL__REDUCE_TO_ROOT, 1 << 20, false, "leaders"},
         {{1, 1, 1}, DDL__BROADCAST, 1 << 20, false, "chain"},
+        {{2, 2, 2}, DDL__ALLTOALL, 16, false, "hosts"},
+        {{2, 2, 2}, DDL__ALLTOALL, 1 << 16, false, "pairwise"},
+        {{2, 2, 2}, DDL__ALLTOALL, 16, true, "pairwise"},
+        {{1, 1, 1}, DDL__ALLTOALL, 16, false, "pairwise"},
+        {{2, 2, 2}, DDL__GATHER, 16, false, "tree"},
+        {{2, 2, 2}, DDL__SCATTER, 1 << 20, false, "pairwise"},
         {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
         {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "nested"},
         {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "nested"},

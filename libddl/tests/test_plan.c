@@ -33,6 +33,15 @@ static void check_shape(const world *w)
     }
 }
 
+/* Messages are not planned. */
+enum { KINDS = DDL__ALLTOALL };
+
+static bool has_blocks(ddl__kind kind)
+{
+    return kind == DDL__REDUCE_SCATTER || kind == DDL__ALLGATHER || kind == DDL__GATHER ||
+           kind == DDL__SCATTER || kind == DDL__ALLTOALL;
+}
+
 /* What builder.h claims to need: segments that the window must hold, and spans to one peer. */
 static void least(const world *w, int64_t *segments, unsigned *spans)
 {
@@ -45,6 +54,8 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
     } else if (direct && w->request.kind != DDL__BROADCAST) { /* two waves */
         *segments = reduces ? 2 * (w->request.size - !both) : 2;
         *spans = both ? 4 : 2;
+    } else if (w->ranks[0].plan->by == DDL__BY_TREE && has_blocks(w->request.kind)) {
+        *segments = *spans = 2; /* of a message, in two waves */
     } else if (w->ranks[0].plan->by == DDL__BY_TREE) {
         bool returns = w->request.kind == DDL__ALLREDUCE;
         *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
@@ -82,15 +93,6 @@ static void check_one(const ddl__request *request, uint64_t uneven, schedule how
     CHECK(tight || !bounds_itself(w) || w->queue_most <= 8, "%u spans: %s", w->queue_most,
           describe(w));
     world_destroy(w);
-}
-
-/* Messages are not planned. */
-enum { KINDS = DDL__ALLTOALL };
-
-static bool has_blocks(ddl__kind kind)
-{
-    return kind == DDL__REDUCE_SCATTER || kind == DDL__ALLGATHER || kind == DDL__GATHER ||
-           kind == DDL__SCATTER || kind == DDL__ALLTOALL;
 }
 
 /* Every kind, size and count, each with a few of the element sizes, segments, windows and
@@ -201,7 +203,10 @@ static void test_choice(void)
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 64, .count = 1 << 20}, "chain"},
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2048, .all_shared = true}, "one-shot"},
         {{.kind = DDL__REDUCE_TO_ROOT, .size = 4, .count = 2049, .all_shared = true}, "direct"},
-        {{.kind = DDL__GATHER, .size = 4, .count = 1}, "pairwise"},
+        {{.kind = DDL__GATHER, .size = 3, .count = 1 << 20}, "pairwise"},
+        {{.kind = DDL__GATHER, .size = 64, .count = 1}, "tree"},
+        {{.kind = DDL__SCATTER, .size = 64, .count = 100}, "tree"},
+        {{.kind = DDL__SCATTER, .size = 64, .count = 1 << 20}, "pairwise"},
         {{.kind = DDL__SCATTER, .size = 4, .count = 1, .all_shared = true}, "pairwise"},
         {{.kind = DDL__ALLTOALL, .size = 4, .count = 1}, "pairwise"},
         {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "alone"},
@@ -300,6 +305,7 @@ typedef enum mutation {
     SHIFT_SRC,
     SHIFT_DST,
     OTHER_SPACE,
+    OTHER_HOME,
     NOT_KEPT,
     OTHER_FINISH,
     SWAP_OPERANDS,
@@ -328,6 +334,18 @@ static void double_step(ddl__plan *plan, uint32_t i)
     plan->n_steps++;
 }
 
+/* Whether a tree comes to a halt where a rank sends one segment more up, or one fewer, before it
+ * takes what comes down: test_tree_order has the reason. */
+static bool halts_tree(const world *w, int rank, int more)
+{
+    const ddl__plan *plan = w->ranks[rank].plan;
+    const ddl__step *step = &plan->steps[0];
+    bool is_long = step->count > 4 * step->piece, has_child = rank + 1 < w->request.size;
+    if (w->request.kind != DDL__ALLREDUCE || plan->by != DDL__BY_TREE || rank == 0 || !is_long)
+        return false;
+    return more > 0 ? rank % 2 == 0 && has_child : rank & (rank - 1);
+}
+
 /* Break step `i` of a rank's plan. False where the plan would stay right: what is only slower, or
  * leads to the same in another way, is no fault. */
 static bool break_step(world *w, int rank, uint32_t i, mutation how)
@@ -348,7 +366,10 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     case SHIFT_DST: /* partials: anywhere */
         step->dst++;
         return takes || copies || (step->finish && step->keep);
-    case OTHER_SPACE: step->space ^= 1; return !takes && !w->request.in_place && !barrier;
+    case OTHER_SPACE:
+        step->space = old.space == DDL__IN ? DDL__OUT : DDL__IN;
+        return !takes && !w->request.in_place && !barrier;
+    case OTHER_HOME: step->to_scratch ^= 1; return takes || copies;
     case NOT_KEPT: step->keep = 0; return reduces && step->finish && old.keep;
     case OTHER_FINISH: step->finish ^= 1; return reduces;
     case SWAP_OPERANDS:
@@ -366,13 +387,13 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
         if (step->targets)
             *target = another(w, rank, *target);
         return step->targets;
-    case LESS_SKEW: step->skew--; return pipelined && old.skew > 0;
+    case LESS_SKEW: step->skew--; return (pipelined || halts_tree(w, rank, -1)) && old.skew > 0;
     case MORE_SKEW: /* a last step may come later */
         step->skew++;
         plan->waves++;
-        return pipelined && (!takes || step->targets);
+        return (pipelined && (!takes || step->targets)) || halts_tree(w, rank, takes ? 1 : -1);
     case SWAP_STEPS: /* steps of one kind in a direct exchange concern different peers */
-        if (!pipelined || i + 1 == plan->n_steps ||
+        if (!(pipelined || halts_tree(w, rank, -1)) || i + 1 == plan->n_steps ||
             (w->request.all_shared && step[1].kind == old.kind))
             return false;
         step[0] = step[1];
@@ -405,7 +426,6 @@ static bool noticed(const ddl__request *request, uint64_t uneven, mutation how, 
 
 static void break_plans(ddl__request request, uint64_t uneven, int applied[MUTATIONS])
 {
-    request.element = 8;
     request.segment_bytes = 64;
     world *w = world_create(&request, uneven);
     for (int rank = 0; rank < request.size; rank++)
@@ -425,6 +445,7 @@ static void test_simulator(void)
                 bool reduces = kind == DDL__ALLREDUCE || kind == DDL__REDUCE_TO_ROOT;
                 ddl__request request = {
                     .kind = (ddl__kind)kind, .size = size, .count = 50, .all_shared = shared};
+                request.element = 8;
                 request.root = size / 2;
                 request.in_place = kind == DDL__BROADCAST;
                 break_plans(request, 0, applied); /* the reductions: one-shot */
@@ -438,8 +459,8 @@ static void test_simulator(void)
                 request.count = 1200;
                 if (reduces)
                     break_plans(request, 0, applied);
-                static const ddl__algorithm others[] = {DDL__BY_DIRECT, DDL__BY_TREE, DDL__BY_RING,
-                                                        DDL__BY_CHAIN};
+                static const ddl__algorithm others[] = {DDL__BY_PAIRWISE, DDL__BY_DIRECT,
+                                                        DDL__BY_TREE, DDL__BY_RING, DDL__BY_CHAIN};
                 for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
                     request.by = others[i];
                     if (ddl__algorithm_fits(request.by, &request))
@@ -450,6 +471,80 @@ static void test_simulator(void)
     }
     for (int m = 0; m < MUTATIONS; m++)
         CHECK(applied[m] > 0, "mutation %d applied nowhere", m);
+}
+
+/* What waves and order of a tree's steps are for. Each link is used by one step at either end, so
+ * it carries segments in their order, and nobody does anything with one before it is there: no wave
+ * and no order leads to another result. What they can do is to bring all to a halt. Say that the
+ * lead of a rank is how many segments it sends up before it takes the first that comes down; that
+ * of the root is 1. A rank that waits for what comes down sends nothing up, so nobody may have a
+ * greater lead than those below it. */
+static void check_users(const world *w, int rank)
+{
+    const ddl__plan *plan = w->ranks[rank].plan;
+    int from[RANKS_MAX] = {0}, to[RANKS_MAX] = {0};
+    for (uint32_t i = 0; i < plan->n_steps; i++) {
+        const ddl__step *step = &plan->steps[i];
+        for (uint32_t o = 0; o < step->operands; o++)
+            from[plan->ranks[step->operand + o]]++;
+        for (uint32_t t = 0; t < step->targets; t++)
+            to[plan->ranks[step->target + t]]++;
+    }
+    for (int r = 0; r < w->request.size; r++)
+        CHECK(r == rank || (from[r] <= 1 && to[r] <= 1), "rank %d, peer %d: %s", rank, r,
+              describe(w));
+}
+
+/* Waves and an order that lead to this lead, where a rank sends up and takes. */
+static void set_lead(world *w, int rank, int lead)
+{
+    ddl__plan *plan = w->ranks[rank].plan;
+    uint32_t before = 1 + (uint32_t)random_below(3);
+    plan->waves += 16;
+    plan->steps[0].skew = before;
+    if (plan->n_steps != 2)
+        return;
+    ddl__step up = plan->steps[0], down = plan->steps[1];
+    bool up_first = random_below(2);
+    down.skew = before + (uint32_t)lead - up_first;
+    plan->steps[0] = up_first ? up : down;
+    plan->steps[1] = up_first ? down : up;
+}
+
+static void test_tree_order(void)
+{
+    static const ddl__kind kinds[] = {DDL__ALLREDUCE, DDL__REDUCE_TO_ROOT, DDL__BROADCAST};
+    int broken = 0;
+    for (int n = 0; n < 3000; n++) {
+        ddl__request request = {.kind = kinds[n % 3],
+                                .size = 2 + n % 11,
+                                .count = 60 + 20 * (n % 7),
+                                .element = 8,
+                                .in_place = n % 2 || n % 3 == 2,
+                                .by = DDL__BY_TREE,
+                                .segment_bytes = 64};
+        request.root = (int)random_below((uint64_t)request.size);
+        world *w = world_create(&request, 0);
+        int leads[RANKS_MAX] = {1};
+        int wrong = n % 2 ? -1 : 1 + (int)random_below((uint64_t)request.size - 1);
+        bool breaks = wrong >= 0 && request.kind == DDL__ALLREDUCE;
+        for (int r = 0; r < request.size; r++) {
+            int parent = r & (r - 1); /* of an all-reduce, where rank 0 is the root */
+            leads[r] = r ? leads[parent] + (int)random_below(2) : 1;
+            if (breaks && r == wrong)
+                leads[r] = leads[parent] - 1;
+            check_users(w, r);
+            set_lead(w, r, leads[r]);
+        }
+        const char *error = simulate(w, (schedule)random_below(SCHEDULES));
+        if (breaks)
+            CHECK(error && strcmp(error, "deadlock") == 0, "%s", describe(w));
+        else
+            CHECK(!error, "%s: %s", error, describe(w));
+        broken += breaks;
+        world_destroy(w);
+    }
+    CHECK(broken > 300, "only %d broken", broken);
 }
 
 /* A ring whose links are narrower than it needs stands still, and that is noticed. */
@@ -476,5 +571,6 @@ int main(void)
     test_bytes_of_others();
     test_deadlock();
     test_simulator();
+    test_tree_order();
     return 0;
 }

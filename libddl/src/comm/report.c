@@ -102,10 +102,12 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
     ddl__text_quote(to, comm->names[comm->rank]);
     ddl__text_add(to, ", \"status\": %d, \"message\": ", pulse.status);
     ddl__text_quote(to, pulse.text);
-    ddl__text_add(to,
-                  ", \"operations\": %llu, \"bytes\": %llu, \"submitted\": %llu, \"pending\": [",
-                  (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
-                  (unsigned long long)counters.pending);
+    ddl__text_add(
+        to,
+        ", \"operations\": %llu, \"bytes\": %llu, \"scratch_bytes\": %llu, \"submitted\": "
+        "%llu, \"pending\": [",
+        (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
+        (unsigned long long)pulse.scratch, (unsigned long long)counters.pending);
     add_pending(ddl__engine_recorder(comm->engine), to);
     ddl__text_add(to, "], ");
     if (comm->control)

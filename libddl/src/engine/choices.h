@@ -6,7 +6,7 @@
 #include "plan/plan.h"
 
 /* A size class holds the sizes from a power of two bytes up to the next one. */
-enum { DDL__CLASSES = 48, DDL__CHOICE_KINDS = DDL__REDUCE_TO_ROOT + 1 };
+enum { DDL__CLASSES = 48, DDL__CHOICE_KINDS = DDL__ALLTOALL + 1 };
 
 typedef struct ddl__choices {
     uint8_t by[DDL__CHOICE_KINDS][DDL__CLASSES]; /* ddl__algorithm */

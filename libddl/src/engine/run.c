@@ -15,12 +15,13 @@ static bool lends(const ddl__link *link, const ddl__step *step)
     return link->ops->lends && step->stable;
 }
 
-void ddl__run_start(ddl_work *work, const ddl__plan *plan)
+void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch)
 {
     const ddl__call *call = &work->call;
     work->plan = plan;
     work->in = call->send;
     work->out = call->recv;
+    work->scratch = scratch;
     work->element = ddl__dtype_size(call->dtype);
     work->wave = 0;
     work->step = 0;
@@ -34,13 +35,16 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan)
 
 static const unsigned char *source(const ddl_work *work, const ddl__step *step, int64_t k)
 {
-    const unsigned char *base = step->space == DDL__IN ? work->in : work->out;
+    const unsigned char *base = step->space == DDL__IN    ? work->in
+                                : step->space == DDL__OUT ? work->out
+                                                          : work->scratch;
     return base + (size_t)(step->src + k * step->stride) * work->element;
 }
 
 static unsigned char *destination(const ddl_work *work, const ddl__step *step, int64_t k)
 {
-    return work->out + (size_t)(step->dst + k * step->stride) * work->element;
+    unsigned char *base = step->to_scratch ? work->scratch : work->out;
+    return base + (size_t)(step->dst + k * step->stride) * work->element;
 }
 
 /* The next run of targets that one call can serve: links of one kind. Returns its length. */

@@ -33,7 +33,8 @@ typedef enum ddl__progress {
     DDL__FINISHED /* complete: the work's buffers are no longer used */
 } ddl__progress;
 
-void ddl__run_start(ddl_work *work, const ddl__plan *plan);
+/* `scratch`: as much memory as the plan wants, until it ends. */
+void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch);
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 
 /* The link whose state keeps the blocked work from ever going on, or NULL. */

@@ -28,6 +28,7 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
 void ddl__stream_close(ddl__stream *stream)
 {
     ddl__plans_clear(&stream->plans);
+    free(stream->scratch);
     free(stream->runner.lending);
     free(stream->runner.targets);
     free(stream->runner.operands);
@@ -65,6 +66,18 @@ static bool is_own(const ddl__stream *stream, const ddl_work *work)
     return stream->tuning && work == &stream->tuning->own;
 }
 
+/* Memory for a plan, as much as any has wanted so far: between two plans nobody reads it. */
+static bool make_room(ddl__stream *stream, size_t bytes)
+{
+    if (bytes <= atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed))
+        return true;
+    free(stream->scratch);
+    stream->scratch = malloc(bytes);
+    atomic_store_explicit(&stream->scratch_bytes, stream->scratch ? bytes : 0,
+                          memory_order_relaxed);
+    return stream->scratch;
+}
+
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 {
     ddl_work *first = stream->tuning ? ddl__tuning_due(stream->tuning, work) : NULL;
@@ -95,9 +108,9 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
     if (stream->tuning && !first && !ddl__tuning_start(stream->tuning, &request, &request.by))
         return false;
     const ddl__plan *plan = ddl__plans_get(&stream->plans, &request);
-    if (!plan)
+    if (!plan || !make_room(stream, (size_t)plan->scratch * request.element))
         return false;
-    ddl__run_start(work, plan);
+    ddl__run_start(work, plan, stream->scratch);
     return true;
 }
 

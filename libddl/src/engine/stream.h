@@ -2,6 +2,8 @@
 #ifndef DDL_ENGINE_STREAM_H
 #define DDL_ENGINE_STREAM_H
 
+#include <stdatomic.h>
+
 #include "engine/plans.h"
 #include "engine/run.h"
 #include "engine/tuning.h"
@@ -21,6 +23,8 @@ typedef struct ddl__stream {
     const ddl__topology *topology;
     ddl__tuning *tuning; /* or NULL; borrowed */
     unsigned char barrier_in, barrier_out;
+    unsigned char *scratch;      /* of the current plan; kept for the next one */
+    atomic_size_t scratch_bytes; /* any thread may read it */
 } ddl__stream;
 
 /* Over these links, by rank, which stay the caller's. False when out of memory. */
@@ -40,5 +44,11 @@ ddl__progress ddl__stream_run(ddl__stream *stream);
 
 /* The current work is finished. If it was one of our own: the one to start now, else NULL. */
 ddl_work *ddl__stream_held(ddl__stream *stream);
+
+/* Bytes of memory that it keeps for plans. Any thread. */
+static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)
+{
+    return atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed);
+}
 
 #endif

@@ -64,7 +64,7 @@ struct ddl_work {
     ddl__signature signature;
     const ddl__plan *plan;
     const unsigned char *in;
-    unsigned char *out;
+    unsigned char *out, *scratch;
     size_t element;
     int64_t wave;
     uint32_t step;

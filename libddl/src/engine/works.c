@@ -326,7 +326,9 @@ ddl__pulse ddl__engine_pulse(ddl__engine *engine)
         .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
         .pending = engine->admitted - engine->finished,
         .finished = engine->finished,
-        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed)};
+        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),
+        .scratch =
+            ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
     if (pulse.status != DDL_OK)
         snprintf(pulse.text, sizeof pulse.text, "%s", engine->message);
     pthread_mutex_unlock(&engine->lock);

@@ -113,6 +113,10 @@ int64_t ddl__build_dissemination(ddl__builder *builder);
 int64_t ddl__build_hosts(ddl__builder *builder);
 bool ddl__fits_hosts(const ddl__request *request);
 
+/* The same of an all-to-all of even and small blocks. */
+int64_t ddl__build_exchange(ddl__builder *builder);
+bool ddl__fits_exchange(const ddl__request *request);
+
 /* From and to a root, over hosts of several ranks. */
 int64_t ddl__build_leaders(ddl__builder *builder);
 
@@ -122,6 +126,10 @@ int64_t ddl__build_halving(ddl__builder *builder);
 
 /* A binomial tree of the hosts' first ranks, and in each host all at its own. */
 int64_t ddl__build_tree(ddl__builder *builder);
+
+/* The same of a gather and a scatter of even and small blocks. */
+int64_t ddl__build_tree_blocks(ddl__builder *builder);
+bool ddl__fits_tree_blocks(const ddl__request *request);
 
 /* ---- choice.c ---- */
 

@@ -102,6 +102,13 @@ static bool has_wires(const ddl__request *request)
     return !request->all_shared || (t && t->groups[DDL__HOSTS] > 1);
 }
 
+/* Blocks that go from rank to rank can be passed on by others if these know how long they are. */
+static bool passes_blocks_on(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    return !request->sent && !request->all_shared && (!t || t->groups[DDL__HOSTS] > 1);
+}
+
 bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
 {
     bool all = request->kind == DDL__ALLREDUCE, to_root = request->kind == DDL__REDUCE_TO_ROOT;
@@ -117,9 +124,14 @@ bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
         return has_blocks(request) || request->kind == DDL__BROADCAST;
     case DDL__BY_NESTED:
     case DDL__BY_HALVING: return all && has_levels(request);
-    case DDL__BY_TREE: return (all || is_rooted(request)) && has_wires(request);
+    case DDL__BY_TREE:
+        if (request->kind == DDL__GATHER || request->kind == DDL__SCATTER)
+            return passes_blocks_on(request) && ddl__fits_tree_blocks(request);
+        return (all || is_rooted(request)) && has_wires(request);
     case DDL__BY_RING: return all || has_blocks(request);
     case DDL__BY_HOSTS:
+        if (request->kind == DDL__ALLTOALL)
+            return passes_blocks_on(request) && has_hosts(request) && ddl__fits_exchange(request);
         return has_blocks(request) && has_hosts(request) && ddl__fits_hosts(request);
     case DDL__BY_LEADERS: return is_rooted(request) && has_hosts(request);
     case DDL__BY_CHAIN: return is_rooted(request);
@@ -143,7 +155,7 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
     if (request->kind == DDL__BARRIER)
         return DDL__BY_DISSEMINATION;
     if (is_pairwise(request))
-        return DDL__BY_PAIRWISE;
+        return request->all_shared || request->sent ? DDL__BY_PAIRWISE : DDL__BY_CHOICE;
     if (reduces && request->all_shared && bytes <= DDL__ONE_SHOT_SHARED)
         return DDL__BY_ONE_SHOT;
     if (request->kind == DDL__ALLREDUCE && declared)

@@ -270,6 +270,30 @@ static void over_hosts(model *m)
     in_memory(m, m->each * pieces, m->n);
 }
 
+/* An all-to-all of blocks of `n` bytes: to the agents, from agent to agent, to all. */
+static void exchange_hosts(model *m)
+{
+    double far = m->hosts - 1, turns = (double)(int64_t)((far + m->each - 1) / m->each);
+    double block = m->n, message = m->each * m->each * block, pieces = pieces_of(message);
+    in_memory(m, far + m->each - 1, 2 * m->p * block);
+    chain_of(m, 1, turns * pieces, turns * message, far * message);
+    work_of(m, far / m->each * pieces, far * m->each * block);
+    in_memory(m, far * m->each, 2 * far * m->each * block);
+}
+
+/* Blocks of `n` bytes to the root or from it: the last message has half of all. */
+static void tree_of_blocks(model *m)
+{
+    double levels = doublings(m->hosts), far = m->hosts - 1;
+    double below = levels * m->hosts / 2 * m->each * m->n; /* what all messages carry */
+    double pieces = pieces_of((m->p - m->each) / 2 * m->n);
+    if (m->each > 1)
+        in_memory(m, m->each - 1, 2 * m->each * m->n);
+    chain_of(m, levels, levels - 1 + pieces, (m->p - m->each) * m->n, (m->p - m->each) * m->n);
+    work_of(m, far / m->p, below / m->p);
+    passes_over(m, 2 * (m->p - m->each) * m->n);
+}
+
 static void dissemination(model *m)
 {
     double rounds = doublings((int)m->p);
@@ -290,9 +314,19 @@ static void add_up(model *m, ddl__algorithm by)
     case DDL__BY_DIRECT: direct(m); return;
     case DDL__BY_NESTED: nested(m, false); return;
     case DDL__BY_HALVING: nested(m, true); return;
-    case DDL__BY_TREE: tree(m); return;
+    case DDL__BY_TREE:
+        if (m->request->kind == DDL__GATHER || m->request->kind == DDL__SCATTER)
+            tree_of_blocks(m);
+        else
+            tree(m);
+        return;
     case DDL__BY_RING: ring(m); return;
-    case DDL__BY_HOSTS: over_hosts(m); return;
+    case DDL__BY_HOSTS:
+        if (m->request->kind == DDL__ALLTOALL)
+            exchange_hosts(m);
+        else
+            over_hosts(m);
+        return;
     case DDL__BY_LEADERS:
         chain(m, m->hosts);
         with_leaders(m, 1);

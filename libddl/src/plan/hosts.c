@@ -10,9 +10,7 @@
  * lasts as many waves as the longest block has segments, so the rounds follow each other without a
  * gap. A block is added up from its own host's contributions on, then in the order of the rounds.
  */
-#include <stdlib.h>
-
-#include "plan/builder.h"
+#include "plan/houses.h"
 
 enum {
     LAG = 3,            /* waves between sending over a wire and taking */
@@ -20,59 +18,29 @@ enum {
     WAVES_MAX = 1 << 30 /* of all rounds */
 };
 
-typedef struct houses {
+typedef struct rounds {
     ddl__builder *builder;
-    int hosts, self;        /* this rank's host */
-    uint32_t *first;        /* of host h in ranks; the last host's end at first[hosts] */
-    uint32_t *ranks;        /* by host, in rank order */
-    uint32_t *local;        /* by rank: its number in its host */
+    ddl__houses of;
     int64_t segment, waves; /* elements; of the longest block */
-} houses;
+} rounds;
 
 /* --------------------------------------------------------------------------------------- hosts */
 
-static void close_houses(houses *h)
+static uint32_t ranks_on(const rounds *h, int host)
 {
-    free(h->first);
-}
-
-static bool open_houses(houses *h, ddl__builder *builder)
-{
-    const ddl__topology *t = builder->request->topology;
-    size_t size = (size_t)t->size;
-    int rank = builder->request->rank;
-    *h = (houses){.builder = builder,
-                  .hosts = t->groups[DDL__HOSTS],
-                  .self = ddl__topology_group(t, DDL__HOSTS, rank)};
-    h->first = calloc((size_t)h->hosts + 1 + 2 * size, sizeof *h->first);
-    if (!h->first)
-        return false;
-    h->ranks = h->first + h->hosts + 1;
-    h->local = h->ranks + size;
-    for (int r = 0; r < t->size; r++)
-        h->local[r] = h->first[ddl__topology_group(t, DDL__HOSTS, r) + 1]++;
-    for (int i = 0; i < h->hosts; i++)
-        h->first[i + 1] += h->first[i];
-    for (int r = 0; r < t->size; r++)
-        h->ranks[h->first[ddl__topology_group(t, DDL__HOSTS, r)] + h->local[r]] = (uint32_t)r;
-    return true;
-}
-
-static uint32_t ranks_on(const houses *h, int host)
-{
-    return h->first[host + 1] - h->first[host];
+    return ddl__ranks_on(&h->of, host);
 }
 
 /* The host that lies `distance` further round. */
-static int host_at(const houses *h, int distance)
+static int host_at(const rounds *h, int distance)
 {
-    return (h->self + distance + h->hosts) % h->hosts;
+    return (h->of.self + distance + h->of.hosts) % h->of.hosts;
 }
 
 /* Who on `host` stands for rank `i` of host `its`. */
-static uint32_t agent_on(const houses *h, int host, uint32_t i, int its)
+static uint32_t agent_on(const rounds *h, int host, uint32_t i, int its)
 {
-    return h->ranks[h->first[host] + h->local[i] * ranks_on(h, host) / ranks_on(h, its)];
+    return h->of.ranks[h->of.first[host] + h->of.local[i] * ranks_on(h, host) / ranks_on(h, its)];
 }
 
 static ddl__members one(const uint32_t *rank)
@@ -85,16 +53,16 @@ static ddl__members nobody(void)
     return (ddl__members){0};
 }
 
-static ddl__members own_host(const houses *h)
+static ddl__members own_host(const rounds *h)
 {
-    uint32_t n = ranks_on(h, h->self);
-    return (ddl__members){.ranks = h->ranks + h->first[h->self], .of = n, .n = n};
+    uint32_t n = ranks_on(h, h->of.self);
+    return (ddl__members){.ranks = h->of.ranks + h->of.first[h->of.self], .of = n, .n = n};
 }
 
-static ddl__members rest_of_host(const houses *h)
+static ddl__members rest_of_host(const rounds *h)
 {
     ddl__members all = own_host(h);
-    all.first = h->local[h->builder->request->rank] + 1;
+    all.first = h->of.local[h->builder->request->rank] + 1;
     all.n--;
     return all;
 }
@@ -102,7 +70,7 @@ static ddl__members rest_of_host(const houses *h)
 /* ---------------------------------------------------------------------------------------- steps */
 
 /* A step over the block of rank `i` in a buffer of all blocks. */
-static ddl__step over_block(const houses *h, uint8_t kind, uint32_t i, int64_t skew)
+static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t skew)
 {
     ddl__share block = ddl__share_of(h->builder->request, (int)i);
     return (ddl__step){.kind = kind,
@@ -116,7 +84,7 @@ static ddl__step over_block(const houses *h, uint8_t kind, uint32_t i, int64_t s
 }
 
 /* Of an all-gather: blocks of the host `distance` before this one. */
-static void gather_from(const houses *h, int distance)
+static void gather_from(const rounds *h, int distance)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
@@ -126,21 +94,21 @@ static void gather_from(const houses *h, int distance)
     ddl__step publish = over_block(h, DDL__PUBLISH, rank, sent);
     if (!builder->request->in_place)
         publish.src = 0;
-    uint32_t agent = agent_on(h, to, rank, h->self);
+    uint32_t agent = agent_on(h, to, rank, h->of.self);
     ddl__add_among(builder, publish, nobody(), one(&agent));
-    for (uint32_t i = h->first[from]; i < h->first[from + 1]; i++)
-        if (agent_on(h, h->self, h->ranks[i], from) == rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->ranks[i], sent + LAG),
-                           one(&h->ranks[i]), rest_of_host(h));
-    for (uint32_t i = h->first[from]; i < h->first[from + 1]; i++) {
-        agent = agent_on(h, h->self, h->ranks[i], from);
+    for (uint32_t i = h->of.first[from]; i < h->of.first[from + 1]; i++)
+        if (agent_on(h, h->of.self, h->of.ranks[i], from) == rank)
+            ddl__add_among(builder, over_block(h, DDL__TAKE, h->of.ranks[i], sent + LAG),
+                           one(&h->of.ranks[i]), rest_of_host(h));
+    for (uint32_t i = h->of.first[from]; i < h->of.first[from + 1]; i++) {
+        agent = agent_on(h, h->of.self, h->of.ranks[i], from);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->ranks[i], sent + LAG + 1),
+            ddl__add_among(builder, over_block(h, DDL__TAKE, h->of.ranks[i], sent + LAG + 1),
                            one(&agent), nobody());
     }
 }
 
-static void build_allgather(const houses *h)
+static void build_allgather(const rounds *h)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
@@ -157,42 +125,43 @@ static void build_allgather(const houses *h)
         const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
         ddl__add_among(builder, over_block(h, DDL__TAKE, *peer, 1), one(peer), nobody());
     }
-    for (int distance = 1; distance < h->hosts; distance++)
+    for (int distance = 1; distance < h->of.hosts; distance++)
         gather_from(h, distance);
 }
 
 /* Of a reduce-scatter: what this host has for the one `distance` further round. Blocks of others
  * may lie in a buffer that has to stay as it is, so what is reduced for them is not kept. */
-static void reduce_for(const houses *h, int distance, int64_t skew)
+static void reduce_for(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
     int to = host_at(h, distance);
-    for (uint32_t i = h->first[to]; i < h->first[to + 1]; i++) {
-        uint32_t agent = agent_on(h, h->self, h->ranks[i], to);
+    for (uint32_t i = h->of.first[to]; i < h->of.first[to + 1]; i++) {
+        uint32_t agent = agent_on(h, h->of.self, h->of.ranks[i], to);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->ranks[i], skew), nobody(),
+            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->of.ranks[i], skew), nobody(),
                            one(&agent));
     }
-    for (uint32_t i = h->first[to]; i < h->first[to + 1]; i++) {
-        if (agent_on(h, h->self, h->ranks[i], to) != rank)
+    for (uint32_t i = h->of.first[to]; i < h->of.first[to + 1]; i++) {
+        if (agent_on(h, h->of.self, h->of.ranks[i], to) != rank)
             continue;
-        bool alone = ranks_on(h, h->self) == 1;
-        ddl__step step = over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->ranks[i], skew + 1);
+        bool alone = ranks_on(h, h->of.self) == 1;
+        ddl__step step =
+            over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->of.ranks[i], skew + 1);
         step.stable = alone;
-        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->ranks[i]));
+        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->of.ranks[i]));
     }
 }
 
 /* Of a reduce-scatter: add what the host `distance` before this one has for this rank to what there
  * is; with distance 0, begin with what this one has. */
-static void add_up(const houses *h, int distance, int64_t skew)
+static void add_up(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
     ddl__step reduce = over_block(h, DDL__REDUCE, rank, skew);
     reduce.keep = 1;
-    reduce.finish = distance + 1 == h->hosts;
+    reduce.finish = distance + 1 == h->of.hosts;
     if (!builder->request->in_place)
         reduce.dst = 0;
     if (distance == 0) {
@@ -200,9 +169,9 @@ static void add_up(const houses *h, int distance, int64_t skew)
         return;
     }
     int from = host_at(h, -distance);
-    uint32_t operands[] = {rank, agent_on(h, from, rank, h->self)};
+    uint32_t operands[] = {rank, agent_on(h, from, rank, h->of.self)};
     /* A rank that is alone has not copied its own. */
-    bool begins = distance == 1 && ranks_on(h, h->self) == 1;
+    bool begins = distance == 1 && ranks_on(h, h->of.self) == 1;
     if (!begins) {
         reduce.space = DDL__OUT;
         reduce.src = reduce.dst;
@@ -210,7 +179,7 @@ static void add_up(const houses *h, int distance, int64_t skew)
     ddl__add_among(builder, reduce, (ddl__members){.ranks = operands, .of = 2, .n = 2}, nobody());
 }
 
-static void build_reduce_scatter(const houses *h)
+static void build_reduce_scatter(const rounds *h)
 {
     ddl__members others = rest_of_host(h);
     for (uint32_t i = 0; i < others.n; i++) {
@@ -219,7 +188,7 @@ static void build_reduce_scatter(const houses *h)
     }
     if (others.n)
         add_up(h, 0, 1);
-    for (int distance = 1; distance < h->hosts; distance++) {
+    for (int distance = 1; distance < h->of.hosts; distance++) {
         int64_t skew = (distance - 1) * h->waves;
         reduce_for(h, distance, skew);
         add_up(h, distance, skew + 1 + LAG);
@@ -237,11 +206,11 @@ static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_
 
 /* The largest host, and how many ranks of one host may have the same agent on another of several
  * ranks. */
-static void largest(const houses *h, uint32_t *most, uint32_t *for_agent)
+static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
 {
     uint32_t least = UINT32_MAX;
     *most = 0;
-    for (int i = 0; i < h->hosts; i++) {
+    for (int i = 0; i < h->of.hosts; i++) {
         uint32_t n = ranks_on(h, i);
         *most = n > *most ? n : *most;
         least = n > 1 && n < least ? n : least;
@@ -250,7 +219,7 @@ static void largest(const houses *h, uint32_t *most, uint32_t *for_agent)
 }
 
 /* Divide blocks into segments. False where spans do not fit the links, or the rounds the waves. */
-static bool cut_blocks(houses *h)
+static bool cut_blocks(rounds *h)
 {
     const ddl__request *request = h->builder->request;
     uint32_t most, for_agent;
@@ -265,22 +234,24 @@ static bool cut_blocks(houses *h)
     }
     h->segment = ddl__choose_segment(request, longest, spans);
     h->waves = longest / h->segment + (longest % h->segment != 0);
-    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->hosts;
+    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->of.hosts;
 }
 
 bool ddl__fits_hosts(const ddl__request *request)
 {
     ddl__builder builder = {.request = request};
-    houses h;
-    bool fits = !open_houses(&h, &builder) || cut_blocks(&h); /* or building fails as well */
-    close_houses(&h);
+    rounds h = {.builder = &builder};
+    bool fits = !ddl__houses_open(&h.of, request) || cut_blocks(&h); /* or building fails as well */
+    ddl__houses_close(&h.of);
     return fits;
 }
 
 int64_t ddl__build_hosts(ddl__builder *builder)
 {
-    houses h;
-    if (open_houses(&h, builder)) {
+    if (builder->request->kind == DDL__ALLTOALL)
+        return ddl__build_exchange(builder);
+    rounds h = {.builder = builder};
+    if (ddl__houses_open(&h.of, builder->request)) {
         cut_blocks(&h);
         builder->plan->segment = h.segment;
         if (builder->request->kind == DDL__ALLGATHER)
@@ -290,6 +261,6 @@ int64_t ddl__build_hosts(ddl__builder *builder)
     } else {
         builder->failed = true;
     }
-    close_houses(&h);
+    ddl__houses_close(&h.of);
     return 1;
 }

@@ -79,8 +79,8 @@ static int64_t count_landing(const ddl__plan *plan)
         const ddl__step *step = &plan->steps[i];
         if (step->kind == DDL__REDUCE)
             return 0;
-        if (step->kind == DDL__COPY || (step->kind == DDL__TAKE && !step->targets))
-            landing += step->count;
+        bool arrives = step->kind == DDL__COPY || (step->kind == DDL__TAKE && !step->targets);
+        landing += arrives && !step->to_scratch ? step->count : 0;
     }
     return landing;
 }

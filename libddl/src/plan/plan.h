@@ -68,14 +68,16 @@ typedef enum ddl__step_kind {
 } ddl__step_kind;
 
 /* The caller's send and recv buffer. In place, and in a broadcast, both are the recv buffer. In a
- * barrier each is one element of scratch, of any content. */
-typedef enum ddl__space { DDL__IN, DDL__OUT } ddl__space;
+ * barrier each is one element of any content. And scratch memory, for what a rank passes on for
+ * others: as much as the plan says, of any content at first, and the plan's alone until it ends. */
+typedef enum ddl__space { DDL__IN, DDL__OUT, DDL__SCRATCH } ddl__space;
 
 typedef struct ddl__step {
-    uint8_t kind;     /* ddl__step_kind */
-    uint8_t space;    /* ddl__space in which src lies */
-    uint8_t keep;     /* REDUCE: store the result at dst of the recv buffer */
-    uint8_t finish;   /* REDUCE: the last reduction of this share; average divides here */
+    uint8_t kind;       /* ddl__step_kind */
+    uint8_t space;      /* ddl__space in which src lies */
+    uint8_t keep;       /* REDUCE: store the result at dst */
+    uint8_t finish;     /* REDUCE: the last reduction of this share; average divides here */
+    uint8_t to_scratch; /* dst lies in the scratch memory, not in the recv buffer */
     uint8_t stable;   /* what is sent lies in a buffer and no step overwrites it before the targets
                          have received it: a link may lend it. Else it must be copied */
     uint32_t skew;    /* waves by which this step follows the first */
@@ -84,7 +86,7 @@ typedef struct ddl__step {
     uint32_t target; /* index of the first in plan->ranks */
     uint32_t targets;
     int64_t src; /* elements from the start of the buffer in `space` */
-    int64_t dst; /* elements from the start of the recv buffer */
+    int64_t dst; /* elements from the start of the recv buffer, or of the scratch memory */
     int64_t count;
     /* Segment k is `piece` elements from k * piece on in the share; in the buffers they begin
      * `stride` elements behind those of segment k - 1. */
@@ -97,6 +99,7 @@ typedef struct ddl__plan {
     int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
     int64_t landing; /* elements that come into the recv buffer for good; 0 where any are reduced */
+    int64_t scratch; /* elements; 0: none */
     uint32_t n_steps;
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */

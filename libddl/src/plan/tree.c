@@ -118,6 +118,8 @@ int64_t ddl__build_tree(ddl__builder *builder)
     ddl__step publish = {
         .kind = DDL__PUBLISH, .space = DDL__OUT, .stable = 1, .count = request->count};
     node n;
+    if (request->kind == DDL__GATHER || request->kind == DDL__SCATTER)
+        return ddl__build_tree_blocks(builder);
     if (!find_node(request, &n)) {
         builder->failed = true;
         return 1;
