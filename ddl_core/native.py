@@ -23,6 +23,10 @@ class BuildError(RuntimeError):
     """There is no usable compiler, or it failed. The message says what to install."""
 
 
+class NoCompiler(BuildError):
+    """There is none at all."""
+
+
 def cache_folder() -> Path:
     """Where built modules are kept: $DDL_CACHE, else libddl in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -34,13 +38,13 @@ def cache_folder() -> Path:
 
 
 def compiler() -> list[str]:
-    """The C++ compiler to run: $CXX, else c++, g++ or clang++. BuildError when there is none."""
+    """The C++ compiler to run: $CXX, else c++, g++ or clang++. NoCompiler when there is none."""
     own = os.environ.get("CXX", "").split()
     for command in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]):
             return command
     tried = f"CXX is {' '.join(own)!r}, which is not there" if own else "tried c++, g++, clang++"
-    raise BuildError(f"there is no C++ compiler ({tried}); install one (Debian: apt install g++)")
+    raise NoCompiler(f"there is no C++ compiler ({tried}); install one (Debian: apt install g++)")
 
 
 def run(command: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 It is compiled at first use, because the C++ interface of TensorFlow's kernels changes with every
 version of TensorFlow; once for each version of TensorFlow and libddl, and each change of source.
+Where there is no compiler, _fallback.py takes its place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import atexit
 import ctypes
 import hashlib
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,9 @@ import tensorflow as tf
 
 import ddl_core
 from ddl_core import native
-from ddl_core.native import BuildError
+from ddl_core.native import BuildError, NoCompiler
+from ddl_tensorflow import _fallback
+from ddl_tensorflow._control import Control
 
 NAME = "_ddl_tensorflow"
 _SOURCES = Path(__file__).parent / "csrc"
@@ -29,10 +33,10 @@ _loaded: Native | None = None
 
 
 class Native(NamedTuple):
-    """The native part: the operations, and the functions of csrc/control.cpp."""
+    """The operations, and the way into the world: a Control, or what stands in for it."""
 
     operations: Any
-    control: ctypes.CDLL
+    world: Any
 
 
 def load() -> Native:
@@ -40,17 +44,25 @@ def load() -> Native:
     global _loaded
     with _lock:
         if _loaded is None:
-            file = build()
-            try:
-                operations = tf.load_op_library(str(file))
-                control = ctypes.CDLL(str(file))
-            except (OSError, tf.errors.OpError) as error:
-                raise BuildError(
-                    f"cannot load {file} ({error}); remove it, to have it built anew"
-                ) from error
-            atexit.register(control.ddl_tensorflow_leave)  # so that peers take it for no crash
-            _loaded = Native(operations, control)
+            _loaded = _load()
+            atexit.register(_loaded.world.leave)  # so that peers take it for no crash
         return _loaded
+
+
+def _load() -> Native:
+    if not path().exists():
+        try:
+            native.compiler()
+        except NoCompiler as error:
+            warnings.warn(f"{error}. {_fallback.LOST}", RuntimeWarning, stacklevel=4)
+            return Native(_fallback.operations(str(error)), _fallback.world)
+    file = build()
+    try:
+        return Native(tf.load_op_library(str(file)), Control(ctypes.CDLL(str(file))))
+    except (OSError, tf.errors.OpError) as error:
+        raise BuildError(
+            f"cannot load {file} ({error}); remove it, to have it built anew"
+        ) from error
 
 
 def build() -> Path:

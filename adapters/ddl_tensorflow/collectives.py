@@ -251,8 +251,8 @@ def match(name: str | None, scope: str) -> str:
             return ""
         # TensorFlow counts the graphs that it makes for loops and branches, also on ranks that
         # trace a function once more than the others.
-        graph = re.sub(r"_\d+_?$", "", tf.compat.v1.get_default_graph().name or "")  # type: ignore[attr-defined]
-        name = f"{graph}/{scope.rstrip('/')}"
+        graph = getattr(tf.compat.v1.get_default_graph(), "name", None)  # not of the old kind
+        name = f"{re.sub(r'_[0-9]+_?$', '', graph or '')}/{scope.rstrip('/')}"
     encoded = name.encode()
     if len(encoded) <= _NAME_MAX:
         return name

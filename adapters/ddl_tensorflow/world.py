@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import secrets
 from typing import Any
@@ -10,10 +9,8 @@ from typing import Any
 import numpy as np
 
 import ddl_core
-from ddl_core.errors import BY_STATUS, InternalError, InvalidArgument, InvalidState
-
-_ADDRESS_MAX = 1024  # DDL_ADDRESS_MAX
-_MESSAGE = 1024  # kMessage of csrc/control.cpp
+from ddl_core.errors import InvalidArgument, InvalidState
+from ddl_tensorflow._control import ADDRESS_MAX
 
 _place: tuple[int, int, int, int] | None = None  # rank, size, local rank, local size
 
@@ -30,7 +27,7 @@ def init(*, timeout: float | None = None) -> None:
     All ranks call it, before functions with operations are compiled by XLA. Raises
     ddl_core.errors.InvalidState on a second call, InvalidArgument for a bad timeout, ddl_core's
     errors when the ranks do not find together, and ddl_core.native.BuildError where the native part
-    cannot be compiled.
+    cannot be compiled. Where there is no compiler, a RuntimeWarning tells what is lost by that.
     """
     global _place
     if _place is not None:
@@ -42,17 +39,15 @@ def init(*, timeout: float | None = None) -> None:
 
     from ddl_tensorflow import _build
 
-    control = _build.load().control  # before anybody waits for anybody
+    world = _build.load().world  # before anybody waits for anybody
     was_there = ddl_core.is_initialized()
     comm = ddl_core.world() if was_there else ddl_core.init(ddl_core.Config(timeout=timeout))
     try:
-        _join(control, comm, 0 if timeout is None else max(1, math.ceil(timeout * 1000)))
+        _join(world, comm, timeout)
     finally:
         if not was_there:
             ddl_core.finalize()
-    place = (ctypes.c_int * 4)()
-    control.ddl_tensorflow_place(place)
-    _place = (place[0], place[1], place[2], place[3])
+    _place = world.place()
 
 
 def is_initialized() -> bool:
@@ -69,7 +64,7 @@ def shutdown() -> None:
         from ddl_tensorflow import _build
 
         _place = None
-        _build.load().control.ddl_tensorflow_leave()
+        _build.load().world.leave()
 
 
 def rank() -> int:
@@ -98,35 +93,14 @@ def _world() -> tuple[int, int, int, int]:
     return _place
 
 
-def _join(control: ctypes.CDLL, comm: ddl_core.Comm, timeout_ms: int) -> None:
-    """Make the native part's own comm: `comm` brings the ranks' addresses to each other."""
-    message = ctypes.create_string_buffer(_MESSAGE)
-    endpoint, length = ctypes.c_void_p(), ctypes.c_size_t()
-    own = ctypes.create_string_buffer(_ADDRESS_MAX)
-    status = control.ddl_tensorflow_open(ctypes.byref(endpoint), own, ctypes.byref(length), message)
-    _check(status, message)
-
-    addresses = np.zeros((comm.size, _ADDRESS_MAX), np.uint8)
+def _join(world: Any, comm: ddl_core.Comm, timeout: float | None) -> None:
+    """Make the adapter's own comm: `comm` brings the ranks' addresses to each other."""
+    own = world.open()
+    addresses = np.zeros((comm.size, ADDRESS_MAX), np.uint8)
     # Each rank's length, and a tag, of which rank 0's is taken: it tells this comm from others of
     # the same ranks.
     facts = np.zeros((comm.size, 2), np.uint64)
-    comm.allgather(np.frombuffer(own.raw, np.uint8), addresses)
-    comm.allgather(np.array([length.value, secrets.randbits(63) | 1], np.uint64), facts)
-    lengths = (ctypes.c_size_t * comm.size)(*facts[:, 0].tolist())
-    status = control.ddl_tensorflow_join(
-        endpoint,
-        addresses.ctypes.data_as(ctypes.c_char_p),
-        lengths,
-        comm.rank,
-        comm.size,
-        ctypes.c_uint64(int(facts[0, 1])),
-        ctypes.c_int64(timeout_ms),
-        message,
-    )
-    _check(status, message)
-
-
-def _check(status: int, message: Any) -> None:
-    if status != 0:
-        error = BY_STATUS.get(status, InternalError)
-        raise error(message.value.decode(errors="replace"))
+    comm.allgather(np.frombuffer(own.ljust(ADDRESS_MAX, b"\0"), np.uint8), addresses)
+    comm.allgather(np.array([len(own), secrets.randbits(63) | 1], np.uint64), facts)
+    listed = [row.tobytes()[: int(n)] for row, n in zip(addresses, facts[:, 0], strict=True)]
+    world.join(listed, comm.rank, int(facts[0, 1]), timeout)

@@ -48,9 +48,21 @@ def backend(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) ->
 
 
 def test_training(ddlrun: Run, run_program: Run, tmp_path: Path, backend: str) -> None:
+    trains_as_one(ddlrun, run_program, tmp_path, {**QUIET, "KERAS_BACKEND": backend})
+
+
+@pytest.mark.slow
+def test_training_without_compiler(ddlrun: Run, run_program: Run, tmp_path: Path) -> None:
+    without = {"CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
+    env = {**QUIET, **without, "KERAS_BACKEND": "tensorflow"}
+    trains_as_one(ddlrun, run_program, tmp_path, env, "interpreted")
+
+
+def trains_as_one(
+    ddlrun: Run, run_program: Run, tmp_path: Path, env: dict[str, str], *more: str
+) -> None:
     """Two processes with halves of the batches have the losses of one with the whole."""
-    env = {**QUIET, "KERAS_BACKEND": backend}
-    ended = ddlrun(2, PROGRAM, str(tmp_path), env=env, limit=240).expect_success()
+    ended = ddlrun(2, PROGRAM, str(tmp_path), *more, env=env, limit=240).expect_success()
     together = json.loads(ended.lines(0)[0])
     files = [tmp_path / "model.keras", tmp_path / "normalized.keras"]
     command = [sys.executable, "-c", WITHOUT_DDL, *files]
@@ -63,7 +75,7 @@ def test_training(ddlrun: Run, run_program: Run, tmp_path: Path, backend: str) -
     for file in files:
         file.unlink()
     # The same program, as one process.
-    command = [sys.executable, PROGRAM, tmp_path]
+    command = [sys.executable, PROGRAM, tmp_path, *more]
     ended = run_program(command, cwd=tmp_path, env=env, limit=240).expect_success()
     alone = json.loads(ended.out)
     ways = {"graph", "clipped", "normalized", "accumulated", "scaled and accumulated"}

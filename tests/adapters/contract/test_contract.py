@@ -36,6 +36,28 @@ def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_contract(run_program: Run, tmp_path: Path, framework: str, size: int) -> None:
+    keeps_contract(run_program, tmp_path, framework, [{}] * size)
+
+
+@pytest.mark.parametrize(
+    "without", [(0, 1), *(pytest.param(of, marks=pytest.mark.slow) for of in [(1,), (0, 1, 2)])]
+)
+@pytest.mark.parametrize("framework", ["tensorflow"], indirect=True)
+def test_contract_without_compiler(
+    run_program: Run, tmp_path: Path, framework: str, without: tuple[int, ...]
+) -> None:
+    """On some of the ranks at least: those that have one keep the contract together with them."""
+    missing = {"CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
+    size = max(without) + 1
+    own = [missing if rank in without else {} for rank in range(size)]
+    keeps_contract(run_program, tmp_path, framework, own)
+
+
+def keeps_contract(
+    run_program: Run, tmp_path: Path, framework: str, own: list[dict[str, str]]
+) -> None:
+    """own: each rank's environment."""
+    size = len(own)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
@@ -43,13 +65,14 @@ def test_contract(run_program: Run, tmp_path: Path, framework: str, size: int) -
 
     def start(rank: int):  # type: ignore[no-untyped-def]
         command = [sys.executable, SUITE, framework]
-        env = {**common, "DDL_RANK": str(rank)}
+        env = {**common, **own[rank], "DDL_RANK": str(rank)}
         return run_program(command, cwd=tmp_path, env=env, limit=120)
 
     with ThreadPoolExecutor(size) as pool:
         *survivors, victim = pool.map(start, range(size))
-    for survivor in survivors:
+    for survivor, environment in zip(survivors, own, strict=False):
         survivor.expect_success()
+        assert ("there is no C++ compiler" in survivor.err) == bool(environment)
         (number,) = re.findall(r"checked (\d+)", survivor.out)
         assert int(number) > 150
     assert victim.code == -signal.SIGKILL, victim

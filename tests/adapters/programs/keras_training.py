@@ -2,7 +2,9 @@
 ddl_keras adds to it. Prints the losses of every way, which the test compares with those of one
 process.
 
-    python keras_training.py FOLDER
+    python keras_training.py FOLDER [interpreted]
+
+interpreted: of TensorFlow, where there is no compiler, so without XLA.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def train(model: keras.Model, optimizer, *more, epochs: int = EPOCHS, **options)
 ways = {"graph": {}}
 if backend != "torch":
     ways["eager"] = {"run_eagerly": True}
-    ways["jit"] = {"jit_compile": True}
+    if sys.argv[2:] != ["interpreted"]:
+        ways["jit"] = {"jit_compile": True}
 losses = {}
 for way, options in ways.items():
     losses[way] = train(network(), keras.optimizers.SGD(0.05, momentum=0.9), **options)

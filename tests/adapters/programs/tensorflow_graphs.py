@@ -1,9 +1,12 @@
 """Run by test_tensorflow on three ranks: many operations in one graph, loops, names, training
-helpers."""
+helpers. With the argument "interpreted": where there is no compiler, so without XLA and graphs of
+the old kind.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +15,7 @@ import ddl_tensorflow as ddl
 from ddl_core.errors import InvalidArgument
 
 MANY, STEPS = 50, 200
+native = sys.argv[1:] != ["interpreted"]
 
 tf.get_logger().setLevel("ERROR")  # it warns of tracing often
 
@@ -33,22 +37,30 @@ for step in range(STEPS):
     assert [each.numpy()[0] for each in results] == [number * expected for number in range(MANY)]
 print("done function", flush=True)
 
+
 # A graph of the old kind has no control dependencies at all, and each rank runs it in an order of
 # its own: by two threads, and built in another order.
-order = list(range(MANY))
-random.Random(rank).shuffle(order)
-graph = tf.Graph()
-with graph.as_default():
-    fed = tf.compat.v1.placeholder(tf.float32, [5])
-    nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
-threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
-with tf.compat.v1.Session(graph=graph, config=threads) as session:
-    for step in range(STEPS):
-        values = np.full(5, rank + 1.0 + step)
-        results = session.run([nodes[number] for number in range(MANY)], {fed: values})
-        expected = total + size * step
-        assert [each[0] for each in results] == [number * expected for number in range(MANY)]
-print("done graph", flush=True)
+def plain_graph():
+    order = list(range(MANY))
+    random.Random(rank).shuffle(order)
+    graph = tf.Graph()
+    with graph.as_default():
+        fed = tf.compat.v1.placeholder(tf.float32, [5])
+        nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
+        ranks = ddl.allreduce(1)  # its name is its place
+    threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
+    with tf.compat.v1.Session(graph=graph, config=threads) as session:
+        assert session.run(ranks) == size
+        for step in range(STEPS):
+            values = np.full(5, rank + 1.0 + step)
+            results = session.run([nodes[number] for number in range(MANY)], {fed: values})
+            expected = total + size * step
+            assert [each[0] for each in results] == [number * expected for number in range(MANY)]
+
+
+if native:
+    plain_graph()
+    print("done graph", flush=True)
 
 # ---- loops, branches, functions in functions, and one rank that traces anew ----
 
@@ -77,7 +89,7 @@ def outer(x):
     return inner(x) + inner(2 * x) + ddl.allreduce(3 * x)
 
 
-for jit in (False, True):
+for jit in (False, True)[: 1 + native]:
     outer_too = tf.function(lambda x: outer(x), jit_compile=jit)
     for _ in range(20):
         assert outer_too(tf.ones(3)).numpy().tolist() == [6 * size] * 3
@@ -118,7 +130,8 @@ def gradients(**options):
 
 
 picked = 4.0
-for way in (gradients, tf.function(gradients), tf.function(gradients, jit_compile=True)):
+ways = (gradients, tf.function(gradients), tf.function(gradients, jit_compile=True))
+for way in ways[: 2 + native]:
     for options in ({}, {"op": "sum"}, {"compression": "bf16"}, {"sparse_as_dense": True}):
         scale = 1 if options.get("op") == "sum" else size
         of_weight, of_table, of_unused = way(**options)

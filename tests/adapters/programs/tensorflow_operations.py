@@ -1,5 +1,6 @@
 """Run by test_tensorflow on any number of ranks: what ddl_tensorflow's operations give, in each of
-TensorFlow's three ways of running them, and their gradients."""
+TensorFlow's three ways of running them, and their gradients. With the argument "interpreted": where
+there is no compiler, so XLA can do none of it."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ def same(result, expected) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
+native = sys.argv[1:] != ["interpreted"]
 tf.get_logger().setLevel("ERROR")  # it warns of tracing often
 refused(InvalidState, "call ddl_tensorflow.init() first", ddl.rank)
 refused(InvalidState, "call ddl_tensorflow.init() first", ddl.allreduce, tf.ones(1))
@@ -105,6 +107,12 @@ ways = {
     "graph": tf.function(all_types, autograph=False),
     "jit": tf.function(all_types, autograph=False, jit_compile=True),
 }
+if not native:
+    refused(
+        Unsupported, "allreduce: cannot be in a function with jit_compile", ways.pop("jit"), kinds
+    )
+    with tf.Graph().as_default():
+        refused(Unsupported, "no native part: there is no C++ compiler", ddl.barrier)
 for way, function in ways.items():
     for name, results in function(kinds).items():
         right = expected(tf.dtypes.as_dtype(name))
@@ -218,7 +226,7 @@ def check_gradient(name: str, operation, shape) -> None:
         for function in (
             gradient,
             tf.function(gradient, autograph=False),
-            tf.function(gradient, autograph=False, jit_compile="uneven" not in name),
+            tf.function(gradient, autograph=False, jit_compile=native and "uneven" not in name),
         )
     ]
     step = 1e-6

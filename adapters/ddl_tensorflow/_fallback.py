@@ -1,0 +1,353 @@
+"""The operations where there is no compiler: kernels in Python, registered by TensorFlow's C API.
+
+Names, types and attributes are those of csrc/ops.cpp, and each kernel makes the calls of libddl
+that csrc/kernels.cpp makes; so gradients, results and errors are the same, and ranks with and
+without the native part work together.
+
+Design notes.
+
+A kernel holds a thread of TensorFlow's until its operation is complete: the C API has kernels that
+complete later, but what they are to call is gone when they have returned. Ranks must therefore not
+start operations in orders of their own, or all threads of one might wait for what has no thread on
+another. They do not: within a tf.function, operations that have effects run one by one in the order
+of the program; in a plain graph they would not, so there they are refused.
+
+TensorFlow never frees what a kernel was made with. So kernels of equal attributes share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2, op_def_pb2
+from tensorflow.python.framework import _pywrap_python_op_gen, op_def_registry
+from tensorflow.python.ops import control_flow_util
+
+import ddl_core
+from ddl_core import errors
+from ddl_tensorflow import _c_api as c
+
+LOST = (
+    "Until then ddl_tensorflow works without its native part: operations take longer, hold a thread"
+    " of TensorFlow's while they wait, and are refused in functions with jit_compile=True"
+)
+_PATIENCE = 1.0  # seconds for pending operations to end before an abort
+
+_TYPE, _TYPES, _NAME = "T: type", "T: list(type)", "tensor_name: string = ''"
+_OP = "op: {'sum','average','min','max','product','bit_and','bit_or','bit_xor'} = 'sum'"
+_CODES = {
+    **dict.fromkeys((errors.InvalidArgument, errors.Mismatch), tf.errors.INVALID_ARGUMENT),
+    errors.InvalidState: tf.errors.FAILED_PRECONDITION,
+    errors.Unsupported: tf.errors.UNIMPLEMENTED,
+    **dict.fromkeys((errors.TimedOut, errors.Expired), tf.errors.DEADLINE_EXCEEDED),
+    **dict.fromkeys((errors.OutOfMemory, errors.SystemRefused), tf.errors.RESOURCE_EXHAUSTED),
+    **dict.fromkeys((errors.Unreachable, errors.Refused, errors.PeerLost), tf.errors.UNAVAILABLE),
+    errors.Aborted: tf.errors.ABORTED,
+}  # as csrc/status.hpp
+
+
+# ---- the world ----
+
+
+class World:
+    """The comm of all ranks, and how many operations are under way on it. As _control.Control."""
+
+    def __init__(self) -> None:
+        self._endpoint: ddl_core.Endpoint | None = None
+        self._comm: ddl_core.Comm | None = None
+        self._changed = threading.Condition()
+        self._started = 0
+        self._names: set[str] = set()  # under way: libddl refuses a second one
+
+    def open(self) -> bytes:
+        self._endpoint = ddl_core.Endpoint()
+        return self._endpoint.address
+
+    def join(self, addresses: Sequence[bytes], rank: int, tag: int, timeout: float | None) -> None:
+        assert self._endpoint is not None
+        config = ddl_core.Config(tag=tag, timeout=timeout, operation_timeout=timeout)
+        self._comm = self._endpoint.connect(addresses, rank, config, owned=True)
+
+    def place(self) -> tuple[int, int, int, int]:
+        comm = self._comm
+        assert comm is not None
+        return comm.rank, comm.size, comm.local_rank, comm.local_size
+
+    def leave(self) -> None:
+        comm, self._comm = self._comm, None
+        if comm is None:
+            return
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._started == 0, _PATIENCE):
+                comm.abort("shut down with operations pending")
+                self._changed.wait_for(lambda: self._started == 0)
+        comm.close()
+
+    @contextmanager
+    def operation(self, name: str) -> Iterator[ddl_core.Comm]:
+        """The comm for an operation of this name, alone of it. InvalidState when there is none."""
+        with self._changed:
+            comm = self._comm
+            if comm is None:
+                raise errors.InvalidState("not initialised; call init() first")
+            self._started += 1
+            self._changed.wait_for(lambda: name not in self._names)
+            if name:
+                self._names.add(name)
+        try:
+            yield comm
+        finally:
+            with self._changed:
+                self._started -= 1
+                self._names.discard(name)
+                self._changed.notify_all()
+
+
+world = World()
+
+
+# ---- the kernels ----
+
+
+class _Node(NamedTuple):
+    """What a kernel is made with."""
+
+    what: str
+    name: str  # "": matched by order
+    op: str
+    root: int
+    rows: tuple[int, ...]
+
+
+def _allreduce(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    send, recv = call.forwarded(0)
+    comm.allreduce(send, recv, op=node.op, name=name)
+
+
+def _grouped_allreduce(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    with comm.group() as group:
+        for i in range(call.inputs):
+            group.allreduce(*call.forwarded(i), op=node.op)
+        group.submit(name=name)
+    group.close()
+
+
+def _broadcast(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    send, recv = call.forwarded(0)
+    if recv is None:
+        recv = send
+    elif comm.rank == node.root:
+        recv[...] = send
+    comm.broadcast(recv, node.root, name=name)
+
+
+def _allgather(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    send = call.input(0)
+    of_rank = call.output(1, (comm.size,), np.dtype(np.int64))
+    own = len(send) if send.ndim else 1
+    if node.rows:
+        _expect(
+            len(node.rows) == comm.size,
+            f"rows: has {len(node.rows)} numbers, but there are {comm.size} ranks",
+        )
+        _expect(
+            node.rows[comm.rank] == own,
+            f"rows: is {node.rows[comm.rank]} for this rank, whose tensor has {own}",
+        )
+        of_rank[:] = node.rows
+    else:
+        comm.allgather(np.array([own], np.int64), of_rank, name=name and f"{name}/rows")
+    recv = call.output(0, (int(of_rank.sum()), *send.shape[1:]), send.dtype)
+    comm.allgatherv(send, recv, counts=_times(of_rank, send), name=name)
+
+
+def _reduce_scatter(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    send = call.input(0)
+    rows = _parts(call.input(1), send, comm.size, "rows")
+    recv = call.output(0, (int(rows[comm.rank]), *send.shape[1:]), send.dtype)
+    comm.reduce_scatterv(send, recv, counts=_times(rows, send), op=node.op, name=name)
+
+
+def _alltoall(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    send, given = call.input(0), call.input(1)
+    sent = _parts(given, send, comm.size, "sent_rows")
+    received = call.output(1, (comm.size,), np.dtype(np.int64))
+    if len(given):
+        comm.alltoall(sent, received, name=name and f"{name}/rows")
+    else:
+        received[:] = sent
+    recv = call.output(0, (int(received.sum()), *send.shape[1:]), send.dtype)
+    counts = {"send_counts": _times(sent, send), "recv_counts": _times(received, send)}
+    comm.alltoallv(send, recv, **counts, name=name)
+
+
+def _barrier(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    comm.barrier(name=name)
+
+
+def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> np.ndarray:
+    """Each rank's rows: as given, or equal parts."""
+    _expect(tensor.ndim > 0, "tensor: is a scalar, which has no parts")
+    rows = len(tensor)
+    if len(given) == 0:
+        shape = list(tensor.shape)
+        _expect(
+            rows % size == 0,
+            f"tensor: the first dimension of shape {shape} is no multiple of {size}",
+        )
+        return np.full(size, rows // size, np.int64)
+    _expect(
+        len(given) == size,
+        f"{argument}: has {len(given)} numbers, but there are {size} ranks",
+    )
+    _expect(given.min() >= 0, f"{argument}: {given.min()} is negative")
+    _expect(
+        given.sum() == rows,
+        f"{argument}: are {given.sum()} in all, but the tensor has {rows}",
+    )
+    return given
+
+
+def _times(rows: np.ndarray, tensor: np.ndarray) -> list[int]:
+    """Elements of so many rows of the tensor."""
+    width = int(np.prod(tensor.shape[1:], dtype=np.int64))
+    return [int(each) * width for each in rows]
+
+
+def _expect(right: Any, text: str) -> None:
+    if not right:
+        raise errors.InvalidArgument(text)
+
+
+# ---- the operations ----
+
+
+class _Operation(NamedTuple):
+    """What csrc/ops.cpp and csrc/kernels.cpp say of one."""
+
+    attributes: list[str]
+    inputs: list[str]
+    outputs: list[str]
+    run: Callable[[c.Context, _Node, ddl_core.Comm, str | None], None]
+    keeps_rows: bool = False  # outputs have the shapes of the inputs
+
+
+_ROWS = "rows: list(int) = []"
+_OPERATIONS = {
+    "allreduce": _Operation(
+        [_TYPE, _OP, _NAME], ["tensor: T"], ["result: T"], _allreduce, keeps_rows=True
+    ),
+    "grouped_allreduce": _Operation(
+        [_TYPES, _OP, _NAME], ["tensors: T"], ["results: T"], _grouped_allreduce, keeps_rows=True
+    ),
+    "broadcast": _Operation(
+        [_TYPE, "root: int = 0", _NAME], ["tensor: T"], ["result: T"], _broadcast, keeps_rows=True
+    ),
+    "allgather": _Operation(
+        [_TYPE, _ROWS, _NAME], ["tensor: T"], ["result: T", "of_rank: int64"], _allgather
+    ),
+    "reduce_scatter": _Operation(
+        [_TYPE, _OP, _NAME], ["tensor: T", "rows: int64"], ["result: T"], _reduce_scatter
+    ),
+    "alltoall": _Operation(
+        [_TYPE, _NAME],
+        ["tensor: T", "sent_rows: int64"],
+        ["result: T", "received_rows: int64"],
+        _alltoall,
+    ),
+    "barrier": _Operation([_NAME], [], [], _barrier),
+}
+
+
+def operations(reason: str) -> SimpleNamespace:
+    """The operations, as functions of the names that tf.load_op_library gives them. To be called
+    once; reason: why there is no native part."""
+    names = {what: "Ddl" + what.title().replace("_", "") for what in _OPERATIONS}
+    for what, operation in _OPERATIONS.items():
+        attributes, inputs, outputs, *_ = operation
+        c.register_operation(names[what], attributes, inputs, outputs)
+        c.register_kernel(names[what], _maker(what), _runner(operation))
+    definitions = [op_def_registry.get(name) for name in names.values()]
+    listed = op_def_pb2.OpList(op=definitions).SerializeToString()
+    wrappers: dict[str, Any] = {}
+    exec(_pywrap_python_op_gen.GetPythonWrappers(listed), wrappers)
+    return SimpleNamespace(
+        **{
+            f"ddl_{what}": _shaped(what, operation, wrappers[f"ddl_{what}"], reason)
+            for what, operation in _OPERATIONS.items()
+        }
+    )
+
+
+@cache
+def _interned(node: _Node) -> _Node:
+    return node
+
+
+def _maker(what: str) -> Callable[[bytes], _Node]:
+    def make(definition: bytes) -> _Node:
+        given = node_def_pb2.NodeDef.FromString(definition).attr
+        return _interned(
+            _Node(
+                what,
+                given["tensor_name"].s.decode(),
+                given["op"].s.decode() or "sum",
+                given["root"].i,
+                tuple(given["rows"].list.i),
+            )
+        )
+
+    return make
+
+
+def _runner(operation: _Operation) -> Callable[[c.Context, _Node], tuple[int, str] | None]:
+    def run(call: c.Context, node: _Node) -> tuple[int, str] | None:
+        name = node.name and node.name + (f"#{call.iteration}" if call.iteration > 0 else "")
+        try:
+            with world.operation(name) as comm:
+                operation.run(call, node, comm, name or None)
+        except errors.DdlError as error:
+            return _CODES.get(type(error), tf.errors.INTERNAL), f"ddl {node.what}: {error}"
+        return None
+
+    return run
+
+
+def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Callable[..., Any]:
+    """The operation's function, which tells the graph the shapes that it knows."""
+
+    def call(*inputs: Any, **attributes: Any) -> Any:
+        if tf.executing_eagerly():
+            return wrapper(*inputs, **attributes)
+        graph: Any = tf.compat.v1.get_default_graph()
+        where = (
+            "a function with jit_compile=True"
+            if control_flow_util.GraphOrParentsInXlaContext(graph)
+            else ""
+            if graph.building_function
+            else "a graph that is no tf.function's"
+        )
+        if where:
+            raise errors.Unsupported(
+                f"{what}: cannot be in {where}, because ddl_tensorflow has no native part: {reason}"
+            )
+        result = wrapper(*inputs, **attributes)
+        if operation.keeps_rows:
+            for before, after in zip(tf.nest.flatten(inputs), tf.nest.flatten(result), strict=True):
+                after.set_shape(before.shape)
+        elif operation.outputs:
+            first, *second = result if isinstance(result, tuple) else [result]
+            if inputs[0].shape.rank is not None:
+                first.set_shape([None, *inputs[0].shape[1:]])
+            for numbers in second:
+                numbers.set_shape([None])
+        return result
+
+    return call
