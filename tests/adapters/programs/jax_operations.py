@@ -200,6 +200,10 @@ for jit in (jax.jit, ddl.jit):
         assert got["none"] is None and got["same"].shape == (2,)
 assert ddl.jit(lambda v: v + 1)(1.0) == 2  # a program without operations
 same(jax.vmap(ddl.jit(ddl.allreduce))(jnp.ones((2, 3))), np.full((2, 3), size), "jit in vmap")
+for jit in (jax.jit, ddl.jit):
+    ahead = jit(ddl.allreduce).lower(x).compile()
+    for _ in range(3):  # the second call is quicker than the first
+        same(ahead(x), everyones.sum(0), "compiled ahead of time")
 
 # ---- beside other effects ----
 
