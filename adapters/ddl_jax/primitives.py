@@ -33,16 +33,23 @@ class DdlEffect(effects.Effect):
         return "ddl"
 
 
-EFFECT = DdlEffect()
+class DdlOrder(DdlEffect):
+    """Its order among the others."""
+
+
+EFFECT = DdlOrder()
+# Not needed for itself: programs compiled ahead of time, jit(f).lower(x).compile(), lose the token
+# from their second call on when they have ordered effects alone (pxla.create_cpp_call).
+EFFECTS = frozenset({EFFECT, DdlEffect()})
 for _set in (
-    effects.ordered_effects,
-    effects.shardable_ordered_effects,
     effects.lowerable_effects,
     effects.control_flow_allowed_effects,
     effects.custom_derivatives_allowed_effects,
     effects.remat_allowed_effects,
 ):
     _set.add_type(DdlEffect)
+for _set in (effects.ordered_effects, effects.shardable_ordered_effects):
+    _set.add_type(DdlOrder)
 
 
 def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
@@ -61,7 +68,7 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
 
     def abstract(*arrays: Any, **parameters: Any) -> Any:
         standard_vma_rule(primitive.name, *arrays)
-        return shapes(*arrays, **parameters), {EFFECT}
+        return shapes(*arrays, **parameters), EFFECTS
 
     def lower(context: Any, *operands: Any, **parameters: Any) -> Sequence[Any]:
         _check_devices(context)

@@ -20,7 +20,7 @@ from jax._src.core import Token, trace_state_clean
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
-from ddl_jax.primitives import EFFECT
+from ddl_jax.primitives import EFFECT, EFFECTS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -53,7 +53,7 @@ def jit(function: Function, **options: Any) -> Function:
 
         arrays = [leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)]
         body, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
-        if body.effects == {EFFECT}:
+        if body.effects == EFFECTS:
             *results, token = scope_p.bind(ddl_token, *arrays, body=body)
         else:  # none at all, or others, which jax.jit has to see
             results, token = jaxpr_as_fun(body)(*arrays), None

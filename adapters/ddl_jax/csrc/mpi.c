@@ -313,6 +313,7 @@ DDL_API int MPIABI_Allreduce(const void *send, void *recv, int count, handle typ
     ddl_comm *used = enter_comm(comm);
     if (!used)
         return FAILED;
+    expect_result(send, recv, count, 1, type);
     return told_leaving(
         ddl_allreduce(used, send, recv, count, (ddl_dtype)type, (ddl_op)op, NULL, NULL));
 }

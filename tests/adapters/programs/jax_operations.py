@@ -131,11 +131,59 @@ for name, (step, reference) in OPERATIONS.items():
 
 # ---- scalars ----
 
-same(ddl.allreduce(rank + 1.0), total, "scalar")
-same(jax.jit(ddl.allreduce)(rank + 1.0), total, "scalar, jit")
-same(jax.grad(lambda v: ddl.allreduce(v))(1.0), size, "scalar, grad")
 same(ddl.allgather(jnp.float32(rank)), np.arange(size), "scalar, allgather")
-same(jax.vmap(ddl.allreduce)(jnp.arange(3.0)), size * np.arange(3.0), "scalar, vmap")
+same(jax.jit(ddl.allgather)(jnp.float32(rank)), np.arange(size), "scalar, allgather, jit")
+same(jax.grad(lambda v: ddl.allgather(v).sum())(1.0), size, "scalar, allgather, grad")
+SCALARS = {  # the result of rank + 1, and the derivative of the sum of all ranks' results
+    "sum": (ddl.allreduce, total, size),
+    "average": (lambda v: ddl.allreduce(v, "average"), total / size, 1),
+    "grouped": (lambda v: ddl.grouped_allreduce([v, v * 2])[1], 2 * total, 2 * size),
+    "broadcast": (lambda v: ddl.broadcast(v, 0), 1, size if rank == 0 else 0),
+    "sendrecv": (lambda v: ddl.sendrecv(v, right, left), left + 1, 1),
+}
+for name, (step, expected, slope) in SCALARS.items():
+    value = jnp.float32(rank + 1)
+    for jit in (lambda f: f, jax.jit, ddl.jit):
+        got = jit(step)(value)
+        assert got.shape == ()
+        same(got, expected, f"{name}, scalar")
+    assert jax.jvp(step, (value,), (jnp.float32(1),))[0] == got
+    same(jax.grad(step)(value), slope, f"{name}, scalar, grad")
+    same(jax.linear_transpose(step, value)(value * 0 + 1)[0], slope, f"{name}, scalar, transpose")
+    both = jax.vmap(step)(jnp.stack([value, 10 * value]))
+    same(both, [expected, 10 * expected], f"{name}, scalar, vmap")
+    sums = lax.scan(lambda c, k, f=step, v=value: (c + f(v * k), None), 0.0, jnp.arange(1.0, 4.0))
+    same(sums[0], 6 * expected, f"{name}, scalar, scan")
+
+# ---- reductions that have no derivative ----
+
+whole_numbers = np.stack([np.arange(3) + 3 + 2 * r for r in range(size)])
+REDUCTIONS = {
+    "min": np.minimum.reduce,
+    "max": np.maximum.reduce,
+    "product": np.multiply.reduce,
+    "bit_and": np.bitwise_and.reduce,
+    "bit_or": np.bitwise_or.reduce,
+    "bit_xor": np.bitwise_xor.reduce,
+    "logical_and": lambda a: a.all(0),
+    "logical_or": lambda a: a.any(0),
+}
+for op, reduction in REDUCTIONS.items():
+
+    def reduced(v: Any, op: str = op) -> Any:
+        return ddl.allreduce(v, op)
+
+    def looped(v: Any, f: Step = reduced) -> Any:
+        return lax.scan(lambda c, k: (f(v) + 0 * c, f(c)), v, jnp.arange(3))[0]
+
+    numbers, expected = jnp.asarray(whole_numbers[rank]), reduction(whole_numbers)
+    for jit in (lambda f: f, jax.jit, ddl.jit):
+        same(jit(reduced)(numbers), expected, op)
+        same(jit(looped)(numbers), expected, f"{op}, scan")
+    chain = reduction(np.stack([expected] * size))
+    same(jax.jit(lambda v, f=reduced: f(f(v)))(numbers), chain, f"{op}, chained")
+    got = jax.vmap(reduced, in_axes=1)(jnp.stack([numbers, 3 * numbers], 1))
+    same(got, [expected, reduction(3 * whole_numbers)], f"{op}, vmap")
 
 # ---- loops and branches ----
 
@@ -200,6 +248,10 @@ for jit in (jax.jit, ddl.jit):
         assert got["none"] is None and got["same"].shape == (2,)
 assert ddl.jit(lambda v: v + 1)(1.0) == 2  # a program without operations
 same(jax.vmap(ddl.jit(ddl.allreduce))(jnp.ones((2, 3))), np.full((2, 3), size), "jit in vmap")
+for jit in (jax.jit, ddl.jit):
+    ahead = jit(ddl.allreduce).lower(x).compile()
+    for _ in range(3):  # the second call is quicker than the first
+        same(ahead(x), everyones.sum(0), "compiled ahead of time")
 
 # ---- beside other effects ----
 
@@ -246,7 +298,6 @@ if size > 1:
     got = ddl.sendrecv(jnp.full(rank + 1, rank + 0.0), right, left, like=like)
     same(got, np.full(left + 1, left), "sendrecv of unequal shapes")
 
-    @jax.jit
     def ping(v: Any) -> Any:
         if rank == 0:
             ddl.send(v, 1, tag=7)
@@ -257,8 +308,44 @@ if size > 1:
             return got
         return v
 
-    same(ping(x), everyones[0] * (2 if rank == 0 else 1) if rank < 2 else x, "send, recv")
+    def pings(v: Any) -> Any:
+        return lax.scan(lambda c, k: (c + ping(v * k), None), 0 * v, jnp.arange(1.0, 4.0))[0]
+
+    answer = (everyones[0] * (2, 1)[rank]) if rank < 2 else everyones[rank]
+    for jit in (lambda f: f, jax.jit, ddl.jit):
+        same(jit(ping)(x), answer, "send, recv")
+        same(jit(lambda v: ping(v) + ping(3 * v))(x), 4 * answer, "send, recv, chained")
+        same(jit(pings)(x), 6 * answer, "send, recv, scan")
+        same(jit(ping)(x[0]), answer[0], "send, recv, scalar")
+    if rank == 0:  # a batch is one message
+        jax.vmap(lambda v: ddl.send(v, 1, tag=9), in_axes=1)(jnp.stack([x, 10 * x], 1))
+    if rank == 1:
+        got = ddl.recv(jax.ShapeDtypeStruct((2, ROWS), jnp.float32), 0, tag=9)
+        same(got, [everyones[0], 10 * everyones[0]], "send, vmap")
     refused(NotImplementedError, "", lambda: jax.grad(lambda v: ddl.send(v, 0) or v.sum())(x))
+
+# ---- barriers, among operations that would not match in another order ----
+
+
+def fenced(v: Any) -> Any:
+    first = ddl.allreduce(v)
+    ddl.barrier()
+    return first, ddl.allreduce(v[0])
+
+
+def fenced_loop(v: Any) -> Any:
+    return lax.scan(lambda c, _: (fenced(v)[1] + 0 * c, fenced(v)[0]), v[0], None, length=3)
+
+
+for jit in (lambda f: f, jax.jit, ddl.jit):
+    got = jit(fenced)(x)
+    same(got[0], everyones.sum(0), "barrier")
+    same(got[1], everyones[:, 0].sum(), "barrier")
+    last, every = jit(fenced_loop)(x)
+    same(last, everyones[:, 0].sum(), "barrier, scan")
+    same(every, np.tile(everyones.sum(0), (3, 1)), "barrier, scan")
+batch = jax.vmap(fenced)(jnp.stack([x, 10 * x]))[0]
+same(batch, np.stack([everyones.sum(0), 10 * everyones.sum(0)]), "barrier, vmap")
 
 # ---- what is refused ----
 

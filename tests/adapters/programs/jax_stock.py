@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import logging
+import logging.handlers
 from typing import Any
 
 import ddl_jax as ddl
 
+log = logging.handlers.BufferingHandler(1000)
+logging.getLogger("ddl_jax").addHandler(log)
+logging.getLogger("ddl_jax").setLevel(logging.INFO)
 ddl.initialize(timeout=60)
+assert any("XLA refuses those of f16 and f8" in each.getMessage() for each in log.buffer)
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +81,17 @@ for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "bfloat16",
     got = mapped(lambda v: lax.psum(v, "d"), P())(ones)
     assert got.dtype == dtype and np.all(np.asarray(got.addressable_data(0)) == size), dtype
     checked += 1
+
+for dtype in ("float16", "float8_e4m3fn"):  # what XLA refuses is an error, and nothing else
+    halves = spread(np.ones((size, 3), jnp.dtype(dtype)))
+    for function in (lambda v: lax.psum(v, "d"), lambda v: lax.all_gather(v, "d")):
+        try:
+            mapped(function, P())(halves).block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            assert "f16" in str(error), error
+        else:
+            raise AssertionError(dtype)
+    same(shifted(halves), np.ones((size, 3)), dtype)  # but these only move
 
 # ---- sharded jit ----
 
