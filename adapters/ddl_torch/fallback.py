@@ -1,8 +1,8 @@
 """The backend "ddl" without a compiler: a process group in Python over ddl_core.
 
 Its results are those of the native part. It is slower by some tenths of a millisecond for each
-operation, and these need the native part: DDP's built-in hooks in C++, torch.compile of DDP models,
-coalescing into one operation and the profiler's ranges.
+operation, and these need the native part: DDP's built-in hooks in C++, and coalescing into one
+operation.
 """
 
 from __future__ import annotations
@@ -32,6 +32,17 @@ _OPS = {
     "BOR": "bit_or",
     "BXOR": "bit_xor",
 }
+# What the profiler calls the operations of ddl_core, as for the native part.
+_TITLES = {
+    "allgather": "_all_gather_base",
+    "allgatherv": "all_gather",
+    "allreduce": "all_reduce",
+    "alltoallv": "all_to_all",
+    "gatherv": "gather",
+    "reduce_scatter": "_reduce_scatter_base",
+    "reduce_scatterv": "reduce_scatter",
+    "scatterv": "scatter",
+}
 _KNOWN = {getattr(torch, dtype.name, None) for dtype in dtypes.TABLE}
 _NO_TIMEOUT = timedelta(0)
 
@@ -42,11 +53,18 @@ _endpoint_lock = threading.Lock()
 class Work(dist.Work):
     """One operation, which may be several of ddl_core's."""
 
-    def __init__(self, works: list[Any], outputs: list[Tensor], finish: list[Callable[[], None]]):
+    def __init__(
+        self,
+        works: list[Any],
+        outputs: list[Tensor],
+        finish: list[Callable[[], None]],
+        profiled: Any = None,
+    ):
         super().__init__()
         self._works = works
         self._outputs = outputs
         self._finish = finish
+        self._profiled = profiled  # a range of the profiler that has begun, and ends with this
         self._lock = threading.Lock()
         self._future: torch.futures.Future[list[Tensor]] | None = None
 
@@ -64,6 +82,9 @@ class Work(dist.Work):
         with self._lock, torch.no_grad():
             while self._finish:
                 self._finish.pop(0)()
+            if self._profiled is not None:
+                self._profiled.__exit__(None, None, None)
+                self._profiled = None
         return True
 
     def get_future(self) -> Any:
@@ -118,7 +139,8 @@ class Work(dist.Work):
 
 class ProcessGroup(dist.ProcessGroup):
     """A process group over one ddl_core.Comm. What c10d calls by two names, in older and in newer
-    versions of PyTorch, is here by both."""
+    versions of PyTorch, is here by both. Where c10d takes a root or a ReduceOp in the place of
+    options, and a list in the place of a list of one, so do these."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -126,7 +148,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._name = self._description = ""
         self._window: Work | None = None
-        self._sequence = self._monitored = 0
+        self._sequence = self._monitored = self._splits = 0
         with _dist_errors():
             self._comm, self._meeting = _meet(store, rank, size, timeout)
 
@@ -179,6 +201,19 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         self._comm.close()
 
+    def splitGroup(
+        self, ranks: list[int], timeout: timedelta | None = None, *rest: Any, **options: Any
+    ) -> ProcessGroup | None:
+        """A group of these ranks, for those of them; all ranks of this group call it."""
+        self._splits += 1
+        if self._comm.rank not in ranks:
+            return None
+        store = dist.PrefixStore(f"split/{self._splits}/{ranks}", self._store)
+        limit = self._timeout if timeout is None else timeout
+        return ProcessGroup(store, ranks.index(self._comm.rank), len(ranks), limit)
+
+    split_group = splitGroup
+
     # ---- running ----
 
     def _run(
@@ -192,13 +227,17 @@ class ProcessGroup(dist.ProcessGroup):
         limit = getattr(options, "timeout", None) or self._timeout
         limit = limit if limit > _NO_TIMEOUT else self._timeout
         self._sequence += 1
-        works = []
+        works, profiled = [], None
+        if calls and self._window is None and torch.autograd._profiler_enabled():
+            name = calls[0][0]
+            profiled = torch.autograd.profiler.record_function(f"ddl:{_TITLES.get(name, name)}")
+            profiled.__enter__()
         with _dist_errors():
             for name, arguments, keywords in calls:
                 start = getattr(self._comm, name + "_async")
                 works.append(start(*arguments, **keywords, timeout=limit.total_seconds()))
         finish = [functools.partial(_copy, to, part) for to, part in copies]
-        work = Work(works, list(outputs), finish)
+        work = Work(works, list(outputs), finish, profiled)
         if self._window is None:
             return work
         self._window._works += works
@@ -229,18 +268,19 @@ class ProcessGroup(dist.ProcessGroup):
             calls.append(("allreduce", (_array(memory),), keywords))
         return self._run(calls, tensors, options, copies)
 
-    def reduce(self, tensors: Any, options: Any) -> Work:
+    def reduce(self, tensors: Any, options: Any, op: Any = None) -> Work:
         (tensor,) = _listed(tensors)
         copies: list[tuple[Tensor, Tensor]] = []
-        root = options.rootRank == self._comm.rank
-        keywords = {**_reduction(options, tensor), "root": options.rootRank}
+        root = _root(options) == self._comm.rank
+        reduction = _reduction(op if isinstance(options, int) else options, tensor)
+        keywords = {**reduction, "root": _root(options)}
         memory = _writable(tensor, copies, filled=True)
         memory = _scaled(memory if root else memory.detach().clone(), keywords)
         call = ("reduce", (_array(memory),), keywords)
         return self._run([call], [tensor], options, copies if root else ())
 
     def reduce_scatter(self, outputs: Any, inputs: list[list[Tensor]], options: Any = None) -> Work:
-        (output,), (parts,) = _listed(outputs), inputs
+        (output,), (parts,) = _listed(outputs), _nested(inputs)
         copies: list[tuple[Tensor, Tensor]] = []
         memory = _writable(output, copies)
         keywords = {**_reduction(options, output), "counts": [part.numel() for part in parts]}
@@ -297,11 +337,11 @@ class ProcessGroup(dist.ProcessGroup):
         (tensor,) = _listed(tensors)
         copies: list[tuple[Tensor, Tensor]] = []
         memory = _writable(tensor, copies, filled=True)
-        call = ("broadcast", (_array(memory), options.rootRank), {})
+        call = ("broadcast", (_array(memory), _root(options)), {})
         return self._run([call], [tensor], options, copies)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: Any, options: Any = None) -> Work:
-        (parts,), (input,) = outputs, _listed(inputs)
+        (parts,), (input,) = _nested(outputs), _listed(inputs)
         copies: list[tuple[Tensor, Tensor]] = []
         call = self._allgatherv(parts, input, copies)
         return self._run([call], parts, options, copies)
@@ -342,11 +382,11 @@ class ProcessGroup(dist.ProcessGroup):
         (input,) = _listed(inputs)
         copies: list[tuple[Tensor, Tensor]] = []
         parts, counts, whole = [], None, None
-        if options.rootRank == self._comm.rank:
-            (parts,) = outputs
+        if _root(options) == self._comm.rank:
+            (parts,) = _nested(outputs)
             counts = [part.numel() * _bytes_each(input) for part in parts]
             whole = _array(_whole(parts, copies))
-        keywords = {"root": options.rootRank, "counts": counts}
+        keywords = {"root": _root(options), "counts": counts}
         call = ("gatherv", (_array(_readable(input)), whole), keywords)
         return self._run([call], parts, options, copies)
 
@@ -355,11 +395,11 @@ class ProcessGroup(dist.ProcessGroup):
         copies: list[tuple[Tensor, Tensor]] = []
         memory = _writable(output, copies)
         counts, whole = None, None
-        if options.rootRank == self._comm.rank:
-            (parts,) = inputs
+        if _root(options) == self._comm.rank:
+            (parts,) = _nested(inputs)
             counts = [part.numel() * _bytes_each(output) for part in parts]
             whole = _array(_joined(parts))
-        keywords = {"root": options.rootRank, "counts": counts}
+        keywords = {"root": _root(options), "counts": counts}
         call = ("scatterv", (whole, _array(memory)), keywords)
         return self._run([call], [output], options, copies)
 
@@ -458,6 +498,12 @@ class ProcessGroup(dist.ProcessGroup):
         self._store.set(f"{barrier}/verdict", "passed")
 
 
+# torch.compile must neither trace nor compile these: a graph ends before them and goes on behind.
+for _name, _method in list(vars(ProcessGroup).items()):
+    if callable(_method) and not _name.startswith("__"):
+        setattr(ProcessGroup, _name, torch.compiler.disable(_method))
+
+
 def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
     """Exchange addresses through the store, as group.cpp does, and join. Groups that are made one
     after the other may share a store; the number tells them apart."""
@@ -498,10 +544,20 @@ def _listed(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
+def _nested(lists: Any) -> list[list[Tensor]]:
+    return [lists] if lists and isinstance(lists[0], Tensor) else lists
+
+
+def _root(options: Any) -> int:
+    root: int = options if isinstance(options, int) else options.rootRank
+    return root
+
+
 def _reduction(options: Any, tensor: Tensor) -> dict[str, Any]:
     if tensor.dtype not in _KNOWN:
         raise TypeError(f"ddl: cannot reduce tensors of type {tensor.dtype}")
-    op = dist.ReduceOp(dist.ReduceOp.SUM) if options is None else options.reduceOp
+    op = dist.ReduceOp.SUM if options is None else getattr(options, "reduceOp", options)
+    op = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
     for name, ours in _OPS.items():
         if op == getattr(dist.ReduceOp, name):
             return {"op": ours}

@@ -58,14 +58,40 @@ def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
     assert "CXX is 'nothing++', which is not there" in ended.err
 
 
-@pytest.mark.parametrize("program", ["collectives", "operations", "messages", "async", "training"])
-def test_python_in_its_place(ddlrun: Run, tmp_path: Path, program: str) -> None:
+IN_PYTHON = {"CXX": "nothing++"}
+SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slower: there is no"
+
+
+@pytest.mark.parametrize(
+    ("program", "debug"),
+    [
+        ("collectives", "OFF"),
+        ("operations", "OFF"),
+        ("messages", "OFF"),
+        ("async", "DETAIL"),
+        ("training", "DETAIL"),
+    ],
+)
+def test_python_in_its_place(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:
     """Without a compiler the same programs give the same results, after a warning."""
-    env = {"DDL_CACHE": str(tmp_path / "cache"), "CXX": "nothing++"}
+    env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": debug}
     file = Path(__file__).parent / "programs" / f"torch_{program}.py"
     ended = ddlrun(3, file, env=env, limit=180).expect_success()
-    said = "RuntimeWarning: the backend ddl runs without its native part, hence slower: there is no"
-    assert ended.err.count(said) == 3
+    assert ended.err.count(SAID) == 3
+
+
+def test_features_in_python(ddlrun: Run, tmp_path: Path) -> None:
+    """What is compiled around a group in Python, and what is built on it."""
+    env = {
+        **IN_PYTHON,
+        "DDL_CACHE": str(tmp_path / "cache"),
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    }
+    file = Path(__file__).parent / "programs" / "torch_features.py"
+    names = ["functional", "compiled", "hooks", "fsdp2", "dtensor", "zero1"]
+    ended = ddlrun(2, file, *names, env=env, limit=180).expect_success()
+    assert [ended.out.count(f"done {name}") for name in names] == [2] * len(names)
+    assert ended.err.count(SAID) == 2
 
 
 def test_broken_compiler(ddlrun: Run, tmp_path: Path) -> None:

@@ -269,9 +269,28 @@ with dist._coalescing_manager(device=cpu, async_ops=True) as manager:
     pass
 manager.wait()
 
+# ---- the group's own methods, without options ----
+
+world, parts = dist.group.WORLD, [torch.empty(2) for _ in range(size)]
+tensor = torch.full((2,), rank + 1.0)
+world.allreduce(tensor, dist.ReduceOp.MAX).wait()
+expect(tensor, torch.full((2,), float(size)), "allreduce(tensor, op)")
+tensor = torch.full((2,), float(rank))
+world.allgather(parts, tensor).wait()
+expect(torch.cat(parts), torch.arange(size).repeat_interleave(2).float(), "allgather(list, tensor)")
+world.reduce(tensor, size - 1, dist.ReduceOp.SUM).wait()
+wanted_here = (size - 1) * size / 2 if rank == size - 1 else rank
+expect(tensor, torch.full((2,), float(wanted_here)), "reduce(tensor, root, op)")
+world.scatter(tensor, parts if rank == 0 else [], 0).wait()
+expect(tensor, torch.full((2,), float(rank)), "scatter(tensor, list, root)")
+world.gather(parts if rank == 0 else [], tensor + 1, 0).wait()
+expect(parts[-1], torch.full((2,), float(size if rank == 0 else size - 1)), "gather(list, ...)")
+world.reduce_scatter(tensor, [torch.full((2,), float(i)) for i in range(size)]).wait()
+expect(tensor, torch.full((2,), float(size * rank)), "reduce_scatter(tensor, list)")
+
 # ---- groups, and what a group knows ----
 
-if native and hasattr(dist.group.WORLD, "split_group"):
+if hasattr(dist.group.WORLD, "split_group"):
     part = dist.group.WORLD.split_group(list(range(size)), timedelta(seconds=20))
     assert (part.rank(), part.size()) == (rank, size)
     tensor = torch.full((2,), float(part.rank()))
@@ -285,13 +304,13 @@ assert not native or backend.supports_splitting
 
 # ---- the profiler ----
 
-if native:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        dist.all_reduce(torch.ones(3))
-        dist.broadcast(torch.ones(3), 0, async_op=True).wait()
-        dist.all_to_all_single(torch.empty(size), torch.ones(size))
-    names = {event.key for event in profile.key_averages()}
-    assert {"ddl:all_reduce", "ddl:broadcast", "ddl:all_to_all"} <= names, names
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    dist.all_reduce(torch.ones(3))
+    dist.broadcast(torch.ones(3), 0, async_op=True).wait()
+    dist.all_to_all_single(torch.empty(size), torch.ones(size))
+    dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+names = {event.key: event.count for event in profile.key_averages()}
+assert names["ddl:all_reduce"] == 2 and {"ddl:broadcast", "ddl:all_to_all"} <= names.keys(), names
 
 dist.destroy_process_group()
 print(f"checked {checked}")
