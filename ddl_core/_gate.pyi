@@ -1,6 +1,8 @@
 # The module of csrc/gate.c.
 from typing import Any
 
+from typing_extensions import Self
+
 class Gate:
     """The way into the comm at this address. A verb returns a status, or None for what it leaves to
     the general way."""
@@ -16,11 +18,26 @@ class Gate:
     def broadcast(self, array: Any, root: Any) -> int | None: ...
     def allgather(self, send: Any, recv: Any) -> int | None: ...
     def barrier(self) -> int | None: ...
-    def allreduce_async(self, send: Any, recv: Any, op: int, name: Any) -> int | None:
-        """A status below 0, or the work's address."""
+    def allreduce_async(
+        self, comm: Any, kind: type, send: Any, recv: Any, op: int, name: Any
+    ) -> Any:
+        """A `kind` of Pending, or a status below 0."""
 
-    def wait(self, work: int, milliseconds: int) -> int | None:
-        """None: the comm is closed, and the work is pending."""
+class Pending:
+    """An operation under way, of the ddl_work at this address, which is its own from now on."""
+
+    def __new__(
+        cls, comm: Any, gate: Gate, address: int, result: Any, keep: object, sender: Any
+    ) -> Self: ...
+    _comm: Any
+    _sender: Any
+    _result: Any
+    _address: int
+
+    def wait(self, timeout: float | None = None) -> Any: ...
+    def done(self) -> bool: ...
+    def _look(self, milliseconds: int) -> int:
+        """The status after at most so long; TIMED_OUT while it is pending."""
 
 def address(array: Any) -> int: ...
 def test(work: int) -> int: ...

@@ -18,6 +18,7 @@ except ImportError as error:
 ffi = _ddl.ffi
 lib = _ddl.lib
 Gate = _gate.Gate
+Pending = _gate.Pending
 address = _gate.address  # of a NumPy array's elements
 work_test, work_destroy = _gate.test, _gate.destroy
 

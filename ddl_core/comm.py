@@ -308,7 +308,9 @@ class Comm(QuickOperations):
             if self._dropped:
                 self._reap()
             check(call.function(handle, *call.arguments, native.pointer, slot))
-            work = Work(self, _address(slot[0]), call.result, call, call.sender)
+            work: Work[Result] = Work(
+                self, self._gate, _address(slot[0]), call.result, call, call.sender
+            )
             if queued:
                 self._queued[work._address] = work
         return work

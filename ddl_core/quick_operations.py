@@ -57,10 +57,10 @@ class QuickOperations(Operations, AsyncOperations):
         **options: Unpack[AsyncReduceOptions],
     ) -> Work[Array]:
         if type(op) is str and op in OPS and not self._dropped and _only_named(options):
-            work = self._gate.allreduce_async(send, recv, OPS[op], options.get("name"))
-            if work is not None and work > 0:
-                comm: Any = self
-                return Work(comm, work, send if recv is None else recv, send)
+            name = options.get("name")
+            work = self._gate.allreduce_async(self, Work, send, recv, OPS[op], name)
+            if isinstance(work, Work):
+                return work
             if work is not None:
                 raise to_error(work)
         return super().allreduce_async(send, recv, op=op, **options)

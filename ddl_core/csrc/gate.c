@@ -2,30 +2,19 @@
  *
  * A Gate counts the threads that are in the library with a comm's handle, so that who closes the
  * comm knows when it may be freed. Its verbs take NumPy arrays and nothing else, with all options
- * as by default but for the name, and need a tenth of the time of the general way (arguments.py), which for short
- * operations is most of it. What they do not know they decline by returning None, so that the
- * general way finds the words for what is wrong.
+ * as by default but for the name, and need a tenth of the time of the general way (arguments.py),
+ * which for short operations is most of it. What they do not know they decline by returning None,
+ * so that the general way finds the words for what is wrong.
  *
  * Design notes. `inside` counts before `shut` is looked at, and who shuts looks at `inside` after
  * it: both sequentially consistent, so one of the two sees the other, also without a GIL.
  *
  * Arrays are read through NumPy's array interface, its __array_struct__: unlike the buffer protocol
  * it is open to a module for all Pythons from 3.10 on. */
-#define PY_SSIZE_T_CLEAN
+#include "gate.h"
+
 #include <limits.h>
-#include <Python.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <string.h>
-
-#include "ddl/ddl.h"
-
-typedef struct gate {
-    PyObject_HEAD ddl_comm *comm; /* not to be used by who is not inside */
-    int64_t size;
-    atomic_long inside;
-    atomic_bool shut;
-} gate;
 
 static PyObject *interface_name, *array_type;
 
@@ -104,30 +93,16 @@ static bool read_pair(PyObject *send, PyObject *recv, plain *from, plain *to)
 
 /* --------------------------------------------------------------------------------- the gate */
 
-static bool enter(gate *self)
-{
-    atomic_fetch_add_explicit(&self->inside, 1, memory_order_seq_cst);
-    if (!atomic_load_explicit(&self->shut, memory_order_seq_cst))
-        return true;
-    atomic_fetch_sub_explicit(&self->inside, 1, memory_order_release);
-    return false;
-}
-
-static void leave(gate *self)
-{
-    atomic_fetch_sub_explicit(&self->inside, 1, memory_order_release);
-}
-
-static PyObject *gate_enter(PyObject *self, PyObject *none)
+static PyObject *enter(PyObject *self, PyObject *none)
 {
     (void)none;
-    return PyBool_FromLong(enter((gate *)self));
+    return PyBool_FromLong(gate_enter((gate *)self));
 }
 
-static PyObject *gate_leave(PyObject *self, PyObject *none)
+static PyObject *leave(PyObject *self, PyObject *none)
 {
     (void)none;
-    leave((gate *)self);
+    gate_leave((gate *)self);
     Py_RETURN_NONE;
 }
 
@@ -153,12 +128,12 @@ static PyObject *tell(ddl_status status)
 /* Run a call without the GIL. */
 #define RUN(self, call)                                                                            \
     ddl_status status;                                                                             \
-    if (!enter(self))                                                                              \
+    if (!gate_enter(self))                                                                         \
         Py_RETURN_NONE;                                                                            \
     PyThreadState *state = PyEval_SaveThread();                                                    \
     status = (call);                                                                               \
     PyEval_RestoreThread(state);                                                                   \
-    leave(self);                                                                                   \
+    gate_leave(self);                                                                              \
     return tell(status)
 
 /* An int; false, with no exception set, for anything else. */
@@ -216,35 +191,22 @@ static PyObject *gate_allreduce(PyObject *self, PyObject *const *args, Py_ssize_
     RUN(g, reduce(g, &r, NULL));
 }
 
-/* The work's address, or a status. */
+/* allreduce_async(comm, type, send, recv, op, name): the work, or a status. */
 static PyObject *gate_allreduce_async(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     gate *g = (gate *)self;
     reduction r;
-    if (!read_reduction(args, n, &r) || !enter(g))
+    if (n < 2 || !read_reduction(args + 2, n - 2, &r) || !gate_enter(g))
         Py_RETURN_NONE;
     ddl_work *work;
     PyThreadState *state = PyEval_SaveThread();
     ddl_status status = reduce(g, &r, &work);
     PyEval_RestoreThread(state);
-    leave(g);
-    return status == DDL_OK ? PyLong_FromVoidPtr(work) : tell(status);
-}
-
-/* wait(work, milliseconds) */
-static PyObject *gate_wait(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    gate *g = (gate *)self;
-    ddl_work *work = n == 2 ? PyLong_AsVoidPtr(args[0]) : NULL;
-    int milliseconds;
-    if (!work || !read_int(args[1], &milliseconds)) {
-        PyErr_SetString(PyExc_TypeError, "wait(work, milliseconds)");
-        return NULL;
-    }
-    ddl_status done = ddl_work_test(work);
-    if (done != DDL_INPROGRESS)
-        return PyLong_FromLong(done);
-    RUN(g, ddl_work_wait(work, milliseconds));
+    gate_leave(g);
+    if (status != DDL_OK)
+        return tell(status);
+    PyObject *recv = args[3] == Py_None ? args[2] : args[3];
+    return pending_make((PyTypeObject *)args[1], args[0], self, work, recv, args[2]);
 }
 
 static PyObject *gate_broadcast(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -327,13 +289,12 @@ static PyObject *gate_inside(PyObject *self, void *closure)
     {                                                                                              \
 #name, (PyCFunction)(void (*)(void))gate_##name, METH_FASTCALL, NULL                       \
     }
-static PyMethodDef gate_methods[] = {{"enter", gate_enter, METH_NOARGS, NULL},
-                                     {"leave", gate_leave, METH_NOARGS, NULL},
+static PyMethodDef gate_methods[] = {{"enter", enter, METH_NOARGS, NULL},
+                                     {"leave", leave, METH_NOARGS, NULL},
                                      {"shut", gate_shut, METH_NOARGS, NULL},
                                      {"barrier", gate_barrier, METH_NOARGS, NULL},
                                      VERB(allreduce),
                                      VERB(allreduce_async),
-                                     VERB(wait),
                                      VERB(broadcast),
                                      VERB(allgather),
                                      VERB(reduce_scatter),
@@ -362,7 +323,7 @@ static PyObject *address_of(PyObject *module, PyObject *array)
     return result;
 }
 
-/* test(work), destroy(work): of a work that is not destroyed yet. */
+/* test(work), destroy(work): of a work's address, not destroyed yet. */
 static PyObject *test(PyObject *module, PyObject *work)
 {
     (void)module;
@@ -391,9 +352,14 @@ PyMODINIT_FUNC PyInit__gate(void)
     PyObject *type = module ? PyType_FromSpec(&gate_spec) : NULL;
     array_type = type ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
     interface_name = array_type ? PyUnicode_InternFromString("__array_struct__") : NULL;
+    PyObject *pending = interface_name ? pending_type() : NULL;
     Py_XDECREF(numpy);
-    if (interface_name && !PyModule_AddObject(module, "Gate", type))
-        return module;
+    if (pending && !PyModule_AddObject(module, "Pending", pending)) {
+        if (!PyModule_AddObject(module, "Gate", type))
+            return module;
+    } else {
+        Py_XDECREF(pending);
+    }
     Py_XDECREF(type);
     Py_XDECREF(module);
     return NULL;

@@ -19,7 +19,8 @@ OPERATIONS = {
     "scatter": (8, ("pairwise", "tree")),
     "alltoall": (9, ("pairwise", "hosts")),
 }
-_BLOCKS = {"reduce_scatter", "allgather", "gather", "scatter", "alltoall"}  # count is of one of `size` blocks
+# Their count is of one of `size` blocks.
+_BLOCKS = {"reduce_scatter", "allgather", "gather", "scatter", "alltoall"}
 _ELEMENT = 4
 SPANS_MAX = 20_000_000  # about a minute
 

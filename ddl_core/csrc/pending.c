@@ -1,0 +1,207 @@
+/* pending.c - an asynchronous operation, as Python holds it: from its submission on it keeps the
+ * arrays alive, and it gives back the work when nobody refers to it any more.
+ *
+ * The base of ddl_core.Work, which adds what is not needed at every operation. In C because for
+ * short operations making, waiting for and dropping a Work would take longer than they do.
+ *
+ * Under the GIL but for the wait itself, so several threads may wait. */
+#include "gate.h"
+
+enum { SLICE_MS = 100 }; /* how long one call waits, so that Ctrl-C is noticed in between */
+
+typedef struct pending {
+    PyObject_HEAD PyObject *comm; /* the ddl_core.Comm, which takes back what is still under way */
+    PyObject *entrance;           /* its gate */
+    PyObject *result, *keep; /* what wait returns; what must live until it is complete, then NULL */
+    PyObject *sender;        /* where a receive stores the rank that it came from; or NULL */
+    ddl_work *work;
+} pending;
+
+static void *slot(PyTypeObject *type, int which)
+{
+    return PyType_GetSlot(type, which);
+}
+
+PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *entrance, ddl_work *work,
+                       PyObject *result, PyObject *keep)
+{
+    pending *self = (pending *)((allocfunc)slot(type, Py_tp_alloc))(type, 0);
+    if (!self) { /* memory that the operation uses cannot be kept: it ends before we return */
+        ddl_work_wait(work, -1);
+        ddl_work_destroy(work);
+        return NULL;
+    }
+    self->comm = Py_NewRef(comm);
+    self->entrance = Py_NewRef(entrance);
+    self->result = Py_NewRef(result);
+    self->keep = Py_NewRef(keep);
+    self->work = work;
+    return (PyObject *)self;
+}
+
+/* Pending(comm, gate, address, result, keep, sender) */
+static PyObject *pending_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *comm, *entrance, *address, *result, *keep, *sender;
+    (void)keywords;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &comm, &entrance, &address, &result, &keep, &sender))
+        return NULL;
+    ddl_work *work = PyLong_AsVoidPtr(address);
+    PyObject *self = work ? pending_make(type, comm, entrance, work, result, keep) : NULL;
+    if (self && sender != Py_None)
+        ((pending *)self)->sender = Py_NewRef(sender);
+    return self;
+}
+
+/* Its memory goes back to the comm while it is under way, else at once. */
+static void pending_dealloc(PyObject *object)
+{
+    pending *self = (pending *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject *kind, *value, *trace;
+    if (self->work && ddl_work_test(self->work) != DDL_INPROGRESS) {
+        ddl_work_destroy(self->work);
+    } else if (self->work) {
+        PyErr_Fetch(&kind, &value, &trace);
+        PyObject *address = PyLong_FromVoidPtr(self->work);
+        PyObject *kept = PyTuple_Pack(2, self->keep ? self->keep : Py_None, self->result);
+        PyObject *done = address && kept
+                             ? PyObject_CallMethod(self->comm, "_release", "OO", address, kept)
+                             : NULL;
+        if (!done)
+            PyErr_WriteUnraisable(self->comm);
+        Py_XDECREF(done);
+        Py_XDECREF(kept);
+        Py_XDECREF(address);
+        PyErr_Restore(kind, value, trace);
+    }
+    Py_XDECREF(self->comm);
+    Py_XDECREF(self->entrance);
+    Py_XDECREF(self->result);
+    Py_XDECREF(self->keep);
+    Py_XDECREF(self->sender);
+    ((freefunc)slot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+/* The status after at most so many milliseconds; DDL_ETIMEDOUT while it is pending. */
+static ddl_status look(pending *self, int milliseconds)
+{
+    ddl_status status = ddl_work_test(self->work);
+    if (status != DDL_INPROGRESS)
+        return status;
+    if (!milliseconds)
+        return DDL_ETIMEDOUT;
+    PyThreadState *state = PyEval_SaveThread();
+    if (gate_enter((gate *)self->entrance)) {
+        status = ddl_work_wait(self->work, milliseconds);
+        gate_leave((gate *)self->entrance);
+    } else { /* closed, which completes its works */
+        struct timespec moment = {.tv_nsec = 1000000};
+        nanosleep(&moment, NULL);
+        status = DDL_ETIMEDOUT;
+    }
+    PyEval_RestoreThread(state);
+    return status;
+}
+
+static PyObject *pending_look(PyObject *self, PyObject *milliseconds)
+{
+    long value = PyLong_AsLong(milliseconds);
+    if (value == -1 && PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLong(
+        look((pending *)self, value < 0 || value > SLICE_MS ? SLICE_MS : (int)value));
+}
+
+/* wait(): without a limit; with one it is `_wait_for`, and what is wrong says `_failed`. */
+static PyObject *pending_wait(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"timeout", NULL};
+    pending *self = (pending *)object;
+    PyObject *timeout = Py_None;
+    bool given = PyTuple_Size(args) || (keywords && PyDict_Size(keywords));
+    if (given && !PyArg_ParseTupleAndKeywords(args, keywords, "|O:wait", names, &timeout))
+        return NULL;
+    if (timeout != Py_None)
+        return PyObject_CallMethod(object, "_wait_for", "O", timeout);
+    ddl_status status;
+    while ((status = look(self, SLICE_MS)) == DDL_ETIMEDOUT)
+        if (PyErr_CheckSignals())
+            return NULL;
+    Py_CLEAR(self->keep);
+    if (status != DDL_OK)
+        return PyObject_CallMethod(object, "_failed", "i", (int)status);
+    return Py_NewRef(self->result);
+}
+
+/* done(): whether it is complete. */
+static PyObject *pending_done(PyObject *object, PyObject *none)
+{
+    pending *self = (pending *)object;
+    (void)none;
+    if (ddl_work_test(self->work) == DDL_INPROGRESS)
+        Py_RETURN_FALSE;
+    Py_CLEAR(self->keep);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *read_comm(PyObject *self, void *closure)
+{
+    (void)closure;
+    return Py_NewRef(((pending *)self)->comm);
+}
+
+static PyObject *read_sender(PyObject *self, void *closure)
+{
+    PyObject *sender = ((pending *)self)->sender;
+    (void)closure;
+    return Py_NewRef(sender ? sender : Py_None);
+}
+
+static PyObject *read_result(PyObject *self, void *closure)
+{
+    (void)closure;
+    return Py_NewRef(((pending *)self)->result);
+}
+
+static PyObject *read_address(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromVoidPtr(((pending *)self)->work);
+}
+
+PyDoc_STRVAR(
+    wait_text,
+    "wait($self, /, timeout=None)\n--\n\n"
+    "Wait until the operation is complete and return the array that holds its result (None "
+    "if there\nis none). Waiting again returns, or raises, the same.\n\n"
+    "timeout: seconds, 0 only looks; None: no limit but the operation's own.\n"
+    "Raises TimedOut after `timeout`, the work then being pending still; else what the "
+    "operation ended\nwith: PeerLost, Mismatch, Aborted, Expired.");
+PyDoc_STRVAR(done_text, "done($self, /)\n--\n\n"
+                        "Whether the operation is complete, with whatever result. Does not block.");
+static PyMethodDef methods[] = {
+    {"wait", (PyCFunction)(void (*)(void))pending_wait, METH_VARARGS | METH_KEYWORDS, wait_text},
+    {"done", pending_done, METH_NOARGS, done_text},
+    {"_look", pending_look, METH_O, NULL},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef properties[] = {{"_comm", read_comm, NULL, NULL, NULL},
+                                   {"_sender", read_sender, NULL, NULL, NULL},
+                                   {"_result", read_result, NULL, NULL, NULL},
+                                   {"_address", read_address, NULL, NULL, NULL},
+                                   {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot slots[] = {{Py_tp_new, pending_new},
+                              {Py_tp_dealloc, pending_dealloc},
+                              {Py_tp_methods, methods},
+                              {Py_tp_getset, properties},
+                              {0, NULL}};
+static PyType_Spec spec = {.name = "ddl_core._gate.Pending",
+                           .basicsize = sizeof(pending),
+                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                           .slots = slots};
+
+PyObject *pending_type(void)
+{
+    return PyType_FromSpec(&spec);
+}
