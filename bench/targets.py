@@ -30,6 +30,7 @@ from bench.goals import (
 from bench.libraries import LIBRARIES, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
+from bench.plots import check_plot, plot
 from bench.resources import resources
 from bench.tables import show_results
 
@@ -100,6 +101,8 @@ def main(argv: Sequence[str]) -> int:
     results = report.results
     if options.tables and results:
         print(show_results(results, OURS) + "\n")
+    if options.plot and results:
+        plot(options.plot, results)
     verdicts = (
         [v for t in all_targets() for v in t.verdicts(results)] + same_rate(results) + verdicts
     )
@@ -143,6 +146,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--limit", type=float, default=900, help="seconds after which no case is begun (900)")
     add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
     add("--tables", action="store_true", help="print the tables of all that was measured, too")
+    add("--plot", metavar="FILE.png", type=Path, help="draw bandwidth against size, log-log")
     options = parser.parse_args(argv)
     options.parts = options.parts.split(",")
     for name in options.parts:
@@ -150,4 +154,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
             parser.error(f"--parts: {name!r} is none of {', '.join(known)}")
     if options.libddl:
         options.libddl = options.libddl.absolute()
+    if options.plot:
+        try:
+            check_plot(options.plot)
+        except UsageError as error:
+            parser.error(str(error))
     return options
