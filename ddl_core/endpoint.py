@@ -21,7 +21,8 @@ from ddl_core.errors import InvalidState
 class Endpoint:
     """This process's identity and its listening ports. Lives across comms; a context manager.
 
-    secret       all processes of a job share it; None: the environment variable DDL_SECRET, else ""
+    secret       all processes of a job share it and prove it to each other, "" for none; None:
+                 DDL_SECRET, else what is in the file DDL_SECRET_FILE, else ""
     host         the IP address to listen on and to give to peers; None: by `interfaces`
     interfaces   the network interfaces to use: beginnings of names, networks, and with "^" those
                  not to be used, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
@@ -30,7 +31,8 @@ class Endpoint:
     sockets      for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
 
     Raises InvalidArgument for a host that is no IP address, interfaces of which there are none and
-    ports that are no range, SystemRefused when the operating system gives no port or no thread.
+    ports that are no range, or a file of the secret that others can read, SystemRefused when the
+    operating system gives no port or no thread, Unsupported for a secret without libcrypto.
     """
 
     def __init__(

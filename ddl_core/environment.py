@@ -33,7 +33,7 @@ class World:
     rank       from 0 to size - 1; -1 where only MPI knows it
     size       0 where only MPI knows it
     url        where the ranks meet; None under mpirun, and where there is one rank
-    secret     what tells this job from others; None: DDL_SECRET, where that is set
+    secret     what tells this job from others; None: DDL_SECRET or DDL_SECRET_FILE, where set
     warning    what looks wrong about this environment; "" for nothing
     master     rank 0's host, as the launcher calls it; None where it does not say
     """
@@ -128,7 +128,7 @@ def _meet(
 ) -> World:
     place = f"[{host}]" if ":" in host else host  # IPv6
     url = env.get("DDL_RENDEZVOUS", f"tcp://{place}:{port}")
-    secret = None if "DDL_SECRET" in env else job
+    secret = None if "DDL_SECRET" in env or env.get("DDL_SECRET_FILE") else job
     return World(launcher, rank, size, url if size != 1 else None, secret, master=host)
 
 

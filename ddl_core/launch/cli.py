@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import random
 import secrets
@@ -245,9 +246,15 @@ def _run_here(
     if arguments.dry_run:
         print(f"{size} times, on this machine: {shlex.join(command)}")
         return 0
+    secret = secrets.token_hex(32) if _have_libcrypto() else ""
+    if not secret:
+        console.say(
+            "there is no libcrypto.so.3 (Debian: libssl3): these ranks meet without a secret, so"
+            " any user of this machine could be one of them; see ddl doctor"
+        )
     plan = Plan(
         command,
-        _environments(shared, size),
+        _environments(shared, size, secret),
         bound,
         not arguments.no_prefix,
         arguments.output_dir,
@@ -257,14 +264,25 @@ def _run_here(
     return Job(plan, console).run()
 
 
-def _environments(shared: Mapping[str, str], size: int) -> list[dict[str, str]]:
+def _have_libcrypto() -> bool:
+    """Whether libddl can use a secret, by the names that libddl/src/base/crypto.c looks for."""
+    for name in ("libcrypto.so.3", "libcrypto.so.1.1"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dict[str, str]]:
     """The environment of each rank: what they share, and what tells them apart."""
     ours, torchs = _free_ports(2)
     job = {
         "DDL_SIZE": str(size),
         "DDL_LOCAL_SIZE": str(size),
         "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{ours}",
-        "DDL_SECRET": secrets.token_hex(32),
+        "DDL_SECRET": secret,
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",

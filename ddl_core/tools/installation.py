@@ -18,7 +18,7 @@ import ddl_core
 from ddl_core import native
 from ddl_core.endpoint import Endpoint
 from ddl_core.environment import detect, metrics_port
-from ddl_core.errors import DdlError, InvalidArgument
+from ddl_core.errors import DdlError, InvalidArgument, Unsupported
 from ddl_core.tools.finding import Finding, note, ok, wrong
 
 # An endpoint's address, as libddl/src/comm/address.c writes it.
@@ -67,6 +67,31 @@ def interfaces(address: bytes) -> list[Interface]:
     except struct.error as error:
         raise ValueError(f"an address is cut off: {error}") from None
     return found
+
+
+def libcrypto() -> Iterator[Finding]:
+    """What libddl proves a job's secret by, tried."""
+    try:
+        with Endpoint(secret="doctor", host="127.0.0.1", ports="", sockets=1):
+            used = _mapped("libcrypto.so")
+            yield ok("libcrypto", f"usable, {used}" if used else "usable")
+    except Unsupported:
+        yield wrong(
+            "libcrypto",
+            "libcrypto.so.3 is missing: a job with a secret cannot start",
+            "install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to go without a secret",
+        )
+    except DdlError as error:
+        yield wrong("libcrypto", str(error), "see the message")
+
+
+def _mapped(name: str) -> str:
+    """The file of this beginning that this process has mapped, or ""."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if path.rpartition("/")[2].startswith(name):
+            return f"/{path}"
+    return ""
 
 
 def network() -> Iterator[Finding]:

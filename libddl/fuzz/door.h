@@ -1,5 +1,5 @@
-/* door.h - coming to an endpoint as a stranger: raw connections, right hellos, descriptors beside
- * the bytes, and a count of what is left open. */
+/* door.h - coming to an endpoint as a stranger: raw connections, right hellos and proofs,
+ * descriptors beside the bytes, and a count of what is left open. */
 #ifndef DDL_FUZZ_DOOR_H
 #define DDL_FUZZ_DOOR_H
 
@@ -35,14 +35,7 @@ static inline void check_clean(unsigned before)
 /* Rank 1 of 2 comes to rank 0. */
 static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest comm, uint8_t door)
 {
-    ddl__hello hello;
-    memset(&hello, 0, sizeof hello);
-    hello.magic = DDL__HELLO_MAGIC;
-    hello.protocol = DDL__PROTOCOL;
-    hello.door = door;
-    hello.from = 1;
-    hello.size = 2;
-    hello.job = ddl__endpoint_job(endpoint);
+    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), door, 1, 0, 2);
     hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
     hello.comm = comm;
     return hello;
@@ -83,6 +76,41 @@ static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, u
     REQUIRE(k == (ssize_t)n || (k < 0 && (errno == EPIPE || errno == ECONNRESET)), "%s",
             strerror(errno));
     return k >= 0;
+}
+
+/* The next answer. */
+static inline ddl__hello hear_answer(int fd)
+{
+    ddl__hello answer;
+    REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
+            strerror(errno));
+    REQUIRE(ddl__hello_check(&answer) == DDL_OK, "%s", ddl__message());
+    REQUIRE(answer.status == DDL_INPROGRESS || answer.status == DDL_EREFUSED, "status %d",
+            answer.status);
+    REQUIRE(memchr(answer.text, 0, sizeof answer.text), "a text without an end");
+    REQUIRE((answer.status == DDL_INPROGRESS) == !answer.text[0], "let in and refused: \"%s\"",
+            answer.text);
+    return answer;
+}
+
+/* Say a hello and prove it, with memory beside the proof: whether it is let in. */
+static inline bool knock(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello, int memory)
+{
+    const ddl__job *job = ddl__endpoint_job(endpoint);
+    ddl__session session;
+    unsigned char proof[DDL__KEY];
+    REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "hung up");
+    ddl__hello challenge = hear_answer(fd);
+    if (challenge.status != DDL_INPROGRESS)
+        return false;
+    REQUIRE(ddl__session_begin(job, hello, &challenge, &session, proof) &&
+                send_piece(fd, proof, sizeof proof, memory, memory >= 0),
+            "hung up: %s", ddl__message());
+    ddl__hello answer = hear_answer(fd);
+    REQUIRE(answer.status == DDL_INPROGRESS, "a right proof is refused: %s", answer.text);
+    REQUIRE(ddl__answer_is_proven(job, &session, DDL__VOW_DOOR, &answer),
+            "the door proves nothing");
+    return true;
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* An endpoint's door: a real endpoint, and strangers who come to its listeners with any bytes, in
- * any pieces, with descriptors beside them. It must let in who fits, refuse who does not and say
- * why, keep nothing of those who left, and go on serving. */
+ * any pieces, with descriptors beside them, and prove what they say rightly, wrongly or not at all.
+ * It must let in who fits, refuse who does not and say why, keep nothing of those who left, and go
+ * on serving. */
 #include <sched.h>
 #include <signal.h>
 
@@ -8,7 +9,7 @@
 #include "net/shm.h"
 #include "net/socket.h"
 
-enum { PIECES_MAX = 8 };
+enum { PIECES_MAX = 8, MORE = 64 };
 
 typedef struct house {
     ddl_endpoint *endpoint;
@@ -32,57 +33,21 @@ static house *the_house(void)
     return &h;
 }
 
-/* All fields that decide are right: then it must be let in. */
+/* All fields that decide are right: then it must be challenged, and with a right proof let in. */
 static bool fits(const house *h, const ddl__hello *hello, bool local)
 {
     ddl__hello right = right_hello(h->endpoint, h->comm, hello->door);
     return hello->magic == right.magic && hello->protocol == right.protocol &&
-           ddl__digest_equal(hello->endpoint, right.endpoint) &&
-           ddl__digest_equal(hello->job, right.job) &&
-           (local ? hello->door == DDL__DOOR_SHM || hello->door == DDL__DOOR_INPROC
-                  : hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES);
+           hello->flags == right.flags && ddl__digest_equal(hello->endpoint, right.endpoint) &&
+           (hello->door == DDL__DOOR_CONTROL ||
+            (local ? hello->door == DDL__DOOR_SHM || hello->door == DDL__DOOR_INPROC
+                   : hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES));
 }
 
-/* The answer at the door to a whole hello. */
-static void check_answer(const house *h, int fd, const ddl__hello *hello, bool local)
+/* Send in pieces, with descriptors beside them; false when the endpoint has hung up. */
+static bool say(const house *h, int fd, const void *bytes, size_t n, bool local, input *in)
 {
-    ddl__hello answer;
-    REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
-            strerror(errno));
-    bool in = fits(h, hello, local);
-    REQUIRE(answer.status == (in ? DDL_INPROGRESS : DDL_EREFUSED), "status %d", answer.status);
-    REQUIRE(ddl__hello_check(&answer) == DDL_OK, "%s", ddl__message());
-    REQUIRE(!answer.arena && memchr(answer.text, 0, sizeof answer.text), "a strange answer");
-    REQUIRE(in == !answer.text[0], "let in and refused: \"%s\"", answer.text);
-    if (!in && hello->door == DDL__DOOR_INPROC)
-        ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena); /* it stayed here */
-}
-
-/* A stranger with any bytes; the hello among them is the first ones. */
-static void visit(const house *h, input *in)
-{
-    unsigned how = input_byte(in);
-    bool local = how & 1, raw = how & 2, reads = how & 4;
-    struct {
-        ddl__hello hello;
-        unsigned char more[64];
-    } said;
-    memset(&said, 0, sizeof said);
-    said.hello = right_hello(h->endpoint, h->comm, (uint8_t)input_byte(in));
-    size_t n = sizeof said.hello;
-    if (raw)
-        n = input_run(in, &said, sizeof said);
-    else
-        input_alter(in, &said, sizeof said.hello);
-    if (how & 8)
-        n = input_length(in, sizeof said);
-    bool whole = n >= sizeof said.hello;
-    /* A pointer is believed from this very process, which is the only one that has any. */
-    if (whole && said.hello.door == DDL__DOOR_INPROC)
-        said.hello.arena = (uintptr_t)ddl__arena_share(h->arena);
-
-    int fd = dial(h->endpoint, local);
-    const char *at = (const char *)&said;
+    const char *at = bytes;
     bool heard = true;
     for (unsigned piece = 0; heard && n; piece++) {
         size_t k = 1 + input_byte(in) % n;
@@ -95,18 +60,83 @@ static void visit(const house *h, input *in)
         if (n)
             sched_yield();
     }
-    if (whole && (reads || said.hello.door == DDL__DOOR_INPROC))
-        check_answer(h, fd, &said.hello, local);
-    if (how & 16) {
-        ddl__guest guest;
-        if (ddl__endpoint_guest(h->endpoint, h->seat, ddl__now(), &guest)) {
-            if (guest.hello.door == DDL__DOOR_INPROC)
-                ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
-            close(guest.fd);
-            if (guest.passed >= 0)
-                close(guest.passed);
-        }
+    return heard;
+}
+
+/* Answer a challenge, perhaps wrongly; whether it must be let in. */
+static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
+                             const ddl__hello *challenge, bool local, input *in)
+{
+    const ddl__job *job = ddl__endpoint_job(h->endpoint);
+    ddl__session session;
+    unsigned char proof[DDL__KEY + MORE], right[DDL__KEY];
+    memset(proof, 0, sizeof proof);
+    REQUIRE(ddl__session_begin(job, hello, challenge, &session, right), "%s", ddl__message());
+    memcpy(proof, right, sizeof right);
+    input_alter(in, proof, DDL__KEY);
+    size_t n = input_byte(in) % 4 == 3 ? input_length(in, sizeof proof) : DDL__KEY;
+    say(h, fd, proof, n, local, in);
+    if (n < DDL__KEY)
+        return false;
+    ddl__hello answer = hear_answer(fd);
+    bool proven = !memcmp(proof, right, sizeof right), in_now = answer.status == DDL_INPROGRESS;
+    REQUIRE(in_now == proven, "a %s proof is %s", proven ? "right" : "wrong",
+            in_now ? "taken" : "refused");
+    REQUIRE(!proven || ddl__answer_is_proven(job, &session, DDL__VOW_DOOR, &answer),
+            "the door proves nothing");
+    return proven;
+}
+
+static void take_guest(const house *h)
+{
+    ddl__guest guest;
+    if (!ddl__endpoint_guest(h->endpoint, h->seat, ddl__now(), &guest))
+        return;
+    if (guest.hello.door == DDL__DOOR_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
+    close(guest.fd);
+    if (guest.passed >= 0)
+        close(guest.passed);
+}
+
+/* A stranger with any bytes; the hello among them is the first ones. */
+static void visit(const house *h, input *in)
+{
+    unsigned how = input_byte(in);
+    bool local = how & 1, raw = how & 2, blind = how & 4;
+    struct {
+        ddl__hello hello;
+        unsigned char more[MORE];
+    } said;
+    memset(&said, 0, sizeof said);
+    said.hello = right_hello(h->endpoint, h->comm, (uint8_t)input_byte(in));
+    size_t n = sizeof said.hello;
+    if (raw)
+        n = input_run(in, &said, sizeof said);
+    else
+        input_alter(in, &said, sizeof said.hello);
+    if (how & 8)
+        n = input_length(in, sizeof said);
+    bool whole = n >= sizeof said.hello, pointer = whole && said.hello.door == DDL__DOOR_INPROC;
+    /* A pointer is believed from this very process, which is the only one that has any. */
+    if (pointer)
+        said.hello.arena = (uintptr_t)ddl__arena_share(h->arena);
+
+    int fd = dial(h->endpoint, local);
+    bool let_in = false;
+    say(h, fd, &said, n, local, in);
+    if (whole && !blind) {
+        ddl__hello challenge = hear_answer(fd);
+        bool fitting = fits(h, &said.hello, local);
+        REQUIRE((challenge.status == DDL_INPROGRESS) == fitting, "status %d", challenge.status);
+        REQUIRE(!challenge.arena, "a strange answer");
+        if (fitting && n == sizeof said.hello)
+            let_in = answer_challenge(h, fd, &said.hello, &challenge, local, in);
     }
+    if (pointer && !let_in)
+        ddl__arena_drop(h->arena); /* it stayed here */
+    if (how & 16)
+        take_guest(h);
     close(fd);
 }
 
@@ -114,8 +144,7 @@ static void check_serving(const house *h, bool local)
 {
     ddl__hello hello = right_hello(h->endpoint, h->comm, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
     int fd = dial(h->endpoint, local);
-    REQUIRE(send_piece(fd, &hello, sizeof hello, -1, 0), "hung up");
-    check_answer(h, fd, &hello, local);
+    REQUIRE(knock(h->endpoint, fd, &hello, -1), "the right one is not let in");
     close(fd);
 }
 

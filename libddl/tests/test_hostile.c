@@ -11,7 +11,7 @@
 #include "check.h"
 #include "comm/address.h"
 #include "comm/card.h"
-#include "comm/hello.h"
+#include "comm/handshake.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "ranks.h"
@@ -336,7 +336,6 @@ static ddl__card make_card(int rank, int size)
     card.protocol = DDL__PROTOCOL;
     card.rank = rank;
     card.size = size;
-    ddl__digest_add(&card.job, "", 0);
     card.length = (uint16_t)make_address(card.address);
     return card;
 }
@@ -347,7 +346,7 @@ static void test_card_fields(void)
     ddl__card card = make_card(1, 2);
     card.status = DDL_EABORTED;
     memset(card.text, 'x', sizeof card.text);
-    CHECK(ddl__card_fits(&card, card.job, 2), "%s", card.text);
+    CHECK(ddl__card_fits(&card, 2), "%s", card.text);
     CHECK(ddl__card_accept(&card, 1) == DDL_OK && !card.text[0], "%s", ddl__message());
     card.length = DDL_ADDRESS_MAX + 1;
     CHECK(ddl__card_accept(&card, 1) == DDL_EREFUSED && strstr(ddl__message(), "an address of"),
@@ -392,9 +391,16 @@ static void test_damaged_card(void)
     int fd;
     while ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
         CHECK(ddl__now() < deadline, "%s", strerror(errno));
+    const ddl__job none = {0};
+    ddl__hello hello = ddl__hello_begin(&none, DDL__DOOR_RENDEZVOUS, 1, 0, 2);
+    ddl__session session;
+    CHECK(ddl__knock(&none, fd, &hello, -1, deadline, &session, NULL) == DDL_OK, "%s",
+          ddl__message());
+    unsigned char proof[DDL__KEY] = {0};
     ddl__card card = make_card(1, 2), answer;
     card.address[HOST + 1] = 0;
     CHECK(ddl__send_all(fd, &card, sizeof card, deadline) &&
+              ddl__send_all(fd, proof, sizeof proof, deadline) &&
               ddl__recv_all(fd, &answer, sizeof answer, deadline),
           "%s", strerror(errno));
     CHECK(answer.status == DDL_EREFUSED && strstr(answer.text, "damaged"), "%d %s", answer.status,

@@ -148,9 +148,11 @@ DDL_API size_t ddl_dtype_size(ddl_dtype dtype);
 /* How an endpoint listens. */
 typedef struct ddl_endpoint_config {
     uint32_t struct_size;
-    uint32_t sockets;   /* for each pair of interfaces, 1 to 16; 0: $DDL_SOCKETS, else 1 */
-    const char *secret; /* all processes of a job share it; NULL: $DDL_SECRET, else "" */
-    const char *host;   /* IP address to listen on and to give to peers; NULL: by `interfaces` */
+    uint32_t sockets; /* for each pair of interfaces, 1 to 16; 0: $DDL_SOCKETS, else 1 */
+    /* All processes of a job share it and prove it to each other; "" for none. NULL: $DDL_SECRET,
+     * else what is in the file $DDL_SECRET_FILE, else "". One that is not "" needs libcrypto. */
+    const char *secret;
+    const char *host; /* IP address to listen on and to give to peers; NULL: by `interfaces` */
     /* The network interfaces to listen on and to reach peers by, in order of no importance: names
      * or beginnings of names, networks, and with "^" those not to be used, as in
      * "eth,^eth3,10.1.0.0/16"; NULL: $DDL_INTERFACES, else all but those of containers. Peers that

@@ -4,6 +4,7 @@
 #include "api/check_object.h"
 #include "api/take_struct.h"
 #include "base/clock.h"
+#include "base/crypto.h"
 #include "base/dtype.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
@@ -32,13 +33,17 @@ size_t ddl_dtype_size(ddl_dtype dtype)
 ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint)
 {
     ddl_endpoint_config own;
+    char secret[DDL__SECRET_MAX];
     if (!endpoint)
         return ddl__fail(DDL_EINVAL, "endpoint is NULL");
     ddl_status status = ddl__take_struct(&own, sizeof own, config, "ddl_endpoint_config");
     if (status != DDL_OK)
         return status;
-    status = ddl__environment_endpoint(&own);
-    return status == DDL_OK ? ddl__endpoint_create(&own, endpoint) : status;
+    status = ddl__environment_endpoint(&own, secret);
+    if (status == DDL_OK)
+        status = ddl__endpoint_create(&own, endpoint);
+    ddl__forget(secret, sizeof secret);
+    return status;
 }
 
 ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address, size_t capacity,

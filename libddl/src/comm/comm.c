@@ -24,15 +24,16 @@ int64_t ddl__creation_ms(const ddl_comm_config *config)
     return config->timeout_ms ? config->timeout_ms : CREATION_MS;
 }
 
-static ddl__digest digest_list(ddl_endpoint *endpoint, const ddl__address *addresses, int size)
+/* Endpoints' ids are random, so the list is no other job's. */
+static ddl__digest digest_list(const ddl__address *addresses, int size)
 {
-    ddl__digest list = ddl__endpoint_job(endpoint);
+    ddl__digest list = {{0, 0}};
     for (int i = 0; i < size; i++)
         ddl__digest_add(&list, &addresses[i].endpoint, sizeof addresses[i].endpoint);
     return list;
 }
 
-/* What identifies a comm: job, ordered addresses, tag, epoch. */
+/* What identifies a comm: ordered addresses, tag, epoch. */
 static ddl__digest identify(ddl__digest list, uint64_t counted, const ddl_comm_config *config)
 {
     uint64_t rest[] = {config->tag, counted, config->epoch};
@@ -254,7 +255,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         return status;
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
-    ddl__digest list = digest_list(comm->endpoint, addresses, comm->size);
+    ddl__digest list = digest_list(addresses, comm->size);
     uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
     ddl__digest id = identify(list, counted, config);
     status = ddl__endpoint_enter(comm->endpoint, id, &comm->seat);

@@ -22,29 +22,15 @@ static int64_t within(const ddl__control *c, int64_t ns)
     return limit < c->config.deadline ? limit : c->config.deadline;
 }
 
-/* Say who we are and hear whether it is the right door. */
+/* Come in at the peer's door. */
 static ddl_status knock(const ddl__control *c, int peer, int fd)
 {
-    ddl__hello hello, answer;
-    memset(&hello, 0, sizeof hello);
-    hello.magic = DDL__HELLO_MAGIC;
-    hello.protocol = DDL__PROTOCOL;
-    hello.door = DDL__DOOR_CONTROL;
-    hello.from = (uint32_t)c->rank;
-    hello.to = (uint32_t)peer;
-    hello.size = (uint32_t)c->size;
-    hello.job = ddl__endpoint_job(c->config.endpoint);
+    const ddl__job *job = ddl__endpoint_job(c->config.endpoint);
+    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_CONTROL, c->rank, peer, c->size);
+    ddl__session session;
     hello.endpoint = c->config.addresses[peer].endpoint;
     hello.comm = c->config.comm;
-    int64_t deadline = within(c, DOOR_NS);
-    if (!ddl__send_all(fd, &hello, sizeof hello, deadline) ||
-        !ddl__recv_all(fd, &answer, sizeof answer, deadline))
-        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    ddl_status status = ddl__hello_check(&answer);
-    if (status != DDL_OK || answer.status == DDL_INPROGRESS)
-        return status;
-    answer.text[sizeof answer.text - 1] = 0;
-    return ddl__fail(DDL_EREFUSED, "%s", answer.text);
+    return ddl__knock(job, fd, &hello, -1, within(c, DOOR_NS), &session, NULL);
 }
 
 /* A connection that the peer's door has taken, or -1 with the message set. */

@@ -1,8 +1,8 @@
 /* Design notes.
  *
- * One thread per endpoint. It accepts connections, reads their hellos without blocking, answers at
- * once what it can answer (wrong door, other job, other version), and keeps the others until the
- * comm they want takes its seat. It also drives the engines of comms for which nobody waits.
+ * One thread per endpoint. It accepts connections, has their handshakes without blocking, refuses
+ * at once who is wrong here (another door, job or version), and keeps the others until the comm
+ * they want takes its seat. It also drives the engines of comms for which nobody waits.
  *
  * `lock` guards everything here. The thread lets go of it while an engine runs (`busy`), so that
  * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
@@ -21,7 +21,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -43,22 +42,24 @@ enum {
 
     EVENTS = 64,
     VISITORS_MAX = 4096,
-    STRANGERS_MAX = 64, /* connections without a whole hello */
+    STRANGERS_MAX = 64,  /* connections without a whole hello */
+    UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
     TICK_MS = 100,
     SOCKETS_MAX = 16,
     SOON_NS = 200 * 1000 /* long for who waits at once, short for who computes meanwhile */
 };
 
-/* A hello must be complete, and its comm be created, within these. */
-static const int64_t HELLO_NS = 10 * 1000000000ll, PARKED_NS = 600 * 1000000000ll;
+/* A handshake must be complete, and its comm be created, within these. */
+static const int64_t HANDSHAKE_NS = 10 * 1000000000ll, PARKED_NS = 600 * 1000000000ll;
 
-/* A connection whose hello is not complete yet, or that waits for its comm. */
+/* A connection whose handshake is not complete yet, or that waits for its comm. */
 typedef struct visitor {
     struct visitor *next;
     uint64_t serial;
-    ddl__guest guest;
-    size_t have; /* bytes of the hello */
-    bool local;  /* came by the unix socket */
+    ddl__visit visit;
+    bool challenged; /* its hello fits */
+    bool proven;     /* it waits for its comm */
+    bool local;      /* came by the unix socket */
     int64_t deadline;
 } visitor;
 
@@ -82,7 +83,7 @@ typedef struct counter {
 struct ddl_endpoint {
     unsigned generation; /* of the process that made it */
     ddl__address address;
-    ddl__digest job;
+    ddl__job job;
     unsigned sockets;
     int epoll, wake, timer, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
@@ -98,25 +99,20 @@ struct ddl_endpoint {
     unsigned n_visitors;
     ddl__seat *seats;
     counter *counters;
+    char refusal[160]; /* the last one */
     ddl__watch *watch; /* NULL until there is a comm of several members */
 };
 
 /* ------------------------------------------------------------------------------------- visitors */
 
-/* Its hello is whole and fits: it waits for its comm. */
-static bool is_parked(const visitor *v)
-{
-    return v->have == sizeof v->guest.hello;
-}
-
 static void drop_visitor(visitor *v)
 {
     /* A reference of an arena travels with an in-process hello. */
-    if (v->local && is_parked(v) && v->guest.hello.door == DDL__DOOR_INPROC)
-        ddl__arena_drop((ddl__arena *)(uintptr_t)v->guest.hello.arena);
-    close(v->guest.fd);
-    if (v->guest.passed >= 0)
-        close(v->guest.passed);
+    if (v->proven && v->visit.said.hello.door == DDL__DOOR_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)v->visit.said.hello.arena);
+    close(v->visit.fd);
+    if (v->visit.passed >= 0)
+        close(v->visit.passed);
     free(v);
 }
 
@@ -126,87 +122,80 @@ static void unlink_visitor(ddl_endpoint *endpoint, visitor **at)
     endpoint->n_visitors--;
 }
 
-/* In-process pointers are believed only from this very process. */
-static bool same_process(int fd)
-{
-    struct ucred who;
-    socklen_t length = sizeof who;
-    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) && who.pid == getpid();
-}
-
-static bool same_user(int fd)
-{
-    struct ucred who;
-    socklen_t length = sizeof who;
-    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) && who.uid == geteuid();
-}
-
 /* Why a complete hello is refused at the door, or NULL. */
-static const char *refusal(const ddl_endpoint *endpoint, const visitor *v)
+static const char *objection(const ddl_endpoint *endpoint, const visitor *v)
 {
-    const ddl__hello *hello = &v->guest.hello;
-    if (ddl__hello_check(hello) != DDL_OK)
-        return ddl__message();
+    const ddl__hello *hello = &v->visit.said.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
-    if (!ddl__digest_equal(hello->job, endpoint->job))
-        return "another job: the secrets differ";
     bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
     bool any = hello->door == DDL__DOOR_CONTROL;
     if ((tcp == v->local && !any) ||
         (!tcp && !any && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
         return "a wrong kind of connection";
-    if (v->local && !same_user(v->guest.fd))
+    if (v->local && !ddl__same_user(v->visit.fd))
         return "another user";
-    if (hello->door == DDL__DOOR_INPROC && !same_process(v->guest.fd))
+    /* Pointers are believed only from this very process. */
+    if (hello->door == DDL__DOOR_INPROC && !ddl__same_process(v->visit.fd))
         return "another process";
     return NULL;
 }
 
-/* Read on; false when the visitor is to be dropped. */
-static bool read_hello(ddl_endpoint *endpoint, visitor *v)
+static void note_refusal(ddl_endpoint *endpoint, const visitor *v)
 {
-    ddl__hello *hello = &v->guest.hello;
-    ssize_t n = ddl__recv_some(v->guest.fd, (char *)hello + v->have, sizeof *hello - v->have,
-                               &v->guest.passed);
-    if (n <= 0)
-        return n < 0 && (errno == EAGAIN || errno == EINTR);
-    v->have += (size_t)n;
-    if (v->have < sizeof *hello)
-        return true;
-    const char *why = refusal(endpoint, v);
-    ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_INPROGRESS, why);
-    send(v->guest.fd, &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (why) {
-        hello->door = DDL__DOOR_TCP; /* do not believe a refused pointer */
-        ddl__log(DDL__INFO, "refused a connection: %s", why);
-        return false;
+    const ddl__hello *hello = &v->visit.said.hello;
+    ddl__log(DDL__INFO, "refused a connection: %s", ddl__message());
+    if (v->visit.have >= sizeof *hello)
+        snprintf(endpoint->refusal, sizeof endpoint->refusal, "rank %u: %s", hello->from,
+                 ddl__message());
+}
+
+/* Read on; false when the visitor is to be dropped. */
+static bool hear_visitor(ddl_endpoint *endpoint, visitor *v)
+{
+    switch (ddl__visit_read(&endpoint->job, &v->visit)) {
+    case DDL__NEWS_NONE: return true;
+    case DDL__NEWS_HELLO:
+        v->challenged = ddl__visit_challenge(&endpoint->job, &v->visit, objection(endpoint, v));
+        if (!v->challenged)
+            note_refusal(endpoint, v);
+        return v->challenged;
+    case DDL__NEWS_PROVEN: break;
+    case DDL__NEWS_REFUSED: note_refusal(endpoint, v); return false;
+    case DDL__NEWS_OVER: return false;
     }
+    v->proven = true;
     /* From here on only its going away is of interest. */
     struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
-    epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, v->guest.fd, &event);
+    epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, v->visit.fd, &event);
     v->deadline = ddl__now() + PARKED_NS;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
 }
 
-/* The oldest one, at the end of the list, gives way, if it has still not said who it is. */
+/* The oldest one, at the end of the list, gives way: of those who have not said who they are, else,
+ * since an endpoint's id is known to few, of those who have not proven it. */
 static void limit_strangers(ddl_endpoint *endpoint)
 {
-    unsigned n = 0;
-    visitor **oldest = NULL;
+    unsigned strangers = 0, unproven = 0;
+    visitor **stranger = NULL, **oldest = NULL;
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
-        if (!is_parked(*at)) {
-            n++;
+        if (!(*at)->proven) {
+            unproven++;
             oldest = at;
+            strangers += !(*at)->challenged;
+            stranger = (*at)->challenged ? stranger : at;
         }
-    if (n > STRANGERS_MAX) {
-        visitor *v = *oldest;
-        if (read_hello(endpoint, v) && is_parked(v))
-            return;
-        unlink_visitor(endpoint, oldest);
-        drop_visitor(v);
-    }
+    if (strangers > STRANGERS_MAX)
+        oldest = stranger;
+    else if (unproven <= UNPROVEN_MAX)
+        return;
+    visitor *v = *oldest;
+    bool before = v->challenged;
+    if (hear_visitor(endpoint, v) && (v->proven || v->challenged != before))
+        return;
+    unlink_visitor(endpoint, oldest);
+    drop_visitor(v);
 }
 
 static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
@@ -219,10 +208,10 @@ static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
             continue;
         }
         v->serial = endpoint->serial++;
-        v->guest.fd = fd;
-        v->guest.passed = -1;
+        v->visit.fd = fd;
+        v->visit.passed = -1;
         v->local = local;
-        v->deadline = ddl__now() + HELLO_NS;
+        v->deadline = ddl__now() + HANDSHAKE_NS;
         struct epoll_event event = {.events = EPOLLIN, .data.u64 = v->serial};
         if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) {
             drop_visitor(v);
@@ -244,7 +233,7 @@ static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
         if ((*at)->serial == serial) {
             visitor *v = *at;
-            if (is_parked(v) || !read_hello(endpoint, v)) {
+            if (v->proven || !hear_visitor(endpoint, v)) {
                 unlink_visitor(endpoint, at);
                 drop_visitor(v);
             }
@@ -436,10 +425,10 @@ static bool take_guest(ddl_endpoint *endpoint, const ddl__seat *seat, ddl__guest
 {
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
         visitor *v = *at;
-        if (!is_parked(v) || !ddl__digest_equal(v->guest.hello.comm, seat->comm))
+        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm))
             continue;
-        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->guest.fd, NULL);
-        *guest = v->guest;
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->visit.fd, NULL);
+        *guest = (ddl__guest){v->visit.fd, v->visit.passed, v->visit.said.hello, v->visit.session};
         unlink_visitor(endpoint, at);
         free(v);
         return true;
@@ -496,7 +485,7 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
     /* Who still waits here came for a later comm of the same name, unless this one never was. */
     for (visitor **at = &endpoint->visitors; !seat->engine && *at;) {
         visitor *v = *at;
-        if (!is_parked(v) || !ddl__digest_equal(v->guest.hello.comm, seat->comm)) {
+        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {
             at = &v->next;
             continue;
         }
@@ -526,9 +515,16 @@ bool ddl__endpoint_inherited(const ddl_endpoint *endpoint)
     return endpoint->generation != ddl__generation();
 }
 
-ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint)
+const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint)
 {
-    return endpoint->job;
+    return &endpoint->job;
+}
+
+void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    snprintf(text, size, "%s", endpoint->refusal);
+    pthread_mutex_unlock(&endpoint->lock);
 }
 
 ddl__watch *ddl__endpoint_watch(ddl_endpoint *endpoint)
@@ -581,8 +577,8 @@ static ddl_status listen_tcp(ddl_endpoint *endpoint, const ddl_endpoint_config *
 static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *config)
 {
     ddl__digest *id = &endpoint->address.endpoint;
-    if (getrandom(id, sizeof *id, 0) != sizeof *id)
-        return ddl__fail(DDL_ESYSTEM, "no random bytes: %s", strerror(errno));
+    if (!ddl__random(id, sizeof *id))
+        return DDL_ESYSTEM;
     ddl_status status = listen_tcp(endpoint, config);
     if (status != DDL_OK) {
         endpoint->address.n_ips = 0; /* none is open */
@@ -618,9 +614,10 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&endpoint->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    ddl__digest_add(&endpoint->job, config->secret, strlen(config->secret));
 
-    ddl_status status = open_ports(endpoint, config);
+    ddl_status status = ddl__job_open(&endpoint->job, config->secret);
+    if (status == DDL_OK)
+        status = open_ports(endpoint, config);
     if (status == DDL_OK) {
         /* Signals are for the program's own threads. */
         sigset_t all, before;
@@ -664,6 +661,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->local};
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
         ddl__close_guarded(fds[i]);
+    ddl__job_close(&endpoint->job);
     pthread_cond_destroy(&endpoint->changed);
     pthread_mutex_destroy(&endpoint->lock);
     free(endpoint);

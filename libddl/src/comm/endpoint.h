@@ -6,17 +6,18 @@
 #include <stdbool.h>
 
 #include "comm/address.h"
-#include "comm/hello.h"
+#include "comm/handshake.h"
 #include "engine/engine.h"
 
 /* A comm's place at its endpoint. */
 typedef struct ddl__seat ddl__seat;
 
-/* Somebody who dialed us, its hello checked. */
+/* Somebody who dialed us, and has proven that it belongs to our job. */
 typedef struct ddl__guest {
     int fd;
     int passed; /* descriptor that came along, or -1 */
     ddl__hello hello;
+    ddl__session session;
 } ddl__guest;
 
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
@@ -29,7 +30,10 @@ unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint);
 /* Whether it was made before this process was forked: then it cannot be used here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
-ddl__digest ddl__endpoint_job(const ddl_endpoint *endpoint);
+const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
+
+/* Whom the door has refused last, and why; "" if nobody, or nobody who spoke our protocol. */
+void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
 /* How many comms were created over exactly this list before, counting from 1. */
 uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list);

@@ -1,8 +1,11 @@
 #include "comm/environment.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/digest.h"
@@ -14,10 +17,64 @@ static const char *text_or(const char *name, const char *otherwise)
     return text ? text : otherwise;
 }
 
-ddl_status ddl__environment_endpoint(ddl_endpoint_config *config)
+/* A secret that other users can read is none. */
+static ddl_status check_file(const char *path, int fd)
 {
+    struct stat file;
+    if (fstat(fd, &file))
+        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
+    if (!S_ISREG(file.st_mode))
+        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" is not a file", path);
+    if (file.st_uid != geteuid() && file.st_uid != 0)
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_SECRET_FILE=\"%s\" belongs to user %u, neither to user %u, who runs "
+                         "this, nor to root",
+                         path, file.st_uid, geteuid());
+    if (file.st_mode & (S_IRWXG | S_IRWXO))
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_SECRET_FILE=\"%s\" has mode %03o, so others may read or change it: "
+                         "chmod 600 it, and draw a new secret",
+                         path, file.st_mode & 0777);
+    return DDL_OK;
+}
+
+/* The file's text without the line's end; NUL would end it early. */
+static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
+    ddl_status status = check_file(path, fd);
+    ssize_t n = status == DDL_OK ? read(fd, secret, DDL__SECRET_MAX) : 0;
+    if (n < 0)
+        status = ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
+    close(fd);
+    if (status != DDL_OK)
+        return status;
+    if (n == DDL__SECRET_MAX)
+        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" has more than %d bytes", path,
+                         DDL__SECRET_MAX - 1);
+    while (n && (secret[n - 1] == '\n' || secret[n - 1] == '\r'))
+        n--;
+    secret[n] = 0;
+    if (!n || strlen(secret) != (size_t)n)
+        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" %s", path,
+                         n ? "has a zero byte in it: write the secret as text" : "is empty");
+    return DDL_OK;
+}
+
+ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX])
+{
+    const char *path = text_or("DDL_SECRET_FILE", "");
+    secret[0] = 0;
     if (!config->secret)
-        config->secret = text_or("DDL_SECRET", "");
+        config->secret = getenv("DDL_SECRET");
+    if (!config->secret) {
+        ddl_status status = *path ? read_secret(path, secret) : DDL_OK;
+        if (status != DDL_OK)
+            return status;
+        config->secret = secret;
+    }
     if (!config->interfaces && !config->host)
         config->interfaces = text_or("DDL_INTERFACES", "");
     if (!config->ports)

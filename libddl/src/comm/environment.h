@@ -5,9 +5,13 @@
 #include "base/status.h"
 #include "comm/layout.h"
 
-/* What the config leaves at its default: secret, interfaces, ports and sockets from $DDL_SECRET,
- * $DDL_INTERFACES, $DDL_PORTS and $DDL_SOCKETS. DDL_EINVAL for a number of sockets that is none. */
-ddl_status ddl__environment_endpoint(ddl_endpoint_config *config);
+enum { DDL__SECRET_MAX = 4096 };
+
+/* What the config leaves at its default: secret, interfaces, ports and sockets from $DDL_SECRET or
+ * the file $DDL_SECRET_FILE, $DDL_INTERFACES, $DDL_PORTS and $DDL_SOCKETS. DDL_EINVAL for a number
+ * of sockets that is none, and for a file that cannot be read, or can by others. The config may
+ * then point into `secret`, which is to be forgotten. */
+ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX]);
 
 /* $DDL_LINKS, a list of inproc, shm and tcp separated by commas, as ddl_link_kind bits; all of them
  * when unset. DDL_EINVAL for another word. */

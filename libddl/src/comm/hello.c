@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert(sizeof(ddl__hello) == 176, "the same on every platform");
+_Static_assert(sizeof(ddl__hello) == 232, "the same on every platform");
 
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text)
 {
@@ -14,6 +14,7 @@ ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const c
     answer.to = hello->from;
     answer.status = status;
     answer.arena = 0;
+    memset(answer.proof, 0, sizeof answer.proof);
     memset(answer.text, 0, sizeof answer.text);
     snprintf(answer.text, sizeof answer.text, "%s", text ? text : "");
     return answer;
@@ -27,4 +28,12 @@ ddl_status ddl__hello_check(const ddl__hello *hello)
         return ddl__fail(DDL_EREFUSED, "it speaks protocol %u, we speak %d", hello->protocol,
                          DDL__PROTOCOL);
     return DDL_OK;
+}
+
+void ddl__hello_clean(ddl__hello *answer)
+{
+    answer->text[sizeof answer->text - 1] = 0;
+    for (unsigned char *at = (unsigned char *)answer->text; *at; at++)
+        if (*at < ' ' || *at == 0x7f)
+            *at = '?';
 }

@@ -1,24 +1,28 @@
-/* hello.h - what two endpoints say when they meet over a new connection, in either direction. The
- * one who dials says whom it wants and for which comm; the endpoint's thread answers at once
- * whether it is the right door, and the comm's creator, when it is ready, accepts. */
+/* hello.h - what two endpoints say when they meet over a new connection, in either direction: the
+ * words. handshake.h has the order in which they come and how they are proven. */
 #ifndef DDL_COMM_HELLO_H
 #define DDL_COMM_HELLO_H
 
+#include "base/crypto.h"
 #include "base/digest.h"
-#include "base/status.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 3 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 4 };
 
 /* How the connection is to be used. Over TCP the link's own connection is followed by its lanes, if
- * it has any, and these by the connection for messages and as many lanes of that. By the last kind
- * members watch each other, over TCP or a unix socket. */
+ * it has any, and these by the connection for messages and as many lanes of that. By the next kind
+ * members watch each other, over TCP or a unix socket; by the last one they come to a rendezvous.
+ */
 enum {
     DDL__DOOR_TCP = 1,
     DDL__DOOR_SHM = 2,
     DDL__DOOR_INPROC = 3,
     DDL__DOOR_MESSAGES = 4,
-    DDL__DOOR_CONTROL = 5
+    DDL__DOOR_CONTROL = 5,
+    DDL__DOOR_RENDEZVOUS = 6
 };
+
+/* What the sender was told about its job. */
+enum { DDL__HELLO_SECRET = 1 };
 
 typedef struct ddl__hello {
     uint32_t magic;
@@ -27,17 +31,27 @@ typedef struct ddl__hello {
     uint8_t lane;   /* 0: the link itself; else which of its lanes, counted from 1 */
     int32_t status; /* answers: DDL_INPROGRESS at the door, DDL_OK accepted, else refused */
     uint32_t from, to, size; /* ranks */
-    ddl__digest job;         /* of the secret */
-    ddl__digest endpoint;    /* that is meant */
+    uint32_t flags;
+    uint32_t reserved;
+    ddl__digest endpoint; /* that is meant */
     ddl__digest comm;
     uint64_t arena; /* inproc: the sender's arena, one reference of which goes with it */
-    char text[96];  /* refused: why */
+    unsigned char nonce[DDL__KEY];
+    char text[96]; /* refused: why */
+    unsigned char proof[DDL__KEY];
 } ddl__hello;
+
+/* Enough of a hello to tell whether the rest is one. */
+enum { DDL__HELLO_HEAD = 8 };
 
 /* An answer to `hello`. */
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text);
 
-/* Whether it can be read by us at all; sets the message, naming both versions. */
+/* Whether it can be read by us at all; sets the message, naming both versions. Looks at the head
+ * only. */
 ddl_status ddl__hello_check(const ddl__hello *hello);
+
+/* Make an answer's text one that can be shown: it ends, and commands no terminal. */
+void ddl__hello_clean(ddl__hello *answer);
 
 #endif

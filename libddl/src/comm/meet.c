@@ -34,15 +34,8 @@ static int64_t door_deadline(const ddl__meeting *m)
 
 static ddl__hello introduce(const ddl__meeting *m, int peer, uint8_t door)
 {
-    ddl__hello hello;
-    memset(&hello, 0, sizeof hello);
-    hello.magic = DDL__HELLO_MAGIC;
-    hello.protocol = DDL__PROTOCOL;
-    hello.door = door;
-    hello.from = (uint32_t)m->rank;
-    hello.to = (uint32_t)peer;
-    hello.size = (uint32_t)m->size;
-    hello.job = ddl__endpoint_job(m->endpoint);
+    ddl__hello hello =
+        ddl__hello_begin(ddl__endpoint_job(m->endpoint), door, m->rank, peer, m->size);
     hello.endpoint = m->addresses[peer].endpoint;
     hello.comm = m->comm;
     return hello;
@@ -129,34 +122,23 @@ static bool make_links(const ddl__meeting *m, int peer, const ddl__hello *hello,
     return link;
 }
 
-/* Send the introduction with our memory and wait for the answer at the door. */
-static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello)
+/* Come in at the door, with our memory. */
+static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello, ddl__session *session)
 {
+    bool handed, inproc = hello->door == DDL__DOOR_INPROC;
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
-    if (hello->door == DDL__DOOR_INPROC)
+    if (inproc)
         hello->arena = (uintptr_t)ddl__arena_share(m->arena);
-    ddl__hello answer;
-    int64_t deadline = door_deadline(m);
-    if (!ddl__send_with_fd(fd, hello, sizeof *hello, passed, deadline)) {
-        if (hello->door == DDL__DOOR_INPROC)
-            ddl__arena_drop(m->arena); /* the reference stayed here */
-        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    }
-    if (!ddl__recv_all(fd, &answer, sizeof answer, deadline))
-        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    ddl_status status = ddl__hello_check(&answer);
-    if (status != DDL_OK)
-        return status;
-    if (answer.status == DDL_INPROGRESS)
-        return DDL_OK;
-    if (hello->door == DDL__DOOR_INPROC)
-        ddl__arena_drop(m->arena); /* who refuses believes no pointer */
-    answer.text[sizeof answer.text - 1] = 0;
-    return ddl__fail(DDL_EREFUSED, "%s", answer.text);
+    ddl_status status = ddl__knock(ddl__endpoint_job(m->endpoint), fd, hello, passed,
+                                   door_deadline(m), session, &handed);
+    if (inproc && !handed)
+        ddl__arena_drop(m->arena); /* the reference stayed here */
+    return status;
 }
 
 /* What the peer's comm says to us; *passed is the caller's also on failure. */
-static ddl_status hear(const ddl__meeting *m, int peer, int fd, ddl__hello *answer, int *passed)
+static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__session *session,
+                       ddl__hello *answer, int *passed)
 {
     const char *host = m->addresses[peer].host;
     if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, m->deadline)) {
@@ -167,20 +149,25 @@ static ddl_status hear(const ddl__meeting *m, int peer, int fd, ddl__hello *answ
         return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", peer,
                          host, strerror(errno));
     }
-    answer->text[sizeof answer->text - 1] = 0;
+    bool proven =
+        ddl__answer_is_proven(ddl__endpoint_job(m->endpoint), session, DDL__VOW_MEMBER, answer);
+    ddl__hello_clean(answer);
     if (ddl__hello_check(answer) != DDL_OK)
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
+    else if (!proven)
+        snprintf(answer->text, sizeof answer->text, "its answer was altered on its way");
     else if (answer->status == DDL_OK)
         return DDL_OK;
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }
 
 /* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
-static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hello *hello)
+static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hello *hello,
+                        const ddl__session *session)
 {
     ddl__hello answer;
     int passed = -1;
-    ddl_status status = hear(m, peer, fd, &answer, &passed);
+    ddl_status status = hear(m, peer, fd, session, &answer, &passed);
     if (status == DDL_OK) {
         if (make_links(m, peer, hello, fd, passed, answer.arena))
             return DDL_OK;
@@ -192,13 +179,6 @@ static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hell
     return status;
 }
 
-static bool same_process(int fd)
-{
-    struct ucred who;
-    socklen_t length = sizeof who;
-    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) && who.pid == getpid();
-}
-
 /* Over the peer's unix socket. DDL_EUNREACHABLE when it is not here or does not want us so. */
 static ddl_status dial_local(const ddl__meeting *m, int peer)
 {
@@ -208,22 +188,24 @@ static ddl_status dial_local(const ddl__meeting *m, int peer)
     if (fd < 0)
         return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s shares no memory with rank %d", peer,
                          m->addresses[peer].host, m->rank);
-    uint8_t door = m->kinds & DDL_LINK_INPROC && same_process(fd) ? DDL__DOOR_INPROC
-                   : m->kinds & DDL_LINK_SHM                      ? DDL__DOOR_SHM
-                                                                  : 0;
+    bool ours = ddl__same_user(fd); /* our memory is for no other */
+    uint8_t door = m->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__DOOR_INPROC
+                   : m->kinds & DDL_LINK_SHM && ours                   ? DDL__DOOR_SHM
+                                                                       : 0;
     ddl__hello hello = introduce(m, peer, door);
-    if (door && knock(m, fd, &hello) == DDL_OK)
-        return enter(m, peer, fd, &hello);
+    ddl__session session;
+    if (door && knock(m, fd, &hello, &session) == DDL_OK)
+        return enter(m, peer, fd, &hello, &session);
     close(fd);
     char why[DDL__MESSAGE_MAX - 128];
-    snprintf(why, sizeof why, "%s", door ? ddl__message() : "not allowed");
+    snprintf(why, sizeof why, "%s", door ? ddl__message() : ours ? "not allowed" : "another user");
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
                      m->addresses[peer].host, why);
 }
 
 /* Come to the peer's door by a path. The connection, or -1 with the reason. */
 static int come(const ddl__meeting *m, int peer, ddl__hello *hello, ddl__path path,
-                ddl_status *status)
+                ddl__session *session, ddl_status *status)
 {
     struct sockaddr_storage to, from;
     struct sockaddr *own = NULL;
@@ -237,7 +219,7 @@ static int come(const ddl__meeting *m, int peer, ddl__hello *hello, ddl__path pa
         *status = ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
         return -1;
     }
-    *status = knock(m, fd, hello);
+    *status = knock(m, fd, hello, session);
     if (*status == DDL_OK)
         return fd;
     close(fd);
@@ -260,10 +242,11 @@ static ddl_status dial_link(const ddl__meeting *m, int peer, uint8_t door, const
     char why[DDL__MESSAGE_MAX - 128] = "it has no address that leads to it from here";
     ddl_status status = DDL_EUNREACHABLE;
     ddl__hello hello = introduce(m, peer, door);
+    ddl__session session;
     for (; *first < paths->n; ++*first) {
-        int fd = come(m, peer, &hello, paths->path[*first], &status);
+        int fd = come(m, peer, &hello, paths->path[*first], &session, &status);
         if (fd >= 0)
-            return enter(m, peer, fd, &hello);
+            return enter(m, peer, fd, &hello, &session);
         snprintf(why, sizeof why, "%s", ddl__message());
         if (*first + 1 < paths->at_once)
             warn_unused(m, peer, paths->path[*first]);
@@ -277,17 +260,18 @@ static ddl_status dial_lanes(const ddl__meeting *m, int peer, uint8_t door, ddl_
 {
     ddl_status status = DDL_OK;
     ddl__hello hello = introduce(m, peer, door);
+    ddl__session session;
     for (unsigned lane = 1; status == DDL_OK && lane <= lanes; lane++) {
         ddl__path *path = &paths->path[(lane - 1) % paths->at_once];
         hello.lane = (uint8_t)lane;
-        int fd = come(m, peer, &hello, *path, &status);
+        int fd = come(m, peer, &hello, *path, &session, &status);
         if (fd < 0) {
             warn_unused(m, peer, *path);
             *path = paths->path[first];
-            fd = come(m, peer, &hello, *path, &status);
+            fd = come(m, peer, &hello, *path, &session, &status);
         }
         if (fd >= 0)
-            status = enter(m, peer, fd, &hello);
+            status = enter(m, peer, fd, &hello, &session);
     }
     return status;
 }
@@ -393,6 +377,12 @@ static void unmake_links(const ddl__meeting *m, int peer, uint8_t door)
         m->messages[peer] = NULL;
 }
 
+/* Nothing of it was altered on its way. */
+static void vow(const ddl__meeting *m, const ddl__guest *guest, ddl__hello *answer)
+{
+    ddl__answer_prove(ddl__endpoint_job(m->endpoint), &guest->session, DDL__VOW_MEMBER, answer);
+}
+
 /* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
  */
 static bool receive(const ddl__meeting *m, ddl__guest *guest)
@@ -411,6 +401,7 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
     }
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
     if (why) {
+        vow(m, guest, &answer);
         ddl__send_all(guest->fd, &answer, sizeof answer, door_deadline(m));
         close(guest->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
@@ -418,6 +409,7 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
     }
     if (hello->door == DDL__DOOR_INPROC)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
+    vow(m, guest, &answer);
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
     if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
         return is_whole(m, peer);
@@ -445,14 +437,15 @@ static ddl_status check_present(const ddl__meeting *m)
 
 static ddl_status missing(const ddl__meeting *m)
 {
-    char list[200] = "";
+    char list[200] = "", refusal[160];
     size_t n = 0;
+    ddl__endpoint_refusal(m->endpoint, refusal, sizeof refusal);
     for (int i = m->rank + 1; i < m->size && n + 80 < sizeof list; i++)
         if (!is_whole(m, i))
             n += (size_t)snprintf(list + n, sizeof list - n, "%s%d on %s", n ? ", " : "", i,
                                   m->addresses[i].host);
-    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s",
-                     m->rank, list);
+    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s%s%s",
+                     m->rank, list, refusal[0] ? "; it refused " : "", refusal);
 }
 
 ddl_status ddl__meet(const ddl__meeting *m)

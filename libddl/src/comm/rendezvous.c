@@ -1,5 +1,6 @@
 /* Rank 0 listens at the url; every other rank brings its address there and gets the whole list.
- * Who does not fit is told why, and rank 0 goes on waiting for those who do. */
+ * Both prove that they know the job's secret (handshake.h), and that of the addresses nothing was
+ * altered. Who does not fit is told why, and rank 0 goes on waiting for those who do. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -15,7 +16,11 @@
 #include "comm/environment.h"
 #include "net/socket.h"
 
-enum { RETRY_US = 20000, CALLERS = 64 /* heard at a time */ };
+enum {
+    RETRY_US = 20000,
+    RETRIES = 20, /* of who was let in and then not heard: rank 0 has more callers than places */
+    CALLERS = 256 /* heard at a time */
+};
 
 /* How long a caller may take to say its piece. */
 static const int64_t CALLER_NS = 10 * 1000000000ll;
@@ -54,7 +59,6 @@ static ddl__card write_card(ddl_endpoint *endpoint, int rank, int size)
     c.protocol = DDL__PROTOCOL;
     c.rank = rank;
     c.size = size;
-    c.job = ddl__endpoint_job(endpoint);
     c.length = (uint16_t)ddl__address_encode(ddl__endpoint_address(endpoint), c.address);
     return c;
 }
@@ -66,28 +70,50 @@ typedef struct host {
     int size;
     ddl__card *cards; /* by rank */
     int *fds;         /* by rank, -1: not here yet */
+    ddl__session *sessions;
     int64_t deadline;
+    char refusal[160]; /* the last one */
 } host;
 
 /* Who has called and not yet shown a whole card. */
 typedef struct caller {
-    int fd; /* -1: none */
-    size_t have;
+    ddl__visit visit; /* fd -1: none */
+    bool proven;
+    size_t have; /* of the piece */
     int64_t deadline;
-    ddl__card card;
+    struct {
+        ddl__card card;
+        unsigned char proof[DDL__KEY];
+    } piece;
 } caller;
+_Static_assert(sizeof(((caller *)0)->piece) == sizeof(ddl__card) + DDL__KEY, "no gap");
+
+static void hang_up(caller *from)
+{
+    if (from->visit.fd >= 0)
+        close(from->visit.fd);
+    if (from->visit.passed >= 0)
+        close(from->visit.passed);
+    from->visit.fd = from->visit.passed = -1;
+}
+
+static void note_refusal(host *h, int rank, const char *why)
+{
+    snprintf(h->refusal, sizeof h->refusal, "; it refused rank %d: %s", rank, why);
+}
 
 /* The card is whole: the caller is a rank now, or is told why it is none. */
-static void admit(const host *h, caller *from)
+static void admit(host *h, caller *from)
 {
-    ddl__card *c = &from->card;
-    int fd = from->fd;
-    from->fd = -1;
-    if (c->magic != DDL__CARD_MAGIC) {
-        close(fd);
+    ddl__card *c = &from->piece.card;
+    const ddl__job *job = ddl__endpoint_job(h->endpoint);
+    int fd = from->visit.fd;
+    if (c->magic != DDL__CARD_MAGIC || !ddl__is_proven(job, &from->visit.session, DDL__VOW_CARD, c,
+                                                       sizeof *c, from->piece.proof)) {
+        hang_up(from);
         return;
     }
-    bool fits = ddl__card_fits(c, ddl__endpoint_job(h->endpoint), h->size);
+    bool fits = ddl__card_fits(c, h->size);
     if (fits && h->fds[c->rank] >= 0) {
         fits = false;
         c->status = DDL_EREFUSED;
@@ -96,71 +122,99 @@ static void admit(const host *h, caller *from)
     if (fits) {
         h->cards[c->rank] = *c;
         h->fds[c->rank] = fd;
+        h->sessions[c->rank] = from->visit.session;
+        from->visit.fd = -1;
     } else {
         ddl__send_all(fd, c, sizeof *c, from->deadline);
-        close(fd);
+        note_refusal(h, c->rank, c->text);
+        hang_up(from);
     }
+}
+
+/* Why a caller is not at the right door, or NULL. */
+static const char *objection(const ddl__hello *hello)
+{
+    return hello->door == DDL__DOOR_RENDEZVOUS ? NULL : "this is the door of a rendezvous";
+}
+
+/* Its handshake. */
+static void hear_visit(host *h, caller *from)
+{
+    const ddl__job *job = ddl__endpoint_job(h->endpoint);
+    const ddl__hello *hello = &from->visit.said.hello;
+    switch (ddl__visit_read(job, &from->visit)) {
+    case DDL__NEWS_NONE: return;
+    case DDL__NEWS_HELLO:
+        if (ddl__visit_challenge(job, &from->visit, objection(hello)))
+            return;
+        if (from->visit.have >= sizeof *hello)
+            note_refusal(h, (int)hello->from, ddl__message());
+        break;
+    case DDL__NEWS_PROVEN: from->proven = true; return;
+    case DDL__NEWS_REFUSED: note_refusal(h, (int)hello->from, ddl__message()); break;
+    case DDL__NEWS_OVER: break;
+    }
+    hang_up(from);
 }
 
 /* Read on; who says nothing holds up nobody. */
-static void hear(const host *h, caller *from)
+static void hear(host *h, caller *from)
 {
-    int passed = -1;
-    ssize_t n = ddl__recv_some(from->fd, (char *)&from->card + from->have,
-                               sizeof from->card - from->have, &passed);
-    if (passed >= 0)
-        close(passed);
+    if (!from->proven) {
+        hear_visit(h, from);
+        return;
+    }
+    ssize_t n = ddl__recv_some(from->visit.fd, (char *)&from->piece + from->have,
+                               sizeof from->piece - from->have, &from->visit.passed);
     if (n > 0)
         from->have += (size_t)n;
-    if (from->have == sizeof from->card) {
+    if (from->have == sizeof from->piece)
         admit(h, from);
-    } else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-        close(from->fd);
-        from->fd = -1;
-    }
+    else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        hang_up(from);
 }
 
-/* A place for one who has just called; the one who has taken longest gives way. */
+/* A place for one who has just called; the one who has taken longest gives way, of those who have
+ * proven nothing if there are any. */
 static caller *seat(caller *callers)
 {
     caller *oldest = callers;
     for (int i = 0; i < CALLERS; i++) {
-        if (callers[i].fd < 0)
-            return &callers[i];
-        if (callers[i].deadline < oldest->deadline)
-            oldest = &callers[i];
+        caller *c = &callers[i];
+        if (c->visit.fd < 0)
+            return c;
+        if (c->proven == oldest->proven ? c->deadline < oldest->deadline : oldest->proven)
+            oldest = c;
     }
-    close(oldest->fd);
-    oldest->fd = -1;
+    hang_up(oldest);
     return oldest;
 }
 
 /* Wait for callers and for what they say, until the nearest of their limits. */
-static void attend(const host *h, int listener, caller *callers)
+static void attend(host *h, int listener, caller *callers)
 {
     struct pollfd polls[CALLERS + 1] = {{.fd = listener, .events = POLLIN}};
     int64_t until = h->deadline, now = ddl__now();
     for (int i = 0; i < CALLERS; i++) {
         caller *c = &callers[i];
-        if (c->fd >= 0 && c->deadline <= now) {
-            close(c->fd);
-            c->fd = -1;
-        }
-        polls[i + 1] = (struct pollfd){.fd = c->fd, .events = POLLIN};
-        if (c->fd >= 0 && c->deadline < until)
+        if (c->visit.fd >= 0 && c->deadline <= now)
+            hang_up(c);
+        polls[i + 1] = (struct pollfd){.fd = c->visit.fd, .events = POLLIN};
+        if (c->visit.fd >= 0 && c->deadline < until)
             until = c->deadline;
     }
     int64_t left = (until - now) / 1000000 + 1;
     if (poll(polls, CALLERS + 1, left < 0 ? 0 : left < 1000 ? (int)left : 1000) <= 0)
         return;
     for (int i = 0; i < CALLERS; i++)
-        if (polls[i + 1].revents && callers[i].fd >= 0)
+        if (polls[i + 1].revents && callers[i].visit.fd >= 0)
             hear(h, &callers[i]);
     int fd = polls[0].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
     if (fd >= 0) {
         caller *c = seat(callers);
-        c->fd = fd;
-        c->have = 0;
+        memset(c, 0, sizeof *c);
+        c->visit.fd = fd;
+        c->visit.passed = -1;
         c->deadline = ddl__now() + CALLER_NS; /* `now` was before the wait */
     }
 }
@@ -182,8 +236,8 @@ static ddl_status fail_for_missing(const host *h)
         first = last;
     }
     return ddl__fail(DDL_ETIMEDOUT,
-                     "the rendezvous timed out: have rank%s %s of %d, waiting for %s",
-                     strpbrk(lists[1], ",-") ? "s" : "", lists[1], h->size, lists[0]);
+                     "the rendezvous timed out: have rank%s %s of %d, waiting for %s%s",
+                     strpbrk(lists[1], ",-") ? "s" : "", lists[1], h->size, lists[0], h->refusal);
 }
 
 static bool all_here(const host *h)
@@ -194,27 +248,45 @@ static bool all_here(const host *h)
     return true;
 }
 
-static ddl_status gather(const host *h, int listener)
+/* What all cards come to, once for all callers. */
+static bool sum_up(const ddl__job *job, const ddl__card *cards, int size,
+                   unsigned char sum[DDL__KEY])
+{
+    ddl__session own;
+    memcpy(own.key, job->key, sizeof own.key);
+    bool ok = ddl__prove(job, &own, DDL__VOW_CARDS, cards, (size_t)size * sizeof *cards, sum);
+    ddl__forget(&own, sizeof own);
+    return ok;
+}
+
+static ddl_status hand_out(const host *h)
+{
+    const ddl__job *job = ddl__endpoint_job(h->endpoint);
+    unsigned char sum[DDL__KEY], proof[DDL__KEY];
+    if (!sum_up(job, h->cards, h->size, sum))
+        return DDL_ESYSTEM;
+    for (int i = 1; i < h->size; i++)
+        if (!ddl__prove(job, &h->sessions[i], DDL__VOW_CARDS, sum, sizeof sum, proof) ||
+            !ddl__send_all(h->fds[i], h->cards, (size_t)h->size * sizeof *h->cards, h->deadline) ||
+            !ddl__send_all(h->fds[i], proof, sizeof proof, h->deadline))
+            return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
+                             strerror(errno));
+    return DDL_OK;
+}
+
+static ddl_status gather(host *h, int listener)
 {
     caller *callers = calloc(CALLERS, sizeof *callers);
     if (!callers)
         return ddl__fail(DDL_ENOMEM, "no memory for callers");
     for (int i = 0; i < CALLERS; i++)
-        callers[i].fd = -1;
+        callers[i].visit.fd = callers[i].visit.passed = -1;
     while (!all_here(h) && ddl__now() < h->deadline)
         attend(h, listener, callers);
     for (int i = 0; i < CALLERS; i++)
-        if (callers[i].fd >= 0)
-            close(callers[i].fd);
+        hang_up(&callers[i]);
     free(callers);
-    if (!all_here(h))
-        return fail_for_missing(h);
-    for (int i = 1; i < h->size; i++)
-        for (int j = 0; j < h->size; j++)
-            if (!ddl__send_all(h->fds[i], &h->cards[j], sizeof h->cards[j], h->deadline))
-                return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
-                                 strerror(errno));
-    return DDL_OK;
+    return all_here(h) ? hand_out(h) : fail_for_missing(h);
 }
 
 static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, ddl__card *cards,
@@ -228,19 +300,25 @@ static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, ddl__c
         listener = ddl__listen(NULL, &port);
     if (listener < 0)
         return DDL_ESYSTEM;
-    host h = {endpoint, size, cards, malloc((size_t)size * sizeof(int)), deadline};
+    host h = {.endpoint = endpoint,
+              .size = size,
+              .cards = cards,
+              .fds = malloc((size_t)size * sizeof *h.fds),
+              .sessions = calloc((size_t)size, sizeof *h.sessions),
+              .deadline = deadline};
     ddl_status status = DDL_ENOMEM;
-    if (h.fds) {
+    if (h.fds && h.sessions) {
         for (int i = 0; i < size; i++)
             h.fds[i] = -1;
         status = gather(&h, listener);
         for (int i = 0; i < size; i++)
             if (h.fds[i] >= 0)
                 close(h.fds[i]);
-        free(h.fds);
     } else {
         ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     }
+    free(h.fds);
+    free(h.sessions);
     close(listener);
     return status;
 }
@@ -270,34 +348,84 @@ static int call_host(const place *at, int64_t deadline, char *why, size_t size)
     return -1;
 }
 
+/* The list, one card after the other, for the first one may say why there is none. */
+static ddl_status hear_list(const ddl__job *job, const ddl__session *session, int fd, int rank,
+                            int size, ddl__card *cards, int64_t deadline)
+{
+    unsigned char sum[DDL__KEY], proof[DDL__KEY];
+    for (int i = 0; i < size; i++) {
+        if (!ddl__recv_all(fd, &cards[i], sizeof *cards, deadline))
+            return DDL_EUNREACHABLE;
+        ddl_status status =
+            cards[i].magic == DDL__CARD_MAGIC
+                ? ddl__card_accept(&cards[i], rank)
+                : ddl__fail(DDL_EREFUSED, "the rendezvous does not speak libddl's protocol");
+        if (status != DDL_OK)
+            return status;
+    }
+    if (!ddl__recv_all(fd, proof, sizeof proof, deadline))
+        return DDL_EUNREACHABLE;
+    if (!sum_up(job, cards, size, sum))
+        return DDL_ESYSTEM;
+    if (ddl__is_proven(job, session, DDL__VOW_CARDS, sum, sizeof sum, proof))
+        return DDL_OK;
+    return ddl__fail(DDL_EREFUSED, "the addresses that rank %d got were altered on their way",
+                     rank);
+}
+
+/* Over a connection to rank 0. DDL_EUNREACHABLE is without a message, but with errno. */
+static ddl_status talk(ddl_endpoint *endpoint, int fd, int rank, int size, ddl__card *cards,
+                       int64_t deadline, bool *heard)
+{
+    const ddl__job *job = ddl__endpoint_job(endpoint);
+    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_RENDEZVOUS, rank, 0, size);
+    ddl__session session;
+    struct {
+        ddl__card card;
+        unsigned char proof[DDL__KEY];
+    } piece = {.card = write_card(endpoint, rank, size)};
+    ddl_status status = ddl__knock(job, fd, &hello, -1, deadline, &session, NULL);
+    if (status == DDL_EREFUSED) {
+        char why[DDL__MESSAGE_MAX / 2];
+        snprintf(why, sizeof why, "%s", ddl__message());
+        return ddl__fail(status, "the rendezvous refused rank %d: %s", rank, why);
+    }
+    *heard = status == DDL_OK;
+    if (status == DDL_OK &&
+        !ddl__prove(job, &session, DDL__VOW_CARD, &piece.card, sizeof piece.card, piece.proof))
+        status = DDL_ESYSTEM;
+    if (status == DDL_OK && !ddl__send_all(fd, &piece, sizeof piece, deadline))
+        status = DDL_EUNREACHABLE;
+    return status == DDL_OK ? hear_list(job, &session, fd, rank, size, cards, deadline) : status;
+}
+
+/* Rank 0 hangs up on who has not proven anything yet when very many call at once. */
 static ddl_status visit(ddl_endpoint *endpoint, const place *at, int rank, int size,
                         ddl__card *cards, int64_t deadline)
 {
     char why[128];
-    int fd = call_host(at, deadline, why, sizeof why);
-    if (fd < 0)
-        return ddl__fail(
-            DDL_EUNREACHABLE,
-            "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?", rank,
-            at->host, at->port, why);
-    ddl__card mine = write_card(endpoint, rank, size);
-    ddl_status status = DDL_OK;
-    bool ok = ddl__send_all(fd, &mine, sizeof mine, deadline);
-    for (int i = 0; ok && status == DDL_OK && i < size; i++) {
-        ok = ddl__recv_all(fd, &cards[i], sizeof *cards, deadline);
-        if (ok && cards[i].magic != DDL__CARD_MAGIC)
-            status = ddl__fail(DDL_EREFUSED, "tcp://%s:%s does not speak libddl's protocol",
-                               at->host, at->port);
-        else if (ok)
-            status = ddl__card_accept(&cards[i], rank);
+    ddl_status status = DDL_EUNREACHABLE;
+    bool heard = false;
+    int error = 0;
+    for (int i = 0; status == DDL_EUNREACHABLE && !heard && i < RETRIES; i++) {
+        if (i)
+            usleep(RETRY_US);
+        int fd = call_host(at, deadline, why, sizeof why);
+        if (fd < 0)
+            return ddl__fail(
+                DDL_EUNREACHABLE,
+                "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?", rank,
+                at->host, at->port, why);
+        status = talk(endpoint, fd, rank, size, cards, deadline, &heard);
+        error = errno;
+        close(fd);
+        heard = heard || error == ETIMEDOUT;
     }
-    if (!ok)
-        status =
-            ddl__fail(errno == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE,
-                      "rank %d waited at the rendezvous tcp://%s:%s: %s", rank, at->host, at->port,
-                      errno == ETIMEDOUT ? "not all ranks came in time" : strerror(errno));
-    close(fd);
-    return status;
+    if (status != DDL_EUNREACHABLE)
+        return status;
+    return ddl__fail(error == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE,
+                     "rank %d waited at the rendezvous tcp://%s:%s: %s", rank, at->host, at->port,
+                     error == ETIMEDOUT ? "not all ranks came in time" : strerror(error));
 }
 
 /* ----------------------------------------------------------------------------------------- both */

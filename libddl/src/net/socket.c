@@ -200,3 +200,21 @@ bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadl
     }
     return true;
 }
+
+static bool other_end(int fd, struct ucred *who)
+{
+    socklen_t length = sizeof *who;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, who, &length);
+}
+
+bool ddl__same_user(int fd)
+{
+    struct ucred who;
+    return other_end(fd, &who) && who.uid == geteuid();
+}
+
+bool ddl__same_process(int fd)
+{
+    struct ucred who;
+    return other_end(fd, &who) && who.pid == getpid();
+}

@@ -37,4 +37,8 @@ bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadl
  * *passed is set when a descriptor came along. */
 ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed);
 
+/* Whether the other end of a unix socket, as the kernel has it, is ours. */
+bool ddl__same_user(int fd);
+bool ddl__same_process(int fd);
+
 #endif

@@ -1,0 +1,32 @@
+/* crypto.h - what is used of OpenSSL's libcrypto. It is opened at run time, by who has a secret, so
+ * that neither its headers nor, without a secret, the library itself are needed. */
+#ifndef DDL_BASE_CRYPTO_H
+#define DDL_BASE_CRYPTO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+enum { DDL__KEY = 32 /* bytes of a key, and of an HMAC-SHA256 */ };
+
+typedef struct ddl__crypto ddl__crypto;
+
+/* NULL with the message set, which says what to install. Once loaded, libcrypto stays. */
+ddl__crypto *ddl__crypto_open(void);
+void ddl__crypto_close(ddl__crypto *crypto);
+
+/* The HMAC-SHA256 of n bytes; false with the message set when libcrypto fails. */
+bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, const void *bytes,
+               size_t n, unsigned char mac[DDL__KEY]);
+
+/* Whether n bytes are equal, in a time that does not tell where they differ. */
+bool ddl__equal_secretly(const void *a, const void *b, size_t n);
+
+/* Bytes that nobody can guess; false with the message set. */
+bool ddl__random(void *bytes, size_t n);
+
+/* Overwrite what must not stay in memory. */
+void ddl__forget(void *bytes, size_t n);
+
+#endif

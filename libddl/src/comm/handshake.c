@@ -1,0 +1,234 @@
+#include "comm/handshake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/socket.h"
+
+_Static_assert(sizeof(((ddl__visit *)0)->said) == sizeof(ddl__hello) + DDL__KEY, "no gap");
+
+/* ----------------------------------------------------------------------------------------- keys */
+
+ddl_status ddl__job_open(ddl__job *job, const char *secret)
+{
+    static const char label[] = "libddl job";
+    memset(job, 0, sizeof *job);
+    if (!*secret)
+        return DDL_OK;
+    if (!(job->crypto = ddl__crypto_open()))
+        return DDL_EUNSUPPORTED;
+    return ddl__hmac(job->crypto, label, sizeof label, secret, strlen(secret), job->key)
+               ? DDL_OK
+               : DDL_ESYSTEM;
+}
+
+void ddl__job_close(ddl__job *job)
+{
+    ddl__forget(job->key, sizeof job->key);
+    ddl__crypto_close(job->crypto);
+    job->crypto = NULL;
+}
+
+bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__vow vow, const void *bytes,
+                size_t n, unsigned char proof[DDL__KEY])
+{
+    memset(proof, 0, DDL__KEY);
+    if (!job->crypto)
+        return true;
+    unsigned char key[DDL__KEY], of = (unsigned char)vow;
+    bool ok = ddl__hmac(job->crypto, session->key, sizeof session->key, &of, sizeof of, key) &&
+              ddl__hmac(job->crypto, key, sizeof key, bytes, n, proof);
+    ddl__forget(key, sizeof key);
+    return ok;
+}
+
+bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+                    const void *bytes, size_t n, const unsigned char proof[DDL__KEY])
+{
+    unsigned char right[DDL__KEY];
+    return ddl__prove(job, session, vow, bytes, n, right) &&
+           ddl__equal_secretly(right, proof, sizeof right);
+}
+
+bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl__hello *challenge,
+                        ddl__session *session, unsigned char proof[DDL__KEY])
+{
+    struct {
+        char label[16];
+        ddl__hello hello, challenge;
+    } said = {"libddl session", *hello, *challenge};
+    memset(session, 0, sizeof *session);
+    return (!job->crypto ||
+            ddl__hmac(job->crypto, job->key, sizeof job->key, &said, sizeof said, session->key)) &&
+           ddl__prove(job, session, DDL__VOW_HELLO, NULL, 0, proof);
+}
+
+bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+                       ddl__hello *answer)
+{
+    return ddl__prove(job, session, vow, answer, offsetof(ddl__hello, proof), answer->proof);
+}
+
+bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+                           const ddl__hello *answer)
+{
+    return ddl__is_proven(job, session, vow, answer, offsetof(ddl__hello, proof), answer->proof);
+}
+
+static bool draw_nonce(const ddl__job *job, ddl__hello *hello)
+{
+    memset(hello->nonce, 0, sizeof hello->nonce);
+    return !job->crypto || ddl__random(hello->nonce, sizeof hello->nonce);
+}
+
+static uint32_t flags_of(const ddl__job *job)
+{
+    return job->crypto ? DDL__HELLO_SECRET : 0;
+}
+
+/* ----------------------------------------------------------------------------------- the dialer */
+
+ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t door, int from, int to, int size)
+{
+    ddl__hello hello;
+    memset(&hello, 0, sizeof hello);
+    hello.magic = DDL__HELLO_MAGIC;
+    hello.protocol = DDL__PROTOCOL;
+    hello.door = door;
+    hello.from = (uint32_t)from;
+    hello.to = (uint32_t)to;
+    hello.size = (uint32_t)size;
+    hello.flags = flags_of(job);
+    return hello;
+}
+
+/* The rest of what is no hello would be waited for in vain. */
+static ddl_status hear_answer(int fd, ddl__hello *answer, int64_t deadline)
+{
+    if (!ddl__recv_all(fd, answer, DDL__HELLO_HEAD, deadline))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    ddl_status status = ddl__hello_check(answer);
+    if (status != DDL_OK)
+        return status;
+    if (!ddl__recv_all(fd, (char *)answer + DDL__HELLO_HEAD, sizeof *answer - DDL__HELLO_HEAD,
+                       deadline))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    if (answer->status == DDL_INPROGRESS)
+        return DDL_OK;
+    ddl__hello_clean(answer);
+    return ddl__fail(DDL_EREFUSED, "%s", answer->text);
+}
+
+/* Nobody is proven to who has no secret, so what the challenge says of that is looked at first. */
+static ddl_status check_challenge(const ddl__job *job, const ddl__hello *challenge)
+{
+    if (challenge->flags == flags_of(job))
+        return DDL_OK;
+    return ddl__fail(DDL_EREFUSED, "it has %s secret, we have %s",
+                     challenge->flags & DDL__HELLO_SECRET ? "a" : "no",
+                     job->crypto ? "one" : "none");
+}
+
+ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
+                      ddl__session *session, bool *handed)
+{
+    ddl__hello challenge, answer;
+    unsigned char proof[DDL__KEY];
+    if (handed)
+        *handed = false;
+    if (!draw_nonce(job, hello))
+        return DDL_ESYSTEM;
+    if (!ddl__send_all(fd, hello, sizeof *hello, deadline))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    ddl_status status = hear_answer(fd, &challenge, deadline);
+    if (status == DDL_OK)
+        status = check_challenge(job, &challenge);
+    if (status == DDL_OK && !ddl__session_begin(job, hello, &challenge, session, proof))
+        status = DDL_ESYSTEM;
+    if (status != DDL_OK)
+        return status;
+    if (!ddl__send_with_fd(fd, proof, sizeof proof, passed, deadline))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    status = hear_answer(fd, &answer, deadline);
+    if (handed)
+        *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
+    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_DOOR, &answer))
+        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
+    return status;
+}
+
+/* ------------------------------------------------------------------------------- the dialed one */
+
+static void say(const ddl__visit *visit, const ddl__hello *answer)
+{
+    ddl__send_all(visit->fd, answer, sizeof *answer, 0); /* a new connection has room for it */
+}
+
+static void refuse(const ddl__visit *visit, const char *why)
+{
+    ddl__hello answer = ddl__hello_answer(&visit->said.hello, DDL_EREFUSED, why);
+    say(visit, &answer);
+    ddl__fail(DDL_EREFUSED, "%s", why);
+}
+
+bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *why)
+{
+    const ddl__hello *hello = &visit->said.hello;
+    char own[sizeof hello->text] = "";
+    if (ddl__hello_check(hello) != DDL_OK)
+        snprintf(own, sizeof own, "%s", ddl__message());
+    else if (!why && hello->flags != flags_of(job))
+        snprintf(own, sizeof own, "rank %u has %s secret, and rank %u has %s", hello->from,
+                 hello->flags & DDL__HELLO_SECRET ? "a" : "no", hello->to,
+                 job->crypto ? "one" : "none");
+    if (own[0])
+        why = own;
+    if (!why) {
+        visit->challenge = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
+        visit->challenge.flags = flags_of(job);
+        if (draw_nonce(job, &visit->challenge)) {
+            say(visit, &visit->challenge);
+            return true;
+        }
+        why = "it has no random bytes";
+    }
+    refuse(visit, why);
+    return false;
+}
+
+/* All is said: believe it or not. */
+static ddl__news hear_proof(const ddl__job *job, ddl__visit *visit)
+{
+    const ddl__hello *hello = &visit->said.hello;
+    ddl__hello answer = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
+    unsigned char right[DDL__KEY];
+    if (ddl__session_begin(job, hello, &visit->challenge, &visit->session, right) &&
+        ddl__equal_secretly(right, visit->said.proof, sizeof right) &&
+        ddl__answer_prove(job, &visit->session, DDL__VOW_DOOR, &answer)) {
+        say(visit, &answer);
+        return DDL__NEWS_PROVEN;
+    }
+    refuse(visit, "another job: the secrets differ");
+    return DDL__NEWS_REFUSED;
+}
+
+ddl__news ddl__visit_read(const ddl__job *job, ddl__visit *visit)
+{
+    size_t whole = sizeof visit->said.hello;
+    size_t want = (visit->have < whole ? whole : sizeof visit->said) - visit->have;
+    bool knew_head = visit->have >= DDL__HELLO_HEAD;
+    ssize_t n = ddl__recv_some(visit->fd, (char *)&visit->said + visit->have, want, &visit->passed);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR) ? DDL__NEWS_NONE : DDL__NEWS_OVER;
+    visit->have += (size_t)n;
+    if (visit->have == sizeof visit->said)
+        return hear_proof(job, visit);
+    if (visit->have == whole)
+        return DDL__NEWS_HELLO;
+    bool knows_head = visit->have >= DDL__HELLO_HEAD;
+    return !knew_head && knows_head && ddl__hello_check(&visit->said.hello) != DDL_OK
+               ? DDL__NEWS_HELLO
+               : DDL__NEWS_NONE;
+}

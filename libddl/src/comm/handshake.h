@@ -1,0 +1,102 @@
+/* handshake.h - how the two ends of a new connection prove to each other that they know the job's
+ * secret, which neither says.
+ *
+ *   dialer                       dialed
+ *   hello, with a nonce   ->
+ *                         <-     challenge: another nonce; or a refusal
+ *   proof                 ->
+ *                         <-     the door's answer, proven; or a refusal
+ *                         <-     for a link: the member's answer, proven, when it is ready
+ *
+ * The session's key is an HMAC of the hello and the challenge under the job's key, so it is of this
+ * connection only, and of all that was said in it: whom the dialer wants, as whom, and for what. A
+ * proof is an HMAC under that key, of a word that says whose it is, and of what it vouches for. The
+ * dialer proves first: who merely finds a port learns nothing by which secrets could be tried. In a
+ * job without a secret keys and proofs are zero. */
+#ifndef DDL_COMM_HANDSHAKE_H
+#define DDL_COMM_HANDSHAKE_H
+
+#include <stdint.h>
+
+#include "comm/hello.h"
+
+/* What the processes of a job share. */
+typedef struct ddl__job {
+    ddl__crypto *crypto; /* NULL: no secret */
+    unsigned char key[DDL__KEY];
+} ddl__job;
+
+/* An empty secret is none. */
+ddl_status ddl__job_open(ddl__job *job, const char *secret);
+void ddl__job_close(ddl__job *job);
+
+/* Two ends that have proven the secret to each other. */
+typedef struct ddl__session {
+    unsigned char key[DDL__KEY];
+} ddl__session;
+
+/* Under what a proof is given: so none can be taken for another one. */
+typedef enum ddl__vow {
+    DDL__VOW_HELLO = 1,
+    DDL__VOW_DOOR,
+    DDL__VOW_MEMBER,
+    DDL__VOW_CARD,
+    DDL__VOW_CARDS
+} ddl__vow;
+
+/* The proof of n bytes, and whether one is right. */
+bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__vow vow, const void *bytes,
+                size_t n, unsigned char proof[DDL__KEY]);
+bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+                    const void *bytes, size_t n, const unsigned char proof[DDL__KEY]);
+
+/* The session that a hello and its challenge make, and the dialer's proof in it. */
+bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl__hello *challenge,
+                        ddl__session *session, unsigned char proof[DDL__KEY]);
+
+/* An answer carries its own proof. */
+bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+                       ddl__hello *answer);
+bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+                           const ddl__hello *answer);
+
+/* ---- the dialer ---- */
+
+/* Begin a hello, in which all else is zero. */
+ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t door, int from, int to, int size);
+
+/* Come to the door: returns when it has let us in. `passed`, or -1, goes with the proof. *handed,
+ * if not NULL, tells whether what the hello points to is the peer's now, also on failure. */
+ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
+                      ddl__session *session, bool *handed);
+
+/* ---- the dialed one, who never blocks ---- */
+
+/* Somebody who has come; begins as zeros, but for fd and passed = -1. */
+typedef struct ddl__visit {
+    int fd, passed; /* a descriptor that came along, or -1 */
+    size_t have;    /* bytes of what is said */
+    struct {
+        ddl__hello hello;
+        unsigned char proof[DDL__KEY];
+    } said;
+    ddl__hello challenge;
+    ddl__session session;
+} ddl__visit;
+
+typedef enum ddl__news {
+    DDL__NEWS_NONE,
+    DDL__NEWS_HELLO,   /* is whole, or none: challenge it or refuse it */
+    DDL__NEWS_PROVEN,  /* the door's answer is given */
+    DDL__NEWS_REFUSED, /* its proof is wrong: it was told, and the message says so */
+    DDL__NEWS_OVER     /* it has left */
+} ddl__news;
+
+/* Take in what has come. */
+ddl__news ddl__visit_read(const ddl__job *job, ddl__visit *visit);
+
+/* Answer a hello: with a challenge, or with `why` it is refused. A job's own reasons come first.
+ * False when it was refused; the message says why. */
+bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *why);
+
+#endif

@@ -1,0 +1,414 @@
+/* Who does not know the job's secret gets no further than the door, whether it comes or is come to,
+ * and whatever it has seen or can alter on the way; and both sides learn why. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/endpoint.h"
+#include "net/socket.h"
+#include "ranks.h"
+
+enum { PATIENCE_MS = 10000 };
+
+static ddl_endpoint *open_endpoint(const char *secret)
+{
+    ddl_endpoint_config config = {
+        .struct_size = sizeof config, .secret = secret, .host = "127.0.0.1"};
+    ddl_endpoint *endpoint;
+    OK(ddl_endpoint_create(&config, &endpoint));
+    return endpoint;
+}
+
+static int dial(uint16_t port)
+{
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(PATIENCE_MS));
+    CHECK(fd >= 0, "%s", strerror(errno));
+    return fd;
+}
+
+static uint16_t port_of(const ddl_endpoint *endpoint)
+{
+    return ddl__endpoint_address(endpoint)->port;
+}
+
+static ddl__hello hello_for(const ddl__job *job, const ddl_endpoint *endpoint)
+{
+    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_TCP, 1, 0, 2);
+    hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
+    hello.comm.words[0] = 7;
+    return hello;
+}
+
+/* ------------------------------------------------------------------------------- who is between */
+
+/* Which message: the dialer's are the even ones. */
+typedef enum message { HELLO, CHALLENGE, PROOF, DOOR, MEMBER, MESSAGES } message;
+
+/* Hands on one connection's messages, one of them altered: a byte at a place is turned round. */
+typedef struct between {
+    int listener;
+    uint16_t port, behind;
+    message which; /* MESSAGES: none */
+    message end;   /* as many are handed on */
+    size_t place;
+    pthread_t thread;
+    unsigned char seen[MESSAGES][sizeof(ddl__hello)];
+} between;
+
+static void *hand_on(void *argument)
+{
+    between *b = argument;
+    int64_t deadline = ddl__deadline(PATIENCE_MS);
+    CHECK(ddl__await(b->listener, POLLIN, deadline), "nobody came");
+    int dialer = accept4(b->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int dialed = dial(b->behind);
+    for (message m = HELLO; m < b->end; m++) {
+        bool there = m == HELLO || m == PROOF;
+        size_t n = m == PROOF ? DDL__KEY : sizeof(ddl__hello);
+        if (!ddl__recv_all(there ? dialer : dialed, b->seen[m], n, deadline))
+            break;
+        if (m == b->which)
+            b->seen[m][b->place] ^= 1;
+        if (!ddl__send_all(there ? dialed : dialer, b->seen[m], n, deadline))
+            break;
+    }
+    close(dialer);
+    close(dialed);
+    return NULL;
+}
+
+static between stand_between(const ddl_endpoint *endpoint, message which, size_t place, message end)
+{
+    between b = {.which = which, .place = place, .end = end, .behind = port_of(endpoint)};
+    b.listener = ddl__listen("127.0.0.1", &b.port);
+    CHECK(b.listener >= 0, "%s", ddl__message());
+    return b;
+}
+
+static void stand(between *b)
+{
+    CHECK(!pthread_create(&b->thread, NULL, hand_on, b), "no thread");
+}
+
+static void leave(between *b)
+{
+    pthread_join(b->thread, NULL);
+    close(b->listener);
+}
+
+/* A right dialer comes through somebody who alters a byte. */
+static ddl_status come_through(ddl_endpoint *endpoint, message which, size_t place, between *b)
+{
+    ddl__session session;
+    const ddl__job *job = ddl__endpoint_job(endpoint);
+    *b = stand_between(endpoint, which, place, MEMBER);
+    ddl__hello hello = hello_for(job, endpoint);
+    int fd = dial(b->port);
+    stand(b);
+    ddl_status status = ddl__knock(job, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
+    close(fd);
+    leave(b);
+    return status;
+}
+
+#define FIELD(m, name, words)                                                                      \
+    {                                                                                              \
+        m, offsetof(ddl__hello, name), #m "'s " #name, words                                       \
+    }
+
+static void test_altered(void)
+{
+    static const char differ[] = "the secrets differ", lies[] = "does not know the job's secret";
+    static const struct {
+        message which;
+        size_t place;
+        const char *name, *words;
+    } alterations[] = {
+        FIELD(HELLO, magic, "libddl's protocol"),
+        FIELD(HELLO, protocol, "protocol 5, we speak 4"),
+        FIELD(HELLO, door, ""),
+        FIELD(HELLO, lane, differ),
+        FIELD(HELLO, from, differ),
+        FIELD(HELLO, to, differ),
+        FIELD(HELLO, size, differ),
+        FIELD(HELLO, flags, "secret"),
+        FIELD(HELLO, endpoint, "another endpoint"),
+        FIELD(HELLO, comm, differ),
+        FIELD(HELLO, arena, differ),
+        FIELD(HELLO, nonce, differ),
+        FIELD(HELLO, text, differ),
+        FIELD(HELLO, proof, differ),
+        FIELD(CHALLENGE, protocol, "protocol"),
+        FIELD(CHALLENGE, status, ""),
+        FIELD(CHALLENGE, from, differ),
+        FIELD(CHALLENGE, flags, "secret"),
+        FIELD(CHALLENGE, nonce, differ),
+        {PROOF, 0, "the proof", differ},
+        {PROOF, DDL__KEY - 1, "the proof's end", differ},
+        FIELD(DOOR, lane, lies),
+        FIELD(DOOR, status, ""),
+        FIELD(DOOR, text, lies),
+        FIELD(DOOR, proof, lies),
+    };
+    ddl_endpoint *endpoint = open_endpoint("secret");
+    between b;
+    CHECK(come_through(endpoint, MESSAGES, 0, &b) == DDL_OK, "%s", ddl__message());
+    for (size_t i = 0; i < sizeof alterations / sizeof *alterations; i++) {
+        ddl_status status = come_through(endpoint, alterations[i].which, alterations[i].place, &b);
+        CHECK(status == DDL_EREFUSED && strstr(ddl__message(), alterations[i].words),
+              "%s: %d \"%s\"", alterations[i].name, status, ddl__message());
+    }
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* ----------------------------------------------------------------------------- what was seen once
+ */
+
+static ddl__hello hear(int fd)
+{
+    ddl__hello answer;
+    CHECK(ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(PATIENCE_MS)), "no answer: %s",
+          strerror(errno));
+    return answer;
+}
+
+static void say(int fd, const void *bytes, size_t n)
+{
+    CHECK(ddl__send_all(fd, bytes, n, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
+}
+
+/* All that a right dialer said, again. */
+static void test_replayed(void)
+{
+    ddl_endpoint *endpoint = open_endpoint("secret");
+    between b;
+    CHECK(come_through(endpoint, MESSAGES, 0, &b) == DDL_OK, "%s", ddl__message());
+    int fd = dial(port_of(endpoint));
+    say(fd, b.seen[HELLO], sizeof(ddl__hello));
+    CHECK(hear(fd).status == DDL_INPROGRESS, "no challenge");
+    say(fd, b.seen[PROOF], DDL__KEY);
+    ddl__hello answer = hear(fd);
+    CHECK(answer.status == DDL_EREFUSED && strstr(answer.text, "secrets differ"), "%d \"%s\"",
+          answer.status, answer.text);
+    close(fd);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* The dialed one gives what it hears back, as its own. */
+typedef struct mirror {
+    int fd;
+    bool nonce; /* the dialer's own as the challenge */
+} mirror;
+
+static void *reflect(void *argument)
+{
+    const mirror *m = argument;
+    unsigned char proof[DDL__KEY];
+    ddl__hello hello = hear(m->fd), challenge = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
+    if (!m->nonce)
+        memset(challenge.nonce, 1, sizeof challenge.nonce);
+    say(m->fd, &challenge, sizeof challenge);
+    CHECK(ddl__recv_all(m->fd, proof, sizeof proof, ddl__deadline(PATIENCE_MS)), "no proof");
+    ddl__hello answer = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
+    memcpy(answer.proof, proof, sizeof proof);
+    say(m->fd, &answer, sizeof answer);
+    return NULL;
+}
+
+static void test_reflected(void)
+{
+    ddl_endpoint *endpoint = open_endpoint("secret");
+    const ddl__job *job = ddl__endpoint_job(endpoint);
+    for (int nonce = 0; nonce < 2; nonce++) {
+        int fds[2];
+        pthread_t thread;
+        ddl__session session;
+        ddl__hello hello = hello_for(job, endpoint);
+        CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+        mirror m = {fds[1], nonce};
+        CHECK(!pthread_create(&thread, NULL, reflect, &m), "no thread");
+        ddl_status status =
+            ddl__knock(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
+        CHECK(status == DDL_EREFUSED && strstr(ddl__message(), "does not know the job's secret"),
+              "%d \"%s\"", status, ddl__message());
+        pthread_join(thread, NULL);
+        close(fds[0]);
+        close(fds[1]);
+    }
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* ------------------------------------------------------------------------------ another protocol
+ */
+
+/* Protocol 3's hello is shorter: both sides are told at once, without a wait for the rest. */
+static void test_old_protocol(void)
+{
+    enum { OLD = 3, OLD_BYTES = 176 };
+    ddl_endpoint *endpoint = open_endpoint("secret");
+    ddl__hello hello = hello_for(ddl__endpoint_job(endpoint), endpoint);
+    hello.protocol = OLD;
+    int fd = dial(port_of(endpoint));
+    say(fd, &hello, OLD_BYTES);
+    ddl__hello answer = hear(fd);
+    CHECK(answer.magic == DDL__HELLO_MAGIC && answer.protocol == DDL__PROTOCOL &&
+              answer.status == DDL_EREFUSED && strstr(answer.text, "protocol 3, we speak 4"),
+          "%d \"%s\"", answer.status, answer.text);
+    close(fd);
+
+    int fds[2];
+    ddl__session session;
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    say(fds[1], &hello, OLD_BYTES);
+    ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
+    REFUSED(ddl__knock(ddl__endpoint_job(endpoint), fds[0], &ours, -1, ddl__deadline(PATIENCE_MS),
+                       &session, NULL),
+            DDL_EREFUSED, "it speaks protocol 3, we speak 4");
+    close(fds[0]);
+    close(fds[1]);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* --------------------------------------------------------------------------------- whole members
+ */
+
+typedef struct member {
+    const char *secret;
+    ddl_endpoint *endpoint;
+    unsigned char addresses[2][DDL_ADDRESS_MAX];
+    size_t lengths[2];
+    int rank;
+    uint32_t links;
+    int64_t timeout_ms;
+    char url[64]; /* or by rendezvous */
+    ddl_status status;
+    char message[512];
+    pthread_t thread;
+} member;
+
+static void *join(void *argument)
+{
+    member *m = argument;
+    const void *addresses[] = {m->addresses[0], m->addresses[1]};
+    ddl_comm_config config = {
+        .struct_size = sizeof config, .links = m->links, .timeout_ms = m->timeout_ms};
+    ddl_comm *comm = NULL;
+    m->status =
+        m->url[0] ? ddl_rendezvous(m->endpoint, m->url, m->rank, 2, &config, &comm)
+                  : ddl_comm_create(m->endpoint, addresses, m->lengths, m->rank, 2, &config, &comm);
+    snprintf(m->message, sizeof m->message, "%s", m->status == DDL_OK ? "" : ddl_last_error());
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
+static void open_members(member members[2], const char *first, const char *second)
+{
+    memset(members, 0, 2 * sizeof *members);
+    members[0].secret = first;
+    members[1].secret = second;
+    for (int i = 0; i < 2; i++) {
+        members[i].rank = i;
+        members[i].timeout_ms = 20000;
+        members[i].endpoint = open_endpoint(members[i].secret);
+        OK(ddl_endpoint_address(members[i].endpoint, members[0].addresses[i], DDL_ADDRESS_MAX,
+                                &members[0].lengths[i]));
+        memcpy(members[1].addresses[i], members[0].addresses[i], DDL_ADDRESS_MAX);
+        members[1].lengths[i] = members[0].lengths[i];
+    }
+}
+
+static void run_members(member members[2])
+{
+    for (int i = 0; i < 2; i++)
+        CHECK(!pthread_create(&members[i].thread, NULL, join, &members[i]), "no thread");
+    for (int i = 0; i < 2; i++)
+        pthread_join(members[i].thread, NULL);
+    for (int i = 0; i < 2; i++)
+        ddl_endpoint_destroy(members[i].endpoint);
+}
+
+static void check_both(const member members[2], const char *words)
+{
+    CHECK(members[1].status == DDL_EREFUSED ||
+              (members[1].links != DDL_LINK_TCP && members[1].status == DDL_EUNREACHABLE),
+          "rank 1 got %d: %s", members[1].status, members[1].message);
+    CHECK(members[0].status == DDL_ETIMEDOUT, "rank 0 got %d: %s", members[0].status,
+          members[0].message);
+    for (int i = 0; i < 2; i++)
+        CHECK(strstr(members[i].message, words), "rank %d: \"%s\" lacks \"%s\"", i,
+              members[i].message, words);
+}
+
+/* Over each kind of link, and at the rendezvous. */
+static void test_secrets(const char *first, const char *second, const char *words)
+{
+    static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_INPROC};
+    member members[2];
+    for (size_t i = 0; i <= sizeof kinds / sizeof *kinds; i++) {
+        bool meets = i == sizeof kinds / sizeof *kinds;
+        open_members(members, first, second);
+        uint16_t port = 0;
+        int fd = meets ? ddl__listen("127.0.0.1", &port) : -1;
+        if (meets)
+            close(fd);
+        for (int r = 0; r < 2; r++) {
+            members[r].links = meets ? DDL_LINK_TCP : kinds[i];
+            if (meets)
+                snprintf(members[r].url, sizeof members[r].url, "tcp://127.0.0.1:%u", port);
+        }
+        if (words) /* nobody comes */
+            members[0].timeout_ms = 500;
+        run_members(members);
+        if (words)
+            check_both(members, words);
+        for (int r = 0; r < 2 && !words; r++)
+            CHECK(members[r].status == DDL_OK, "rank %d: %s", r, members[r].message);
+    }
+}
+
+/* The member's own answer, which makes the link, is altered. */
+static void test_member_altered(void)
+{
+    static const size_t places[] = {offsetof(ddl__hello, status), offsetof(ddl__hello, arena),
+                                    offsetof(ddl__hello, proof)};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        member members[2];
+        ddl__address address;
+        open_members(members, "secret", "secret");
+        between b = stand_between(members[0].endpoint, MEMBER, places[i], MESSAGES);
+        CHECK(ddl__address_decode(&address, members[1].addresses[0], members[1].lengths[0]) ==
+                  DDL_OK,
+              "%s", ddl__message());
+        address.port = b.port;
+        ddl__address_encode(&address, members[1].addresses[0]);
+        members[0].links = members[1].links = DDL_LINK_TCP;
+        members[0].timeout_ms = 500;
+        stand(&b);
+        run_members(members);
+        leave(&b);
+        CHECK(members[1].status == DDL_EREFUSED && strstr(members[1].message, "altered"),
+              "rank 1 got %d: %s", members[1].status, members[1].message);
+        CHECK(members[0].status != DDL_OK, "rank 0 is content");
+    }
+}
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 0);
+    test_altered();
+    test_replayed();
+    test_reflected();
+    test_old_protocol();
+    test_secrets("secret", "secret", NULL);
+    test_secrets("", "", NULL);
+    test_secrets("ours", "theirs", "another job: the secrets differ");
+    test_secrets("ours", "", "secret");
+    test_secrets("", "theirs", "secret");
+    test_member_altered();
+    return 0;
+}

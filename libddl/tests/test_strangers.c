@@ -1,0 +1,237 @@
+/* Strangers at the door, many, slow and talkative ones: they are heard for so long and no longer,
+ * so many of them and no more, and members come in meanwhile. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/endpoint.h"
+#include "net/socket.h"
+#include "ranks.h"
+
+enum { PATIENCE_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 3000 };
+enum { STRANGERS = 64, UNPROVEN = 1024 }; /* as many are heard at a time */
+
+static double since(int64_t start)
+{
+    return 1e-9 * (double)(ddl__now() - start);
+}
+
+static int dial(uint16_t port)
+{
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = -1;
+    for (int64_t deadline = ddl__deadline(PATIENCE_MS); fd < 0 && ddl__now() < deadline;)
+        if ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
+            usleep(1000); /* it does not listen yet */
+    CHECK(fd >= 0, "%s", strerror(errno));
+    return fd;
+}
+
+static bool is_closed(int fd)
+{
+    char bytes[512];
+    ssize_t n;
+    while ((n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0)
+        ;
+    return n == 0 || errno != EAGAIN;
+}
+
+static unsigned count_closed(const int *fds, unsigned n)
+{
+    unsigned closed = 0;
+    for (unsigned i = 0; i < n; i++)
+        closed += is_closed(fds[i]);
+    return closed;
+}
+
+/* Until so many are closed. */
+static void await_closed(const int *fds, unsigned n, unsigned want)
+{
+    int64_t deadline = ddl__deadline(PATIENCE_MS);
+    while (count_closed(fds, n) < want) {
+        CHECK(ddl__now() < deadline, "%u of %u are closed", count_closed(fds, n), want);
+        usleep(1000);
+    }
+}
+
+static ddl_endpoint *open_endpoint(void)
+{
+    ddl_endpoint_config config = {
+        .struct_size = sizeof config, .secret = "secret", .host = "127.0.0.1"};
+    ddl_endpoint *endpoint;
+    OK(ddl_endpoint_create(&config, &endpoint));
+    return endpoint;
+}
+
+static ddl__hello right_hello(const ddl_endpoint *endpoint)
+{
+    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__DOOR_TCP, 1, 0, 2);
+    hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
+    return hello;
+}
+
+/* A stranger who knows all but the secret, and has got as far as to be challenged. */
+static int come_challenged(const ddl_endpoint *endpoint)
+{
+    int fd = dial(ddl__endpoint_address(endpoint)->port);
+    ddl__hello hello = right_hello(endpoint), challenge;
+    CHECK(ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(PATIENCE_MS)) &&
+              ddl__recv_all(fd, &challenge, sizeof challenge, ddl__deadline(PATIENCE_MS)) &&
+              challenge.status == DDL_INPROGRESS,
+          "no challenge");
+    return fd;
+}
+
+static void check_open(const ddl_endpoint *endpoint)
+{
+    int64_t start = ddl__now();
+    int fd = dial(ddl__endpoint_address(endpoint)->port);
+    ddl__hello hello = right_hello(endpoint);
+    ddl__session session;
+    CHECK(ddl__knock(ddl__endpoint_job(endpoint), fd, &hello, -1, ddl__deadline(PATIENCE_MS),
+                     &session, NULL) == DDL_OK,
+          "the right one is not let in: %s", ddl__message());
+    CHECK(since(start) < 1e-3 * SOON_MS, "let in after %g s", since(start));
+    close(fd);
+}
+
+/* ------------------------------------------------------------------------------------------ many
+ */
+
+static void test_many_silent(void)
+{
+    enum { MORE = 40 };
+    int fds[STRANGERS + MORE];
+    ddl_endpoint *endpoint = open_endpoint();
+    int known = come_challenged(endpoint);
+    for (unsigned i = 0; i < STRANGERS + MORE; i++)
+        fds[i] = dial(ddl__endpoint_address(endpoint)->port);
+    await_closed(fds, STRANGERS + MORE, MORE);
+    check_open(endpoint);
+    CHECK(count_closed(fds, STRANGERS + MORE) <= MORE + 1, "more are closed than need be");
+    CHECK(!is_closed(known), "who was challenged gave way to who said nothing");
+    close(known);
+    for (unsigned i = 0; i < STRANGERS + MORE; i++)
+        close(fds[i]);
+    ddl_endpoint_destroy(endpoint);
+}
+
+static void test_many_challenged(void)
+{
+    enum { MORE = 20, FDS = 2 * (UNPROVEN + MORE) + 200 };
+    static int fds[UNPROVEN + MORE];
+    struct rlimit limit;
+    CHECK(!getrlimit(RLIMIT_NOFILE, &limit), "getrlimit");
+    if (limit.rlim_max < FDS)
+        return; /* both ends are ours */
+    limit.rlim_cur = limit.rlim_cur < FDS ? FDS : limit.rlim_cur;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
+    ddl_endpoint *endpoint = open_endpoint();
+    for (unsigned i = 0; i < UNPROVEN + MORE; i++)
+        fds[i] = come_challenged(endpoint);
+    await_closed(fds, UNPROVEN + MORE, MORE);
+    check_open(endpoint);
+    for (unsigned i = 0; i < UNPROVEN + MORE; i++)
+        close(fds[i]);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* Of what comes behind wrong beginnings, nothing is read. */
+static void test_talkative(void)
+{
+    static const char words[1 << 16] = "GET / HTTP/1.1\r\n";
+    ddl_endpoint *endpoint = open_endpoint();
+    int fd = dial(ddl__endpoint_address(endpoint)->port);
+    int64_t deadline = ddl__deadline(PATIENCE_MS);
+    bool heard = true;
+    for (int i = 0; heard && i < 1024; i++)
+        heard = ddl__send_all(fd, words, sizeof words, deadline);
+    CHECK(!heard && errno != ETIMEDOUT, "64 MiB are taken");
+    close(fd);
+    check_open(endpoint);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* ------------------------------------------------------------------------------------------ slow
+ */
+
+typedef struct side {
+    ddl_endpoint *endpoint;
+    const char *url;
+    int rank;
+    pthread_t thread;
+} side;
+
+static void *meet(void *argument)
+{
+    const side *s = argument;
+    ddl_comm *comm;
+    ddl_comm_config config = {
+        .struct_size = sizeof config, .links = DDL_LINK_TCP, .timeout_ms = PATIENCE_MS};
+    OK(ddl_rendezvous(s->endpoint, s->url, s->rank, 2, &config, &comm));
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
+static void begin(side *s)
+{
+    CHECK(!pthread_create(&s->thread, NULL, meet, s), "no thread");
+}
+
+/* Each says a byte of the right words now and then: before its hello is whole, and of its proof. At
+ * the endpoint's door and at the rendezvous, whose callers are more than there are places, and
+ * where two members meet meanwhile. */
+static void test_slow(void)
+{
+    enum { HELLOS = 30, PROOFS = 30, SLOW = HELLOS + PROOFS, CALLERS = 300, EACH_US = 50000 };
+    int slow[SLOW], callers[CALLERS];
+    char url[64];
+    uint16_t port = 0;
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "%s", ddl__message());
+    close(listener);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+    side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
+    ddl__hello hello = right_hello(sides[0].endpoint);
+    int64_t start = ddl__now();
+    for (int i = 0; i < SLOW; i++)
+        slow[i] = i < HELLOS ? dial(ddl__endpoint_address(sides[0].endpoint)->port)
+                             : come_challenged(sides[0].endpoint);
+    begin(&sides[0]);
+    for (int i = 0; i < CALLERS; i++)
+        callers[i] = dial(port);
+    int64_t begun = ddl__now();
+    begin(&sides[1]);
+    for (int i = 0; i < 2; i++)
+        pthread_join(sides[i].thread, NULL);
+    CHECK(since(begun) < 1e-3 * SOON_MS, "met after %g s", since(begun));
+    for (size_t said = 0; count_closed(slow, SLOW) < SLOW; said++) {
+        CHECK(since(start) < 1.5e-3 * HANDSHAKE_MS, "still heard after %g s", since(start));
+        for (int i = 0; i < SLOW; i++)
+            send(slow[i], (char *)&hello + (i < HELLOS ? said % sizeof hello : 0),
+                 said < (i < HELLOS ? sizeof hello : DDL__KEY) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        usleep(EACH_US);
+    }
+    CHECK(since(start) > 0.9e-3 * HANDSHAKE_MS, "not heard any more after %g s", since(start));
+    check_open(sides[0].endpoint);
+    for (int i = 0; i < SLOW; i++)
+        close(slow[i]);
+    for (int i = 0; i < CALLERS; i++)
+        close(callers[i]);
+    for (int i = 0; i < 2; i++)
+        ddl_endpoint_destroy(sides[i].endpoint);
+}
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 0);
+    test_many_silent();
+    test_many_challenged();
+    test_talkative();
+    test_slow();
+    return 0;
+}

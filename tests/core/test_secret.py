@@ -1,0 +1,102 @@
+"""The job's secret: from a file, and on a machine without libcrypto, which is a preloaded library
+that does not let it be opened."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ddl_core import Endpoint, errors
+from ddl_core.environment import detect
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+HIDE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+void *dlopen(const char *name, int flags)
+{
+    void *(*next)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    int hidden = name && !strncmp(name, "libcrypto", 9);
+    return next(hidden ? "libnowhere.so" : name, flags);
+}
+"""
+
+JOIN = """
+import ddl_core
+comm = ddl_core.init()
+print(comm.rank, comm.size, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a machine without libcrypto."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("hide")
+    (folder / "hide.c").write_text(HIDE)
+    library = folder / "hide.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, folder / "hide.c", "-ldl"], check=True
+    )
+    return {"LD_PRELOAD": str(library)}
+
+
+def test_ddlrun_without_libcrypto(
+    run_program: Run, tmp_path: Path, without: dict[str, str]
+) -> None:
+    (tmp_path / "join.py").write_text(JOIN)
+    command = [sys.executable, "-m", "ddl_core.launch", "-n", "2", "join.py"]
+    ended = run_program(command, cwd=tmp_path, env=without)
+    assert ended.code == 0, ended.err
+    assert sorted(ended.out.splitlines()) == ["[0] 0 2", "[1] 1 2"]
+    assert "libssl3" in ended.err and "without a secret" in ended.err
+    assert "without a secret" not in run_program(command, cwd=tmp_path).err
+
+
+def test_a_secret_without_libcrypto(
+    run_program: Run, tmp_path: Path, without: dict[str, str]
+) -> None:
+    program = "import ddl_core; ddl_core.Endpoint(secret='hidden')"
+    ended = run_program([sys.executable, "-c", program], cwd=tmp_path, env=without)
+    assert ended.code == 1 and "errors.Unsupported" in ended.err
+    assert "install OpenSSL 3 (Debian: libssl3)" in ended.err and "DDL_SECRET=" in ended.err
+
+
+def test_doctor_without_libcrypto(
+    run_program: Run, tmp_path: Path, without: dict[str, str]
+) -> None:
+    doctor = [sys.executable, "-m", "ddl_core.tools", "doctor", "--no-test", "--ranks", "1"]
+    ended = run_program(doctor, cwd=tmp_path, env=without)
+    assert ended.code == 1
+    (line,) = (line for line in ended.out.splitlines() if "libcrypto.so.3 is missing" in line)
+    assert line.startswith("BAD  libcrypto")
+    (line,) = (
+        line for line in run_program(doctor, cwd=tmp_path).out.splitlines() if "libcrypto" in line
+    )
+    assert "usable" in line
+
+
+def test_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "secret"
+    file.write_text("hidden\n")
+    monkeypatch.delenv("DDL_SECRET", raising=False)
+    monkeypatch.setenv("DDL_SECRET_FILE", str(file))
+    file.chmod(0o644)
+    with pytest.raises(errors.InvalidArgument, match="chmod 600"):
+        Endpoint()
+    file.chmod(0o600)
+    with Endpoint() as ours, Endpoint(secret="hidden") as other:
+        assert ours.address != other.address
+    srun = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+    assert detect(srun).secret == "7.0"
+    assert detect({**srun, "DDL_SECRET_FILE": str(file)}).secret is None
