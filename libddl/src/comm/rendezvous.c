@@ -186,6 +186,17 @@ static ddl_status fail_for_missing(const host *h)
                      strpbrk(lists[1], ",-") ? "s" : "", lists[1], h->size, lists[0]);
 }
 
+/* Those who are here learn it from us, not from our end. */
+static void dismiss(const host *h, ddl_status status)
+{
+    enum { MOMENT_NS = 100 * 1000000 };
+    ddl__card card = {.magic = DDL__CARD_MAGIC, .protocol = DDL__PROTOCOL, .status = status};
+    snprintf(card.text, sizeof card.text, "%s", ddl__message());
+    for (int i = 1; i < h->size; i++)
+        if (h->fds[i] >= 0)
+            ddl__send_all(h->fds[i], &card, sizeof card, ddl__now() + MOMENT_NS);
+}
+
 static bool all_here(const host *h)
 {
     for (int i = 1; i < h->size; i++)
@@ -207,8 +218,11 @@ static ddl_status gather(const host *h, int listener)
         if (callers[i].fd >= 0)
             close(callers[i].fd);
     free(callers);
-    if (!all_here(h))
-        return fail_for_missing(h);
+    if (!all_here(h)) {
+        ddl_status status = fail_for_missing(h);
+        dismiss(h, status);
+        return status;
+    }
     for (int i = 1; i < h->size; i++)
         for (int j = 0; j < h->size; j++)
             if (!ddl__send_all(h->fds[i], &h->cards[j], sizeof h->cards[j], h->deadline))
