@@ -221,16 +221,29 @@ static void silent_callers_hold_up_nobody(void)
         close(fds[i]);
 }
 
-static void the_missing_are_named(void)
+static void *miss(void *argument)
 {
-    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 100};
+    int rank = *(int *)argument;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = rank ? 5000 : 300};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     OK(ddl_endpoint_create(NULL, &endpoint));
-    REFUSED(ddl_rendezvous(endpoint, url, 0, 4, &config, &comm), DDL_ETIMEDOUT,
-            "have rank 0 of 4, waiting for 1-3");
+    REFUSED(ddl_rendezvous(endpoint, url, rank, 4, &config, &comm), DDL_ETIMEDOUT,
+            "have ranks 0-1 of 4, waiting for 2-3");
     ddl_endpoint_destroy(endpoint);
+    return NULL;
+}
+
+/* At rank 0, and by it at those who came. */
+static void the_missing_are_named(void)
+{
+    int numbers[2] = {0, 1};
+    pthread_t threads[2];
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    for (int r = 0; r < 2; r++)
+        CHECK(!pthread_create(&threads[r], NULL, miss, &numbers[r]), "thread");
+    for (int r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
 }
 
 int main(void)

@@ -70,8 +70,8 @@ static int killed_unnoticed(ddl_comm *comm)
     double start = start_together(comm);
     if (ddl_comm_rank(comm) == VICTIM)
         kill(getpid(), SIGKILL);
-    EXPECT(await_status(comm, 1.5), DDL_EPEER, "rank 3 on ");
-    within(comm, start, 1.5);
+    EXPECT(await_status(comm, 0.2), DDL_EPEER, "rank 3 on ");
+    within(comm, start, 0.2);
     EXPECT(ddl_barrier(comm, NULL, NULL), DDL_EPEER, "rank 3 on ");
     ddl_comm_destroy(comm);
     return 0;

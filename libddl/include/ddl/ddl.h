@@ -248,9 +248,9 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
 /* Failures. The first one ends the comm for all members: pending and later operations end with its
  * status and message, within milliseconds where somebody waits, else within 0.2 s. Endpoints and
  * other comms live on.
- *   A process that ends without ddl_comm_destroy is dead (DDL_EPEER). What it had sent still
- *   arrives; what waits for it ends at once, what stands still otherwise after 0.1 s, and a comm
- *   with nothing pending after suspect_ms.
+ *   A process that ends without ddl_comm_destroy is dead (DDL_EPEER). What waits for it ends at
+ *   once. What is under way otherwise goes on, and what it had sent still arrives there; when that
+ *   is over or stands still for 0.1 s, and when nothing was under way, the comm ends.
  *   A process that is stopped, or out of reach, is dead after dead_ms without a sign of life. Back
  *   again, its comm is dead as well. Signs of life come from a thread of the library: a program
  *   that computes, or holds an interpreter's lock, is alive.

@@ -31,6 +31,8 @@ bool ddl__card_fits(ddl__card *card, int size)
 ddl_status ddl__card_accept(ddl__card *card, int rank)
 {
     card->text[sizeof card->text - 1] = 0;
+    if (card->status == DDL_ETIMEDOUT)
+        return ddl__fail(DDL_ETIMEDOUT, "%s", card->text);
     if (card->status != DDL_OK)
         return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, card->text);
     if (card->length > DDL_ADDRESS_MAX)

@@ -264,6 +264,8 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
+        ddl__engine_founded(comm->engine);
+    if (status == DDL_OK)
         status = watch(comm, id, deadline);
     if (status != DDL_OK && comm->engine)
         tell_failure(comm, status);

@@ -240,6 +240,17 @@ static ddl_status fail_for_missing(const host *h)
                      strpbrk(lists[1], ",-") ? "s" : "", lists[1], h->size, lists[0], h->refusal);
 }
 
+/* Those who are here learn it from us, not from our end. */
+static void dismiss(const host *h, ddl_status status)
+{
+    enum { MOMENT_NS = 100 * 1000000 };
+    ddl__card card = {.magic = DDL__CARD_MAGIC, .protocol = DDL__PROTOCOL, .status = status};
+    snprintf(card.text, sizeof card.text, "%s", ddl__message());
+    for (int i = 1; i < h->size; i++)
+        if (h->fds[i] >= 0)
+            ddl__send_all(h->fds[i], &card, sizeof card, ddl__now() + MOMENT_NS);
+}
+
 static bool all_here(const host *h)
 {
     for (int i = 1; i < h->size; i++)
@@ -286,7 +297,11 @@ static ddl_status gather(host *h, int listener)
     for (int i = 0; i < CALLERS; i++)
         hang_up(&callers[i]);
     free(callers);
-    return all_here(h) ? hand_out(h) : fail_for_missing(h);
+    if (all_here(h))
+        return hand_out(h);
+    ddl_status status = fail_for_missing(h);
+    dismiss(h, status);
+    return status;
 }
 
 static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, ddl__card *cards,

@@ -16,8 +16,8 @@
 
 enum { WAKE, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
-/* How long an operation may stand still after a process has ended. */
-static const int64_t GRACE_NS = 100 * 1000000ll;
+/* What is under way when a process ends may stand still for so long, and is looked at so often. */
+static const int64_t GRACE_NS = 100 * 1000000ll, LOOK_NS = 25 * 1000000ll;
 
 /* --------------------------------------------------------------------------------------- deaths */
 
@@ -88,30 +88,28 @@ static void mourn(ddl__control *c, int rank)
         return;
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
     c->mourned = rank;
-    c->died_at = ddl__now();
-    c->look_at = c->died_at + GRACE_NS;
-    c->pending_then = pulse.pending;
-    c->finished_then = pulse.finished;
-    c->moves_then = pulse.moves;
+    c->died_at = c->moved_at = ddl__now();
+    c->look_at = c->died_at + LOOK_NS;
+    c->begun_then = pulse.finished + pulse.pending;
+    c->finished_last = pulse.finished;
+    c->moves_last = pulse.moves;
 }
 
 static void look_after_death(ddl__control *c, int64_t now)
 {
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    bool stands = pulse.finished == c->finished_then && pulse.moves == c->moves_then;
-    bool stuck = pulse.pending && c->pending_then && stands;
-    if (pulse.status != DDL_OK) {
+    if (pulse.finished != c->finished_last || pulse.moves != c->moves_last)
+        c->moved_at = now;
+    c->finished_last = pulse.finished;
+    c->moves_last = pulse.moves;
+    c->look_at = now + LOOK_NS;
+    bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
+    bool stands = now - c->moved_at >= GRACE_NS;
+    if (pulse.status != DDL_OK || over || stands)
         c->look_at = DDL__NEVER;
-    } else if (stuck || (!pulse.pending && now - c->died_at > c->limits.suspect)) {
-        c->look_at = DDL__NEVER;
+    if (pulse.status == DDL_OK && (over || stands))
         ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
                          c->members[c->mourned].cause);
-    } else {
-        c->pending_then = pulse.pending;
-        c->finished_then = pulse.finished;
-        c->moves_then = pulse.moves;
-        c->look_at = now + GRACE_NS;
-    }
 }
 
 /* ---------------------------------------------------------------------------------------- words */
@@ -358,6 +356,7 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
         if (c->members[i].fate == DDL__KILLED)
             mourn(c, i);
     }
+    beat(c, now); /* before the program goes on: who was never heard of is not missed for long */
     pthread_mutex_unlock(&watch->lock);
     notify(watch);
     return true;

@@ -16,8 +16,9 @@
  * not take that for the silence of the others.
  *
  * A process that ends without a goodbye may have done its part: what it sent still arrives. So its
- * end fails the comm at once only where the data path waits for it (the engine sees to that);
- * elsewhere when a pending operation does not get on for GRACE, or later when nothing is pending.
+ * end fails the comm at once only where the data path waits for it (the engine sees to that).
+ * Elsewhere what is under way goes on until it stands still for GRACE; when it is over, or when
+ * nothing was under way, the comm ends GRACE after the process.
  */
 #ifndef DDL_COMM_WATCH_STATE_H
 #define DDL_COMM_WATCH_STATE_H
@@ -102,9 +103,8 @@ struct ddl__control {
 
     /* The first process that ended without a goodbye. */
     int mourned; /* rank, or -1 */
-    int64_t died_at, look_at;
-    uint64_t finished_then, moves_then;
-    bool pending_then;
+    int64_t died_at, moved_at, look_at;
+    uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
 
     ddl__stall stall;
 

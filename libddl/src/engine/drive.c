@@ -15,8 +15,9 @@ enum {
     LIMIT_PASSES = 4 /* how often an operation that gets on looks at its limit */
 };
 
-/* What was sent before the comm's end is taken in for so long at most. */
-static const int64_t LAST_NS = 100 * 1000000ll;
+/* What was sent before the comm's end is taken in for so long at most; what stands still while the
+ * comm is created, and who is lost meanwhile, is looked at so often. */
+static const int64_t LAST_NS = 100 * 1000000ll, FOUNDING_NS = 50 * 1000000ll;
 
 static const char *own_name(const ddl__engine *engine)
 {
@@ -146,6 +147,23 @@ void ddl__carry_out_abort(ddl__engine *engine)
     ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
 }
 
+/* While the comm is created, nobody but us misses a member whose process has ended, and others that
+ * wait for it may keep us waiting. What it sent last may still be under way, so we look twice. */
+static void check_founders(ddl__engine *engine)
+{
+    int64_t now = ddl__now();
+    for (int rank = 0; rank < engine->config.size; rank++) {
+        const ddl__link *link = engine->config.links[rank];
+        if (!link || link->state != DDL__LINK_LOST)
+            continue;
+        if (!engine->lost_at)
+            engine->lost_at = now;
+        else if (now - engine->lost_at >= FOUNDING_NS)
+            fail_by_link(engine, link, rank, "");
+        return;
+    }
+}
+
 /* Fail when a peer killed the comm, or when what blocks cannot come any more. Only after a run that
  * found nothing to do, since a peer's last spans count more than its end. */
 static void check_blocked(ddl__engine *engine)
@@ -157,6 +175,8 @@ static void check_blocked(ddl__engine *engine)
             fail_by_link(engine, link, rank, "");
             return;
         }
+    if (!atomic_load_explicit(&engine->founded, memory_order_relaxed))
+        check_founders(engine);
     check_stream(engine, &engine->ordered);
     check_stream(engine, &engine->named.stream);
     ddl__named_check_peers(engine);
@@ -293,6 +313,9 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
         deadline = engine->named.deadline;
     if (ddl__messages_deadline(engine->messages) < deadline)
         deadline = ddl__messages_deadline(engine->messages);
+    if (engine->lost_at && !atomic_load_explicit(&engine->founded, memory_order_relaxed) &&
+        engine->lost_at + FOUNDING_NS < deadline)
+        deadline = engine->lost_at + FOUNDING_NS;
     if (deadline == DDL__NEVER)
         return SLEEP_MAX_MS;
     int64_t left = (deadline - ddl__now()) / 1000000 + 1;

@@ -83,6 +83,11 @@ ddl__link *const *ddl__engine_links(const ddl__engine *engine)
     return engine->config.links;
 }
 
+void ddl__engine_founded(ddl__engine *engine)
+{
+    atomic_store_explicit(&engine->founded, true, memory_order_relaxed);
+}
+
 void ddl__engine_all_shared(ddl__engine *engine)
 {
     engine->ordered.all_shared = engine->named.stream.all_shared = true;

@@ -70,6 +70,10 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason);
  * block. The first cause wins. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
+/* The members watch each other from now on. Before that, whose link is lost ends the comm although
+ * nothing waits for it, a moment later. */
+void ddl__engine_founded(ddl__engine *engine);
+
 /* Nothing runs on this comm, nor will: tell the peers why. */
 void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
 
