@@ -41,9 +41,13 @@ def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterat
         chosen, best = _predict(cluster, operation, nbytes, None)
         yield Candidate(nbytes, chosen, True, possible.get(chosen, 0), best)
         for plan, n in possible.items():
-            if plan != chosen:
+            if plan == chosen:
+                continue
+            try:
                 _, other = _predict(cluster, operation, nbytes, plan)
-                yield Candidate(nbytes, plan, False, n, other)
+            except SimulationError:  # only for shorter messages
+                continue
+            yield Candidate(nbytes, plan, False, n, other)
 
 
 def _possible(cluster: Cluster, operation: str) -> dict[str, int]:

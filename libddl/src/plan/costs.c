@@ -270,28 +270,30 @@ static void over_hosts(model *m)
     in_memory(m, m->each * pieces, m->n);
 }
 
-/* An all-to-all of blocks of `n` bytes: to the agents, from agent to agent, to all. */
+/* An all-to-all of blocks of `n` bytes: to the agents, from agent to agent, to all. While a host
+ * deals with itself, its wire has nothing to do for as long as a message takes. */
 static void exchange_hosts(model *m)
 {
     double far = m->hosts - 1, turns = (double)(int64_t)((far + m->each - 1) / m->each);
     double block = m->n, message = m->each * m->each * block, pieces = pieces_of(message);
     in_memory(m, far + m->each - 1, 2 * m->p * block);
-    chain_of(m, 1, turns * pieces, turns * message, far * message);
+    chain_of(m, 1, turns * pieces, turns * message, (far + 1) * message);
     work_of(m, far / m->each * pieces, far * m->each * block);
     in_memory(m, far * m->each, 2 * far * m->each * block);
 }
 
-/* Blocks of `n` bytes to the root or from it: the last message has half of all. */
+/* Blocks of `n` bytes to the root or from it: the longest message has half of all, and waits for
+ * one of a quarter or is waited for by it. */
 static void tree_of_blocks(model *m)
 {
     double levels = doublings(m->hosts), far = m->hosts - 1;
     double below = levels * m->hosts / 2 * m->each * m->n; /* what all messages carry */
-    double pieces = pieces_of((m->p - m->each) / 2 * m->n);
+    double all = (m->p - m->each) * m->n, pieces = pieces_of(all / 2);
     if (m->each > 1)
         in_memory(m, m->each - 1, 2 * m->each * m->n);
-    chain_of(m, levels, levels - 1 + pieces, (m->p - m->each) * m->n, (m->p - m->each) * m->n);
+    chain_of(m, levels, levels - 1 + pieces, all, all * (levels > 1 ? 1.25 : 1));
     work_of(m, far / m->p, below / m->p);
-    passes_over(m, 2 * (m->p - m->each) * m->n);
+    passes_over(m, 2 * all);
 }
 
 static void dissemination(model *m)
