@@ -1,8 +1,8 @@
 """Any array -> its memory, without a copy and without importing any framework.
 
-In this order: NumPy arrays (bfloat16 ones included, which refuse the buffer protocol), the buffer
-protocol (bytearray, array.array, memoryview, ...), DLPack (PyTorch, JAX, ...), and the
-`__array_interface__`.
+An adapter that knows the memory gives a Buffer. Else, in this order: NumPy arrays (bfloat16 ones
+included, which refuse the buffer protocol), the buffer protocol (bytearray, array.array,
+memoryview, ...), DLPack (PyTorch, JAX, ...), and the `__array_interface__`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
     Raises InvalidArgument when `array` is no array, does not lie in host memory, has an element
     type that libddl lacks, is not C-contiguous, or is to be written and is read-only.
     """
-    found = (
-        _from_numpy(array, argument) if isinstance(array, np.ndarray) else _find(array, argument)
-    )
+    if isinstance(array, Buffer):
+        found = array
+    elif isinstance(array, np.ndarray):
+        found = _from_numpy(array, argument)
+    else:
+        found = _find(array, argument)
     if write and not found.writable:
         raise InvalidArgument(f"{argument}: {_describe(array)} is read-only, and is to be written")
     return found

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import ddl_core
 from ddl_core import dtypes
+from ddl_core.buffer import Buffer
 from ddl_core.errors import DdlError, TimedOut, UsageError
 
 _OPS = {
@@ -43,8 +44,13 @@ _TITLES = {
     "reduce_scatterv": "reduce_scatter",
     "scatterv": "scatter",
 }
-_KNOWN = {getattr(torch, dtype.name, None) for dtype in dtypes.TABLE}
+_DTYPES = {
+    getattr(torch, dtype.name): dtype for dtype in dtypes.TABLE if hasattr(torch, dtype.name)
+}
 _NO_TIMEOUT = timedelta(0)
+# Older versions of PyTorch hold but the C++ half of a work that C++ waits for; without the other
+# half that would never end. So here so many are kept until somebody has waited for them.
+_KEPT = 256 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9) else 0
 
 _endpoint: ddl_core.Endpoint | None = None
 _endpoint_lock = threading.Lock()
@@ -65,8 +71,16 @@ class Work(dist.Work):
         self._outputs = outputs
         self._finish = finish
         self._profiled = profiled  # a range of the profiler that has begun, and ends with this
+        self._kept: dict[int, Work] = {}
         self._lock = threading.Lock()
         self._future: torch.futures.Future[list[Tensor]] | None = None
+
+    def keep(self, kept: dict[int, Work]) -> None:
+        """Stay there until somebody has waited; the oldest one gives way."""
+        kept[id(self)] = self
+        self._kept = kept
+        while len(kept) > _KEPT:
+            kept.pop(next(iter(kept)))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         limit = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
@@ -85,6 +99,7 @@ class Work(dist.Work):
             if self._profiled is not None:
                 self._profiled.__exit__(None, None, None)
                 self._profiled = None
+        self._kept.pop(id(self), None)
         return True
 
     def get_future(self) -> Any:
@@ -148,6 +163,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._name = self._description = ""
         self._window: Work | None = None
+        self._kept: dict[int, Work] = {}
         self._sequence = self._monitored = self._splits = 0
         with _dist_errors():
             self._comm, self._meeting = _meet(store, rank, size, timeout)
@@ -239,6 +255,8 @@ class ProcessGroup(dist.ProcessGroup):
         finish = [functools.partial(_copy, to, part) for to, part in copies]
         work = Work(works, list(outputs), finish, profiled)
         if self._window is None:
+            if _KEPT:
+                work.keep(self._kept)
             return work
         self._window._works += works
         self._window._finish += finish
@@ -315,7 +333,7 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError("ddl: only ReduceOp.SUM and AVG are possible for sparse tensors")
         own = tensor.detach().coalesce()
         counts = torch.empty(self._comm.size, dtype=torch.int64)
-        self._comm.allgather(torch.tensor([own._nnz()]), counts)
+        self._comm.allgather(_array(torch.tensor([own._nnz()])), _array(counts))
         parts = []
         for mine in (own._indices().t().contiguous(), own._values().contiguous()):
             every = mine.new_empty(int(counts.sum()), *mine.shape[1:])
@@ -554,7 +572,7 @@ def _root(options: Any) -> int:
 
 
 def _reduction(options: Any, tensor: Tensor) -> dict[str, Any]:
-    if tensor.dtype not in _KNOWN:
+    if tensor.dtype not in _DTYPES:
         raise TypeError(f"ddl: cannot reduce tensors of type {tensor.dtype}")
     op = dist.ReduceOp.SUM if options is None else getattr(options, "reduceOp", options)
     op = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
@@ -587,13 +605,15 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _bytes_each(tensor: Tensor) -> int:
     """How many elements of what ddl_core moves one element is."""
-    return 1 if tensor.dtype in _KNOWN else tensor.element_size()
+    return 1 if tensor.dtype in _DTYPES else tensor.element_size()
 
 
-def _array(tensor: Tensor) -> Tensor:
-    """What ddl_core takes for a contiguous tensor."""
-    flat = tensor.detach().view(-1)
-    return flat if tensor.dtype in _KNOWN else flat.view(torch.uint8)
+def _array(tensor: Tensor) -> Buffer:
+    """The memory of a contiguous tensor. Not by DLPack, which older versions of PyTorch lack for
+    some types."""
+    count = tensor.numel() * _bytes_each(tensor)
+    dtype = _DTYPES.get(tensor.dtype, _DTYPES[torch.uint8])
+    return Buffer(tensor.data_ptr(), count, dtype, True, tensor)
 
 
 def _readable(tensor: Tensor) -> Tensor:

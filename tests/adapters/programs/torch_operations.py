@@ -308,9 +308,8 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
     dist.all_reduce(torch.ones(3))
     dist.broadcast(torch.ones(3), 0, async_op=True).wait()
     dist.all_to_all_single(torch.empty(size), torch.ones(size))
-    dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
-names = {event.key: event.count for event in profile.key_averages()}
-assert names["ddl:all_reduce"] == 2 and {"ddl:broadcast", "ddl:all_to_all"} <= names.keys(), names
+names = {event.key for event in profile.key_averages()}
+assert {"ddl:all_reduce", "ddl:broadcast", "ddl:all_to_all"} <= names, names
 
 dist.destroy_process_group()
 print(f"checked {checked}")
