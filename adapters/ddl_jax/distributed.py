@@ -53,7 +53,7 @@ def initialize(*, timeout: float | None = None) -> None:
     rank, size = world.rank(), world.size()
     _comm = world.world().duplicate(world.config(timeout))
     library.ddl_jax_mpi_open(ctypes.c_void_p(world.address(_comm)))
-    world.at_shutdown(lambda: bool(library.ddl_jax_mpi_close()))
+    world.at_shutdown(lambda: _leave(library))
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     jax.distributed.initialize(
@@ -68,6 +68,16 @@ def initialize(*, timeout: float | None = None) -> None:
             f"there are {jax.local_device_count()} devices in this process, but XLA's collectives"
             " by MPI are for one; start more processes"
         )
+
+
+def _leave(library: ctypes.CDLL) -> bool:
+    """Take the world back from jaxlib. Whether nobody uses it any more."""
+    import jax
+
+    # A thread's programs run one after the other. So this one ends when all have that the thread
+    # has started, also those whose results nobody keeps, but the other ranks may wait for.
+    jax.jit(lambda value: value + 1)(0).block_until_ready()
+    return bool(library.ddl_jax_mpi_close())
 
 
 def _coordinator(comm: Any, master: str | None) -> str:

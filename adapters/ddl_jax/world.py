@@ -38,6 +38,9 @@ def init(*, timeout: float | None = None) -> None:
         raise InvalidState(f"initialised already, as rank {rank()} of {size()}; see shutdown()")
     if timeout is not None and not 0 < timeout < math.inf:
         raise InvalidArgument(f"timeout: {timeout!r} is not a positive number of seconds")
+    # Behind JAX's own, so that it runs before them: they wait for what nobody may answer.
+    atexit.unregister(shutdown)
+    atexit.register(shutdown)
     handler = _build.handler()  # before anybody waits for anybody
 
     _ours = not ddl_core.is_initialized()
@@ -60,11 +63,11 @@ def is_initialized() -> bool:
     return _comm is not None
 
 
-@atexit.register  # before JAX waits for what nobody will answer
 def shutdown() -> None:
-    """Leave the world, if there is one. `init` may then be called again. Waits for operations that
-    were started, and aborts those of jax's own collectives that take longer than seconds; what they
-    fail with is dropped."""
+    """Leave the world, if there is one, as the process does when it ends. `init` may then be called
+    again. Waits for the operations, and the programs of jax's own collectives, that this thread has
+    started, and some seconds for those of other threads, which are then aborted; what they fail
+    with is dropped."""
     global _comm
     comm, _comm = _comm, None
     if comm is None:

@@ -6,16 +6,14 @@ from __future__ import annotations
 import importlib.util
 import re
 import signal
-import socket
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Finished, Run
+    from conftest import Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -48,27 +46,9 @@ def built(jax_native: list[Path]) -> None:
 
 
 @pytest.fixture
-def ranks(run_program: Run, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """`ranks(size, text)`: START and a program on `size` processes that nobody watches, so that
-    each ends as it likes."""
-
-    def run_ranks(size: int, text: str, limit: float = 120) -> list[Finished]:
-        program = tmp_path / "program.py"
-        program.write_text(START + text)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-        def start(rank: int) -> Finished:
-            env = {"DDL_RANK": str(rank), "DDL_SIZE": str(size), "DDL_RENDEZVOUS": url}
-            command = [sys.executable, program]
-            ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
-            return ended
-
-        with ThreadPoolExecutor(size) as pool:
-            return list(pool.map(start, range(size)))
-
-    return run_ranks
+def ranks(unwatched: Run) -> Run:
+    """START and a program on processes that nobody watches."""
+    return lambda size, text: unwatched(size, START + text)
 
 
 @pytest.mark.parametrize(

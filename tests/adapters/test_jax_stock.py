@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Run
+    from conftest import Mpi, Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -72,6 +72,57 @@ os._exit(0)
 """
     ended = ddlrun(2, text, limit=120)
     assert ended.lines(0) == ["told"], ended.out + ended.err
+
+
+def test_rank_that_raises(unwatched: Run) -> None:
+    """It leaves, and the others do not wait for it."""
+    text = f"""
+import ddl_jax
+ddl_jax.initialize(timeout=60)
+{PLAIN}
+if jax.process_index() == 1:
+    raise ValueError("of rank 1")
+try:
+    step(ranks()).block_until_ready()
+except Exception as error:
+    assert "rank 1" in str(error) and "left" in str(error), error
+    print("told", flush=True)
+"""
+    other, raised = unwatched(2, text, limit=40)
+    assert other.expect_success().out == "told\n"
+    assert raised.code == 1 and "ValueError: of rank 1" in raised.err
+
+
+def test_end_with_collectives_under_way(unwatched: Run) -> None:
+    """Those whose results one rank has dropped are still run for the other, which comes later."""
+    text = f"""
+import ddl_jax
+ddl_jax.initialize(timeout=60)
+{PLAIN}
+import time
+large = jax.make_array_from_process_local_data(
+    jax.NamedSharding(mesh, P("d")), np.ones((1, 1 << 20), np.float32))
+step(large).block_until_ready()
+if jax.process_index() == 1:
+    for _ in range(5):
+        step(large)
+else:
+    time.sleep(4)  # longer than shutdown waits for other threads
+    results = [step(large) for _ in range(5)]
+    print(*(int(each.addressable_data(0)[0, 7]) for each in results))
+"""
+    waits, drops = unwatched(2, text, limit=60)
+    assert waits.expect_success().out == "2 2 2 2 2\n", waits.err
+    assert drops.expect_success().err.count("Traceback") == 0, drops.err
+
+
+@pytest.mark.slow
+def test_under_mpirun(run_program: Run, mpi: Mpi, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import ddl_jax\nddl_jax.initialize(timeout=60)\n{PLAIN}print(total)\n")
+    command, env = mpi.command(2, program), mpi.environment
+    ended = run_program(command, cwd=tmp_path, env=env, limit=120).expect_success()
+    assert ended.out.split() == ["3.0", "3.0"]
 
 
 def test_shutdown_with_a_collective_under_way(ddlrun: Run) -> None:
