@@ -4,7 +4,10 @@
  * The base of ddl_core.Work, which adds what is not needed at every operation. In C because for
  * short operations making, waiting for and dropping a Work would take longer than they do.
  *
- * Under the GIL but for the wait itself, so several threads may wait. */
+ * Under the GIL but for the wait itself, so several threads may wait.
+ *
+ * Its comm may refer to it in turn, as to queued works, so the garbage collector may look inside.
+ * It breaks such a cycle elsewhere. */
 #include "gate.h"
 
 enum { SLICE_MS = 100 }; /* how long one call waits, so that Ctrl-C is noticed in between */
@@ -53,28 +56,47 @@ static PyObject *pending_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     return self;
 }
 
-/* Its memory goes back to the comm while it is under way, else at once. */
+static int pending_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    pending *self = (pending *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->comm);
+    Py_VISIT(self->entrance);
+    Py_VISIT(self->result);
+    Py_VISIT(self->keep);
+    Py_VISIT(self->sender);
+    return 0;
+}
+
+/* What is under way goes back to the comm, with its memory. A finalizer, since the garbage
+ * collector calls those before it takes anything apart. */
+static void pending_finalize(PyObject *object)
+{
+    pending *self = (pending *)object;
+    PyObject *kind, *value, *trace;
+    if (!self->work || ddl_work_test(self->work) != DDL_INPROGRESS)
+        return;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *address = PyLong_FromVoidPtr(self->work);
+    PyObject *kept = PyTuple_Pack(2, self->keep ? self->keep : Py_None, self->result);
+    PyObject *done =
+        address && kept ? PyObject_CallMethod(self->comm, "_release", "OO", address, kept) : NULL;
+    if (!done)
+        PyErr_WriteUnraisable(self->comm);
+    Py_XDECREF(done);
+    Py_XDECREF(kept);
+    Py_XDECREF(address);
+    PyErr_Restore(kind, value, trace);
+    self->work = NULL;
+}
+
 static void pending_dealloc(PyObject *object)
 {
     pending *self = (pending *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject *kind, *value, *trace;
-    if (self->work && ddl_work_test(self->work) != DDL_INPROGRESS) {
-        ddl_work_destroy(self->work);
-    } else if (self->work) {
-        PyErr_Fetch(&kind, &value, &trace);
-        PyObject *address = PyLong_FromVoidPtr(self->work);
-        PyObject *kept = PyTuple_Pack(2, self->keep ? self->keep : Py_None, self->result);
-        PyObject *done = address && kept
-                             ? PyObject_CallMethod(self->comm, "_release", "OO", address, kept)
-                             : NULL;
-        if (!done)
-            PyErr_WriteUnraisable(self->comm);
-        Py_XDECREF(done);
-        Py_XDECREF(kept);
-        Py_XDECREF(address);
-        PyErr_Restore(kind, value, trace);
-    }
+    PyObject_GC_UnTrack(object);
+    pending_finalize(object); /* unless it was */
+    ddl_work_destroy(self->work);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->entrance);
     Py_XDECREF(self->result);
@@ -193,12 +215,14 @@ static PyGetSetDef properties[] = {{"_comm", read_comm, NULL, NULL, NULL},
                                    {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {{Py_tp_new, pending_new},
                               {Py_tp_dealloc, pending_dealloc},
+                              {Py_tp_traverse, pending_traverse},
+                              {Py_tp_finalize, pending_finalize},
                               {Py_tp_methods, methods},
                               {Py_tp_getset, properties},
                               {0, NULL}};
 static PyType_Spec spec = {.name = "ddl_core._gate.Pending",
                            .basicsize = sizeof(pending),
-                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
                            .slots = slots};
 
 PyObject *pending_type(void)

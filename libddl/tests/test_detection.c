@@ -1,5 +1,7 @@
 /* How soon a member's death is known, also to those who share no data with it and to those who wait
  * for nothing; and who must not be called dead. Ranks are processes. */
+#include "comm/comm.h"
+#include "engine/state.h"
 #include "processes.h"
 
 enum { SIZE = 4, VICTIM = 3 };
@@ -60,6 +62,47 @@ static int killed_elsewhere(ddl_comm *comm)
     for (double end = seconds() + SLACK; n != 1 && seconds() < end;)
         OK(ddl_comm_failed(comm, dead, SIZE, &n));
     CHECK(n == 1 && dead[0] == VICTIM, "%d dead, %d", n, dead[0]);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const ddl__link_ops *real;
+
+/* One part in a pass of the driver. */
+static bool lend_slowly(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                        const ddl__signature *signature)
+{
+    static bool done;
+    if (!done)
+        usleep(real->shared ? 4000 : 16000);
+    return done = !done && real->lend(to, n, memory, bytes, signature);
+}
+
+/* Both that are left are busy with a message that takes several times as long as what stands still
+ * may, and gets on all the time: it is completed, and then the comm ends. */
+static int killed_meanwhile(ddl_comm *comm)
+{
+    enum { LONG = 8 << 20 };
+    static char message[LONG];
+    static ddl__link_ops slow;
+    int rank = ddl_comm_rank(comm);
+    if (rank == 0) {
+        ddl__link *link = comm->engine->config.messages[1];
+        real = link->ops;
+        slow = *real;
+        slow.lend = lend_slowly;
+        link->ops = &slow;
+    }
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (rank >= 2) {
+        usleep(100000);
+        kill(getpid(), SIGKILL);
+    }
+    double start = seconds();
+    OK(rank ? ddl_recv(comm, message, LONG, DDL_U8, 0, 7, NULL, NULL, NULL)
+            : ddl_send(comm, message, LONG, DDL_U8, 1, 7, NULL, NULL));
+    CHECK(seconds() - start > 0.4, "%g s are too few", seconds() - start);
+    EXPECT(await_status(comm, 0.2), DDL_EPEER, " is dead: its process ended");
     ddl_comm_destroy(comm);
     return 0;
 }
@@ -137,6 +180,7 @@ static int busy(ddl_comm *comm)
 
 static const process_test tests[] = {
     {"killed_elsewhere", killed_elsewhere, 1 << VICTIM, false},
+    {"killed_meanwhile", killed_meanwhile, 1 << 2 | 1 << 3, false},
     {"killed_unnoticed", killed_unnoticed, 1 << VICTIM, false},
     {"aborted_unnoticed", aborted_unnoticed, 0, false},
     {"stopped", stopped, 0, false},

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from ranks import LIMIT, together
 
-from ddl_core import Comm
+from ddl_core import Comm, Endpoint
+from ddl_core.buffer import as_buffer
 from ddl_core.errors import DdlError, InvalidArgument, InvalidState, Mismatch, TimedOut
 
 Pair = tuple[Comm, Comm]
@@ -254,6 +257,34 @@ def test_closing_forgets_the_queue(pair: Pair) -> None:
         pair[0].completed()
     with pytest.raises(InvalidState, match="the comm is closed"):
         pair[0].fd()
+
+
+@pytest.mark.parametrize("options", [{}, {"queued": True}])
+def test_a_comm_that_only_its_works_refer_to_is_closed(options: Any) -> None:
+    with Endpoint(secret="test") as endpoint:
+        comm = endpoint.connect([endpoint.address], 0)
+        work = comm.allreduce_async(f4(1), **options)
+        comm.works = [work]  # type: ignore[attr-defined]
+        seen = weakref.ref(comm)
+        del comm, work
+        gc.collect()
+        assert seen() is None
+
+
+def test_memory_stays_alive_when_a_cycle_with_its_work_is_collected(pair: Pair) -> None:
+    class Tensor:
+        memory: Any
+        work: Any
+
+    tensor = Tensor()
+    tensor.memory = np.zeros(2, np.uint8)
+    buffer = replace(as_buffer(tensor.memory, "array"), owner=tensor)
+    tensor.work = pair[0].recv_async(buffer, 1)
+    memory = weakref.ref(tensor.memory)
+    del buffer, tensor
+    gc.collect()
+    assert memory() is not None
+    pair[1].send(b"ab", 0)
 
 
 def test_buffers_of_a_dropped_receive_stay_alive(pair: Pair) -> None:

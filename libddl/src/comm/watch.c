@@ -92,16 +92,17 @@ static void mourn(ddl__control *c, int rank)
     c->look_at = c->died_at + LOOK_NS;
     c->begun_then = pulse.finished + pulse.pending;
     c->finished_last = pulse.finished;
-    c->moves_last = pulse.moves;
+    c->moves_last = pulse.moves + pulse.passes;
 }
 
 static void look_after_death(ddl__control *c, int64_t now)
 {
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    if (pulse.finished != c->finished_last || pulse.moves != c->moves_last)
+    uint64_t moves = pulse.moves + pulse.passes;
+    if (pulse.finished != c->finished_last || moves != c->moves_last)
         c->moved_at = now;
     c->finished_last = pulse.finished;
-    c->moves_last = pulse.moves;
+    c->moves_last = moves;
     c->look_at = now + LOOK_NS;
     bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
     bool stands = now - c->moved_at >= GRACE_NS;

@@ -70,10 +70,19 @@ static void settle_messages(ddl__engine *engine)
         ddl__fail_all(engine, status, "%s", text);
 }
 
+/* The driver alone counts. */
+static void count_one(atomic_ullong *counter)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
 /* Messages and letters. */
 static bool advance_messages(ddl__engine *engine)
 {
     bool moved = ddl__messages_run(engine->messages);
+    if (moved)
+        count_one(&engine->passes);
     settle_messages(engine);
     return moved;
 }
@@ -226,9 +235,7 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
     }
     ddl__progress progress = ddl__stream_run(stream);
     if (progress == DDL__MOVED)
-        atomic_store_explicit(&engine->moves,
-                              atomic_load_explicit(&engine->moves, memory_order_relaxed) + 1,
-                              memory_order_relaxed);
+        count_one(&engine->moves);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
     ddl_work *held = ddl__stream_held(stream);

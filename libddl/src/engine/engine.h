@@ -82,6 +82,7 @@ typedef struct ddl__pulse {
     ddl_status status;
     uint64_t pending, finished; /* works */
     uint64_t moves;             /* steps of operations that are under way */
+    uint64_t passes;            /* in which messages got on: a long one takes many */
     uint64_t scratch;           /* bytes of memory that plans have wanted and the engine keeps */
     char text[DDL__MESSAGE_MAX];
 } ddl__pulse;

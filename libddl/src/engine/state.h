@@ -69,6 +69,7 @@ struct ddl__engine {
     ddl__patience patience;
     ddl__recorder recorder; /* may be read by any thread, as the next */
     atomic_ullong moves;    /* how often an operation got on without coming to its end */
+    atomic_ullong passes;   /* in how many passes messages got on */
     atomic_bool founded;    /* all members watch each other: see ddl__engine_founded */
     int64_t lost_at;        /* before: when a link was found to be lost */
     int epoll, wake;

@@ -327,6 +327,7 @@ ddl__pulse ddl__engine_pulse(ddl__engine *engine)
         .pending = engine->admitted - engine->finished,
         .finished = engine->finished,
         .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),
+        .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
         .scratch =
             ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
     if (pulse.status != DDL_OK)
