@@ -3,12 +3,14 @@
 All backends take turns in one run, in an order that changes from round to round, beside the same
 steps without communication; so whatever else happens on the machine meets all alike. What runs
 on the ranks is bench/training_FRAMEWORK.py: `python -m bench.training_FRAMEWORK JSON`, with the
-fields of a Job, writes a Measured of each model to Job.result on rank 0.
+fields of a Job, writes a Measured of each model to Job.result on rank 0. JAX has a way of its own
+(CONDUCTED).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -23,8 +25,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FRAMEWORKS = ("pytorch",)
-MODELS = ("resnet50", "transformer")
+# What is measured of each framework.
+FRAMEWORKS = {
+    "pytorch": ("resnet50", "transformer"),
+    "jax": ("psum", "transformer", "calls"),
+}
+# Those whose backends need processes of their own: a module with main(arguments) -> exit code.
+CONDUCTED = {"jax": "bench.training_jax"}
 ALONE = "alone"  # the steps of each rank by itself, which but wait for each other at the end
 
 
@@ -75,7 +82,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--framework", choices=FRAMEWORKS, default="pytorch")
     names = partial(str.split, sep=",")
     parser.add_argument(
-        "--models", type=names, default=",".join(MODELS), help="default: %(default)s"
+        "--models",
+        type=names,
+        help="what to measure of the framework; default: all of "
+        + "; ".join(f"{name}: {','.join(models)}" for name, models in FRAMEWORKS.items()),
     )
     parser.add_argument("--backends", type=names, default="ddl,gloo", help="default: %(default)s")
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
@@ -84,9 +94,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them (matplotlib)")
     arguments = parser.parse_args(argv)
+    models = FRAMEWORKS[arguments.framework]
+    arguments.models = arguments.models or models
     for name in arguments.models:
-        if name not in MODELS:
-            parser.error(f"--models: {name!r} is none of {', '.join(MODELS)}")
+        if name not in models:
+            parser.error(f"--models: {name!r} is none of {', '.join(models)}")
     if min(arguments.ranks, arguments.rounds, arguments.steps) < 1:
         parser.error("--ranks, --rounds and --steps are numbers from 1 on")
     return arguments
@@ -95,6 +107,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table; the exit code."""
     arguments = parse(argv)
+    if arguments.framework in CONDUCTED:
+        return int(importlib.import_module(CONDUCTED[arguments.framework]).main(arguments))
     before = os.getloadavg()[0]
     measured = run(arguments)
     machine = {**machine_state(), "load": [before, os.getloadavg()[0]], "ranks": arguments.ranks}

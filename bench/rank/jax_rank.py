@@ -1,0 +1,288 @@
+"""One rank of bench/training_jax.py: makes programs, runs them when told, and sleeps in between.
+
+    python jax_rank.py DOOR SOCKET
+
+DOOR is "ddl" or "gloo", what jax's own collectives go over, or "calls", ddl_jax's operations.
+SOCKET is the conductor's. Lines of JSON go both ways: see `Player`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
+WARM_UP = 3  # steps of each program, the first of which compiles it
+LAYERS, WIDTH, HEADS, BYTES = 8, 512, 8, 256  # of a transformer that reads text byte by byte: 25 M
+PIECES, CONTEXT = 4, 64  # of text in a step, on each rank
+
+Program = Callable[[], Any]  # a step, at the end of which the result is there
+
+
+class Stock:
+    """jax's own collectives: all ranks are one program, on one device each."""
+
+    def __init__(self, door: str) -> None:
+        if door == "ddl":
+            import ddl_jax
+
+            ddl_jax.initialize()
+        import jax
+
+        if door == "gloo":
+            jax.config.update("jax_platforms", "cpu")
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            jax.distributed.initialize(
+                f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
+                num_processes=SIZE,
+                process_id=RANK,
+                cluster_detection_method="deactivate",
+            )
+        self.version = f"jax {jax.__version__}"
+        axes = (jax.sharding.AxisType.Auto,)
+        self.mesh = jax.make_mesh((SIZE,), ("ranks",), axis_types=axes)
+
+    def make(self, what: str, **options: Any) -> tuple[dict[str, Program], dict[str, Any]]:
+        """The programs by name, and what the conductor is to know. "alone" has no communication."""
+        return {"psum": self._psum, "transformer": self._transformer}[what](**options)
+
+    def _psum(self, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
+        import jax
+        import numpy as np
+
+        x = self._spread(np.full((1, bytes // 4), RANK + 1.0, np.float32))
+        functions = {
+            "step": self._mapped(lambda v: jax.lax.psum(v, "ranks"), 1),
+            "alone": self._mapped(lambda v: v * SIZE, 1),  # a result of the same form
+        }
+        got = float(functions["step"](x).addressable_data(0)[0, -1])
+        if got != SIZE * (SIZE + 1) / 2:
+            raise ValueError(f"psum of {bytes} bytes gives {got}")
+        return {name: _calling(function, x) for name, function in functions.items()}, {}
+
+    def _transformer(self) -> tuple[dict[str, Program], dict[str, Any]]:
+        import jax
+        import numpy as np
+
+        parameters = transformer()
+        text = np.random.default_rng(RANK).integers(BYTES, size=(PIECES, CONTEXT + 1))
+        batch = self._spread(text.astype(np.int32))
+
+        def mean(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: jax.lax.pmean(leaf, "ranks"), tree)
+
+        def step_of(exchange: Callable[[Any], Any]) -> Callable[..., Any]:
+            return lambda state, text: train(state, text, exchange)
+
+        programs = {}
+        for name, exchange in (("step", mean), ("alone", lambda gradients: gradients)):
+            state = jax.tree.map(self._copies, (parameters, [0 * p for p in parameters]))
+            programs[name] = _going_on(
+                self._mapped(step_of(exchange), 2, donate=True), state, batch
+            )
+        gradients = [self._copies(0 * leaf) for leaf in parameters]
+        programs["exchange"] = _going_on(self._mapped(mean, 1, donate=True), gradients)
+        for _ in range(WARM_UP):
+            trained, _ = programs["step"]()
+        sums = [float(np.abs(leaf.addressable_data(0)).sum()) for leaf in trained]
+        told = {
+            "parameters": sum(leaf.size for leaf in parameters),
+            "buckets": [leaf.nbytes for leaf in parameters],
+            "sums": sums,
+        }
+        return programs, told
+
+    def _mapped(self, function: Any, arguments: int, donate: bool = False) -> Any:
+        """Of arrays whose first dimension lies on the ranks, as does that of all results."""
+        import jax
+
+        each = jax.sharding.PartitionSpec("ranks")
+        mapped = jax.shard_map(
+            function, mesh=self.mesh, in_specs=(each,) * arguments, out_specs=each, check_vma=False
+        )
+        return jax.jit(mapped, donate_argnums=(0,) if donate else ())
+
+    def _spread(self, rows: Any) -> Any:
+        """A global array of the ranks' rows."""
+        import jax
+
+        spec = jax.sharding.PartitionSpec("ranks")
+        sharding = jax.sharding.NamedSharding(self.mesh, spec)
+        return jax.make_array_from_process_local_data(sharding, rows)
+
+    def _copies(self, array: Any) -> Any:
+        """Each rank's own copy of an array, one after the other in the first dimension."""
+        return self._spread(array.copy())
+
+
+class Calls:
+    """ddl_jax's operations in compiled programs, beside the bare call of ddl_core."""
+
+    def __init__(self, _: str) -> None:
+        import jax
+
+        import ddl_jax
+        from ddl_jax import world
+
+        ddl_jax.init()
+        self.comm = world.world()
+        self.version = f"jax {jax.__version__}"
+
+    def make(self, what: str, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
+        """The ways to all-reduce `bytes`; `what` is "allreduce"."""
+        import jax
+        import numpy as np
+
+        import ddl_jax as ddl
+
+        # Sums of zeros stay zeros, also in place. Written, so that they have pages of their own.
+        own = np.full(bytes // 4, 0, np.float32)
+        x = jax.device_put(own)
+        programs = {
+            "bare, in place": partial(self.comm.allreduce, own),
+            "bare, fresh": lambda: self.comm.allreduce(own, np.empty_like(own)),
+        }
+        for name, jit in (("ddl_jax.jit", ddl.jit), ("jax.jit", jax.jit)):
+            donated = jit(ddl.allreduce, donate_argnums=0)
+            programs[f"{name}, in place"] = _going_on(donated, x + 0)
+            programs[f"{name}, fresh"] = _calling(jit(ddl.allreduce), x)
+        return programs, {"ways": list(programs)}
+
+
+def _calling(function: Any, *arguments: Any) -> Program:
+    import jax
+
+    return lambda: jax.block_until_ready(function(*arguments))
+
+
+def _going_on(function: Any, state: Any, *arguments: Any) -> Program:
+    """Each step takes what the one before it gave."""
+    import jax
+
+    def step() -> Any:
+        nonlocal state
+        state = jax.block_until_ready(function(state, *arguments))
+        return state
+
+    return step
+
+
+# ---- the model: plain jax, its layers in one array of each kind, and SGD with momentum ----
+
+
+def transformer() -> list[Any]:
+    """Its weights: of embeddings, of positions, and of all layers."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    shapes = [
+        (BYTES, WIDTH),
+        (CONTEXT, WIDTH),
+        (LAYERS, WIDTH, 3 * WIDTH),
+        (LAYERS, WIDTH, WIDTH),
+        (LAYERS, WIDTH, 4 * WIDTH),
+        (LAYERS, 4 * WIDTH, WIDTH),
+    ]
+    return [random.normal(0, 0.02, shape).astype(np.float32) for shape in shapes]
+
+
+def loss(parameters: Any, text: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    letters, places, *layers = parameters
+
+    def normal(x: Any) -> Any:
+        return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    def layer(x: Any, weights: Any) -> tuple[Any, None]:
+        attention, out, up, down = weights
+        shape = (*x.shape[:2], 3, HEADS, WIDTH // HEADS)
+        query, key, value = jnp.moveaxis((normal(x) @ attention).reshape(shape), 2, 0)
+        seen = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+        x = x + seen.reshape(x.shape) @ out
+        return x + jax.nn.gelu(normal(x) @ up) @ down, None
+
+    x, _ = jax.lax.scan(layer, letters[text[:, :-1]] + places, layers)
+    chances = jax.nn.log_softmax(normal(x) @ letters.T)
+    return -jnp.take_along_axis(chances, text[:, 1:, None], axis=2).mean()
+
+
+def train(state: Any, text: Any, exchange: Callable[[Any], Any]) -> Any:
+    import jax
+
+    parameters, momenta = state
+    gradients = exchange(jax.grad(loss)(parameters, text))
+    momenta = [0.9 * m + g for m, g in zip(momenta, gradients, strict=True)]
+    return [p - 1e-3 * m for p, m in zip(parameters, momenta, strict=True)], momenta
+
+
+# ---- being told what to do ----
+
+
+class Player:
+    """Carries out commands; each has one answer.
+
+    prepare  what, and its options: make the programs; answers with what is to be known of them
+    play     program, steps: answers with the seconds of each step, after one that is not counted,
+             and the processor's for one
+    rest     drop them
+    """
+
+    def __init__(self, peer: Any) -> None:
+        self.peer = peer
+        self.programs: dict[str, Program] = {}
+
+    def prepare(self, **options: Any) -> dict[str, Any]:
+        self.programs, told = self.peer.make(**options)
+        for program in self.programs.values():
+            for _ in range(WARM_UP):
+                program()
+        return told
+
+    def rest(self) -> dict[str, Any]:
+        self.programs = {}
+        return {}
+
+    def play(self, program: str, steps: int) -> dict[str, Any]:
+        step, clock = self.programs[program], time.perf_counter
+        step()
+        seconds, processor = [], time.process_time()
+        for _ in range(steps):
+            start = clock()
+            step()
+            seconds.append(clock() - start)
+        return {"seconds": seconds, "processor": (time.process_time() - processor) / steps}
+
+
+def main() -> None:
+    door, control = sys.argv[1:]
+    peer = (Calls if door == "calls" else Stock)(door)
+    player = Player(peer)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(control)
+        stream = connection.makefile("rw")
+
+        def say(answer: dict[str, Any]) -> None:
+            stream.write(json.dumps(answer) + "\n")
+            stream.flush()
+
+        say({"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": peer.version})
+        for line in stream:
+            command = json.loads(line)
+            try:
+                say(getattr(player, command.pop("do"))(**command))
+            except Exception as error:
+                traceback.print_exc()
+                say({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()
