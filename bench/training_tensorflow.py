@@ -31,6 +31,7 @@ from bench.training_jax import play, turns
 DOORS = ("ddl", "mirrored")
 GRADIENTS = "gradients"
 ROUNDING = 1e-3  # what the doors' weights may differ by after the first steps, relatively
+PATIENCE = 600.0  # seconds, for XLA to compile a model
 LEAST = 8  # steps of a turn of the gradients alone
 
 
@@ -65,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         with ExitStack() as stack:
             doors = {}
             for name in DOORS:
-                doors[name] = Ensemble(Door(f"tensorflow-{name}", name, python), scene)
+                doors[name] = Ensemble(Door(f"tensorflow-{name}", name, python), scene, PATIENCE)
                 stack.callback(doors[name].end)
                 doors[name].start()
             models = [
