@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         with ExitStack() as stack:
             doors = {}
-            for name in DOORS:
+            for name in DOORS if set(arguments.models) - {GRADIENTS} else DOORS[:1]:
                 doors[name] = Ensemble(Door(f"tensorflow-{name}", name, python), scene, PATIENCE)
                 stack.callback(doors[name].end)
                 doors[name].start()
