@@ -25,10 +25,13 @@ class PlayerError(Exception):
 
 
 class Ensemble:
-    """One library's ranks. `alive` until something goes wrong between them, then of no use."""
+    """One library's ranks. `alive` until something goes wrong between them, then of no use.
 
-    def __init__(self, library: Library, scene: Scene) -> None:
-        self.library, self.scene = library, scene
+    patience  seconds that they may take for an answer
+    """
+
+    def __init__(self, library: Library, scene: Scene, patience: float = ANSWER_LIMIT) -> None:
+        self.library, self.scene, self.patience = library, scene, patience
         self.size = sum(scene.hosts)
         self.version = ""
         self.alive = False
@@ -69,7 +72,7 @@ class Ensemble:
                     connection, _ = listener.accept()
                 except TimeoutError:
                     continue
-                connection.settimeout(ANSWER_LIMIT)
+                connection.settimeout(self.patience)
                 stream = connection.makefile("rw")
                 connection.close()  # from now on the stream's
                 hello = json.loads(stream.readline())

@@ -29,9 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FRAMEWORKS = {
     "pytorch": ("resnet50", "transformer"),
     "jax": ("psum", "transformer", "calls"),
+    "tensorflow": ("resnet50", "transformer", "gradients"),
 }
 # Those whose backends need processes of their own: a module with main(arguments) -> exit code.
-CONDUCTED = {"jax": "bench.training_jax"}
+CONDUCTED = {"jax": "bench.training_jax", "tensorflow": "bench.training_tensorflow"}
 ALONE = "alone"  # the steps of each rank by itself, which but wait for each other at the end
 
 

@@ -137,7 +137,7 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
             parts.size() == 1 ? allreduce(parts[0], op) : grouped_allreduce(std::move(parts), op);
     } else if (kind == "broadcast") {
         const Part &part = parts[0];
-        if (world->rank() == root)
+        if (world->rank() == root && part.send != part.recv)
             std::copy_n(static_cast<const char *>(part.send),
                         part.count * ddl_dtype_size(part.dtype), static_cast<char *>(part.recv));
         submit = broadcast(part.recv, part.count, part.dtype, static_cast<int>(root));
@@ -221,11 +221,19 @@ class Lowering : public XlaOpKernel
     }
 
   protected:
-    // The call's results: one, or a tuple of several.
+    // The call's results: one, or a tuple of several. In place: each lies where the operand of the
+    // same number lay, which XLA copies before where it is needed once more.
     xla::XlaOp call(XlaOpKernelContext *c, std::vector<xla::XlaOp> operands,
-                    const xla::Shape &result, const std::vector<int64_t> &counts = {})
+                    const xla::Shape &result, const std::vector<int64_t> &counts = {},
+                    bool in_place = false)
     {
         const size_t own = operands.size();
+        std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases;
+        for (size_t i = 0; in_place && i < own; i++) {
+            const auto number = static_cast<int64_t>(i);
+            aliases.push_back({result.IsTuple() ? xla::ShapeIndex{number} : xla::ShapeIndex{},
+                               {number, xla::ShapeIndex{}}});
+        }
         std::string list;
         for (int64_t each : counts)
             list += (list.empty() ? ": " : ", ") + std::to_string(each);
@@ -242,7 +250,7 @@ class Lowering : public XlaOpKernel
             number++;
         }
         xla::XlaOp done = xla::CustomCall(c->builder(), kTarget, operands, result, config,
-                                          /*has_side_effect=*/true, {}, nullptr,
+                                          /*has_side_effect=*/true, aliases, nullptr,
                                           xla::CustomCallSchedule::SCHEDULE_NONE,
                                           xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
         const absl::Status status = c->compiler()->SetNodeToken(
@@ -290,10 +298,10 @@ class Elementwise : public Lowering
             shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
         }
         if (shapes.size() == 1) {
-            c->SetOutput(0, call(c, operands, shapes[0]));
+            c->SetOutput(0, call(c, operands, shapes[0], {}, true));
             return;
         }
-        xla::XlaOp results = call(c, operands, xla::ShapeUtil::MakeTupleShape(shapes));
+        xla::XlaOp results = call(c, operands, xla::ShapeUtil::MakeTupleShape(shapes), {}, true);
         for (int i = 0; i < c->num_inputs(); i++)
             c->SetOutput(i, xla::GetTupleElement(results, i));
     }

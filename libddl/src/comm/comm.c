@@ -12,7 +12,11 @@
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
-    MESSAGE_BYTES = 512 * 1024,    /* the same of messages to one peer */
+    /* Messages and named operations have a ring for each pair, half of which may be published; in
+     * small rings large operations would cost more turns. */
+    MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank, */
+    MESSAGE_MOST = ARENA_BYTES,       /* at most so much for one ... */
+    MESSAGE_LEAST = 512 * 1024,       /* ... and at least */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
     CREATION_MS = 5 * 60 * 1000,
@@ -22,6 +26,15 @@ enum {
 int64_t ddl__creation_ms(const ddl_comm_config *config)
 {
     return config->timeout_ms ? config->timeout_ms : CREATION_MS;
+}
+
+/* Equal on all ranks. No memory until it is used. */
+static size_t message_bytes(size_t size)
+{
+    size_t bytes = MESSAGE_MOST;
+    while (bytes > MESSAGE_LEAST && bytes * (size - 1) > MESSAGES_BYTES)
+        bytes /= 2;
+    return bytes;
 }
 
 /* Endpoints' ids are random, so the list is no other job's. */
@@ -91,7 +104,8 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
 {
     size_t size = (size_t)comm->size;
     bool sharing = size > 1 && kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
-    if (sharing && !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, MESSAGE_BYTES)))
+    if (sharing &&
+        !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size))))
         return DDL_ESYSTEM;
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
@@ -126,7 +140,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,
-                                 .message_window = MESSAGE_BYTES / 2,
+                                 .message_window = (int64_t)message_bytes(size) / 2,
                                  .need_progress = need_progress,
                                  .keep_choices = keep_choices,
                                  .context = comm};

@@ -136,6 +136,22 @@ assert ddl.allreduce(tf.constant([rank == 0, True])).numpy().all()
 eighths = tf.cast([1.5, 2.0], tf.dtypes.experimental.float8_e4m3fn)
 assert tf.cast(ddl.allreduce(eighths, "max"), tf.float32).numpy().tolist() == [1.5, 2.0]
 
+# What is given stays as it is, also where it is used once more or given twice.
+
+
+def twice(x):
+    y = x * 2
+    first, second = ddl.grouped_allreduce([y, y])
+    return [x, y, first, second + first, ddl.allreduce(y), ddl.broadcast(y, size - 1), y]
+
+
+for way in (twice, tf.function(twice), tf.function(twice, jit_compile=native)):
+    for number in (1, 2):
+        own, all_ = number * (rank + 1.0), number * float(total)
+        values = [each.numpy().tolist() for each in way(tf.fill([3], own))]
+        right = [own, 2 * own, 2 * all_, 4 * all_, 2 * all_, 2.0 * number * size, 2 * own]
+        assert values == [[each] * 3 for each in right], (values, right)
+
 # ---- as many rows as each rank likes ----
 
 own = tf.fill([rank + 1, 2], float(rank))

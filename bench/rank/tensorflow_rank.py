@@ -1,0 +1,314 @@
+"""One rank of bench/training_tensorflow.py: makes programs, runs them when told, and sleeps in
+between.
+
+    python tensorflow_rank.py DOOR SOCKET
+
+DOOR is "ddl" or "mirrored", tf.distribute.MultiWorkerMirroredStrategy. SOCKET is the conductor's.
+Lines of JSON go both ways: see `Player`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
+WARM_UP = 3  # steps of each program, the first of which compiles it
+SETTLED = 3  # steps after which the doors' weights are compared
+CLASSES, IMAGES, PIXELS = 1000, 8, 64  # of a step, on each rank
+BYTES, WIDTH, LAYERS, HEADS = 256, 512, 6, 16
+PIECES, CONTEXT = 4, 64  # of text
+RATE, MOMENTUM = 1e-3, 0.9
+
+Program = Callable[[], Any]  # a step, at the end of which the result is there
+
+
+class Ddl:
+    """ddl_tensorflow in a training loop of one's own, as a graph and compiled by XLA."""
+
+    def __init__(self) -> None:
+        import ddl_tensorflow as ddl
+
+        ddl.init()
+        self.ddl = ddl
+
+    def training(self, what: str) -> tuple[dict[str, Program], dict[str, Any]]:
+        """The programs by name, and what the conductor is to know. "alone" and "alone, jit" have no
+        communication, but wait for each other in the end."""
+        programs, told = {}, {}
+        for name, jit in (("ddl", False), ("ddl, jit", True)):
+            programs[name], model = self._training(what, jit, self.ddl.allreduce_gradients)
+            for _ in range(SETTLED):
+                programs[name]()
+            told = describe(model)
+            alone, _ = self._training(what, jit, lambda gradients: gradients)
+            programs[name.replace("ddl", "alone")] = self._in_step(alone)
+        variables = [tf.Variable(tf.ones_like(each)) for each in model.trainable_variables]
+        programs["exchange"] = exchange(variables, self.ddl.grouped_allreduce)
+        return programs, told
+
+    def _training(self, what: str, jit: bool, reduce: Any) -> tuple[Program, keras.Model]:
+        model, optimizer, x, y, loss = task(what)
+
+        @tf.function(jit_compile=jit, autograph=False)
+        def step() -> Any:
+            with tf.GradientTape() as tape:
+                result = loss(y, model(x, training=True))
+            gradients = reduce(tape.gradient(result, model.trainable_variables))
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return result
+
+        return lambda: step().numpy(), model
+
+    def _in_step(self, step: Program) -> Program:
+        def both() -> None:
+            step()
+            self.ddl.barrier()
+
+        return both
+
+    def gradients(self) -> tuple[dict[str, Program], dict[str, Any]]:
+        """The gradients of the convolutional net as one group, made anew in every step and then
+        applied: as a graph and compiled, both also without communication; and the bare group of
+        ddl_core on arrays of the same sizes."""
+        import ddl_core
+
+        model = task("resnet50")[0]
+        shapes = [each.shape for each in model.trainable_variables]
+        variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+        programs: dict[str, Program] = {}
+        for name, jit in (("graph", False), ("jit", True)):
+            programs[name] = scaled(
+                variables, jit, lambda of: self.ddl.grouped_allreduce(of, "average")
+            )
+            programs[f"{name}, alone"] = scaled(variables, jit, together)
+        arrays = [np.ones(shape, np.float32) for shape in shapes]
+        group = ddl_core.init().group()
+        for array in arrays:
+            group.allreduce(array, op="average")
+
+        def written(submit: Program) -> Program:
+            def step() -> None:
+                for array in arrays:
+                    np.multiply(array, 1.0, out=array)
+                submit()
+
+            return step
+
+        programs["bare"] = written(group.submit)
+        programs["bare, alone"] = written(lambda: None)
+        return programs, {"bytes": 4 * sum(int(np.prod(shape)) for shape in shapes)}
+
+
+class Mirrored:
+    """MultiWorkerMirroredStrategy with the same models and batches. TF_CONFIG names the others."""
+
+    def __init__(self) -> None:
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    def training(self, what: str) -> tuple[dict[str, Program], dict[str, Any]]:
+        with self.strategy.scope():
+            model, optimizer, x, y, loss = task(what)
+            variables = [tf.Variable(tf.ones_like(each)) for each in model.trainable_variables]
+
+        def of_replica() -> Any:
+            with tf.GradientTape() as tape:
+                result = loss(y, model(x, training=True)) / SIZE  # gradients are added up
+            gradients = tape.gradient(result, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return result
+
+        @tf.function(autograph=False)
+        def step() -> Any:
+            return self.strategy.run(of_replica)
+
+        programs: dict[str, Program] = {"mirrored": lambda: step().numpy()}
+        for _ in range(SETTLED):
+            programs["mirrored"]()
+        told = describe(model)
+
+        def added(gradients: Sequence[Any]) -> Any:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+
+        def of_all(reduce: Program) -> Any:
+            return self.strategy.run(reduce)
+
+        programs["exchange"] = exchange(variables, added, of_all)
+        return programs, told
+
+
+def together(gradients: Sequence[Any]) -> list[Any]:
+    """The same, once all are there: as with a group, none is applied while it is in a cache. XLA
+    does not care."""
+    with tf.control_dependencies(gradients):
+        return [tf.identity(each) for each in gradients]
+
+
+def scaled(variables: Sequence[tf.Variable], jit: bool, reduce: Any) -> Program:
+    """What a step does with gradients, besides computing them."""
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def step() -> Any:
+        gradients = [each * 1.0000001 for each in variables]
+        for variable, gradient in zip(variables, reduce(gradients), strict=True):
+            variable.assign_sub(RATE * gradient)
+        return variables[0][..., 0]
+
+    return lambda: step().numpy()
+
+
+def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of()) -> Program:
+    """The reduction of gradients that are all there already."""
+
+    @tf.function(autograph=False)
+    def step() -> Any:
+        def reduced() -> Any:
+            gradients = reduce([each * 1.0000001 for each in variables])
+            return tf.add_n([tf.reshape(each, [-1])[0] for each in gradients])
+
+        return within(reduced)
+
+    return lambda: step().numpy()
+
+
+# ---- the models ----
+
+
+def task(what: str) -> tuple[keras.Model, Any, tf.Tensor, tf.Tensor, Any]:
+    """A model of equal weights on all ranks, its optimizer, and this rank's batch, which stays the
+    same."""
+    keras.utils.set_random_seed(1)
+    model, classes, count = {"resnet50": resnet50, "transformer": transformer}[what]()
+    random = np.random.default_rng(RANK)
+    if what == "resnet50":
+        x = random.normal(size=(IMAGES, PIXELS, PIXELS, 3)).astype(np.float32)
+    else:
+        x = random.integers(BYTES, size=(PIECES, CONTEXT)).astype(np.int32)
+    y = random.integers(classes, size=count).astype(np.int32)
+    optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+    optimizer.build(model.trainable_variables)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+    return (
+        model,
+        optimizer,
+        tf.constant(x),
+        tf.constant(y),
+        lambda *given: tf.reduce_mean(loss(*given)),
+    )
+
+
+def resnet50() -> tuple[keras.Model, int, tuple[int, ...]]:
+    model = keras.applications.ResNet50(
+        weights=None,
+        input_shape=(PIXELS, PIXELS, 3),
+        classes=CLASSES,
+        classifier_activation=None,
+    )
+    return model, CLASSES, (IMAGES,)
+
+
+def transformer() -> tuple[keras.Model, int, tuple[int, ...]]:
+    layers = keras.layers
+    text = keras.Input((CONTEXT,), dtype="int32")
+    places = layers.Embedding(CONTEXT, WIDTH)(keras.ops.arange(CONTEXT))
+    x = layers.Embedding(BYTES, WIDTH)(text) + places
+    for _ in range(LAYERS):
+        normal = layers.LayerNormalization()(x)
+        attention = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)
+        x = x + attention(normal, normal, use_causal_mask=True)
+        hidden = layers.Dense(4 * WIDTH, "relu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(WIDTH)(hidden)
+    x = layers.Dense(BYTES)(layers.LayerNormalization()(x))
+    return keras.Model(text, x), BYTES, (PIECES, CONTEXT)
+
+
+def describe(model: keras.Model) -> dict[str, Any]:
+    weights = [np.asarray(each.numpy()) for each in model.trainable_variables]
+    return {
+        "parameters": sum(each.size for each in weights),
+        "buckets": [sum(each.nbytes for each in weights)],
+        "sums": [float(np.abs(each).sum()) for each in weights],
+    }
+
+
+# ---- being told what to do ----
+
+
+class Player:
+    """Carries out commands; each has one answer.
+
+    prepare  what: make the programs; answers with what is to be known of them
+    play     program, steps: answers with the seconds of each step, after one that is not counted,
+             and the processor's for one
+    rest     drop them
+    """
+
+    def __init__(self, peer: Any) -> None:
+        self.peer = peer
+        self.programs: dict[str, Program] = {}
+
+    def prepare(self, what: str) -> dict[str, Any]:
+        if what == "gradients":
+            self.programs, told = self.peer.gradients()
+        else:
+            self.programs, told = self.peer.training(what)
+        for program in self.programs.values():
+            for _ in range(WARM_UP):
+                program()
+        return {**told, "programs": list(self.programs)}
+
+    def rest(self) -> dict[str, Any]:
+        self.programs = {}
+        keras.backend.clear_session()
+        return {}
+
+    def play(self, program: str, steps: int) -> dict[str, Any]:
+        step, clock = self.programs[program], time.perf_counter
+        step()
+        seconds, processor = [], time.process_time()
+        for _ in range(steps):
+            start = clock()
+            step()
+            seconds.append(clock() - start)
+        return {"seconds": seconds, "processor": (time.process_time() - processor) / steps}
+
+
+def main() -> None:
+    door, control = sys.argv[1:]
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // SIZE))
+    player = Player({"ddl": Ddl, "mirrored": Mirrored}[door]())
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(control)
+        stream = connection.makefile("rw")
+
+        def say(answer: dict[str, Any]) -> None:
+            stream.write(json.dumps(answer) + "\n")
+            stream.flush()
+
+        version = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
+        say({"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": version})
+        for line in stream:
+            command = json.loads(line)
+            try:
+                say(getattr(player, command.pop("do"))(**command))
+            except Exception as error:
+                traceback.print_exc()
+                say({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`python -m bench training --framework tensorflow`: ddl_tensorflow beside TensorFlow's own
+MultiWorkerMirroredStrategy.
+
+The same models, weights and batches on the same number of processes. A process has one of the two,
+so each has processes of its own (bench/rank/tensorflow_rank.py), which stay alive and take turns;
+their weights are compared after the first steps. Then what a step's group of gradients costs over
+the bare group of ddl_core of the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench import training
+from bench.ensemble import Ensemble, PlayerError
+from bench.environments import ROOT
+from bench.libraries import Here, Library, Scene, Start
+from bench.training import Measured
+from bench.training_jax import play, turns
+
+DOORS = ("ddl", "mirrored")
+GRADIENTS = "gradients"
+ROUNDING = 1e-3  # what the doors' weights may differ by after the first steps, relatively
+PATIENCE = 600.0  # seconds, for XLA to compile a model
+LEAST = 8  # steps of a turn of the gradients alone
+
+
+class Door(Library):
+    """Ranks with one of DOORS."""
+
+    def starts(self, scene: Scene, control: str) -> list[Start]:
+        starts = super().starts(scene, control)
+        program = str(ROOT / "bench" / "rank" / "tensorflow_rank.py")
+        workers = [f"{scene.address(0)}:{port}" for port in free_ports(len(starts))]
+        for rank, start in enumerate(starts):
+            start.command = [str(self.python), program, self.kind, control]
+            task = {"type": "worker", "index": rank}
+            start.env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        return starts
+
+
+@dataclass
+class Group:
+    """Seconds of steps with the gradients as one group, and without communication ("..., alone"),
+    by the way of running them."""
+
+    bytes: int
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Measure, print the tables; the exit code."""
+    before = os.getloadavg()[0]
+    scene, python = Here(arguments.ranks), Path(sys.executable)
+    try:
+        with ExitStack() as stack:
+            doors = {}
+            for name in DOORS if set(arguments.models) - {GRADIENTS} else DOORS[:1]:
+                doors[name] = Ensemble(Door(f"tensorflow-{name}", name, python), scene, PATIENCE)
+                stack.callback(doors[name].end)
+                doors[name].start()
+            models = [
+                train(doors, name, arguments.rounds, arguments.steps)
+                for name in arguments.models
+                if name != GRADIENTS
+            ]
+            groups = []
+            if GRADIENTS in arguments.models:
+                groups = [group(doors["ddl"], arguments.rounds, arguments.steps)]
+            version = doors["ddl"].version
+    except PlayerError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+
+    load = [before, os.getloadavg()[0]]
+    machine = {**training.machine_state(), "load": load, "ranks": arguments.ranks}
+    rows = [row for each in models for row in training.rows(each)]
+    print(version)
+    print(training.table(machine, models, rows))
+    for each in groups:
+        print("\n" + table(each))
+    if arguments.json:
+        samples = [[asdict(each) for each in kind] for kind in (models, groups)]
+        told = {"machine": machine, "samples": samples[0], "groups": samples[1]}
+        arguments.json.write_text(json.dumps(told, indent=1))
+    if arguments.plot and models:
+        training.plot(models, arguments.plot)
+    return 0
+
+
+def train(doors: dict[str, Ensemble], model: str, rounds: int, steps: int) -> Measured:
+    told = {name: each.ask(do="prepare", what=model) for name, each in doors.items()}
+    first = told["ddl"][0]
+    for name, answers in told.items():
+        for answer in answers:
+            for own, other in zip(answer["sums"], first["sums"], strict=True):
+                if abs(own - other) > ROUNDING * max(other, 1.0):
+                    raise PlayerError(f"{name}: sizes of weights add up to {own}, not {other}")
+    programs = dict.fromkeys(("ddl", "ddl, jit", "alone", "alone, jit"), "ddl")
+    programs["mirrored"] = "mirrored"
+    found = Measured(
+        model,
+        first["parameters"],
+        first["buckets"],
+        {name: [] for name in programs},
+        {name: [] for name in programs},
+        {name: [] for name in DOORS},
+    )
+    for number in range(rounds):
+        for name in turns(list(programs), number):
+            seconds, processor = play(doors[programs[name]], name, steps)
+            found.steps[name].append(seconds)
+            found.processor[name].append(processor)
+            if name in DOORS:
+                found.communication[name].append(play(doors[name], "exchange", steps)[0])
+    for ensemble in doors.values():
+        ensemble.ask(do="rest")
+    return found
+
+
+def group(ensemble: Ensemble, rounds: int, steps: int) -> Group:
+    told = ensemble.ask(do="prepare", what=GRADIENTS)[0]
+    found = Group(told["bytes"], {name: [] for name in told["programs"]})
+    for number in range(rounds):
+        for name in turns(told["programs"], number):
+            found.seconds[name] += play(ensemble, name, max(steps, LEAST))[0]
+    ensemble.ask(do="rest")
+    return found
+
+
+def table(found: Group) -> str:
+    """What each way costs over its steps without communication, and over the bare group."""
+    cost = {
+        name: [
+            f(found.seconds[name]) - f(found.seconds[f"{name}, alone"])
+            for f in (statistics.median, min)
+        ]
+        for name in ("bare", "graph", "jit")
+    }
+    rows = [
+        [
+            name,
+            *(
+                f"{1e3 * statistics.median(found.seconds[each]):.1f}"
+                for each in (name, f"{name}, alone")
+            ),
+            *(f"{1e3 * each:.1f}" for each in cost[name]),
+            *(
+                f"{100 * (own / bare - 1):+.0f} %"
+                for own, bare in zip(cost[name], cost["bare"], strict=True)
+            ),
+        ]
+        for name in cost
+    ]
+    head = ["ms", "step", "alone", "group", "of fastest", "over bare", "of fastest"]
+    size = f"The gradients of resnet50, {found.bytes / 2**20:.1f} MiB, as one group; medians"
+    return size + "\n" + tabulate(rows, head, "github", disable_numparse=True, stralign="right")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -1,0 +1,37 @@
+"""python -m bench training --framework tensorflow measures ddl_tensorflow beside TensorFlow's own
+strategy. Whether it is faster, no test can tell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+pytest.importorskip("tensorflow", exc_type=ImportError)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = [sys.executable, "-m", "bench", "training", "--framework", "tensorflow"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tensorflow_native")
+def test_it_measures(run_program: Run, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    short = ["--models", "transformer,gradients", "--rounds", "1", "--steps", "1", "--json", file]
+    ended = run_program([*COMMAND, *short], cwd=ROOT, limit=500).expect_success()
+    assert "transformer, 19." in ended.out
+    assert "| graph |" in ended.out
+    told = json.loads(file.read_text())
+    (model,) = told["samples"]
+    assert sum(model["buckets"]) == 4 * model["parameters"]
+    assert model["steps"].keys() == {"ddl", "ddl, jit", "alone", "alone, jit", "mirrored"}
+    assert all(len(seconds) == 1 for rounds in model["steps"].values() for seconds in rounds)
+    (group,) = told["groups"]
+    assert group["bytes"] > 100e6
+    assert {"bare", "graph", "jit"} < group["seconds"].keys()
