@@ -24,7 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAMEWORKS = ("pytorch",)
-MODELS = ("resnet50", "transformer")
+MODELS = ("resnet50", "transformer", "small")
+MEASURED = MODELS[:2]  # what is measured if nothing else is said; the small one is for a try
 ALONE = "alone"  # the steps of each rank by itself, which but wait for each other at the end
 
 
@@ -75,7 +76,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--framework", choices=FRAMEWORKS, default="pytorch")
     names = partial(str.split, sep=",")
     parser.add_argument(
-        "--models", type=names, default=",".join(MODELS), help="default: %(default)s"
+        "--models", type=names, default=",".join(MEASURED), help="default: %(default)s"
     )
     parser.add_argument("--backends", type=names, default="ddl,gloo", help="default: %(default)s")
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
