@@ -62,7 +62,8 @@ fuzz: ## fuzz what is parsed from the wire and from peers' memory, FUZZ_SECONDS=
 test-py: $(VENV)/test.stamp ## the Python tests
 	@$(stages) py
 
-test-torch: $(VENV)/test.stamp ## PyTorch's own distributed tests, on the backend "ddl"
+test-torch: $(VENV)/test.stamp ## the adapter's tests, the slow ones too, and PyTorch's own of its backends
+	$(VENV)/bin/pytest -q -m '' tests/adapters -k torch
 	@mkdir -p build
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py

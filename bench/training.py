@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# What is measured of each framework.
+# What is measured of each framework; of PyTorch also a small model, if it is asked for, for a try.
 FRAMEWORKS = {
-    "pytorch": ("resnet50", "transformer"),
+    "pytorch": ("resnet50", "transformer", "small"),
     "jax": ("psum", "transformer", "calls"),
     "tensorflow": ("resnet50", "transformer", "gradients"),
 }
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--models",
         type=names,
-        help="what to measure of the framework; default: all of "
+        help="what to measure of the framework; default: all but small of "
         + "; ".join(f"{name}: {','.join(models)}" for name, models in FRAMEWORKS.items()),
     )
     parser.add_argument("--backends", type=names, default="ddl,gloo", help="default: %(default)s")
@@ -96,7 +96,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them (matplotlib)")
     arguments = parser.parse_args(argv)
     models = FRAMEWORKS[arguments.framework]
-    arguments.models = arguments.models or models
+    arguments.models = arguments.models or [m for m in models if m != "small"]
     for name in arguments.models:
         if name not in models:
             parser.error(f"--models: {name!r} is none of {', '.join(models)}")

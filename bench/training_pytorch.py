@@ -49,16 +49,20 @@ def resnet50() -> Task:
     return Task(model, lambda model: cross_entropy(model(images), labels))
 
 
-def transformer() -> Task:
+def transformer(width: int = 512, layers: int = 6) -> Task:
     text = torch.randint(BYTES, (PIECES, CONTEXT + 1))
-    model = Transformer(width=512, layers=6, context=CONTEXT)  # 19.2 M
+    model = Transformer(width=width, layers=layers, context=CONTEXT)  # 19.2 M
     return Task(
         model,
         lambda model: cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
     )
 
 
-TASKS = {"resnet50": resnet50, "transformer": transformer}
+TASKS = {
+    "resnet50": resnet50,
+    "transformer": transformer,
+    "small": lambda: transformer(width=64, layers=1),
+}
 
 
 def main() -> None:

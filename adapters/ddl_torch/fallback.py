@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -49,8 +50,8 @@ _DTYPES = {
 }
 _NO_TIMEOUT = timedelta(0)
 # Older versions of PyTorch hold but the C++ half of a work that C++ waits for; without the other
-# half that would never end. So here so many are kept until somebody has waited for them.
-_KEPT = 256 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9) else 0
+# half that would never end. So here the last works are kept.
+_KEPT = 64 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9) else 0
 
 _endpoint: ddl_core.Endpoint | None = None
 _endpoint_lock = threading.Lock()
@@ -71,16 +72,8 @@ class Work(dist.Work):
         self._outputs = outputs
         self._finish = finish
         self._profiled = profiled  # a range of the profiler that has begun, and ends with this
-        self._kept: dict[int, Work] = {}
         self._lock = threading.Lock()
         self._future: torch.futures.Future[list[Tensor]] | None = None
-
-    def keep(self, kept: dict[int, Work]) -> None:
-        """Stay there until somebody has waited; the oldest one gives way."""
-        kept[id(self)] = self
-        self._kept = kept
-        while len(kept) > _KEPT:
-            kept.pop(next(iter(kept)))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         limit = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
@@ -99,7 +92,6 @@ class Work(dist.Work):
             if self._profiled is not None:
                 self._profiled.__exit__(None, None, None)
                 self._profiled = None
-        self._kept.pop(id(self), None)
         return True
 
     def get_future(self) -> Any:
@@ -163,7 +155,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._name = self._description = ""
         self._window: Work | None = None
-        self._kept: dict[int, Work] = {}
+        self._kept: deque[Work] = deque(maxlen=_KEPT)
         self._sequence = self._monitored = self._splits = 0
         with _dist_errors():
             self._comm, self._meeting = _meet(store, rank, size, timeout)
@@ -255,8 +247,7 @@ class ProcessGroup(dist.ProcessGroup):
         finish = [functools.partial(_copy, to, part) for to, part in copies]
         work = Work(works, list(outputs), finish, profiled)
         if self._window is None:
-            if _KEPT:
-                work.keep(self._kept)
+            self._kept.append(work)
             return work
         self._window._works += works
         self._window._finish += finish

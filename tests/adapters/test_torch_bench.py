@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from conftest import Run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+SLOW = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "bench", "training"]
 
 
 @pytest.mark.usefixtures("torch_native")
-def test_it_measures(run_program: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "millions"), [("small", "0.1"), pytest.param("transformer", "19.2", marks=SLOW)]
+)
+def test_it_measures(run_program: Run, tmp_path: Path, model: str, millions: str) -> None:
     files = ["--json", tmp_path / "found.json", "--plot", tmp_path / "found.png"]
-    short = ["--models", "transformer", "--rounds", "2", "--steps", "1"]
+    short = ["--models", model, "--rounds", "2", "--steps", "1"]
     ended = run_program([*COMMAND, *short, *files], cwd=ROOT, limit=300).expect_success()
-    assert "transformer, 19.2 M parameters, reduced in buckets of " in ended.out
+    assert f"{model}, {millions} M parameters, reduced in buckets of " in ended.out
     told = json.loads((tmp_path / "found.json").read_text())
     assert [row["backend"] for row in told["rows"]] == ["ddl", "gloo", "alone"]
     for row in told["rows"]:
@@ -39,4 +43,4 @@ def test_it_measures(run_program: Run, tmp_path: Path) -> None:
 def test_what_it_does_not_know(run_program: Run) -> None:
     ended = run_program([*COMMAND, "--models", "resnet18"], cwd=ROOT)
     assert ended.code == 2
-    assert "--models: 'resnet18' is none of resnet50, transformer" in ended.err
+    assert "--models: 'resnet18' is none of resnet50, transformer, small" in ended.err

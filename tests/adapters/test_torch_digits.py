@@ -68,6 +68,7 @@ def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path
     assert "100%" in ended.err and "[1]" not in ended.err
 
 
+@pytest.mark.slow  # test_own_names_under_mpirun starts likewise
 def test_mpirun(
     mpi: Mpi, run_program: Run, train_digits: Path, alone: Trained, tmp_path: Path
 ) -> None:

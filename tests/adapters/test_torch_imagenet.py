@@ -48,29 +48,37 @@ def outcome(ended: Finished) -> Trained:
     return Trained(float(found[1]), float(found[2]), int(found[3]), found[4])
 
 
-def test_resumed_as_if_never_interrupted(ddlrun: Run, data: Path, tmp_path: Path) -> None:
-    """The same weights, to the last bit, also in the middle of an epoch; and it learns."""
+@pytest.mark.parametrize(
+    ("steps", "until"), [(8, 3), pytest.param(18, 7, marks=pytest.mark.slow)]
+)  # five steps make an epoch
+def test_resumed_as_if_never_interrupted(
+    ddlrun: Run, data: Path, tmp_path: Path, steps: int, until: int
+) -> None:
+    """The same weights, to the last bit, also in the middle of an epoch; in three epochs it learns.
+    Other options than the checkpoint's are refused."""
     train = [PROGRAM, str(data), *SMALL]
-    whole = ddlrun(2, *train, "--steps", "18", "--curve", "loss.png", limit=240)
+    whole = ddlrun(2, *train, "--steps", str(steps), "--curve", "loss.png", limit=240)
     ended = outcome(whole)
     assert (tmp_path / "loss.png").stat().st_size > 1000
-    assert ended.last < 0.8 * ended.first
-    assert "18/18" in whole.err
+    assert steps < 15 or ended.last < 0.8 * ended.first
+    assert f"{steps}/{steps}" in whole.err
 
-    # Five steps make an epoch.
-    ddlrun(2, *train, "--steps", "7", "--checkpoint", "part", limit=240).expect_success()
-    resumed = ddlrun(2, *train, "--steps", "18", "--resume", "part", limit=240)
-    assert outcome(resumed).weights == ended.weights
-    assert "7/18" in resumed.err or "8/18" in resumed.err
-
-
-def test_other_options_than_the_checkpoints(ddlrun: Run, data: Path, tmp_path: Path) -> None:
-    train = [PROGRAM, str(data), *SMALL, "--steps", "1"]
-    ddlrun(2, *train, "--checkpoint", "first", "--bf16", limit=240).expect_success()
-    ended = ddlrun(2, *train, "--resume", "first", limit=240)
-    assert ended.code == 1
-    assert "first was made with bf16 True, not False" in ended.err
+    part = ["--steps", str(until), "--checkpoint", "part"]
+    ddlrun(2, *train, *part, limit=240).expect_success()
     assert not list(tmp_path.glob("*.partial"))
+    resumed = ddlrun(2, *train, "--steps", str(steps), "--resume", "part", limit=240)
+    assert outcome(resumed).weights == ended.weights
+    assert f"{until}/{steps}" in resumed.err or f"{until + 1}/{steps}" in resumed.err
+
+    refused = ddlrun(2, *train, "--resume", "part", "--bf16", limit=240)
+    assert refused.code == 1
+    assert "part was made with bf16 False, not True" in refused.err
+
+
+@pytest.mark.slow
+def test_bf16(ddlrun: Run, data: Path) -> None:
+    train = [PROGRAM, str(data), *SMALL, "--steps", "6", "--bf16"]
+    outcome(ddlrun(2, *train, limit=240))
 
 
 def test_no_images(run_program: Run, tmp_path: Path) -> None:
