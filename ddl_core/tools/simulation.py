@@ -51,6 +51,7 @@ class Prediction:
     """What the plans of all ranks take and send."""
 
     plan: str
+    piece: int  # bytes of the longest that is sent at once
     seconds: float
     estimated: float  # by the costs by which libddl chooses
     spans: int
@@ -131,6 +132,7 @@ def _ask(
     n = len(cluster.levels)
     return Prediction(
         ffi.string(answer.name).decode(),
+        answer.piece,
         answer.seconds,
         answer.estimated,
         answer.spans,
