@@ -19,7 +19,7 @@ OPERATIONS = {
     "scatter": (8, ("pairwise", "tree")),
     "alltoall": (9, ("pairwise", "hosts")),
 }
-_BLOCKS = {"reduce_scatter", "allgather", "gather", "scatter", "alltoall"}  # count is of one of `size` blocks
+_WHOLE = {"allreduce", "broadcast", "reduce"}  # elsewhere count is of one of `size` blocks
 _ELEMENT = 4
 SPANS_MAX = 20_000_000  # about a minute
 
@@ -112,7 +112,7 @@ def _ask(
 ) -> Prediction:
     ffi = _plans.ffi
     kind, _ = OPERATIONS[operation]
-    parts = cluster.size if operation in _BLOCKS else 1
+    parts = 1 if operation in _WHOLE else cluster.size
     groups = ffi.new("int[]", cluster.groups())
     name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
     busy = ffi.new("ddl_busy[]", busy_max)
