@@ -506,6 +506,7 @@ static void count_spans(simulation *s)
             return;
         }
         strncpy(s->answer->name, plan->name, sizeof s->answer->name - 1);
+        s->answer->piece = plan->segment * s->question->element;
         spans += spans_of(plan);
         if (spans > s->question->spans_max)
             s->error = "so many messages that simulating them would take too long";

@@ -41,6 +41,7 @@ typedef struct ddl_busy { /* when a wire carried something, without a pause */
 
 typedef struct ddl_answer {
     char name[32];    /* of the plan; also when it sends too many spans */
+    int64_t piece;    /* bytes of the longest that is sent at once */
     double estimated; /* seconds, by the costs by which libddl chooses */
     double seconds;
     int64_t spans;

@@ -77,21 +77,23 @@ def _predict(
 def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
     """For people."""
     names = level_names(cluster)
-    rows = [["message", "  plan", "time", "cost", "hops", *names]]
+    rows = [["message", "  plan", "time", "cost", "hops", "pieces", *names]]
     last = None
     for c in found:
         size = show_bytes(c.bytes) if c.bytes != last else ""
         last = c.bytes
         if c.prediction:
             time, cost = show_seconds(c.prediction.seconds), show_seconds(c.prediction.estimated)
-            sent = shares(cluster, c.prediction.busiest, c.bytes)
+            sent = [show_bytes(c.prediction.piece)]
+            sent += shares(cluster, c.prediction.busiest, c.bytes)
         else:
-            time, cost, sent = "-", "-", ["-"] * len(names)
+            time, cost, sent = "-", "-", ["-"] * (1 + len(names))
         plan = f"{'*' if c.chosen else ' '} {c.plan}"
         rows.append([size, plan, time, cost, str(c.hops or "-"), *sent])
     notes = [
         "* chosen by libddl; N: the message; hops: messages that wait for one another",
         "time: simulated; cost: by the formulas by which libddl chooses",
+        "pieces: in which messages are sent, at most",
     ]
     if cluster.shared:
         notes.append(f"{cluster.shared.name}: what a rank sends through shared memory, at most")
@@ -117,6 +119,7 @@ def as_json(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str
             "hops": c.hops,
             "seconds": c.prediction.seconds if c.prediction else None,
             "cost": c.prediction.estimated if c.prediction else None,
+            "piece": c.prediction.piece if c.prediction else None,
             "sent": dict(zip(names, c.prediction.sent[skip:], strict=True))
             if c.prediction
             else None,

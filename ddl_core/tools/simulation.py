@@ -19,8 +19,7 @@ OPERATIONS = {
     "scatter": (8, ("pairwise", "tree")),
     "alltoall": (9, ("pairwise", "hosts")),
 }
-# Their count is of one of `size` blocks.
-_BLOCKS = {"reduce_scatter", "allgather", "gather", "scatter", "alltoall"}
+_WHOLE = {"allreduce", "broadcast", "reduce"}  # elsewhere count is of one of `size` blocks
 _ELEMENT = 4
 SPANS_MAX = 20_000_000  # about a minute
 
@@ -52,6 +51,7 @@ class Prediction:
     """What the plans of all ranks take and send."""
 
     plan: str
+    piece: int  # bytes of the longest that is sent at once
     seconds: float
     estimated: float  # by the costs by which libddl chooses
     spans: int
@@ -112,7 +112,7 @@ def _ask(
 ) -> Prediction:
     ffi = _plans.ffi
     kind, _ = OPERATIONS[operation]
-    parts = cluster.size if operation in _BLOCKS else 1
+    parts = 1 if operation in _WHOLE else cluster.size
     groups = ffi.new("int[]", cluster.groups())
     name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
     busy = ffi.new("ddl_busy[]", busy_max)
@@ -132,6 +132,7 @@ def _ask(
     n = len(cluster.levels)
     return Prediction(
         ffi.string(answer.name).decode(),
+        answer.piece,
         answer.seconds,
         answer.estimated,
         answer.spans,

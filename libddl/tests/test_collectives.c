@@ -1,7 +1,11 @@
 /* Every operation x dtype x op x ranks x counts x in place or not x blocking or not, on the link
  * kind named by the argument (inproc, shm, tcp, mixed, hosts, interleaved); values small enough
  * that every dtype is exact. */
+#include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "ranks.h"
 
@@ -386,7 +390,24 @@ static void movements(ddl_comm *comm, const job *j)
 typedef struct sweep {
     const int64_t *counts;
     int n_counts;
+    bool has_hosts; /* of several ranks */
 } sweep;
+
+/* Over hosts some ranks have passed on what was others', which takes memory that the comm keeps. */
+static void check_scratch(ddl_comm *comm, bool has_hosts)
+{
+    enum { ROOM = 1 << 16 };
+    char *text = malloc(ROOM);
+    size_t length;
+    int64_t bytes = 0, all;
+    CHECK(text && ddl_comm_report(comm, text, ROOM, &length) == DDL_OK, "%s", ddl_last_error());
+    const char *at = strstr(text, "\"scratch_bytes\": ");
+    CHECK(at && sscanf(at, "\"scratch_bytes\": %" SCNd64, &bytes) == 1, "%s", text);
+    CHECK(ddl_allreduce(comm, &bytes, &all, 1, DDL_I64, DDL_SUM, NULL, NULL) == DDL_OK, "%s",
+          ddl_last_error());
+    CHECK(!has_hosts || all > 0, "%" PRId64 " bytes", all);
+    free(text);
+}
 
 static void matrix(ddl_comm *comm, void *argument)
 {
@@ -412,6 +433,7 @@ static void matrix(ddl_comm *comm, void *argument)
                     exchanges(comm, &j);
             }
     }
+    check_scratch(comm, s->has_hosts && ddl_comm_size(comm) >= 4);
 }
 
 int main(int argc, char **argv)
@@ -427,7 +449,8 @@ int main(int argc, char **argv)
                      : !strcmp(kind, "interleaved") ? LINKS_INTERLEAVED
                                                     : DDL_LINK_TCP;
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        sweep s = {few, 4}, l = {many, 1};
+        bool has_hosts = links == LINKS_HOSTS || links == LINKS_INTERLEAVED;
+        sweep s = {few, 4, has_hosts}, l = {many, 1, false};
         run_ranks(sizes[i], links, matrix, large ? &l : &s);
         /* Small segments: many waves in little data. */
         if (!large)

@@ -1,8 +1,10 @@
 /* Topologies found, described and declared; what the environment may say; and what all members must
  * have been told. */
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "comm/environment.h"
+#include "comm/place.h"
 #include "processes.h"
 #include "ranks.h"
 #include "topo/topology.h"
@@ -88,14 +90,121 @@ static void test_wires(void)
 }
 
 /* Ranks of one machine share its cores, wherever their memory ends. */
+static void expect_crowding(ddl__topology *t, uint64_t cores, uint64_t own, bool apart, double want)
+{
+    ddl__place places[4];
+    for (int r = 0; r < 4; r++)
+        places[r] = (ddl__place){
+            .machine = 7, .cores = cores, .own = own, .mask = 1 + (apart ? (uint64_t)r : 0)};
+    OK(ddl__topology_place(t, places));
+    CHECK(t->crowding == want, "%g, not %g", t->crowding, want);
+}
+
 static void test_places(void)
 {
     ddl__topology *t;
     OK(create(4, "", "", false, &t));
-    ddl__topology_place(t, (ddl__place[]){{7, 2}, {7, 2}, {7, 2}, {9, 8}});
+    ddl__place places[4] = {{.machine = 7, .cores = 2}};
+    places[1] = places[2] = places[0];
+    places[3] = (ddl__place){.machine = 9, .cores = 8};
+    OK(ddl__topology_place(t, places));
     CHECK(t->machines == 2 && t->crowding == 1.5, "%d machines, crowding %g", t->machines,
           t->crowding);
+    expect_crowding(t, 8, 1, true, 1);  /* bound to one core each */
+    expect_crowding(t, 8, 2, false, 2); /* all to the same two */
+    expect_crowding(t, 1, 4, false, 4); /* of which less may be used */
+    expect_crowding(t, 4, 0, false, 1); /* not known */
     ddl__topology_destroy(t);
+}
+
+/* Nodes count where they say more than hosts and ranks do. */
+static void test_nodes(void)
+{
+    static const struct {
+        const char *pairs; /* that share memory */
+        uint64_t nodes[6];
+        const char *groups; /* "": none */
+    } cases[] = {
+        {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {1, 1, 1, 2, 2, 2}, "000111"},
+        {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {3, 1, 3, 1, 1, 3}, "010110"},
+        {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {1, 1, 1, 1, 1, 1}, ""},
+        {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {1, 2, 3, 4, 5, 6}, ""},
+        {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {1, 1, 1, 2, 2, 0}, ""},
+        {"01 02 03 12 13 23 45", {1, 1, 2, 2, 1, 1}, "001122"},
+        {"01 02 03 12 13 23 45", {1, 1, 2, 2, 0, 1}, "001122"},
+        {"01 23 45", {1, 2, 1, 2, 1, 2}, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ddl__topology *t;
+        ddl__place places[6];
+        char found[7] = "";
+        for (int r = 0; r < 6; r++)
+            places[r] = (ddl__place){.machine = 1, .cores = 8, .node = cases[i].nodes[r]};
+        OK(create(6, cases[i].pairs, "", false, &t));
+        OK(ddl__topology_place(t, places));
+        for (int r = 0; r < 6 && t->node; r++)
+            found[r] = (char)('0' + t->node[r]);
+        CHECK(strcmp(found, cases[i].groups) == 0, "case %zu: %s", i, found);
+        ddl__topology_destroy(t);
+    }
+}
+
+/* A machine as its system's files describe it, in a folder. */
+static char root[] = "/tmp/ddl-place-XXXXXX";
+
+static void write_below(const char *path, const char *text)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%s%s", root, path);
+    for (char *at = name + sizeof root; (at = strchr(at, '/')); at++) {
+        *at = 0;
+        mkdir(name, 0700);
+        *at = '/';
+    }
+    FILE *file = fopen(name, "w");
+    CHECK(file && fputs(text, file) >= 0 && fclose(file) == 0, "%s", name);
+}
+
+static void test_reading_places(void)
+{
+    char command[64];
+    CHECK(mkdtemp(root), "no folder");
+    ddl__place here = ddl__place_find(""), none = ddl__place_find(root);
+    CHECK(here.machine && here.cores && here.own && here.mask, "%llu cores, %llu",
+          (unsigned long long)here.cores, (unsigned long long)here.own);
+    CHECK(none.machine && !none.cores && !none.own && !none.node, "of nothing");
+
+    write_below("/proc/sys/kernel/random/boot_id", "5a5a\n");
+    write_below("/proc/self/status", "Name:\tx\nCpus_allowed:\tff0\nCpus_allowed_list:\t4-7,20\n");
+    write_below("/proc/self/cgroup", "0::/jobs/one\n");
+    write_below("/sys/devices/system/cpu/online", "0-31\n");
+    write_below("/sys/devices/system/node/node0/cpulist", "0-3,8-15\n");
+    write_below("/sys/devices/system/node/node1/cpulist", "4-7,16-31\n");
+    ddl__place place = ddl__place_find(root);
+    CHECK(place.machine != here.machine && place.machine == ddl__place_find(root).machine, "id");
+    CHECK(place.cores == 32 && place.own == 5 && place.node == 2, "%llu, %llu, %llu",
+          (unsigned long long)place.cores, (unsigned long long)place.own,
+          (unsigned long long)place.node);
+
+    write_below("/sys/fs/cgroup/jobs/one/cpu.max", "max 100000\n");
+    CHECK(ddl__place_find(root).cores == 32, "no limit");
+    write_below("/sys/fs/cgroup/jobs/cpu.max", "250000 100000\n");
+    CHECK(ddl__place_find(root).cores == 3, "of the group above");
+    write_below("/sys/fs/cgroup/cpu.max", "100000 100000\n");
+    CHECK(ddl__place_find(root).cores == 1, "of all");
+
+    write_below("/proc/self/status", "Cpus_allowed_list:\t3-4\n");
+    CHECK(ddl__place_find(root).node == 0 && ddl__place_find(root).own == 2, "on two nodes");
+    CHECK(ddl__place_find(root).mask != place.mask, "other cores");
+    static const char *wrong[] = {"", "-", "3-", "a", "5-4", "0-9999", ",1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "Cpus_allowed_list:\t%s\n", wrong[i]);
+        write_below("/proc/self/status", line);
+        CHECK(ddl__place_find(root).own == 0, "\"%s\" is a list", wrong[i]);
+    }
+    snprintf(command, sizeof command, "rm -r %s", root);
+    CHECK(system(command) == 0, "%s", command);
 }
 
 static void test_wrong_descriptions(void)
@@ -282,6 +391,8 @@ int main(void)
     test_topologies();
     test_wires();
     test_places();
+    test_nodes();
+    test_reading_places();
     test_wrong_descriptions();
     test_options();
     test_agreement(); /* forks: before there are threads */

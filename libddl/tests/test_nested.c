@@ -14,6 +14,18 @@ static ddl__topology *grid(int x, int y, int z, int w, bool declared)
     return t;
 }
 
+/* Half of all machines have hosts of two or three nodes, on which their ranks are as it comes. */
+static void add_nodes(ddl__topology *t)
+{
+    ddl__place *places = calloc((size_t)t->size, sizeof *places);
+    uint64_t nodes = random_below(2) ? 2 + random_below(2) : 0;
+    CHECK(places, "out of memory");
+    for (int r = 0; r < t->size && nodes; r++)
+        places[r].node = 1 + random_below(nodes);
+    CHECK(ddl__topology_place(t, places) == DDL_OK, "%s", ddl__message());
+    free(places);
+}
+
 /* Hosts of so many ranks, and how they stand in racks and aisles; ranks numbered in the order of
  * hosts, or anyhow. */
 static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool shuffled)
@@ -37,6 +49,7 @@ static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool s
             shared[i * size + j] = host[i] == host[j];
     ddl__topology *t;
     CHECK(ddl__topology_create(shared, size, racks, false, &t) == DDL_OK, "%s", ddl__message());
+    add_nodes(t);
     free(host);
     free(shared);
     return t;
@@ -273,6 +286,39 @@ static void test_coarse(void)
     CHECK(capped, "no shape was too unequal");
 }
 
+/* Reduce-scatter on the node, between the nodes, and back: what crosses between two nodes of p
+ * ranks is 2 N each way, however many ranks they have. */
+static void test_nodes(void)
+{
+    for (int each = 2; each <= 8; each++) {
+        ddl__topology *t = unequal((int[]){2 * each}, 1, "", false);
+        ddl__place places[16];
+        for (int r = 0; r < t->size; r++)
+            places[r] = (ddl__place){.node = 1 + (uint64_t)(r / each)};
+        free(t->node);
+        CHECK(ddl__topology_place(t, places) == DDL_OK && t->nodes == 2, "%s", ddl__message());
+        ddl__request q = request_for(t);
+        q.by = DDL__BY_CHOICE;
+        q.all_shared = true;
+        q.count = 16 * 100 * t->size;
+        machine *m = machine_create(&q, false);
+        CHECK(m->members[0].plan->by == DDL__BY_NESTED, "%s", m->members[0].plan->name);
+        const char *error = execute(m, true, NULL);
+        CHECK(!error, "%s: %s", error, describe(&q));
+        int64_t crossing = 0;
+        for (int r = 0; r < each; r++) {
+            const ddl__plan *plan = m->members[r].plan;
+            for (uint32_t i = 0; i < plan->n_steps; i++)
+                for (uint32_t to = 0; to < plan->steps[i].targets; to++)
+                    if (plan->ranks[plan->steps[i].target + to] >= (uint32_t)each)
+                        crossing += plan->steps[i].count * 4;
+        }
+        CHECK(crossing == q.count * 4, "%lld bytes cross: %s", (long long)crossing, describe(&q));
+        machine_destroy(m);
+        ddl__topology_destroy(t);
+    }
+}
+
 static void test_large(void)
 {
     static const int shapes[][4] = {{4, 8, 8, 1},    {8, 8, 8, 1},    {2, 61, 2, 1},
@@ -466,6 +512,7 @@ int main(void)
     test_halves();
     test_unequal();
     test_coarse();
+    test_nodes();
     test_huge();
     test_deadlock();
     test_mutations();

@@ -268,6 +268,42 @@ static void test_segments(void)
     }
 }
 
+/* Chains over slow wires go in shorter segments while filling them takes a while, others not. */
+static void test_chosen_segments(void)
+{
+    static const struct {
+        ddl__kind kind;
+        int64_t count;
+        double bandwidth;
+        ddl__algorithm by;
+        int64_t segment;
+    } cases[] = {
+        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__BY_CHAIN, DDL__SEGMENT_WIRES_SHORT},
+        {DDL__REDUCE_TO_ROOT, 1 << 20, 1.2e8, DDL__BY_CHAIN, DDL__SEGMENT_WIRES_SHORT},
+        {DDL__BROADCAST, 64 << 20, 1e10, DDL__BY_CHAIN, DDL__SEGMENT_WIRES},
+        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__BY_TREE, DDL__SEGMENT_WIRES},
+        {DDL__ALLREDUCE, 8 << 20, 1.2e8, DDL__BY_RING, DDL__SEGMENT_WIRES},
+    };
+    unsigned char none[64] = {0};
+    ddl__topology *t;
+    CHECK(ddl__topology_create(none, 8, NULL, false, &t) == DDL_OK, "no topology");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        t->wires[DDL__HOSTS] = (ddl__speed){1e-5, cases[i].bandwidth};
+        ddl__request request = {.kind = cases[i].kind,
+                                .size = 8,
+                                .count = cases[i].count,
+                                .element = 1,
+                                .in_place = true,
+                                .topology = t,
+                                .by = cases[i].by};
+        ddl__plan *plan = ddl__plan_create(&request);
+        CHECK(plan && plan->segment == cases[i].segment, "case %zu: %lld", i,
+              (long long)plan->segment);
+        ddl__plan_destroy(plan);
+    }
+    ddl__topology_destroy(t);
+}
+
 /* The largest counts do not overflow, and the last wave is the last with something to do. */
 static void test_huge(void)
 {
@@ -565,6 +601,7 @@ int main(void)
     test_choice();
     test_shares();
     test_segments();
+    test_chosen_segments();
     test_huge();
     test_all_plans();
     test_bytes_sent();

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/digest.h"
 #include "base/log.h"
+#include "comm/place.h"
 
 static const char *text_or(const char *name, const char *otherwise)
 {
@@ -211,22 +211,6 @@ static ddl_status read_options(ddl__layout *layout)
     return DDL_OK;
 }
 
-/* Network namespaces and containers of one machine have one kernel, which has this number since it
- * was started. Without it every process counts as a machine of its own. */
-static ddl__place find_place(void)
-{
-    char id[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (!file || !fgets(id, sizeof id, file))
-        snprintf(id, sizeof id, "%lld", (long long)getpid());
-    if (file)
-        fclose(file);
-    ddl__digest digest = {{0, 0}};
-    ddl__digest_add(&digest, id, strlen(id));
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return (ddl__place){digest.words[0], cores > 0 ? (uint64_t)cores : 1};
-}
-
 const char *ddl__environment_plan_file(void)
 {
     const char *path = getenv("DDL_PLAN_FILE");
@@ -242,7 +226,7 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
                          sizeof layout->topology - 1);
     if (topology)
         strcpy(layout->topology, topology);
-    layout->place = find_place();
+    layout->place = ddl__place_find("");
     return read_options(layout);
 }
 

@@ -74,17 +74,19 @@ static void smallest_and_largest(const ddl__topology *t, int *least, int *most)
 /* What is known and what it leads to, in one line. */
 static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
 {
-    char mode[WORDS], racks[WORDS] = "", why[WORDS + 16] = "";
+    char mode[WORDS], racks[WORDS] = "", nodes[WORDS] = "", why[WORDS + 16] = "";
     const ddl__topology *t = comm->topology;
     int least, most;
     smallest_and_largest(t, &least, &most);
     if (t->groups[DDL__RACKS] > 1)
         snprintf(racks, sizeof racks, " in %d racks and %d aisles", t->groups[DDL__RACKS],
                  t->groups[DDL__AISLES]);
+    if (t->node)
+        snprintf(nodes, sizeof nodes, " on %d NUMA nodes", t->nodes);
     if (mode_counts)
         snprintf(why, sizeof why, " (-mode %s)", mode_words(&comm->layout, mode));
     char mode_now = mode_counts ? comm->layout.mode : 0;
-    bool nested = ddl__topology_is_nested(t) || t->declared;
+    bool nested = ddl__topology_is_nested(t) || t->declared || t->node;
     const char *way = mode_now == 'r'   ? "one ring of all"
                       : mode_now == 't' ? "by trees"
                       : mode_now == 'h' ? "by halves"
@@ -94,12 +96,12 @@ static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
                                         : "by cost";
     ddl__log(DDL__INFO,
              "%s: comm of %d ranks, %d of them share memory; links: %s; hosts: %d of %d to %d "
-             "ranks%s; large all-reduces: %s%s",
+             "ranks%s%s; large all-reduces: %s%s",
              comm->names[comm->rank], comm->size, comm->local_size,
              all_shared             ? "shared memory"
              : comm->local_size > 1 ? "shared memory and tcp"
                                     : "tcp",
-             t->groups[DDL__HOSTS], least, most, racks, way, why);
+             t->groups[DDL__HOSTS], least, most, nodes, racks, way, why);
 }
 
 static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
@@ -147,7 +149,9 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const 
                                       &comm->topology);
     if (status != DDL_OK)
         return status;
-    ddl__topology_place(comm->topology, places);
+    status = ddl__topology_place(comm->topology, places);
+    if (status != DDL_OK)
+        return status;
     report(comm, mode_counts, locality.all_shared);
     if (!ddl__engine_tune(comm->engine, mode, comm->layout.dump_iter, &comm->layout.choices,
                           comm->topology))

@@ -24,8 +24,11 @@ static void explain(ddl__plans *plans, const ddl__request *request, const ddl__p
         at += (size_t)snprintf(line + at, sizeof line - at, "%s%s %.3g us", i ? ", " : "",
                                ddl__algorithm_name(found[i].by), found[i].seconds * 1e6);
     const char *why = request->by == plan->by ? "asked for" : n > 1 ? "chosen" : "the only one";
-    ddl__log(DDL__PLAN, "%s of %lld bytes in a comm of %d ranks: %s, %s; predicted: %s",
-             ddl__kind_name(request->kind), (long long)bytes, request->size, plan->name, why, line);
+    ddl__log(DDL__PLAN,
+             "%s of %lld bytes in a comm of %d ranks: %s, %s, in pieces of up to %lld bytes; "
+             "predicted: %s",
+             ddl__kind_name(request->kind), (long long)bytes, request->size, plan->name, why,
+             (long long)plan->segment * (long long)request->element, line);
 }
 
 static void report(const ddl__request *request, const ddl__plan *plan)

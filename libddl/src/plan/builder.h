@@ -14,6 +14,7 @@ enum {
 
     DDL__SEGMENT_SHARED = 256 << 10, /* stays in a core's second-level cache with its operands */
     DDL__SEGMENT_WIRES = 128 << 10,
+    DDL__SEGMENT_WIRES_SHORT = 64 << 10, /* the least that goes over several interfaces at once */
     DDL__SEGMENT_MAX = 1 << 30,
 
     /* Shares begin at multiples of a cache line, so that no two ranks write to one. */
@@ -144,5 +145,8 @@ int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder);
 
 /* How long it is predicted to take, in seconds. */
 double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request);
+
+/* Bytes of a segment, as asked for or chosen: the same on all ranks. */
+int64_t ddl__algorithm_segment(ddl__algorithm by, const ddl__request *request);
 
 #endif

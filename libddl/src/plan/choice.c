@@ -85,7 +85,7 @@ static bool has_blocks(const ddl__request *request)
 static bool has_levels(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
-    return t && (t->declared || ddl__topology_is_nested(t) || !request->all_shared);
+    return t && (t->declared || t->node || ddl__topology_is_nested(t) || !request->all_shared);
 }
 
 /* Data of a declared topology's hosts would be passed on in vain where all share memory. */
@@ -161,8 +161,7 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
     if (request->kind == DDL__ALLREDUCE && declared)
         return !request->all_shared && bytes <= DDL__ONE_SHOT_DECLARED ? DDL__BY_ONE_SHOT
                                                                        : DDL__BY_NESTED;
-    if (request->kind == DDL__ALLREDUCE && request->topology &&
-        ddl__topology_is_nested(request->topology) && request->all_shared)
+    if (request->kind == DDL__ALLREDUCE && request->all_shared && has_levels(request))
         return DDL__BY_NESTED;
     return request->all_shared ? DDL__BY_DIRECT : DDL__BY_CHOICE;
 }

@@ -16,6 +16,7 @@ typedef struct model {
     double n;       /* bytes: of the buffer, or of all blocks together */
     double p, each; /* ranks; those of the largest host */
     int hosts;
+    double segment; /* bytes */
     ddl__speed net; /* the slowest that joins any two */
     /* Of the chain, in seconds: its messages; what goes on at once, long messages being pipelined:
        its bytes over wires and the passes over memory. */
@@ -82,12 +83,13 @@ static int most_on_a_host(const ddl__topology *t, bool only_crossing)
     return most;
 }
 
-static model model_of(const ddl__request *request)
+static model model_of(const ddl__request *request, double segment)
 {
     const ddl__topology *t = request->topology;
     model m = {.request = request,
                .n = bytes_of(request),
                .p = request->size,
+               .segment = segment,
                .each = t                     ? most_on_a_host(t, false)
                        : request->all_shared ? request->size
                                              : 1,
@@ -106,10 +108,10 @@ static double doublings(int n)
     return d;
 }
 
-static double pieces_of(double bytes)
+static double pieces_of(const model *m, double bytes)
 {
-    double whole = (double)(int64_t)(bytes / DDL__SEGMENT_WIRES);
-    return whole + (whole * DDL__SEGMENT_WIRES < bytes || bytes <= 0);
+    double whole = (double)(int64_t)(bytes / m->segment);
+    return whole + (whole * m->segment < bytes || bytes <= 0);
 }
 
 static double larger(double a, double b)
@@ -163,7 +165,7 @@ static void with_leaders(model *m, double ways)
 /* Everybody's `n` bytes go to everybody else, or to the root alone. */
 static void straight(model *m, double n, bool to_one)
 {
-    double away = m->p - m->each, local = m->each - 1, pieces = pieces_of(n);
+    double away = m->p - m->each, local = m->each - 1, pieces = pieces_of(m, n);
     double part = to_one ? 1 / m->p : 1;
     if (local > 0)
         in_memory(m, local * pieces * part, m->p * n * part);
@@ -216,7 +218,7 @@ static int radix(int groups)
 
 static void nested(model *m, bool halves)
 {
-    double left = m->n, chunks = pieces_of(m->n / m->p);
+    double left = m->n, chunks = pieces_of(m, m->n / m->p);
     if (m->each > 1)
         for (int way = 0; way < 2; way++)
             in_memory(m, (m->each - 1) * chunks, 2 * left / m->each * (m->each - 1));
@@ -232,7 +234,7 @@ static void nested(model *m, bool halves)
 static void tree(model *m)
 {
     double ways = m->request->kind == DDL__ALLREDUCE ? 2 : 1, levels = doublings(m->hosts);
-    double pieces = pieces_of(m->n), part = ways * (m->hosts - 1) / m->p;
+    double pieces = pieces_of(m, m->n), part = ways * (m->hosts - 1) / m->p;
     chain_of(m, ways * levels, ways * levels * pieces, ways * levels * m->n, ways * levels * m->n);
     work_of(m, part * pieces, part * m->n);
     with_leaders(m, ways);
@@ -242,7 +244,7 @@ static void ring(model *m)
 {
     const ddl__topology *t = m->request->topology;
     double ways = m->request->kind == DDL__ALLREDUCE ? 2 : 1, steps = ways * (m->p - 1);
-    double share = m->n / m->p, messages = steps * pieces_of(share);
+    double share = m->n / m->p, messages = steps * pieces_of(m, share);
     double crossing = t ? most_on_a_host(t, true) : 1;
     if (m->hosts <= 1) {
         for (double i = 0; i < steps; i++)
@@ -255,7 +257,7 @@ static void ring(model *m)
 
 static void chain(model *m, int links)
 {
-    double pieces = pieces_of(m->n), piece = m->n / pieces, part = (links - 1) / m->p;
+    double pieces = pieces_of(m, m->n), piece = m->n / pieces, part = (links - 1) / m->p;
     chain_of(m, links - 1, links - 2 + pieces, (links - 2 + pieces) * piece,
              (links - 2 + pieces) * piece);
     work_of(m, part * pieces, part * m->n);
@@ -263,7 +265,7 @@ static void chain(model *m, int links)
 
 static void over_hosts(model *m)
 {
-    double block = m->n / m->p, pieces = pieces_of(block), rounds = m->hosts - 1;
+    double block = m->n / m->p, pieces = pieces_of(m, block), rounds = m->hosts - 1;
     in_memory(m, m->each * pieces, m->n);
     chain_of(m, 1, rounds * pieces, rounds * block, rounds * block * m->each);
     work_of(m, rounds * pieces, rounds * block);
@@ -275,7 +277,7 @@ static void over_hosts(model *m)
 static void exchange_hosts(model *m)
 {
     double far = m->hosts - 1, turns = (double)(int64_t)((far + m->each - 1) / m->each);
-    double block = m->n, message = m->each * m->each * block, pieces = pieces_of(message);
+    double block = m->n, message = m->each * m->each * block, pieces = pieces_of(m, message);
     in_memory(m, far + m->each - 1, 2 * m->p * block);
     chain_of(m, 1, turns * pieces, turns * message, (far + 1) * message);
     work_of(m, far / m->each * pieces, far * m->each * block);
@@ -288,7 +290,7 @@ static void tree_of_blocks(model *m)
 {
     double levels = doublings(m->hosts), far = m->hosts - 1;
     double below = levels * m->hosts / 2 * m->each * m->n; /* what all messages carry */
-    double all = (m->p - m->each) * m->n, pieces = pieces_of(all / 2);
+    double all = (m->p - m->each) * m->n, pieces = pieces_of(m, all / 2);
     if (m->each > 1)
         in_memory(m, m->each - 1, 2 * m->each * m->n);
     chain_of(m, levels, levels - 1 + pieces, all, all * (levels > 1 ? 1.25 : 1));
@@ -340,11 +342,33 @@ static void add_up(model *m, ddl__algorithm by)
     }
 }
 
-double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request)
+static double cost_of(ddl__algorithm by, const ddl__request *request, double segment)
 {
     const ddl__topology *t = request->topology;
     double crowding = t && t->crowding > 1 ? t->crowding : 1;
-    model m = model_of(request);
+    model m = model_of(request, segment);
     add_up(&m, by);
     return larger(m.path + larger(m.wires, m.memory), crowding * (m.work + m.hops * DDL__SWITCH));
+}
+
+/* A chain fills with its first segment and empties with its last, so shorter ones may pay there;
+ * elsewhere they are only more messages. */
+int64_t ddl__algorithm_segment(ddl__algorithm by, const ddl__request *request)
+{
+    bool chained = by == DDL__BY_CHAIN || by == DDL__BY_LEADERS;
+    if (request->segment_bytes > 0)
+        return request->segment_bytes;
+    if (request->all_shared)
+        return DDL__SEGMENT_SHARED;
+    return chained && cost_of(by, request, DDL__SEGMENT_WIRES_SHORT) <
+                          cost_of(by, request, DDL__SEGMENT_WIRES)
+               ? DDL__SEGMENT_WIRES_SHORT
+               : DDL__SEGMENT_WIRES;
+}
+
+double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request)
+{
+    int64_t segment = ddl__algorithm_segment(by, request);
+    bool is_shorter = !request->segment_bytes && segment < DDL__SEGMENT_WIRES;
+    return cost_of(by, request, is_shorter ? DDL__SEGMENT_WIRES_SHORT : DDL__SEGMENT_WIRES);
 }

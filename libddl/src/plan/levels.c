@@ -146,12 +146,15 @@ bool ddl__ladder_create(ddl__ladder *ladder, const ddl__topology *t, bool halves
     }
     const int *everyone = scratch + 3 * size; /* in one group: 0 */
     int hosts = t->groups[DDL__HOSTS];
-    ladder->has_hosts = hosts < t->size;
     ladder->n_groups[0] = t->size;
     for (int r = 0; r < t->size; r++)
         ladder->groups[r] = r;
-    for (int g = 0; g < (coarseness < 2 ? DDL__GROUPINGS : 1); g++)
-        climb(ladder, t->group + g * t->size, t->groups[g], g > DDL__HOSTS, scratch);
+    if (t->node && coarseness == 0)
+        climb(ladder, t->node, t->nodes, false, scratch);
+    climb(ladder, t->group, hosts, false, scratch);
+    ladder->inside = ladder->n;
+    for (int g = DDL__RACKS; g < DDL__GROUPINGS && coarseness < 2; g++)
+        climb(ladder, t->group + g * t->size, t->groups[g], true, scratch);
     climb(ladder, everyone, 1, hosts > 1 && coarseness < DDL__COARSEST, scratch);
     free(scratch);
     return true;
@@ -340,7 +343,7 @@ static bool join_all(division *d, uint32_t *first, uint32_t *list)
         int n = (int)(first[g + 1] - first[g]);
         least = n < least ? n : least;
     }
-    bool irregular = false, caps = ladder->capped && d->level == 0 && ladder->has_hosts;
+    bool irregular = false, caps = ladder->capped && d->level == 0 && ladder->inside;
     d->above.n = 0;
     d->levels->first[d->level] = d->levels->n_exchanges;
     for (int g = 0; g < n_above && d->levels->pair_runs <= DDL__PAIR_RUNS; g++) {

@@ -30,10 +30,10 @@ enum {
 /* One partition of the ranks for each level, from single ranks (0) to all in one (n). */
 typedef struct ddl__ladder {
     int size, n;
-    bool has_hosts; /* level 1 are hosts of several ranks */
-    bool halves;    /* levels above the hosts are divided by two again and again */
-    bool capped;    /* only as many ranks of a host own anything as the smallest host has */
-    int *groups;    /* [level * size + rank]; those of a level numbered by their first ranks */
+    int inside;  /* levels within hosts: none, that of their ranks, or those of nodes too */
+    bool halves; /* levels above the hosts are divided by two again and again */
+    bool capped; /* only as many ranks of a host own anything as the smallest host has */
+    int *groups; /* [level * size + rank]; those of a level numbered by their first ranks */
     int n_groups[DDL__LADDER + 1];
 } ddl__ladder;
 

@@ -73,7 +73,7 @@ static ddl__step over_part(const nest *b, const ddl__exchange *x, int i, uint32_
 /* Waves that an exchange of this level takes each way. */
 static uint32_t lag_of(const nest *b, int level)
 {
-    return level == 0 && b->ladder.has_hosts ? 1 : (uint32_t)b->wire_lag;
+    return level < b->ladder.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
 /* Partial results replace in the recv buffer what was sent, or nothing; and what is sent from there
@@ -151,9 +151,10 @@ static int64_t longest_chunk(const ddl__request *request)
     if (bytes > DDL__SEGMENT_MAX)
         bytes = DDL__SEGMENT_MAX;
     /* Two waves are under way in a host's shared memory, whose rings waste some at their ends. Its
-     * window is used by one level only, unless the levels are not the real ones: then it may have
-     * to hold what all levels send, which is less than three chunks. */
-    int64_t fit = request->window / (request->topology->declared ? 2 * DDL__WAVES : DDL__WAVES);
+     * window is used by one level only, unless hosts have nodes or the levels are not the real
+     * ones: then it may have to hold what all levels send, which is less than three chunks. */
+    bool by_several = request->topology->declared || request->topology->node;
+    int64_t fit = request->window / (by_several ? 2 * DDL__WAVES : DDL__WAVES);
     if (request->window > 0 && bytes > fit)
         bytes = fit;
     int64_t chunk = bytes / element;

@@ -55,7 +55,9 @@ static void cut_steps(const ddl__request *request, ddl__plan *plan, int64_t span
 {
     if (plan->segment)
         return;
-    plan->segment = ddl__choose_segment(request, longest_step(request, plan), spans);
+    ddl__request cut = *request;
+    cut.segment_bytes = ddl__algorithm_segment(plan->by, request);
+    plan->segment = ddl__choose_segment(&cut, longest_step(request, plan), spans);
     for (uint32_t i = 0; i < plan->n_steps; i++)
         plan->steps[i].piece = plan->steps[i].stride = plan->segment;
 }

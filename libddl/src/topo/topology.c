@@ -222,7 +222,25 @@ ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__top
     return DDL_OK;
 }
 
-void ddl__topology_place(ddl__topology *t, const ddl__place *places)
+/* The cores that the ranks of a machine share: those on which any of them may run. */
+static double cores_for(const ddl__topology *t, const ddl__place *places, uint64_t machine)
+{
+    uint64_t cores = 0, all = 0;
+    for (int r = 0; r < t->size; r++) {
+        if (places[r].machine != machine)
+            continue;
+        bool counted = false;
+        for (int q = 0; q < r && !counted; q++)
+            counted = places[q].machine == machine && places[q].mask == places[r].mask;
+        all = places[r].cores ? places[r].cores : all;
+        cores += counted ? 0 : places[r].own;
+        if (!places[r].own)
+            return (double)all;
+    }
+    return (double)(all && all < cores ? all : cores);
+}
+
+static void count_machines(ddl__topology *t, const ddl__place *places)
 {
     t->machines = 0;
     t->crowding = 0;
@@ -232,14 +250,55 @@ void ddl__topology_place(ddl__topology *t, const ddl__place *places)
             ranks += places[q].machine == places[r].machine;
             before += q < r && places[q].machine == places[r].machine;
         }
-        double crowding = places[r].cores ? (double)ranks / (double)places[r].cores : 1;
-        t->machines += before == 0;
+        if (before)
+            continue;
+        double cores = cores_for(t, places, places[r].machine);
+        double crowding = cores > 0 ? ranks / cores : 1;
+        t->machines++;
         t->crowding = crowding > t->crowding ? crowding : t->crowding;
     }
 }
 
+static bool is_known(const ddl__topology *t, const ddl__place *places, int host)
+{
+    for (int r = 0; r < t->size; r++)
+        if (t->group[r] == host && !places[r].node)
+            return false;
+    return true;
+}
+
+/* Ranks of one host on one node, where nodes are neither hosts nor single ranks. */
+static ddl_status find_nodes(ddl__topology *t, const ddl__place *places)
+{
+    t->nodes = 0;
+    t->node = malloc((size_t)t->size * sizeof *t->node);
+    if (!t->node)
+        return ddl__fail(DDL_ENOMEM, "no memory for the nodes of %d ranks", t->size);
+    for (int r = 0; r < t->size; r++) {
+        bool known = is_known(t, places, t->group[r]);
+        int q = 0;
+        while (q < r && (t->group[q] != t->group[r] || (known && places[q].node != places[r].node)))
+            q++;
+        t->node[r] = q < r ? t->node[q] : t->nodes++;
+    }
+    if (t->nodes == t->groups[DDL__HOSTS] || t->nodes == t->size) {
+        free(t->node);
+        t->node = NULL;
+        t->nodes = 0;
+    }
+    return DDL_OK;
+}
+
+ddl_status ddl__topology_place(ddl__topology *t, const ddl__place *places)
+{
+    count_machines(t, places);
+    return t->declared ? DDL_OK : find_nodes(t, places);
+}
+
 void ddl__topology_destroy(ddl__topology *topology)
 {
+    if (topology)
+        free(topology->node);
     free(topology);
 }
 

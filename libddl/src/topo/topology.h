@@ -35,7 +35,11 @@ typedef struct ddl__topology {
     ddl__speed wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
     int machines;                     /* that the ranks run on; 0: not known */
     double crowding;                  /* ranks for each core of the fullest machine; 0: not known */
-    int group[];                      /* [grouping * size + rank], numbered by their first ranks */
+    /* By rank: its NUMA node, those of all hosts numbered by their first ranks; NULL: no host has
+       ranks on several nodes, or each has one alone. */
+    int *node;
+    int nodes;
+    int group[]; /* [grouping * size + rank], numbered by their first ranks */
 } ddl__topology;
 
 /* Hosts from proof: shared[i * size + j] is not 0 when rank i has opened memory of rank j. Where
@@ -58,14 +62,18 @@ ddl_status ddl__topology_create(const unsigned char *shared, int size, const cha
 /* X x Y x Z x W ranks in the order of their numbers. */
 ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__topology **topology);
 
-/* Where a rank runs: equal machines are one. */
+/* Where a rank runs: equal machines are one. 0: not known. */
 typedef struct ddl__place {
     uint64_t machine;
-    uint64_t cores; /* of the machine */
+    uint64_t cores; /* of the machine, as far as its ranks may use them */
+    uint64_t own;   /* on which this rank may run; ... */
+    uint64_t mask;  /* ... those with the same number may run on the same ones, others on others */
+    uint64_t node;  /* of the machine, + 1, on which all those lie; 0: on several */
 } ddl__place;
 
-/* Add what the ranks' places tell, places[rank]. */
-void ddl__topology_place(ddl__topology *topology, const ddl__place *places);
+/* Add what the ranks' places tell, places[rank]. A host of which some rank's node is not known
+ * counts as one node. */
+ddl_status ddl__topology_place(ddl__topology *topology, const ddl__place *places);
 
 void ddl__topology_destroy(ddl__topology *topology);
 

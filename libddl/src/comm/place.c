@@ -1,0 +1,138 @@
+#include "comm/place.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/digest.h"
+
+enum { CORES = 4096, WORDS = CORES / 64, NODES = 256, LINE = 4096, PATH = 2 * LINE };
+
+typedef struct cores {
+    uint64_t bits[WORDS];
+} cores;
+
+/* A line of the file, the first that begins so; what follows there. False when there is none. */
+static bool read_line(const char *root, const char *path, const char *begins, char text[LINE])
+{
+    char name[PATH], line[LINE];
+    bool found = false;
+    snprintf(name, sizeof name, "%s%s", root, path);
+    FILE *file = fopen(name, "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        found = strncmp(line, begins, strlen(begins)) == 0;
+        if (found)
+            strcpy(text, line + strlen(begins));
+    }
+    if (file)
+        fclose(file);
+    text[found ? strcspn(text, "\n") : 0] = 0;
+    return found;
+}
+
+/* A list such as "0-3,8-11"; false when it is none, or of more cores than we count. */
+static bool read_list(const char *text, cores *some)
+{
+    memset(some, 0, sizeof *some);
+    for (char *end;; text = end + 1) {
+        long first = strtol(text, &end, 10), last = first;
+        if (end == text)
+            return false;
+        if (*end == '-') {
+            text = end + 1;
+            last = strtol(text, &end, 10);
+        }
+        if (end == text || first < 0 || last < first || last >= CORES)
+            return false;
+        for (long core = first; core <= last; core++)
+            some->bits[core / 64] |= (uint64_t)1 << core % 64;
+        if (*end != ',')
+            return true;
+    }
+}
+
+static uint64_t count(const cores *some)
+{
+    uint64_t n = 0;
+    for (int w = 0; w < WORDS; w++)
+        n += (uint64_t)__builtin_popcountll(some->bits[w]);
+    return n;
+}
+
+static bool lies_within(const cores *some, const cores *all)
+{
+    for (int w = 0; w < WORDS; w++)
+        if (some->bits[w] & ~all->bits[w])
+            return false;
+    return true;
+}
+
+/* Network namespaces and containers of one machine have one kernel, which has this number since it
+ * was started. Without it every process counts as a machine of its own. */
+static uint64_t find_machine(const char *root)
+{
+    char id[LINE];
+    if (!read_line(root, "/proc/sys/kernel/random/boot_id", "", id))
+        snprintf(id, sizeof id, "%lld", (long long)getpid());
+    ddl__digest digest = {{0, 0}};
+    ddl__digest_add(&digest, id, strlen(id));
+    return digest.words[0];
+}
+
+/* The number + 1 of the only node with the cores on which we may run. */
+static uint64_t find_node(const char *root, const cores *own)
+{
+    for (int node = 0; node < NODES; node++) {
+        char path[64], text[LINE];
+        cores its;
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+        if (read_line(root, path, "", text) && read_list(text, &its) && lies_within(own, &its))
+            return (uint64_t)node + 1;
+    }
+    return 0;
+}
+
+/* So many cores' time per time do our control group and those above it leave us, rounded up;
+ * UINT64_MAX: no limit. */
+static uint64_t find_quota(const char *root)
+{
+    char group[LINE], path[2 * LINE], text[LINE];
+    uint64_t least = UINT64_MAX;
+    if (!read_line(root, "/proc/self/cgroup", "0::", group))
+        return least;
+    for (;;) {
+        long long quota, period;
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", strcmp(group, "/") ? group : "");
+        if (read_line(root, path, "", text) && sscanf(text, "%lld %lld", &quota, &period) == 2 &&
+            quota > 0 && period > 0) {
+            uint64_t whole = (uint64_t)((quota + period - 1) / period);
+            least = whole < least ? whole : least;
+        }
+        char *last = strrchr(group, '/');
+        if (!last)
+            return least;
+        *last = 0;
+    }
+}
+
+ddl__place ddl__place_find(const char *root)
+{
+    char text[LINE];
+    cores online, own;
+    ddl__place place = {.machine = find_machine(root)};
+    uint64_t quota = find_quota(root);
+    if (read_line(root, "/sys/devices/system/cpu/online", "", text) && read_list(text, &online))
+        place.cores = count(&online) < quota ? count(&online) : quota;
+    if (!read_line(root, "/proc/self/status", "Cpus_allowed_list:\t", text) ||
+        !read_list(text, &own))
+        return place;
+    place.own = count(&own);
+    ddl__digest digest = {{0, 0}};
+    ddl__digest_add(&digest, &own, sizeof own);
+    place.mask = digest.words[0];
+    place.node = find_node(root, &own);
+    return place;
+}

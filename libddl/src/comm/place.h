@@ -1,0 +1,12 @@
+/* place.h - where this process runs: on which machine, on which of its cores. */
+#ifndef DDL_COMM_PLACE_H
+#define DDL_COMM_PLACE_H
+
+#include "topo/topology.h"
+
+/* As the files of the system under `root` ("" but for a test) tell: the machine, its cores as far
+ * as control groups let us use them, the cores on which this process may run and the NUMA node on
+ * which all of these lie. What they do not tell is 0. */
+ddl__place ddl__place_find(const char *root);
+
+#endif
