@@ -29,9 +29,12 @@ class Endpoint:
                  those of containers
     ports        to listen on one of, as in "20000-20100"; None: DDL_PORTS, else any free one
     sockets      for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
+    encrypt      what travels over TCP, on all members or on none; wants a secret; None: whether
+                 DDL_ENCRYPT is 1
 
     Raises InvalidArgument for a host that is no IP address, interfaces of which there are none and
-    ports that are no range, or a file of the secret that others can read, SystemRefused when the
+    ports that are no range, a file of the secret that others can read, or encryption without a
+    secret, SystemRefused when the
     operating system gives no port or no thread, Unsupported for a secret without libcrypto.
     """
 
@@ -43,6 +46,7 @@ class Endpoint:
         interfaces: str | None = None,
         ports: str | None = None,
         sockets: int = 0,
+        encrypt: bool | None = None,
     ) -> None:
         self._forks = forks.count
         self._lock = threading.RLock()
@@ -58,6 +62,7 @@ class Endpoint:
                 "interfaces": strings[2],
                 "ports": strings[3],
                 "sockets": integer(sockets, "sockets", 0, 2**32 - 1),
+                "encrypt": 0 if encrypt is None else 1 if encrypt else -1,
             },
         )
         slot = ffi.new("ddl_endpoint **")

@@ -1,4 +1,5 @@
-/* Links over TCP and over unix stream sockets, and what they make of a strange wire. */
+/* Links over TCP and over unix stream sockets, encrypted ones as well, and what they make of a
+ * strange wire. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -40,7 +41,20 @@ typedef struct tcp_star {
     end_of_link ends[2 * LEAVES];
 } tcp_star;
 
-static ddl__link *join(ddl__slots *slots, end_of_link *own, unsigned sockets)
+static ddl__crypto *crypto; /* NULL: not encrypted */
+
+/* Each connection has keys of its own; the ends are each other's reverse. */
+static void seal(ddl__link *link, unsigned lane, bool dialed)
+{
+    unsigned char keys[2][DDL__KEY];
+    memset(keys[0], 1 + (int)lane, DDL__KEY);
+    memset(keys[1], 100 + (int)lane, DDL__KEY);
+    ddl__seal *s = ddl__seal_create(crypto, keys[dialed], keys[!dialed]);
+    CHECK(s, "%s", ddl__message());
+    ddl__tcp_link_seal(link, lane, s);
+}
+
+static ddl__link *join(ddl__slots *slots, end_of_link *own, unsigned sockets, bool dialed)
 {
     ddl__link *link = ddl__tcp_link_create(slots, own->fds[0]);
     CHECK(link, "%s", ddl__message());
@@ -48,6 +62,8 @@ static ddl__link *join(ddl__slots *slots, end_of_link *own, unsigned sockets)
     for (unsigned i = 1; i < sockets; i++)
         CHECK(ddl__tcp_link_add_lane(link, own->fds[i], "lane"), "%s", ddl__message());
     CHECK(ddl__tcp_link_lanes(link) == sockets - 1, "%u lanes", ddl__tcp_link_lanes(link));
+    for (unsigned i = 0; crypto && i < sockets; i++)
+        seal(link, i, dialed);
     return link;
 }
 
@@ -66,8 +82,8 @@ static void create(star *s, void (*pair)(int fds[2]), unsigned sockets)
             ends[0].fds[j] = fds[0];
             ends[1].fds[j] = fds[1];
         }
-        s->centre[i] = join(own->slots[0], &ends[0], sockets);
-        s->leaf[i] = join(own->slots[1 + i], &ends[1], sockets);
+        s->centre[i] = join(own->slots[0], &ends[0], sockets, false);
+        s->leaf[i] = join(own->slots[1 + i], &ends[1], sockets, true);
     }
 }
 
@@ -465,6 +481,11 @@ int main(void)
     ddl__link_conformance(&(star_factory){create_unix, destroy, sockets});
     ddl__link_conformance(&(star_factory){create_tcp_lanes, destroy, sockets});
     ddl__link_conformance(&(star_factory){create_unix_lanes, destroy, sockets});
+    CHECK((crypto = ddl__crypto_open()), "%s", ddl__message());
+    ddl__link_conformance(&(star_factory){create_tcp, destroy, sockets});
+    ddl__link_conformance(&(star_factory){create_unix_lanes, destroy, sockets});
+    ddl__crypto_close(crypto);
+    crypto = NULL;
     test_crumbs(false);
     test_crumbs(true);
     test_garbage();

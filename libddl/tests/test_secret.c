@@ -32,7 +32,7 @@ static void check_secret(const ddl_endpoint_config *config, const char *secret)
     OK(ddl_endpoint_create(config, &endpoint));
     const ddl__job *job = ddl__endpoint_job(endpoint);
     CHECK(!job->crypto == !secret, "a secret, or none");
-    OK(ddl__job_open(&right, secret ? secret : ""));
+    OK(ddl__job_open(&right, secret ? secret : "", false));
     CHECK(!memcmp(right.key, job->key, sizeof right.key), "another secret than \"%s\"",
           secret ? secret : "");
     ddl__job_close(&right);

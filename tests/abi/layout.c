@@ -77,7 +77,9 @@ FIELD(ddl_endpoint_config, secret, 8, 8);
 FIELD(ddl_endpoint_config, host, 16, 8);
 FIELD(ddl_endpoint_config, interfaces, 24, 8);
 FIELD(ddl_endpoint_config, ports, 32, 8);
-SIZE(ddl_endpoint_config, 40);
+FIELD(ddl_endpoint_config, encrypt, 40, 4);
+FIELD(ddl_endpoint_config, reserved, 44, 4);
+SIZE(ddl_endpoint_config, 48);
 
 FIELD(ddl_comm_config, struct_size, 0, 4);
 FIELD(ddl_comm_config, links, 4, 4);

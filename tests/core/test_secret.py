@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from ranks import join, together
 
-from ddl_core import Endpoint, errors
+from ddl_core import Config, Endpoint, errors
 from ddl_core.environment import detect
 
 if TYPE_CHECKING:
@@ -100,3 +102,24 @@ def test_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     srun = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
     assert detect(srun).secret == "7.0"
     assert detect({**srun, "DDL_SECRET_FILE": str(file)}).secret is None
+
+
+def test_encrypted() -> None:
+    with pytest.raises(errors.InvalidArgument, match="wants a secret"):
+        Endpoint(secret="", encrypt=True)
+    config = Config(links=["tcp"], operation_timeout=30)
+    with Endpoint(secret="hidden", encrypt=True) as a, Endpoint(secret="hidden", encrypt=True) as b:
+        comms = join([a, b], config)
+        arrays = [np.full(100_000, rank, np.float32) for rank in range(2)]
+        together(lambda rank: comms[rank].allreduce(arrays[rank]), 2)
+        assert all(array.tolist() == [1] * 100_000 for array in arrays)
+    with Endpoint(secret="hidden", encrypt=True) as a, Endpoint(secret="hidden") as b:
+        config = Config(links=["tcp"], timeout=2)
+
+        def meet(rank: int) -> str:
+            with pytest.raises(errors.DdlError) as caught:
+                [a, b][rank].connect([a.address, b.address], rank, config)
+            return str(caught.value)
+
+        for message in together(meet, 2):
+            assert "rank 0 encrypts (DDL_ENCRYPT=1), and rank 1 does not" in message

@@ -159,6 +159,10 @@ typedef struct ddl_endpoint_config {
      * share several networks use all of them at once. Not together with host. */
     const char *interfaces;
     const char *ports; /* to listen on one of, "20000-20100"; NULL: $DDL_PORTS, else any free one */
+    /* What travels over TCP is encrypted: 1; not: negative; 0: $DDL_ENCRYPT, else not. Equal on all
+     * members; wants a secret. What goes through shared memory never is. */
+    int32_t encrypt;
+    uint32_t reserved;
 } ddl_endpoint_config;
 
 /* How a comm is made. */

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-typedef struct evp_md evp_md; /* EVP_MD */
+typedef struct evp_md evp_md;           /* EVP_MD */
+typedef struct evp_cipher evp_cipher;   /* EVP_CIPHER */
+typedef struct evp_context evp_context; /* EVP_CIPHER_CTX */
 
 struct ddl__crypto {
     void *library;
@@ -18,6 +20,18 @@ struct ddl__crypto {
     const evp_md *(*sha256)(void);
     unsigned char *(*hmac)(const evp_md *, const void *, int, const unsigned char *, size_t,
                            unsigned char *, unsigned int *);
+    evp_context *(*context_new)(void);
+    void (*context_free)(evp_context *);
+    int (*context_ctrl)(evp_context *, int, int, void *);
+    const evp_cipher *(*aes)(void);
+    int (*encrypt_init)(evp_context *, const evp_cipher *, void *, const unsigned char *,
+                        const unsigned char *);
+    int (*encrypt)(evp_context *, unsigned char *, int *, const unsigned char *, int);
+    int (*encrypt_final)(evp_context *, unsigned char *, int *);
+    int (*decrypt_init)(evp_context *, const evp_cipher *, void *, const unsigned char *,
+                        const unsigned char *);
+    int (*decrypt)(evp_context *, unsigned char *, int *, const unsigned char *, int);
+    int (*decrypt_final)(evp_context *, unsigned char *, int *);
 };
 
 static const struct {
@@ -27,6 +41,16 @@ static const struct {
     {"OPENSSL_init_crypto", offsetof(ddl__crypto, init)},
     {"EVP_sha256", offsetof(ddl__crypto, sha256)},
     {"HMAC", offsetof(ddl__crypto, hmac)},
+    {"EVP_CIPHER_CTX_new", offsetof(ddl__crypto, context_new)},
+    {"EVP_CIPHER_CTX_free", offsetof(ddl__crypto, context_free)},
+    {"EVP_CIPHER_CTX_ctrl", offsetof(ddl__crypto, context_ctrl)},
+    {"EVP_aes_256_gcm", offsetof(ddl__crypto, aes)},
+    {"EVP_EncryptInit_ex", offsetof(ddl__crypto, encrypt_init)},
+    {"EVP_EncryptUpdate", offsetof(ddl__crypto, encrypt)},
+    {"EVP_EncryptFinal_ex", offsetof(ddl__crypto, encrypt_final)},
+    {"EVP_DecryptInit_ex", offsetof(ddl__crypto, decrypt_init)},
+    {"EVP_DecryptUpdate", offsetof(ddl__crypto, decrypt)},
+    {"EVP_DecryptFinal_ex", offsetof(ddl__crypto, decrypt_final)},
 };
 
 /* OpenSSL 3, or 1.1.1 on systems that still have it. */
@@ -86,6 +110,67 @@ bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, con
     ddl__fail(DDL_ESYSTEM, "libcrypto does not compute HMAC-SHA256");
     return false;
 }
+
+/* ---------------------------------------------------------------------------------- AES-256-GCM */
+
+enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG */
+
+struct ddl__cipher {
+    const ddl__crypto *crypto;
+    evp_context *context;
+};
+
+ddl__cipher *ddl__cipher_create(const ddl__crypto *crypto, const unsigned char key[DDL__KEY],
+                                bool encrypts)
+{
+    ddl__cipher *cipher = calloc(1, sizeof *cipher);
+    evp_context *context = cipher ? crypto->context_new() : NULL;
+    if (context && (encrypts ? crypto->encrypt_init : crypto->decrypt_init)(context, crypto->aes(),
+                                                                            NULL, key, NULL)) {
+        *cipher = (ddl__cipher){crypto, context};
+        return cipher;
+    }
+    crypto->context_free(context);
+    free(cipher);
+    ddl__fail(DDL_ENOMEM, "no memory for AES-256-GCM, or libcrypto does not have it");
+    return NULL;
+}
+
+void ddl__cipher_destroy(ddl__cipher *cipher)
+{
+    if (cipher)
+        cipher->crypto->context_free(cipher->context);
+    free(cipher);
+}
+
+bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
+                      size_t open_bytes, const struct iovec *pieces, size_t n, unsigned char *to)
+{
+    const ddl__crypto *c = cipher->crypto;
+    int done;
+    bool ok = c->encrypt_init(cipher->context, NULL, NULL, NULL, iv) &&
+              c->encrypt(cipher->context, NULL, &done, open, (int)open_bytes);
+    for (size_t i = 0; ok && i < n; i++) {
+        ok = c->encrypt(cipher->context, to, &done, pieces[i].iov_base, (int)pieces[i].iov_len);
+        to += pieces[i].iov_len;
+    }
+    return ok && c->encrypt_final(cipher->context, to, &done) &&
+           c->context_ctrl(cipher->context, GET_TAG, DDL__TAG, to);
+}
+
+bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
+                      size_t open_bytes, unsigned char *bytes, size_t n)
+{
+    const ddl__crypto *c = cipher->crypto;
+    int done;
+    return c->decrypt_init(cipher->context, NULL, NULL, NULL, iv) &&
+           c->decrypt(cipher->context, NULL, &done, open, (int)open_bytes) &&
+           c->decrypt(cipher->context, bytes, &done, bytes, (int)n) &&
+           c->context_ctrl(cipher->context, SET_TAG, DDL__TAG, bytes + n) &&
+           c->decrypt_final(cipher->context, bytes + n, &done) > 0;
+}
+
+/* ---------------------------------------------------------------------------------------- bytes */
 
 bool ddl__equal_secretly(const void *a, const void *b, size_t n)
 {

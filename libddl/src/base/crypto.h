@@ -5,10 +5,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/uio.h>
 
 #include "base/status.h"
 
-enum { DDL__KEY = 32 /* bytes of a key, and of an HMAC-SHA256 */ };
+enum {
+    DDL__KEY = 32, /* bytes of a key, and of an HMAC-SHA256 */
+    DDL__TAG = 16, /* that AES-GCM adds */
+    DDL__IV = 12
+};
 
 typedef struct ddl__crypto ddl__crypto;
 
@@ -19,6 +24,21 @@ void ddl__crypto_close(ddl__crypto *crypto);
 /* The HMAC-SHA256 of n bytes; false with the message set when libcrypto fails. */
 bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, const void *bytes,
                size_t n, unsigned char mac[DDL__KEY]);
+
+/* AES-256-GCM one way, under a key of its own. NULL with the message set. */
+typedef struct ddl__cipher ddl__cipher;
+ddl__cipher *ddl__cipher_create(const ddl__crypto *crypto, const unsigned char key[DDL__KEY],
+                                bool encrypts);
+void ddl__cipher_destroy(ddl__cipher *cipher);
+
+/* Encrypt the pieces to `to`, the tag behind them; `open` is vouched for as well, and stays
+ * readable. An iv is used once. False when libcrypto fails. */
+bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
+                      size_t open_bytes, const struct iovec *pieces, size_t n, unsigned char *to);
+
+/* Decrypt n bytes, and the tag behind them, to where they are; false when they were altered. */
+bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
+                      size_t open_bytes, unsigned char *bytes, size_t n);
 
 /* Whether n bytes are equal, in a time that does not tell where they differ. */
 bool ddl__equal_secretly(const void *a, const void *b, size_t n);

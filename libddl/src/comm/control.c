@@ -23,42 +23,46 @@ static int64_t within(const ddl__control *c, int64_t ns)
 }
 
 /* Come in at the peer's door. */
-static ddl_status knock(const ddl__control *c, int peer, int fd)
+static ddl_status knock(const ddl__control *c, int peer, int fd, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(c->config.endpoint);
     ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_CONTROL, c->rank, peer, c->size);
     ddl__session session;
     hello.endpoint = c->config.addresses[peer].endpoint;
     hello.comm = c->config.comm;
-    return ddl__knock(job, fd, &hello, -1, within(c, DOOR_NS), &session, NULL);
+    ddl_status status = ddl__knock(job, fd, &hello, -1, within(c, DOOR_NS), &session, NULL);
+    if (status == DDL_OK)
+        status = ddl__session_seal(job, &session, fd, DDL__DIALER, seal);
+    return status;
 }
 
 /* A connection that the peer's door has taken, or -1 with the message set. */
-static int call(const ddl__control *c, int peer, const struct sockaddr *to, socklen_t length)
+static int call(const ddl__control *c, int peer, const struct sockaddr *to, socklen_t length,
+                ddl__seal **seal)
 {
     int fd = ddl__dial(to, length, within(c, DOOR_NS));
     if (fd < 0) {
         ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
         return -1;
     }
-    if (knock(c, peer, fd) == DDL_OK)
+    if (knock(c, peer, fd, seal) == DDL_OK)
         return fd;
     close(fd);
     return -1;
 }
 
 /* The address at which the peer was found for its data comes first. */
-static int call_tcp(const ddl__control *c, int peer, int found)
+static int call_tcp(const ddl__control *c, int peer, int found, ddl__seal **seal)
 {
     struct sockaddr_storage to;
     socklen_t length = sizeof to;
     const ddl__address *address = &c->config.addresses[peer];
     int fd = -1;
     if (!getpeername(found, (struct sockaddr *)&to, &length) && to.ss_family != AF_UNIX)
-        fd = call(c, peer, (struct sockaddr *)&to, length);
+        fd = call(c, peer, (struct sockaddr *)&to, length, seal);
     for (unsigned i = 0; fd < 0 && i < address->n_ips; i++) {
         length = ddl__address_ip(address, i, &to);
-        fd = call(c, peer, (struct sockaddr *)&to, length);
+        fd = call(c, peer, (struct sockaddr *)&to, length, seal);
     }
     return fd;
 }
@@ -74,8 +78,10 @@ static void receive(ddl__control *c, ddl__guest *guest)
         ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
     if (guest->passed >= 0)
         close(guest->passed);
-    if (fits) {
-        ddl__wire_open(&c->members[hello->from].wire, guest->fd);
+    ddl__seal *seal = NULL;
+    if (fits && ddl__session_seal(ddl__endpoint_job(c->config.endpoint), &guest->session, guest->fd,
+                                  DDL__DIALED, &seal) == DDL_OK) {
+        ddl__wire_open(&c->members[hello->from].wire, guest->fd, seal);
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
@@ -111,8 +117,9 @@ static ddl_status dial(ddl__control *c, int peer)
     const ddl__link *link = ddl__engine_links(c->engine)[peer];
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&c->config.addresses[peer].endpoint, &to);
-    int fd = link->ops->shared ? call(c, peer, (struct sockaddr *)&to, length)
-                               : call_tcp(c, peer, ddl__tcp_link_socket(link));
+    ddl__seal *seal = NULL;
+    int fd = link->ops->shared ? call(c, peer, (struct sockaddr *)&to, length, &seal)
+                               : call_tcp(c, peer, ddl__tcp_link_socket(link), &seal);
     if (fd < 0) {
         char why[DDL__MESSAGE_MAX - 128];
         snprintf(why, sizeof why, "%s", ddl__message());
@@ -122,7 +129,7 @@ static ddl_status dial(ddl__control *c, int peer)
         return ddl__fail(ddl__now() < c->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
                          "%s cannot be called to be watched: %s", c->names[peer], why);
     }
-    ddl__wire_open(&c->members[peer].wire, fd);
+    ddl__wire_open(&c->members[peer].wire, fd, seal);
     return DDL_OK;
 }
 

@@ -615,7 +615,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     pthread_cond_init(&endpoint->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
 
-    ddl_status status = ddl__job_open(&endpoint->job, config->secret);
+    ddl_status status = ddl__job_open(&endpoint->job, config->secret, config->encrypt > 0);
     if (status == DDL_OK)
         status = open_ports(endpoint, config);
     if (status == DDL_OK) {

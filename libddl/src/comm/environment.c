@@ -79,6 +79,11 @@ ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DD
         config->interfaces = text_or("DDL_INTERFACES", "");
     if (!config->ports)
         config->ports = text_or("DDL_PORTS", "");
+    const char *encrypt = text_or("DDL_ENCRYPT", "");
+    if (*encrypt && strcmp(encrypt, "0") != 0 && strcmp(encrypt, "1") != 0)
+        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=\"%s\" is neither 1 nor 0", encrypt);
+    if (!config->encrypt)
+        config->encrypt = *encrypt == '1' ? 1 : -1;
     const char *sockets = text_or("DDL_SOCKETS", "");
     if (config->sockets || !*sockets)
         return DDL_OK;

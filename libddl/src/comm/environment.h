@@ -7,10 +7,10 @@
 
 enum { DDL__SECRET_MAX = 4096 };
 
-/* What the config leaves at its default: secret, interfaces, ports and sockets from $DDL_SECRET or
- * the file $DDL_SECRET_FILE, $DDL_INTERFACES, $DDL_PORTS and $DDL_SOCKETS. DDL_EINVAL for a number
- * of sockets that is none, and for a file that cannot be read, or can by others. The config may
- * then point into `secret`, which is to be forgotten. */
+/* What the config leaves at its default: secret, encryption, interfaces, ports and sockets from
+ * $DDL_SECRET or the file $DDL_SECRET_FILE, $DDL_ENCRYPT, $DDL_INTERFACES, $DDL_PORTS and
+ * $DDL_SOCKETS. DDL_EINVAL for what is none of these, and for a file that cannot be read, or can by
+ * others. The config may then point into `secret`, which is to be forgotten. */
 ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX]);
 
 /* $DDL_LINKS, a list of inproc, shm and tcp separated by commas, as ddl_link_kind bits; all of them

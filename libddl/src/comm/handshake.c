@@ -11,10 +11,14 @@ _Static_assert(sizeof(((ddl__visit *)0)->said) == sizeof(ddl__hello) + DDL__KEY,
 
 /* ----------------------------------------------------------------------------------------- keys */
 
-ddl_status ddl__job_open(ddl__job *job, const char *secret)
+ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
 {
     static const char label[] = "libddl job";
     memset(job, 0, sizeof *job);
+    job->encrypts = encrypts;
+    if (!*secret && encrypts)
+        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, wants a secret, of which the keys "
+                                     "are made: set DDL_SECRET or DDL_SECRET_FILE on all ranks");
     if (!*secret)
         return DDL_OK;
     if (!(job->crypto = ddl__crypto_open()))
@@ -85,7 +89,39 @@ static bool draw_nonce(const ddl__job *job, ddl__hello *hello)
 
 static uint32_t flags_of(const ddl__job *job)
 {
-    return job->crypto ? DDL__HELLO_SECRET : 0;
+    return (job->crypto ? DDL__HELLO_SECRET : 0u) | (job->encrypts ? DDL__HELLO_ENCRYPT : 0u);
+}
+
+/* How the two were told different things. */
+static void tell_difference(uint32_t dialer, uint32_t from, uint32_t dialed, uint32_t to,
+                            char *text, size_t size)
+{
+    uint32_t flag = (dialer ^ dialed) & DDL__HELLO_SECRET ? DDL__HELLO_SECRET : DDL__HELLO_ENCRYPT;
+    bool secret = flag == DDL__HELLO_SECRET;
+    snprintf(text, size,
+             secret ? "rank %u has a secret (DDL_SECRET), and rank %u has none"
+                    : "rank %u encrypts (DDL_ENCRYPT=1), and rank %u does not",
+             dialer & flag ? from : to, dialer & flag ? to : from);
+}
+
+ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, int fd,
+                             ddl__side side, ddl__seal **seal)
+{
+    unsigned char keys[2][DDL__KEY];
+    int domain = AF_UNIX;
+    socklen_t length = sizeof domain;
+    *seal = NULL;
+    if (!job->encrypts)
+        return DDL_OK;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length))
+        return ddl__fail(DDL_ESYSTEM, "%s", strerror(errno));
+    if (domain == AF_UNIX)
+        return DDL_OK;
+    if (ddl__prove(job, session, DDL__VOW_DIALERS_KEY, NULL, 0, keys[DDL__DIALER]) &&
+        ddl__prove(job, session, DDL__VOW_DIALEDS_KEY, NULL, 0, keys[DDL__DIALED]))
+        *seal = ddl__seal_create(job->crypto, keys[side], keys[!side]);
+    ddl__forget(keys, sizeof keys);
+    return *seal ? DDL_OK : DDL_ESYSTEM;
 }
 
 /* ----------------------------------------------------------------------------------- the dialer */
@@ -121,14 +157,14 @@ static ddl_status hear_answer(int fd, ddl__hello *answer, int64_t deadline)
     return ddl__fail(DDL_EREFUSED, "%s", answer->text);
 }
 
-/* Nobody is proven to who has no secret, so what the challenge says of that is looked at first. */
-static ddl_status check_challenge(const ddl__job *job, const ddl__hello *challenge)
+/* Who was told other things need not see a proof. */
+static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *challenge)
 {
-    if (challenge->flags == flags_of(job))
+    char why[sizeof hello->text];
+    if (challenge->flags == hello->flags)
         return DDL_OK;
-    return ddl__fail(DDL_EREFUSED, "it has %s secret, we have %s",
-                     challenge->flags & DDL__HELLO_SECRET ? "a" : "no",
-                     job->crypto ? "one" : "none");
+    tell_difference(hello->flags, hello->from, challenge->flags, hello->to, why, sizeof why);
+    return ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
 ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
@@ -144,7 +180,7 @@ ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     ddl_status status = hear_answer(fd, &challenge, deadline);
     if (status == DDL_OK)
-        status = check_challenge(job, &challenge);
+        status = check_challenge(hello, &challenge);
     if (status == DDL_OK && !ddl__session_begin(job, hello, &challenge, session, proof))
         status = DDL_ESYSTEM;
     if (status != DDL_OK)
@@ -180,9 +216,7 @@ bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *wh
     if (ddl__hello_check(hello) != DDL_OK)
         snprintf(own, sizeof own, "%s", ddl__message());
     else if (!why && hello->flags != flags_of(job))
-        snprintf(own, sizeof own, "rank %u has %s secret, and rank %u has %s", hello->from,
-                 hello->flags & DDL__HELLO_SECRET ? "a" : "no", hello->to,
-                 job->crypto ? "one" : "none");
+        tell_difference(hello->flags, hello->from, flags_of(job), hello->to, own, sizeof own);
     if (own[0])
         why = own;
     if (!why) {

@@ -19,15 +19,17 @@
 #include <stdint.h>
 
 #include "comm/hello.h"
+#include "net/seal.h"
 
 /* What the processes of a job share. */
 typedef struct ddl__job {
     ddl__crypto *crypto; /* NULL: no secret */
     unsigned char key[DDL__KEY];
+    bool encrypts;
 } ddl__job;
 
-/* An empty secret is none. */
-ddl_status ddl__job_open(ddl__job *job, const char *secret);
+/* An empty secret is none, and cannot encrypt. */
+ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts);
 void ddl__job_close(ddl__job *job);
 
 /* Two ends that have proven the secret to each other. */
@@ -41,7 +43,9 @@ typedef enum ddl__vow {
     DDL__VOW_DOOR,
     DDL__VOW_MEMBER,
     DDL__VOW_CARD,
-    DDL__VOW_CARDS
+    DDL__VOW_CARDS,
+    DDL__VOW_DIALERS_KEY,
+    DDL__VOW_DIALEDS_KEY
 } ddl__vow;
 
 /* The proof of n bytes, and whether one is right. */
@@ -59,6 +63,12 @@ bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__vo
                        ddl__hello *answer);
 bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
                            const ddl__hello *answer);
+
+/* What is said over a TCP connection from here on is encrypted, where the job does so: *seal is the
+ * caller's, and NULL where it does not. */
+typedef enum ddl__side { DDL__DIALER, DDL__DIALED } ddl__side;
+ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, int fd,
+                             ddl__side side, ddl__seal **seal);
 
 /* ---- the dialer ---- */
 

@@ -22,7 +22,7 @@ enum {
 };
 
 /* What the sender was told about its job. */
-enum { DDL__HELLO_SECRET = 1 };
+enum { DDL__HELLO_SECRET = 1, DDL__HELLO_ENCRYPT = 2 };
 
 typedef struct ddl__hello {
     uint32_t magic;

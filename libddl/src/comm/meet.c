@@ -77,28 +77,36 @@ static void name_connection(const ddl__meeting *m, int fd, char *name, size_t si
 }
 
 /* A link of one connection, or one more connection for a link that is there. */
-static ddl__link *make_tcp(const ddl__meeting *m, ddl__link *link, unsigned lane, int fd)
+static ddl__link *make_tcp(const ddl__meeting *m, ddl__link *link, unsigned lane, int fd,
+                           const ddl__session *session, ddl__side side)
 {
     char name[128];
+    ddl__seal *seal;
     name_connection(m, fd, name, sizeof name);
+    if (ddl__session_seal(ddl__endpoint_job(m->endpoint), session, fd, side, &seal) != DDL_OK)
+        return NULL;
     if (lane)
-        return ddl__tcp_link_add_lane(link, fd, name) ? link : NULL;
-    link = ddl__tcp_link_create(m->slots, fd);
-    if (link)
+        link = ddl__tcp_link_add_lane(link, fd, name) ? link : NULL;
+    else if ((link = ddl__tcp_link_create(m->slots, fd)))
         ddl__tcp_link_name(link, name);
+    if (link)
+        ddl__tcp_link_seal(link, lane, seal);
+    else
+        ddl__seal_destroy(seal);
     return link;
 }
 
 /* Make the link, or both, of what the two sides exchanged, as the hello says, or give it a lane.
  * Takes `fd` over only on success; `passed` is closed. */
-static bool make_links(const ddl__meeting *m, int peer, const ddl__hello *hello, int fd, int passed,
+static bool make_links(const ddl__meeting *m, int peer, const ddl__hello *hello,
+                       const ddl__session *session, ddl__side side, int fd, int passed,
                        uint64_t pointer)
 {
     ddl__link *link = NULL;
     uint8_t door = hello->door;
     if (over_tcp(door)) {
         link = door == DDL__DOOR_TCP ? m->links[peer] : m->messages[peer];
-        link = make_tcp(m, link, hello->lane, fd);
+        link = make_tcp(m, link, hello->lane, fd, session, side);
         if (!link)
             return false;
     } else {
@@ -169,7 +177,7 @@ static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hell
     int passed = -1;
     ddl_status status = hear(m, peer, fd, session, &answer, &passed);
     if (status == DDL_OK) {
-        if (make_links(m, peer, hello, fd, passed, answer.arena))
+        if (make_links(m, peer, hello, session, DDL__DIALER, fd, passed, answer.arena))
             return DDL_OK;
         status = DDL_ESYSTEM;
     } else if (passed >= 0) {
@@ -391,7 +399,8 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
     const char *why = objection(m, hello);
     int peer = (int)hello->from;
     if (!why) {
-        bool made = make_links(m, peer, hello, guest->fd, guest->passed, hello->arena);
+        bool made = make_links(m, peer, hello, &guest->session, DDL__DIALED, guest->fd,
+                               guest->passed, hello->arena);
         why = made ? NULL : ddl__message();
     } else {
         if (hello->door == DDL__DOOR_INPROC)

@@ -71,6 +71,7 @@ typedef struct host {
     ddl__card *cards; /* by rank */
     int *fds;         /* by rank, -1: not here yet */
     ddl__session *sessions;
+    ddl__seal **seals;
     int64_t deadline;
     char refusal[160]; /* the last one */
 } host;
@@ -79,6 +80,7 @@ typedef struct host {
 typedef struct caller {
     ddl__visit visit; /* fd -1: none */
     bool proven;
+    ddl__seal *seal;
     size_t have; /* of the piece */
     int64_t deadline;
     struct {
@@ -95,6 +97,8 @@ static void hang_up(caller *from)
     if (from->visit.passed >= 0)
         close(from->visit.passed);
     from->visit.fd = from->visit.passed = -1;
+    ddl__seal_destroy(from->seal);
+    from->seal = NULL;
 }
 
 static void note_refusal(host *h, int rank, const char *why)
@@ -123,9 +127,11 @@ static void admit(host *h, caller *from)
         h->cards[c->rank] = *c;
         h->fds[c->rank] = fd;
         h->sessions[c->rank] = from->visit.session;
+        h->seals[c->rank] = from->seal;
         from->visit.fd = -1;
+        from->seal = NULL;
     } else {
-        ddl__send_all(fd, c, sizeof *c, from->deadline);
+        ddl__stream_send_all(from->seal, fd, c, sizeof *c, from->deadline);
         note_refusal(h, c->rank, c->text);
         hang_up(from);
     }
@@ -150,7 +156,12 @@ static void hear_visit(host *h, caller *from)
         if (from->visit.have >= sizeof *hello)
             note_refusal(h, (int)hello->from, ddl__message());
         break;
-    case DDL__NEWS_PROVEN: from->proven = true; return;
+    case DDL__NEWS_PROVEN:
+        from->proven = ddl__session_seal(job, &from->visit.session, from->visit.fd, DDL__DIALED,
+                                         &from->seal) == DDL_OK;
+        if (from->proven)
+            return;
+        break;
     case DDL__NEWS_REFUSED: note_refusal(h, (int)hello->from, ddl__message()); break;
     case DDL__NEWS_OVER: break;
     }
@@ -164,8 +175,9 @@ static void hear(host *h, caller *from)
         hear_visit(h, from);
         return;
     }
-    ssize_t n = ddl__recv_some(from->visit.fd, (char *)&from->piece + from->have,
-                               sizeof from->piece - from->have, &from->visit.passed);
+    ssize_t n =
+        ddl__stream_recv_bytes(from->seal, from->visit.fd, (char *)&from->piece + from->have,
+                               sizeof from->piece - from->have);
     if (n > 0)
         from->have += (size_t)n;
     if (from->have == sizeof from->piece)
@@ -278,8 +290,9 @@ static ddl_status hand_out(const host *h)
         return DDL_ESYSTEM;
     for (int i = 1; i < h->size; i++)
         if (!ddl__prove(job, &h->sessions[i], DDL__VOW_CARDS, sum, sizeof sum, proof) ||
-            !ddl__send_all(h->fds[i], h->cards, (size_t)h->size * sizeof *h->cards, h->deadline) ||
-            !ddl__send_all(h->fds[i], proof, sizeof proof, h->deadline))
+            !ddl__stream_send_all(h->seals[i], h->fds[i], h->cards,
+                                  (size_t)h->size * sizeof *h->cards, h->deadline) ||
+            !ddl__stream_send_all(h->seals[i], h->fds[i], proof, sizeof proof, h->deadline))
             return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
                              strerror(errno));
     return DDL_OK;
@@ -320,20 +333,24 @@ static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, ddl__c
               .cards = cards,
               .fds = malloc((size_t)size * sizeof *h.fds),
               .sessions = calloc((size_t)size, sizeof *h.sessions),
+              .seals = calloc((size_t)size, sizeof(ddl__seal *)),
               .deadline = deadline};
     ddl_status status = DDL_ENOMEM;
-    if (h.fds && h.sessions) {
+    if (h.fds && h.sessions && h.seals) {
         for (int i = 0; i < size; i++)
             h.fds[i] = -1;
         status = gather(&h, listener);
-        for (int i = 0; i < size; i++)
+        for (int i = 0; i < size; i++) {
             if (h.fds[i] >= 0)
                 close(h.fds[i]);
+            ddl__seal_destroy(h.seals[i]);
+        }
     } else {
         ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     }
     free(h.fds);
     free(h.sessions);
+    free(h.seals);
     close(listener);
     return status;
 }
@@ -364,12 +381,12 @@ static int call_host(const place *at, int64_t deadline, char *why, size_t size)
 }
 
 /* The list, one card after the other, for the first one may say why there is none. */
-static ddl_status hear_list(const ddl__job *job, const ddl__session *session, int fd, int rank,
-                            int size, ddl__card *cards, int64_t deadline)
+static ddl_status hear_list(const ddl__job *job, const ddl__session *session, ddl__seal *seal,
+                            int fd, int rank, int size, ddl__card *cards, int64_t deadline)
 {
     unsigned char sum[DDL__KEY], proof[DDL__KEY];
     for (int i = 0; i < size; i++) {
-        if (!ddl__recv_all(fd, &cards[i], sizeof *cards, deadline))
+        if (!ddl__stream_recv_all(seal, fd, &cards[i], sizeof *cards, deadline))
             return DDL_EUNREACHABLE;
         ddl_status status =
             cards[i].magic == DDL__CARD_MAGIC
@@ -378,7 +395,7 @@ static ddl_status hear_list(const ddl__job *job, const ddl__session *session, in
         if (status != DDL_OK)
             return status;
     }
-    if (!ddl__recv_all(fd, proof, sizeof proof, deadline))
+    if (!ddl__stream_recv_all(seal, fd, proof, sizeof proof, deadline))
         return DDL_EUNREACHABLE;
     if (!sum_up(job, cards, size, sum))
         return DDL_ESYSTEM;
@@ -409,9 +426,17 @@ static ddl_status talk(ddl_endpoint *endpoint, int fd, int rank, int size, ddl__
     if (status == DDL_OK &&
         !ddl__prove(job, &session, DDL__VOW_CARD, &piece.card, sizeof piece.card, piece.proof))
         status = DDL_ESYSTEM;
-    if (status == DDL_OK && !ddl__send_all(fd, &piece, sizeof piece, deadline))
+    ddl__seal *seal = NULL;
+    if (status == DDL_OK)
+        status = ddl__session_seal(job, &session, fd, DDL__DIALER, &seal);
+    if (status == DDL_OK && !ddl__stream_send_all(seal, fd, &piece, sizeof piece, deadline))
         status = DDL_EUNREACHABLE;
-    return status == DDL_OK ? hear_list(job, &session, fd, rank, size, cards, deadline) : status;
+    if (status == DDL_OK)
+        status = hear_list(job, &session, seal, fd, rank, size, cards, deadline);
+    int error = errno;
+    ddl__seal_destroy(seal);
+    errno = error;
+    return status;
 }
 
 /* Rank 0 hangs up on who has not proven anything yet when very many call at once. */

@@ -197,7 +197,8 @@ static void attend_member(ddl__control *c, int rank)
         bury(c, rank, DDL__KILLED, "its process ended%s", error ? ": connection reset" : "");
         mourn(c, rank);
     } else if (member->fate == DDL__ALIVE) {
-        bury(c, rank, DDL__SILENT, "%s", strerror(error));
+        char words[128];
+        bury(c, rank, DDL__SILENT, "%s", ddl__stream_error(error, words, sizeof words));
         expel(c, rank);
     } else if (member->fate == DDL__SILENT && ended && !error && !member->against_us) {
         member->fate = DDL__KILLED; /* so it was right; a reset may come from one that is alive */

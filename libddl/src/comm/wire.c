@@ -40,9 +40,10 @@ static void drop(ddl__buffer *b, size_t n)
     memmove(b->bytes, b->bytes + n, b->have);
 }
 
-void ddl__wire_open(ddl__wire *wire, int fd)
+void ddl__wire_open(ddl__wire *wire, int fd, ddl__seal *seal)
 {
     memset(wire, 0, sizeof *wire);
+    wire->seal = seal;
     wire->fd = ddl__guard(fd);
 }
 
@@ -50,6 +51,8 @@ void ddl__wire_close(ddl__wire *wire)
 {
     ddl__close_guarded(wire->fd);
     wire->fd = -1;
+    ddl__seal_destroy(wire->seal);
+    wire->seal = NULL;
     free(wire->in.bytes);
     free(wire->out.bytes);
     wire->in = wire->out = (ddl__buffer){NULL, 0, 0};
@@ -66,13 +69,13 @@ static void end(ddl__wire *wire, int error)
 bool ddl__wire_flush(ddl__wire *wire)
 {
     while (wire->out.have && wire->fd >= 0) {
-        ssize_t n = send(wire->fd, wire->out.bytes, wire->out.have, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = ddl__stream_send_bytes(wire->seal, wire->fd, wire->out.bytes, wire->out.have);
         if (n > 0)
             drop(&wire->out, (size_t)n);
         else if (n < 0 && errno != EINTR)
             break;
     }
-    return !wire->out.have;
+    return !wire->out.have && (!wire->seal || ddl__stream_flush(wire->seal, wire->fd));
 }
 
 bool ddl__wire_send(ddl__wire *wire, ddl__word word, const void *content, size_t bytes)
@@ -110,7 +113,8 @@ bool ddl__wire_receive(ddl__wire *wire, ddl__hear *hear, void *context)
     while (wire->fd >= 0 && wire->state == DDL__WIRE_OPEN) {
         if (!reserve(&wire->in, PIECE))
             break; /* later */
-        ssize_t n = recv(wire->fd, wire->in.bytes + wire->in.have, PIECE, MSG_DONTWAIT);
+        ssize_t n =
+            ddl__stream_recv_bytes(wire->seal, wire->fd, wire->in.bytes + wire->in.have, PIECE);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

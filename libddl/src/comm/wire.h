@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "net/seal.h"
+
 enum { DDL__WORD_MAX = 32 * 1024 /* bytes of one word's content */ };
 
 /* The values are the protocol's. */
@@ -35,13 +37,14 @@ typedef struct ddl__buffer {
 
 typedef struct ddl__wire {
     int fd;
+    ddl__seal *seal; /* NULL: not encrypted */
     ddl__wire_state state;
     int error; /* an errno; 0: end of file */
     ddl__buffer in, out;
 } ddl__wire;
 
-/* Over a connected socket, which it takes over. */
-void ddl__wire_open(ddl__wire *wire, int fd);
+/* Over a connected socket, which it takes over, with its seal or NULL. */
+void ddl__wire_open(ddl__wire *wire, int fd, ddl__seal *seal);
 void ddl__wire_close(ddl__wire *wire);
 
 /* Send a word, or keep it until there is room. False when it cannot be sent any more, or too many

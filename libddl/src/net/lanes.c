@@ -52,8 +52,10 @@ void ddl__lanes_drop(ddl__tcp_link *l)
 
 void ddl__lanes_shut(ddl__tcp_link *l)
 {
-    for (unsigned i = 0; i < l->n_lanes; i++)
+    for (unsigned i = 0; i < l->n_lanes; i++) {
+        ddl__stream_drop(l->lanes[i].seal);
         shutdown(l->lanes[i].fd, SHUT_WR);
+    }
 }
 
 /* Bytes that the kernel has and the peer not yet, at the least one when there are any. */
@@ -141,6 +143,17 @@ static void lane_finish(ddl__tcp_link *l, ddl__lane *lane)
     }
 }
 
+/* Sending has come to nothing. */
+static void lane_stop(ddl__tcp_link *l, const ddl__lane *lane)
+{
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+        return;
+    l->error = errno;
+    l->culprit = lane->name;
+    ddl__tcp_drop(l, l->sent ? 1 : 0);
+    ddl__lanes_shut(l);
+}
+
 /* Send on the chunk under way; false when the lane is full, or has failed. */
 static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
 {
@@ -150,21 +163,20 @@ static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
         size_t skip = lane->sent;
         ddl__piece_add(pieces, &message.msg_iovlen, &lane->out, sizeof lane->out, &skip);
         ddl__piece_add(pieces, &message.msg_iovlen, lane->payload, lane->out.bytes, &skip);
-        ssize_t k = sendmsg(lane->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t k = ddl__stream_send(lane->seal, lane->fd, &message);
         if (k >= 0) {
             lane->sent += (size_t)k;
             lane->given += (uint64_t)k;
             if (lane->sent == sizeof lane->out + lane->out.bytes)
                 lane_finish(l, lane);
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            return false;
         } else if (errno != EINTR) {
-            l->error = errno;
-            l->culprit = lane->name;
-            ddl__tcp_drop(l, l->sent ? 1 : 0);
-            ddl__lanes_shut(l);
+            lane_stop(l, lane);
             return false;
         }
+    }
+    if (lane->seal && !ddl__stream_flush(lane->seal, lane->fd)) {
+        lane_stop(l, lane);
+        return false;
     }
     return true;
 }
@@ -199,10 +211,11 @@ static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t pat
 {
     if (l->lost_at)
         return;
+    char words[sizeof l->lost_why - DDL__LANE_NAME];
     l->lost_at = ddl__now() + patience;
-    errno = error;
     if (error)
-        snprintf(l->lost_why, sizeof l->lost_why, "%s%s%m", name, name[0] ? ": " : "");
+        snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
+                 ddl__stream_error(error, words, sizeof words));
     else
         snprintf(l->lost_why, sizeof l->lost_why,
                  "%s%sthe peer closed the connection within a span", name, name[0] ? ": " : "");
@@ -259,7 +272,7 @@ static bool lane_receive(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t b
                               {(char *)&lane->in + lane->got, sizeof lane->in - lane->got}};
     struct msghdr message = {.msg_iov = pieces + !lane->left, .msg_iovlen = 1 + !!lane->left};
     size_t want = pieces[0].iov_len + pieces[1].iov_len;
-    ssize_t k = recvmsg(lane->fd, &message, MSG_DONTWAIT);
+    ssize_t k = ddl__stream_recv(lane->seal, lane->fd, &message);
     if (k > 0) {
         size_t paid = (size_t)k < lane->left ? (size_t)k : lane->left;
         if (paid)

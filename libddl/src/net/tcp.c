@@ -110,8 +110,11 @@ static void tcp_destroy(ddl__link *link)
     tcp_close(link, NULL);
     ddl__tcp_drop(l, 0);
     empty_and_close(l->fd);
-    for (unsigned i = 0; i < l->n_lanes; i++)
+    for (unsigned i = 0; i < l->n_lanes; i++) {
         empty_and_close(l->lanes[i].fd);
+        ddl__seal_destroy(l->lanes[i].seal);
+    }
+    ddl__seal_destroy(l->seal);
     if (link->fd != l->fd)
         ddl__close_guarded(link->fd);
     pthread_mutex_destroy(&l->lock);
@@ -196,6 +199,15 @@ void ddl__tcp_link_name(ddl__link *link, const char *name)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     snprintf(l->name, sizeof l->name, "%s", name);
+}
+
+void ddl__tcp_link_seal(ddl__link *link, unsigned lane, ddl__seal *seal)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    if (lane)
+        l->lanes[lane - 1].seal = seal;
+    else
+        l->seal = seal;
 }
 
 int ddl__tcp_link_socket(const ddl__link *link)

@@ -4,6 +4,7 @@
 #define DDL_NET_TCP_H
 
 #include "net/link.h"
+#include "net/seal.h"
 #include "net/slots.h"
 
 enum { DDL__LANES_MAX = 64 };
@@ -19,6 +20,10 @@ void ddl__tcp_link_name(ddl__link *link, const char *name);
  * before the first span and before link->fd is watched. False when out of memory or descriptors
  * (message set); fd then stays the caller's. */
 bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name);
+
+/* Encrypt one of its connections from here on: 0, the link's own, or a lane. Takes the seal over,
+ * which may be NULL. */
+void ddl__tcp_link_seal(ddl__link *link, unsigned lane, ddl__seal *seal);
 
 /* The link's own connection; with lanes, link->fd is that of a set of all. */
 int ddl__tcp_link_socket(const ddl__link *link);

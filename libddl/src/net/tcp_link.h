@@ -67,6 +67,7 @@ typedef struct ddl__long_span {
 
 typedef struct ddl__lane {
     int fd;
+    ddl__seal *seal; /* NULL: not encrypted */
     char name[DDL__LANE_NAME];
 
     /* Sending: the chunk that is under way. */
@@ -94,6 +95,7 @@ typedef struct ddl__lane {
 typedef struct ddl__tcp_link {
     ddl__link base; /* base.fd: the socket, or with lanes an epoll descriptor of all of them */
     int fd;
+    ddl__seal *seal; /* its sending half is the lock's */
     char name[DDL__LANE_NAME];
     ddl__slots *slots;
     unsigned n_lanes;
@@ -147,6 +149,15 @@ static inline void ddl__piece_add(struct iovec *pieces, size_t *n, const void *m
     *skip -= skipped;
     if (skipped < bytes)
         pieces[(*n)++] = (struct iovec){(char *)(uintptr_t)memory + skipped, bytes - skipped};
+}
+
+/* Whether something waits to be sent: frames, long spans, or what is encrypted already. */
+static inline bool ddl__tcp_waits(const ddl__tcp_link *l)
+{
+    bool waits = l->queued || l->n_long || (l->seal && ddl__stream_owes(l->seal));
+    for (unsigned i = 0; l->seal && !waits && i < l->n_lanes; i++)
+        waits = ddl__stream_owes(l->lanes[i].seal);
+    return waits;
 }
 
 /* ---- tcp_send.c: with the lock held, but for the link's verbs ---- */

@@ -66,11 +66,21 @@ void ddl__tcp_stop(ddl__tcp_link *l)
 {
     ddl__tcp_drop(l, 0);
     l->closed = true;
+    ddl__stream_drop(l->seal);
     if (!l->shut) {
         shutdown(l->fd, SHUT_WR);
         ddl__lanes_shut(l);
     }
     l->shut = true;
+}
+
+/* Sending has come to nothing. */
+static void stop_unless_full(ddl__tcp_link *l)
+{
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+        return;
+    l->error = errno;
+    ddl__tcp_stop(l);
 }
 
 /* Send as many frames as the first connection takes. */
@@ -88,26 +98,26 @@ static void push_frames(ddl__tcp_link *l)
             bytes += sizeof f->head + payload;
         }
         bytes -= l->sent;
-        ssize_t k = sendmsg(l->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t k = ddl__stream_send(l->seal, l->fd, &message);
         if (k >= 0) {
             queue_advance(l, (size_t)k);
             if ((size_t)k < bytes)
                 return;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            return;
         } else if (errno != EINTR) {
-            l->error = errno;
-            ddl__tcp_stop(l);
+            stop_unless_full(l);
+            return;
         }
     }
+    if (l->seal && !l->shut && !ddl__stream_flush(l->seal, l->fd))
+        stop_unless_full(l);
 }
 
 void ddl__tcp_push(ddl__tcp_link *l)
 {
     push_frames(l);
-    if (l->n_long)
+    if (l->n_long || (l->seal && l->n_lanes))
         ddl__lanes_push(l);
-    if (l->closed && !l->shut && !l->queued && !l->n_long)
+    if (l->closed && !l->shut && !ddl__tcp_waits(l))
         ddl__tcp_stop(l);
 }
 
@@ -181,7 +191,7 @@ bool ddl__tcp_flush(ddl__link *link)
     ddl__tcp_link *l = ddl__tcp_of(link);
     pthread_mutex_lock(&l->lock);
     ddl__tcp_push(l);
-    bool empty = !l->queued && !l->n_long;
+    bool empty = !ddl__tcp_waits(l);
     unlock(l);
     return empty;
 }
@@ -190,7 +200,7 @@ bool ddl__tcp_owes(const ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of((ddl__link *)(uintptr_t)link);
     pthread_mutex_lock(&l->lock);
-    bool waiting = l->queued || l->n_long;
+    bool waiting = ddl__tcp_waits(l);
     pthread_mutex_unlock(&l->lock);
     return waiting;
 }
