@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench demo test test-torch test-jax test-tensorflow test-c test-asan test-tsan test-arm64 fuzz \
-  test-py test-matrix test-digits lint format docs abi-baseline instructions-baseline clean
+  test-py test-matrix test-digits chaos lint format docs abi-baseline instructions-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
@@ -80,6 +80,9 @@ test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under 
 
 test-digits: $(VENV)/test.stamp ## the digits example on four hosts of a lab, by every launcher; root, two minutes
 	@$(VENV)/bin/pytest -q tests/lab/digits.py
+
+chaos: $(VENV)/test.stamp ## real faults, and the table of how soon they are known; root for networks, ten minutes
+	@$(VENV)/bin/python tests/chaos/run.py --table docs/reliability.md
 
 lint: $(VENV)/test.stamp ## layers, formats, types
 	@$(stages) layers ruff mypy clang-format shellcheck

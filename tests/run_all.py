@@ -178,6 +178,11 @@ def stages() -> dict[str, Stage]:
             count_lines,
             limit=900 + int(os.environ.get("FUZZ_SECONDS", "60")),
         ),
+        "chaos": Stage(
+            "real faults, a sample of them",
+            [[python, "tests/chaos/run.py", "--short"]],
+            count_lines,
+        ),
         "arm64": Stage(
             "NEON kernels, cross-built, under qemu",
             [["sh", "libddl/tests/arm64.sh"]],

@@ -56,8 +56,15 @@ static int stalls(ddl_comm *comm)
         HAS("rank 2 not there yet; rank 2 on ");
         HAS(" has ended barrier as operation 1");
     }
+    while (ddl_work_test(work) == DDL_INPROGRESS)
+        usleep(1000);
     OK(ddl_work_wait(work, -1));
     ddl_work_destroy(work);
+    OK(ddl_comm_trace(comm, text, TEXT, &length));
+    char *event = strstr(text, "\"all-reduce(f32, 10, sum)\"");
+    CHECK(event, "%s", text);
+    event[strcspn(event, "\n")] = 0;
+    CHECK(rank == LATE || !strstr(event, "\"short\""), "it waited: %s", event);
     ddl_counters counters = {.struct_size = sizeof counters};
     OK(ddl_comm_counters(comm, &counters));
     CHECK(counters.operations == 3 && counters.bytes >= 40 && counters.pending == 0, "%llu %llu",

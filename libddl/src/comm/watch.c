@@ -195,6 +195,7 @@ static void attend_member(ddl__control *c, int rank)
     bool ended = member->wire.state == DDL__WIRE_ENDED;
     if (member->fate == DDL__ALIVE && ended) {
         bury(c, rank, DDL__KILLED, "its process ended%s", error ? ": connection reset" : "");
+        ddl__engine_bereave(c->engine, rank);
         mourn(c, rank);
     } else if (member->fate == DDL__ALIVE) {
         char words[128];
@@ -355,8 +356,10 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
     watch->controls = c;
     for (int i = 0; i < c->size; i++) {
         watch_wire(c, i, EPOLL_CTL_ADD);
-        if (c->members[i].fate == DDL__KILLED)
+        if (c->members[i].fate == DDL__KILLED) {
+            ddl__engine_bereave(c->engine, i);
             mourn(c, i);
+        }
     }
     beat(c, now); /* before the program goes on: who was never heard of is not missed for long */
     pthread_mutex_unlock(&watch->lock);

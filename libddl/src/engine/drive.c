@@ -12,12 +12,13 @@
 enum {
     EVENTS = 32,
     SLEEP_MAX_MS = 1000,
-    LIMIT_PASSES = 4 /* how often an operation that gets on looks at its limit */
+    LIMIT_PASSES = 4, /* how often an operation that gets on looks at its limit */
+    MOMENT_TURNS = 64 /* of patience */
 };
 
-/* What was sent before the comm's end is taken in for so long at most; what stands still while the
- * comm is created, and who is lost meanwhile, is looked at so often. */
-static const int64_t LAST_NS = 100 * 1000000ll, FOUNDING_NS = 50 * 1000000ll;
+/* What was sent before the comm's end is taken in for so long at most; and so long a lost link is
+ * not believed to be a member's end. */
+static const int64_t LAST_NS = 100 * 1000000ll, UNSURE_NS = 50 * 1000000ll;
 
 static const char *own_name(const ddl__engine *engine)
 {
@@ -156,20 +157,37 @@ void ddl__carry_out_abort(ddl__engine *engine)
     ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
 }
 
-/* While the comm is created, nobody but us misses a member whose process has ended, and others that
- * wait for it may keep us waiting. What it sent last may still be under way, so we look twice. */
-static void check_founders(ddl__engine *engine)
+static bool is_lost(const ddl__engine *engine, int rank)
+{
+    const ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
+    return (link && link->state == DDL__LINK_LOST) || (other && other->state == DDL__LINK_LOST);
+}
+
+/* Whether a link was lost and nobody has said yet whether its member is to blame for that. */
+static bool awaits_word(ddl__engine *engine)
 {
     int64_t now = ddl__now();
+    engine->unsure_until = 0;
+    for (int rank = 0; rank < engine->config.size; rank++) {
+        ddl__loss *loss = &engine->losses[rank];
+        if (!is_lost(engine, rank) || atomic_load_explicit(&loss->ended, memory_order_acquire))
+            continue;
+        if (!loss->noticed)
+            loss->noticed = now;
+        if (now - loss->noticed < UNSURE_NS)
+            engine->unsure_until = loss->noticed + UNSURE_NS;
+    }
+    return engine->unsure_until;
+}
+
+/* While the comm is created, nobody but us misses a member whose process has ended, and others that
+ * wait for it may keep us waiting. */
+static void check_founders(ddl__engine *engine)
+{
     for (int rank = 0; rank < engine->config.size; rank++) {
         const ddl__link *link = engine->config.links[rank];
-        if (!link || link->state != DDL__LINK_LOST)
-            continue;
-        if (!engine->lost_at)
-            engine->lost_at = now;
-        else if (now - engine->lost_at >= FOUNDING_NS)
+        if (link && link->state == DDL__LINK_LOST)
             fail_by_link(engine, link, rank, "");
-        return;
     }
 }
 
@@ -184,6 +202,10 @@ static void check_blocked(ddl__engine *engine)
             fail_by_link(engine, link, rank, "");
             return;
         }
+    if (awaits_word(engine)) {
+        check_limits(engine);
+        return;
+    }
     if (!atomic_load_explicit(&engine->founded, memory_order_relaxed))
         check_founders(engine);
     check_stream(engine, &engine->ordered);
@@ -199,10 +221,17 @@ static ddl__lane lane_of(const ddl__engine *engine, const ddl__stream *stream)
 }
 
 /* Whether it can be told without a clock that the operation took very little: see recorder.h. */
-static bool was_short(const ddl__engine *engine, const ddl_work *work)
+static bool was_short(const ddl__engine *engine, const ddl__stream *stream)
 {
-    enum { TURNS = 64 };
-    return work->plan->waves == 1 && engine->patience.turns < TURNS && work->record % DDL__MEASURED;
+    const ddl_work *work = stream->current;
+    return work->plan->waves == 1 && !stream->waited && engine->patience.turns < MOMENT_TURNS &&
+           work->record % DDL__MEASURED;
+}
+
+/* What is under way has waited, or will while nobody drives. */
+static void note_wait(ddl__engine *engine)
+{
+    engine->ordered.waited = engine->named.stream.waited = true;
 }
 
 /* Begin with the work, or with one of our own that has to run before it: see tuning.h. */
@@ -214,6 +243,7 @@ static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work, int6
                       (long long)work->call.count);
         return false;
     }
+    stream->waited = false;
     if (stream->current == work)
         ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
                           since);
@@ -242,7 +272,7 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
     if (held)
         return start(engine, stream, held, ddl__now());
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,
-                    was_short(engine, stream->current) ? DDL__SHORT : ddl__now());
+                    was_short(engine, stream) ? DDL__SHORT : ddl__now());
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = stream->current;
     stream->current = NULL;
@@ -320,9 +350,8 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
         deadline = engine->named.deadline;
     if (ddl__messages_deadline(engine->messages) < deadline)
         deadline = ddl__messages_deadline(engine->messages);
-    if (engine->lost_at && !atomic_load_explicit(&engine->founded, memory_order_relaxed) &&
-        engine->lost_at + FOUNDING_NS < deadline)
-        deadline = engine->lost_at + FOUNDING_NS;
+    if (engine->unsure_until && engine->unsure_until < deadline)
+        deadline = engine->unsure_until;
     if (deadline == DDL__NEVER)
         return SLEEP_MAX_MS;
     int64_t left = (deadline - ddl__now()) / 1000000 + 1;
@@ -362,6 +391,8 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         if (has_come(engine, work) || (deadline != DDL__NEVER && ddl__now() > deadline))
             break;
         if (moved) {
+            if (patience->turns >= MOMENT_TURNS)
+                note_wait(engine);
             ddl__patience_renew(patience);
             if (passes % LIMIT_PASSES == 0)
                 check_limits(engine);
@@ -378,6 +409,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         announce_sleep(engine, false);
     }
     ddl__patience_renew(patience);
+    note_wait(engine);
 }
 
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline)
@@ -435,6 +467,7 @@ void ddl__advance_and_unlock(ddl__engine *engine)
         announce_sleep(engine, false);
     atomic_store_explicit(&engine->was_driven, true, memory_order_relaxed);
     advance(engine);
+    note_wait(engine);
     if (ddl__abort_is_due(engine))
         ddl__carry_out_abort(engine);
     pthread_mutex_lock(&engine->lock);
@@ -478,6 +511,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
     pthread_mutex_unlock(&engine->lock);
 
     attend(engine, 0);
+    note_wait(engine);
     bool asleep = false, wanted = false;
     do {
         for (unsigned passes = 1; !asleep; passes++) {

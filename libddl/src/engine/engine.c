@@ -64,12 +64,13 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
                                             config->names, &engine->lock);
     if (engine->messages)
         ddl__messages_record(engine->messages, &engine->recorder);
+    engine->losses = calloc((size_t)config->size, sizeof *engine->losses);
     if (!open_descriptors(engine)) {
         ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
                !ddl__stream_open(&engine->named.stream, config->rank, config->size,
                                  config->messages) ||
-               !engine->messages || !ddl__recorder_open(&engine->recorder)) {
+               !engine->messages || !engine->losses || !ddl__recorder_open(&engine->recorder)) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
         return engine;
@@ -86,6 +87,12 @@ ddl__link *const *ddl__engine_links(const ddl__engine *engine)
 void ddl__engine_founded(ddl__engine *engine)
 {
     atomic_store_explicit(&engine->founded, true, memory_order_relaxed);
+}
+
+void ddl__engine_bereave(ddl__engine *engine, int rank)
+{
+    atomic_store_explicit(&engine->losses[rank].ended, true, memory_order_release);
+    ddl__wake_driver(engine);
 }
 
 void ddl__engine_all_shared(ddl__engine *engine)
@@ -142,6 +149,7 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__stream_close(&engine->named.stream);
     ddl__book_clear(&engine->named.book);
     ddl__recorder_close(&engine->recorder);
+    free(engine->losses);
     ddl__close_guarded(engine->epoll);
     ddl__close_guarded(engine->wake);
     ddl__close_guarded(engine->report);

@@ -74,6 +74,10 @@ void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
  * nothing waits for it, a moment later. */
 void ddl__engine_founded(ddl__engine *engine);
 
+/* The process of this member has ended. A lost link alone may also be the work of a member that
+ * ends the comm and has no room to say why: then its word comes in a moment. Any thread. */
+void ddl__engine_bereave(ddl__engine *engine, int rank);
+
 /* Nothing runs on this comm, nor will: tell the peers why. */
 void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
 

@@ -41,6 +41,12 @@
 #include "engine/recorder.h"
 #include "engine/stream.h"
 
+/* What is known of a member's end. */
+typedef struct ddl__loss {
+    atomic_bool ended; /* the system has confirmed that its process has */
+    int64_t noticed;   /* when a link to it was found to be lost; 0: none */
+} ddl__loss;
+
 struct ddl__engine {
     ddl__engine_config config;
     pthread_mutex_t lock;
@@ -71,7 +77,8 @@ struct ddl__engine {
     atomic_ullong moves;    /* how often an operation got on without coming to its end */
     atomic_ullong passes;   /* in how many passes messages got on */
     atomic_bool founded;    /* all members watch each other: see ddl__engine_founded */
-    int64_t lost_at;        /* before: when a link was found to be lost */
+    ddl__loss *losses;      /* by rank */
+    int64_t unsure_until;   /* a loss is to be believed then; 0: all are */
     int epoll, wake;
 };
 

@@ -15,7 +15,8 @@ typedef struct ddl__stream {
 
     /* The driver's. */
     ddl_work *current;
-    bool busy; /* the next one has waited for the last */
+    bool busy;   /* the next one has waited for the last */
+    bool waited; /* the current one, for longer than a moment: its time is measured */
     ddl__runner runner;
     ddl__plans plans;
     int64_t segment_bytes, window; /* see ddl__request */
