@@ -15,7 +15,7 @@ enum {
     /* Messages and named operations have a ring for each pair, half of which may be published; in
      * small rings large operations would cost more turns. */
     MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank, */
-    MESSAGE_MOST = ARENA_BYTES,   /* at most so much for one ... */
+    MESSAGE_MOST = ARENA_BYTES,       /* at most so much for one ... */
     MESSAGE_LEAST = 512 * 1024,       /* ... and at least */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
