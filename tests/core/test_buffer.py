@@ -118,6 +118,15 @@ def test_types_that_numpy_lacks_by_dlpack(code: int, carrier: str, name: str) ->
     assert (buffer.address, buffer.count, buffer.dtype.name) == (address(data), 7, name)
 
 
+def test_memory_that_is_known() -> None:
+    data = np.arange(3, dtype=np.int32)
+    known = as_buffer(data, "array")
+    assert as_buffer(known, "array", write=True) is known
+    data.flags.writeable = False
+    with pytest.raises(InvalidArgument, match="array: ddl_core.buffer.Buffer is read-only"):
+        as_buffer(as_buffer(data, "array"), "array", write=True)
+
+
 def test_memory_stays_alive() -> None:
     data = bytearray(8)
     buffer = as_buffer(data, "send")
