@@ -261,26 +261,34 @@ static void test_rendezvous(void)
 
 static const char shown[] = "what is not to be seen on the wire";
 
-/* The same words, by an operation and by a message. */
+/* The same words, by operations and messages, short ones and such as go by lanes. */
 static void say_words(ddl_comm *comm, between *b)
 {
+    enum { LONG = 512 << 10 };
+    static const int64_t lengths[] = {4096, LONG};
     (void)b;
-    char words[4096], got[sizeof words];
-    for (size_t i = 0; i < sizeof words; i++)
+    char *words = malloc(LONG), *got = malloc(LONG);
+    CHECK(words && got, "no memory");
+    for (size_t i = 0; i < LONG; i++)
         words[i] = shown[i % sizeof shown];
-    OK(ddl_allreduce(comm, words, got, sizeof words, DDL_U8, DDL_MAX, NULL, NULL));
-    if (ddl_comm_rank(comm))
-        OK(ddl_send(comm, words, sizeof words, DDL_U8, 0, 1, NULL, NULL));
-    else
-        OK(ddl_recv(comm, got, sizeof got, DDL_U8, 1, 1, NULL, NULL, NULL));
+    for (size_t i = 0; i < 2; i++) {
+        int64_t n = lengths[i];
+        OK(ddl_allreduce(comm, words, got, n, DDL_U8, DDL_MAX, NULL, NULL));
+        if (ddl_comm_rank(comm))
+            OK(ddl_send(comm, words, n, DDL_U8, 0, 1, NULL, NULL));
+        else
+            OK(ddl_recv(comm, got, n, DDL_U8, 1, 1, NULL, NULL, NULL));
+    }
+    free(words);
+    free(got);
 }
 
-static void test_seen(int32_t encrypt)
+static void test_seen(int32_t encrypt, unsigned sockets)
 {
     const int32_t both[] = {encrypt, encrypt};
     member members[2];
     between b = {.words = shown, .n_words = sizeof shown};
-    open_members(members, 2, both, 1);
+    open_members(members, 2, both, sockets);
     put_between(members, &b);
     members[0].fn = members[1].fn = say_words;
     run_members(members, 2);
@@ -372,8 +380,9 @@ int main(void)
     test_operations(2, 1, operate_large);
     test_operations(2, 3, operate_large);
     test_rendezvous();
-    test_seen(1);
-    test_seen(-1); /* so one that is there is found */
+    test_seen(1, 1);
+    test_seen(1, 3);
+    test_seen(-1, 1); /* what is there is found */
     test_altered(1);
     test_altered(3);
     return 0;

@@ -199,6 +199,26 @@ static void test_replayed(void)
     ddl_endpoint_destroy(endpoint);
 }
 
+/* No proof stands for another one: of the same words, each has its own. */
+static void test_vows(void)
+{
+    ddl__job job;
+    ddl__session sessions[2] = {{{1}}, {{2}}};
+    unsigned char proofs[2 * DDL__VOW_DIALEDS_KEY][DDL__KEY];
+    unsigned n = 0;
+    OK(ddl__job_open(&job, "secret", false));
+    for (int s = 0; s < 2; s++)
+        for (int vow = DDL__VOW_HELLO; vow <= DDL__VOW_DIALEDS_KEY; vow++, n++) {
+            CHECK(ddl__prove(&job, &sessions[s], (ddl__vow)vow, "words", 5, proofs[n]), "%s",
+                  ddl__message());
+            CHECK(ddl__is_proven(&job, &sessions[s], (ddl__vow)vow, "words", 5, proofs[n]),
+                  "wrong");
+            for (unsigned other = 0; other < n; other++)
+                CHECK(memcmp(proofs[n], proofs[other], DDL__KEY) != 0, "proof %u is %u", n, other);
+        }
+    ddl__job_close(&job);
+}
+
 /* The dialed one gives what it hears back, as its own. */
 typedef struct mirror {
     int fd;
@@ -402,6 +422,7 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     test_altered();
     test_replayed();
+    test_vows();
     test_reflected();
     test_old_protocol();
     test_secrets("secret", "secret", NULL);

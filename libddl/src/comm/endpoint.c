@@ -233,7 +233,10 @@ static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
         if ((*at)->serial == serial) {
             visitor *v = *at;
-            if (v->proven || !hear_visitor(endpoint, v)) {
+            if (v->proven && v->visit.said.hello.door == DDL__DOOR_CONTROL) {
+                /* A member that was there and has left already: its last word is in the socket. */
+                epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->visit.fd, NULL);
+            } else if (v->proven || !hear_visitor(endpoint, v)) {
                 unlink_visitor(endpoint, at);
                 drop_visitor(v);
             }
