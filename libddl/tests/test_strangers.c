@@ -48,10 +48,10 @@ static unsigned count_closed(const int *fds, unsigned n)
     return closed;
 }
 
-/* Until so many are closed. */
+/* Until so many are closed, because of others and not of their age. */
 static void await_closed(const int *fds, unsigned n, unsigned want)
 {
-    int64_t deadline = ddl__deadline(PATIENCE_MS);
+    int64_t deadline = ddl__deadline(HANDSHAKE_MS / 2);
     while (count_closed(fds, n) < want) {
         CHECK(ddl__now() < deadline, "%u of %u are closed", count_closed(fds, n), want);
         usleep(1000);
