@@ -56,5 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         REQUIRE(card.status == DDL_OK && card.length <= DDL_ADDRESS_MAX, "%u bytes", card.length);
     else
         REQUIRE(ddl__message()[0] && memchr(card.text, 0, sizeof card.text), "no message");
+    for (const char *at = ddl__message(); *at; at++)
+        REQUIRE((unsigned char)*at >= ' ' && *at != 0x7f, "a message that commands terminals");
     return 0;
 }

@@ -195,6 +195,35 @@ static void *visit(void *argument)
     return NULL;
 }
 
+static void leave_early(int rank)
+{
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 300};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    REFUSED(ddl_rendezvous(endpoint, url, rank, 3, &config, &comm), DDL_ETIMEDOUT,
+            "not all ranks came in time");
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* Who has left the rendezvous before all were there may come again, and is not counted meanwhile:
+ * also when it is noticed only now that all are there. */
+static void who_left_may_come_again(bool before_all)
+{
+    int numbers[3] = {0, 1, 2};
+    pthread_t threads[3];
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    CHECK(!pthread_create(&threads[0], NULL, visit, &numbers[0]), "thread");
+    leave_early(1);
+    CHECK(!pthread_create(&threads[2 - before_all], NULL, visit, &numbers[2 - before_all]),
+          "thread");
+    usleep(200000);
+    CHECK(!pthread_create(&threads[1 + before_all], NULL, visit, &numbers[1 + before_all]),
+          "thread");
+    for (int r = 0; r < 3; r++)
+        pthread_join(threads[r], NULL);
+}
+
 /* More of them than are heard at a time, and they come first. */
 static void silent_callers_hold_up_nobody(void)
 {
@@ -255,5 +284,7 @@ int main(void)
     failures_leave_nothing();
     silent_callers_hold_up_nobody();
     the_missing_are_named();
+    who_left_may_come_again(false);
+    who_left_may_come_again(true);
     return 0;
 }

@@ -30,7 +30,7 @@ bool ddl__card_fits(ddl__card *card, int size)
 
 ddl_status ddl__card_accept(ddl__card *card, int rank)
 {
-    card->text[sizeof card->text - 1] = 0;
+    ddl__clean(card->text, sizeof card->text);
     if (card->status == DDL_ETIMEDOUT)
         return ddl__fail(DDL_ETIMEDOUT, "%s", card->text);
     if (card->status != DDL_OK)

@@ -30,10 +30,15 @@ ddl_status ddl__hello_check(const ddl__hello *hello)
     return DDL_OK;
 }
 
-void ddl__hello_clean(ddl__hello *answer)
+void ddl__clean(char *text, size_t size)
 {
-    answer->text[sizeof answer->text - 1] = 0;
-    for (unsigned char *at = (unsigned char *)answer->text; *at; at++)
+    text[size - 1] = 0;
+    for (unsigned char *at = (unsigned char *)text; *at; at++)
         if (*at < ' ' || *at == 0x7f)
             *at = '?';
+}
+
+void ddl__hello_clean(ddl__hello *answer)
+{
+    ddl__clean(answer->text, sizeof answer->text);
 }

@@ -51,7 +51,10 @@ ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const c
  * only. */
 ddl_status ddl__hello_check(const ddl__hello *hello);
 
-/* Make an answer's text one that can be shown: it ends, and commands no terminal. */
+/* Make a text that has come one that can be shown: it ends, and commands no terminal. */
+void ddl__clean(char *text, size_t size);
+
+/* The same of an answer's. */
 void ddl__hello_clean(ddl__hello *answer);
 
 #endif

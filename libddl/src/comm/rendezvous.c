@@ -73,7 +73,7 @@ typedef struct host {
     ddl__session *sessions;
     ddl__seal **seals;
     int64_t deadline;
-    char refusal[160]; /* the last one */
+    char refusal[160]; /* the last one, or who has left */
 } host;
 
 /* Who has called and not yet shown a whole card. */
@@ -101,6 +101,19 @@ static void hang_up(caller *from)
     from->seal = NULL;
 }
 
+/* Whether one who was here has gone again; its place is free then. */
+static bool has_left(host *h, int rank)
+{
+    char byte;
+    ssize_t n = recv(h->fds[rank], &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+        return false;
+    close(h->fds[rank]);
+    h->fds[rank] = -1;
+    snprintf(h->refusal, sizeof h->refusal, "; rank %d came and left", rank);
+    return true;
+}
+
 static void note_refusal(host *h, int rank, const char *why)
 {
     snprintf(h->refusal, sizeof h->refusal, "; it refused rank %d: %s", rank, why);
@@ -118,7 +131,7 @@ static void admit(host *h, caller *from)
         return;
     }
     bool fits = ddl__card_fits(c, h->size);
-    if (fits && h->fds[c->rank] >= 0) {
+    if (fits && h->fds[c->rank] >= 0 && !has_left(h, c->rank)) {
         fits = false;
         c->status = DDL_EREFUSED;
         snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
@@ -271,6 +284,15 @@ static bool all_here(const host *h)
     return true;
 }
 
+/* All that have left; whether there are any. */
+static bool any_left(host *h)
+{
+    bool any = false;
+    for (int i = 1; i < h->size; i++)
+        any = (h->fds[i] >= 0 && has_left(h, i)) || any;
+    return any;
+}
+
 /* What all cards come to, once for all callers. */
 static bool sum_up(const ddl__job *job, const ddl__card *cards, int size,
                    unsigned char sum[DDL__KEY])
@@ -305,12 +327,12 @@ static ddl_status gather(host *h, int listener)
         return ddl__fail(DDL_ENOMEM, "no memory for callers");
     for (int i = 0; i < CALLERS; i++)
         callers[i].visit.fd = callers[i].visit.passed = -1;
-    while (!all_here(h) && ddl__now() < h->deadline)
+    while ((!all_here(h) || any_left(h)) && ddl__now() < h->deadline)
         attend(h, listener, callers);
     for (int i = 0; i < CALLERS; i++)
         hang_up(&callers[i]);
     free(callers);
-    if (all_here(h))
+    if (!any_left(h) && all_here(h))
         return hand_out(h);
     ddl_status status = fail_for_missing(h);
     dismiss(h, status);
