@@ -13,7 +13,7 @@ _Static_assert(sizeof(((ddl__visit *)0)->said) == sizeof(ddl__hello) + DDL__KEY,
 
 ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
 {
-    static const char label[] = "libddl job";
+    static const char label[] = "libddl: the key of a job"; /* FIPS wants 112 bits and more */
     memset(job, 0, sizeof *job);
     job->encrypts = encrypts;
     if (!*secret && encrypts)
