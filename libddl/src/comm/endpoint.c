@@ -59,6 +59,7 @@ typedef struct visitor {
     ddl__visit visit;
     bool challenged; /* its hello fits */
     bool proven;     /* it waits for its comm */
+    bool gone;       /* or has left, and only its last word does */
     bool local;      /* came by the unix socket */
     int64_t deadline;
 } visitor;
@@ -228,13 +229,28 @@ static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
     }
 }
 
+static bool has_seat(const ddl_endpoint *endpoint, ddl__digest comm)
+{
+    const ddl__seat *seat = endpoint->seats;
+    while (seat && !ddl__digest_equal(seat->comm, comm))
+        seat = seat->next;
+    return seat;
+}
+
+/* A member that was there and has left already: its last word is in the socket. */
+static bool leaves_word(const ddl_endpoint *endpoint, const visitor *v)
+{
+    return v->proven && v->visit.said.hello.door == DDL__DOOR_CONTROL &&
+           has_seat(endpoint, v->visit.said.hello.comm);
+}
+
 static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
 {
     for (visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
         if ((*at)->serial == serial) {
             visitor *v = *at;
-            if (v->proven && v->visit.said.hello.door == DDL__DOOR_CONTROL) {
-                /* A member that was there and has left already: its last word is in the socket. */
+            if (leaves_word(endpoint, v)) {
+                v->gone = true;
                 epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->visit.fd, NULL);
             } else if (v->proven || !hear_visitor(endpoint, v)) {
                 unlink_visitor(endpoint, at);
@@ -486,9 +502,10 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
             break;
         }
     /* Who still waits here came for a later comm of the same name, unless this one never was. */
-    for (visitor **at = &endpoint->visitors; !seat->engine && *at;) {
+    for (visitor **at = &endpoint->visitors; *at;) {
         visitor *v = *at;
-        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {
+        if (!v->proven || (seat->engine && !v->gone) ||
+            !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {
             at = &v->next;
             continue;
         }
