@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "comm/endpoint.h"
 #include "input.h"
+#include "net/shm.h"
 #include "net/socket.h"
 
 enum { FDS = 128, PASSED_MAX = 3 };
@@ -30,6 +31,28 @@ static inline void check_clean(unsigned before)
     int64_t deadline = ddl__now() + PATIENCE_NS;
     for (; count_fds() != before; usleep(20))
         REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
+}
+
+static inline void take_guest(ddl_endpoint *endpoint, ddl__seat *seat)
+{
+    ddl__guest guest;
+    if (!ddl__endpoint_guest(endpoint, seat, ddl__now(), &guest))
+        return;
+    if (guest.hello.door == DDL__DOOR_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
+    close(guest.fd);
+    if (guest.passed >= 0)
+        close(guest.passed);
+}
+
+/* After somebody was let in as a member is that watches: what such a one says last is kept although
+ * it has left. Take it, and whoever was let in after it. */
+static inline void take_last_words(ddl_endpoint *endpoint, ddl__seat *seat, unsigned before)
+{
+    for (int64_t end = ddl__now() + PATIENCE_NS; count_fds() > before; usleep(20)) {
+        take_guest(endpoint, seat);
+        REQUIRE(ddl__now() < end, "%u descriptors, and %u before", count_fds(), before);
+    }
 }
 
 /* Rank 1 of 2 comes to rank 0. */

@@ -87,18 +87,6 @@ static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
     return proven;
 }
 
-static void take_guest(const house *h)
-{
-    ddl__guest guest;
-    if (!ddl__endpoint_guest(h->endpoint, h->seat, ddl__now(), &guest))
-        return;
-    if (guest.hello.door == DDL__DOOR_INPROC)
-        ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
-    close(guest.fd);
-    if (guest.passed >= 0)
-        close(guest.passed);
-}
-
 /* A stranger with any bytes; the hello among them is the first ones. Whether it is kept although it
  * leaves, as what a member says last is. */
 static bool visit(const house *h, input *in)
@@ -137,7 +125,7 @@ static bool visit(const house *h, input *in)
     if (pointer && !let_in)
         ddl__arena_drop(h->arena); /* it stayed here */
     if (how & 16)
-        take_guest(h);
+        take_guest(h->endpoint, h->seat);
     close(fd);
     return let_in && said.hello.door == DDL__DOOR_CONTROL &&
            ddl__digest_equal(said.hello.comm, h->comm);
@@ -160,10 +148,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     for (unsigned visits = 1 + input_byte(&in) % 3; visits; visits--)
         kept = visit(h, &in) || kept;
     check_serving(h, n % 2);
-    for (int64_t end = ddl__now() + PATIENCE_NS; kept && count_fds() > before; usleep(20)) {
-        take_guest(h); /* that one, or who was let in after it */
-        REQUIRE(ddl__now() < end, "a last word is kept for nobody");
-    }
+    if (kept)
+        take_last_words(h->endpoint, h->seat, before);
     check_clean(before);
     return 0;
 }

@@ -184,7 +184,7 @@ static void meet_both(const stage *s, bool local, member *m, met *made)
     REQUIRE(!m->in || answer.status == DDL_OK, "the right one is refused: %s", answer.text);
 }
 
-static void run_dialed(const stage *s, input *in)
+static void run_dialed(const stage *s, input *in, unsigned before)
 {
     met made = {0};
     bool local = input_byte(in) % 2;
@@ -219,6 +219,8 @@ static void run_dialed(const stage *s, input *in)
         close(m.lane);
     if (memory >= 0)
         close(memory);
+    if (hello.door == DDL__DOOR_CONTROL)
+        take_last_words(s->endpoint, s->seat, before);
 }
 
 /* ------------------------------------------------------------------------------------------ we
@@ -355,7 +357,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     if (input_byte(&in) % 2)
         run_dialing(s, &in);
     else
-        run_dialed(s, &in);
+        run_dialed(s, &in, before);
     check_clean(before);
     return 0;
 }
