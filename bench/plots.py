@@ -8,6 +8,9 @@ from pathlib import Path
 from bench.cases import UsageError, show_bytes
 from bench.results import Result
 
+_COLORS = {"libddl": "C3", "gloo": "C0", "openmpi": "C1", "mpich": "C2", "impi": "C4"}
+_MARKERS = {"from C": "v", "async": "x", "named": "+"}
+
 
 def check_plot(path: Path) -> None:
     """UsageError, before anything is measured, when no picture could be written."""
@@ -31,13 +34,16 @@ def plot(path: Path, results: Sequence[Result]) -> None:
         for state in r.states():
             title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.scene}, {state}"
             panels.setdefault(title, []).append((r, state))
+    lines_of = {t: m for t, m in panels.items() if len({r.case.bytes for r, _ in m}) > 1}
+    panels = lines_of or panels  # a point is no line
     columns = min(len(panels), 2) or 1
     rows = -(-len(panels) // columns) or 1
     figure = Figure(figsize=(8 * columns, 5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (title, members) in zip(
-        figure.subplots(rows, columns, squeeze=False).flat, panels.items(), strict=False
-    ):
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    for axes, (title, members) in zip(grid, panels.items(), strict=False):
         lines: dict[str, list[tuple[int, float]]] = {}
         for result, state in members:
             nbytes = result.case.bytes
@@ -46,10 +52,17 @@ def plot(path: Path, results: Sequence[Result]) -> None:
                     lines.setdefault(str(row.contestant), []).append((nbytes, nbytes / row.p50))
             if state in result.limit:
                 lines.setdefault("limit", []).append((nbytes, nbytes / result.limit[state]))
-        for label, points in lines.items():
+        for label, points in sorted(lines.items()):
             points.sort()
-            style = "k--" if label == "limit" else "o-"
-            axes.plot([p[0] for p in points], [p[1] / 1e9 for p in points], style, label=label)
+            library, _, way = label.partition(" ")
+            axes.plot(
+                [p[0] for p in points],
+                [p[1] / 1e9 for p in points],
+                marker=_MARKERS.get(way, "o"),
+                linestyle="--" if label == "limit" else ":" if way else "-",
+                color=_COLORS.get(library, "black"),
+                label=label,
+            )
         sizes = sorted({r.case.bytes for r, _ in members})
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
