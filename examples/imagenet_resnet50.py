@@ -270,6 +270,8 @@ class Training:
         network.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.losses = state["step"], state["losses"]
+        if ddl.rank() == 0:
+            print(f"going on after step {self.step} of {self.arguments.resume}")
 
     def options(self) -> dict[str, Any]:
         """What the steps depend on."""
