@@ -3,27 +3,23 @@
     python jax_rank.py DOOR SOCKET
 
 DOOR is "ddl" or "gloo", what jax's own collectives go over, or "calls", ddl_jax's operations.
-SOCKET is the conductor's. Lines of JSON go both ways: see `Player`.
+SOCKET is the conductor's. Lines of JSON go both ways: see `Player` and `Steps`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from obey import WARM_UP, Program, Steps, obey
+
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-WARM_UP = 3  # steps of each program, the first of which compiles it
 LAYERS, WIDTH, HEADS, BYTES = 8, 512, 8, 256  # of a transformer that reads text byte by byte: 25 M
 PIECES, CONTEXT = 4, 64  # of text in a step, on each rank
-
-Program = Callable[[], Any]  # a step, at the end of which the result is there
 
 
 class Stock:
@@ -227,61 +223,23 @@ def train(state: Any, text: Any, exchange: Callable[[Any], Any]) -> Any:
 # ---- being told what to do ----
 
 
-class Player:
+class Player(Steps):
     """Carries out commands; each has one answer.
 
     prepare  what, and its options: make the programs; answers with what is to be known of them
-    play     program, steps: answers with the seconds of each step, after one that is not counted,
-             and the processor's for one
-    rest     drop them
     """
-
-    def __init__(self, peer: Any) -> None:
-        self.peer = peer
-        self.programs: dict[str, Program] = {}
 
     def prepare(self, **options: Any) -> dict[str, Any]:
         self.programs, told = self.peer.make(**options)
-        for program in self.programs.values():
-            for _ in range(WARM_UP):
-                program()
+        self.warm_up()
         return told
-
-    def rest(self) -> dict[str, Any]:
-        self.programs = {}
-        return {}
-
-    def play(self, program: str, steps: int) -> dict[str, Any]:
-        step, clock = self.programs[program], time.perf_counter
-        step()
-        seconds, processor = [], time.process_time()
-        for _ in range(steps):
-            start = clock()
-            step()
-            seconds.append(clock() - start)
-        return {"seconds": seconds, "processor": (time.process_time() - processor) / steps}
 
 
 def main() -> None:
     door, control = sys.argv[1:]
     peer = (Calls if door == "calls" else Stock)(door)
-    player = Player(peer)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(control)
-        stream = connection.makefile("rw")
-
-        def say(answer: dict[str, Any]) -> None:
-            stream.write(json.dumps(answer) + "\n")
-            stream.flush()
-
-        say({"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": peer.version})
-        for line in stream:
-            command = json.loads(line)
-            try:
-                say(getattr(player, command.pop("do"))(**command))
-            except Exception as error:
-                traceback.print_exc()
-                say({"error": f"{type(error).__name__}: {error}"})
+    about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": peer.version}
+    obey(Player(peer), control, about)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,13 @@ JSON go both ways: see `Player`.
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import socket
 import sys
 import time
-import traceback
 from typing import Any
 
 from data import Data
+from obey import obey
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
@@ -92,22 +90,12 @@ def main(kind: str, path: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     peer = importlib.import_module(kind).join()
     player = Player(peer)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        stream = connection.makefile("rw")
-
-        def say(message: dict[str, Any]) -> None:
-            stream.write(json.dumps(message) + "\n")
-            stream.flush()
-
-        host = os.readlink("/proc/self/ns/net")
-        say({"rank": peer.rank, "size": peer.size, "version": peer.version, "host": host})
-        for line in stream:
-            command = json.loads(line)
-            try:
-                say(getattr(player, command.pop("do"))(**command))
-            except Exception as error:
-                say({"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
+    host = os.readlink("/proc/self/ns/net")
+    obey(
+        player,
+        path,
+        {"rank": peer.rank, "size": peer.size, "version": peer.version, "host": host},
+    )
     peer.leave()
 
 

@@ -4,18 +4,15 @@ between.
     python tensorflow_rank.py DOOR SOCKET
 
 DOOR is "ddl" or "mirrored", tf.distribute.MultiWorkerMirroredStrategy. SOCKET is the conductor's.
-Lines of JSON go both ways: see `Player`.
+Lines of JSON go both ways: see `Player` and `Steps`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,16 +21,14 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 import keras
 import numpy as np
 import tensorflow as tf
+from obey import Program, Steps, obey
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-WARM_UP = 3  # steps of each program, the first of which compiles it
 SETTLED = 3  # steps after which the doors' weights are compared
 CLASSES, IMAGES, PIXELS = 1000, 8, 64  # of a step, on each rank
 BYTES, WIDTH, LAYERS, HEADS = 256, 512, 6, 16
 PIECES, CONTEXT = 4, 64  # of text
 RATE, MOMENTUM = 1e-3, 0.9
-
-Program = Callable[[], Any]  # a step, at the end of which the result is there
 
 
 class Ddl:
@@ -248,66 +243,33 @@ def describe(model: keras.Model) -> dict[str, Any]:
 # ---- being told what to do ----
 
 
-class Player:
+class Player(Steps):
     """Carries out commands; each has one answer.
 
     prepare  what: make the programs; answers with what is to be known of them
-    play     program, steps: answers with the seconds of each step, after one that is not counted,
-             and the processor's for one
-    rest     drop them
     """
-
-    def __init__(self, peer: Any) -> None:
-        self.peer = peer
-        self.programs: dict[str, Program] = {}
 
     def prepare(self, what: str) -> dict[str, Any]:
         if what == "gradients":
             self.programs, told = self.peer.gradients()
         else:
             self.programs, told = self.peer.training(what)
-        for program in self.programs.values():
-            for _ in range(WARM_UP):
-                program()
+        self.warm_up()
         return {**told, "programs": list(self.programs)}
 
     def rest(self) -> dict[str, Any]:
-        self.programs = {}
+        super().rest()
         keras.backend.clear_session()
         return {}
-
-    def play(self, program: str, steps: int) -> dict[str, Any]:
-        step, clock = self.programs[program], time.perf_counter
-        step()
-        seconds, processor = [], time.process_time()
-        for _ in range(steps):
-            start = clock()
-            step()
-            seconds.append(clock() - start)
-        return {"seconds": seconds, "processor": (time.process_time() - processor) / steps}
 
 
 def main() -> None:
     door, control = sys.argv[1:]
     tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // SIZE))
     player = Player({"ddl": Ddl, "mirrored": Mirrored}[door]())
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(control)
-        stream = connection.makefile("rw")
-
-        def say(answer: dict[str, Any]) -> None:
-            stream.write(json.dumps(answer) + "\n")
-            stream.flush()
-
-        version = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
-        say({"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": version})
-        for line in stream:
-            command = json.loads(line)
-            try:
-                say(getattr(player, command.pop("do"))(**command))
-            except Exception as error:
-                traceback.print_exc()
-                say({"error": f"{type(error).__name__}: {error}"})
+    version = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
+    about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": version}
+    obey(player, control, about)
 
 
 if __name__ == "__main__":
