@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fences.h"
 #include "check.h"
 #include "net/link.h"
 
@@ -168,8 +169,7 @@ static bool read_span(ddl__link *from, uint64_t k, size_t bytes, unsigned char *
     return true;
 }
 
-/* --------------------------------------------------------------------------------------- waiting
- */
+/* ----------------------------------------------------------------------------------- waiting */
 
 static void check_open(const ddl__link *link)
 {
@@ -219,6 +219,13 @@ static int epoll_on(ddl__link *link)
     return epoll;
 }
 
+static void announce_sleep(ddl__link *link)
+{
+    link->ops->sleeping(link, true);
+    if (link->ops->shared)
+        ddl__fence_heavy();
+}
+
 static void sleep_on(int epoll)
 {
     struct epoll_event event;
@@ -226,8 +233,7 @@ static void sleep_on(int epoll)
     CHECK(n > 0 || (n < 0 && errno == EINTR), "a wake-up was lost");
 }
 
-/* --------------------------------------------------------------------------------------- streams
- */
+/* ----------------------------------------------------------------------------------- streams */
 
 /* Spans 0 to `total` from one end to the other, each side driven by calls that do not block. */
 typedef struct stream {
@@ -337,7 +343,7 @@ static void *end_drive(void *argument)
             sched_yield();
             continue;
         }
-        link->ops->sleeping(link, true);
+        announce_sleep(link);
         bool idle = !end_step(e, &done);
         if (idle)
             sleep_on(epoll);
@@ -397,8 +403,7 @@ static void test_close_from_thread(const star_factory *factory)
     star_destroy(factory, &s);
 }
 
-/* ------------------------------------------------------------------------------ spans and readers
- */
+/* ------------------------------------------------------------------------- spans and readers */
 
 /* Each size by itself: published or lent from an odd address, peeked at or taken. */
 static void test_sizes(const star_factory *factory)
@@ -574,8 +579,7 @@ static void test_readers_threaded(const star_factory *factory)
     star_destroy(factory, &s);
 }
 
-/* --------------------------------------------------------------------------------------- sleeping
- */
+/* ---------------------------------------------------------------------------------- sleeping */
 
 enum { ROUNDS = 2000 };
 
@@ -584,7 +588,7 @@ static void read_asleep(ddl__link *link, int epoll, uint64_t k, size_t bytes,
                         unsigned char *scratch)
 {
     while (!read_span(link, k, bytes, scratch)) {
-        link->ops->sleeping(link, true);
+        announce_sleep(link);
         bool read = link->ops->flush(link) && read_span(link, k, bytes, scratch);
         if (!read)
             sleep_on(epoll);
@@ -629,8 +633,7 @@ static void test_sleep(const star_factory *factory)
     star_destroy(factory, &s);
 }
 
-/* -------------------------------------------------------------------------------------- failures
- */
+/* ---------------------------------------------------------------------------------- failures */
 
 /* A span that is not the expected one is reported and the sender can be told. */
 static void test_mismatch(const star_factory *factory)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fences.h"
 #include "base/log.h"
 #include "engine/describe.h"
 #include "engine/state.h"
@@ -330,6 +331,8 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         if (engine->config.links[i])
             engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
     ddl__messages_sleeping(engine->messages, asleep);
+    if (asleep && engine->shares)
+        ddl__fence_heavy();
 }
 
 /* Take in what has happened on the links and on `wake`, waiting at most timeout_ms. */

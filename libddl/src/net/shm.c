@@ -16,8 +16,10 @@
  *
  * Sleeping: a driver announces sleep in its own arena, looks once more, and only then sleeps on its
  * doorbells. Whoever publishes to it or releases a span of it stores first and then looks at that
- * flag. Both pairs are sequentially consistent, so at least one side sees the other's store; who
- * takes the flag down rings, once.
+ * flag. At least one side must see the other's store. Where both processes can, the sleeper pays
+ * for that with a heavy fence (base/fences.h), and a publisher need not wait until the line it has
+ * stored to is back from the reader's core; else both pairs are sequentially consistent. Who takes
+ * the flag down rings, once.
  *
  * The doorbell is the unix socket over which the two met. It also carries goodbye and abort, and
  * its end of file tells of a peer's death. Nothing has a name, so nothing is left behind.
@@ -34,11 +36,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fences.h"
 #include "base/forks.h"
 
 enum {
     MAGIC = 0x64646c61,
-    LAYOUT = 2,
+    LAYOUT = 3,
     LINE = 64,
     QUEUE = 64,      /* entries per lane */
     SHORT_SPAN = 32, /* bytes that fit into an entry */
@@ -60,7 +63,8 @@ typedef struct lane {
 
 typedef struct header {
     uint32_t magic, layout, readers, queue;
-    uint64_t bytes, private_bytes;      /* of the first outlet, and of each private one */
+    uint64_t bytes, private_bytes; /* of the first outlet, and of each private one */
+    uint32_t fences;               /* 1: the owner's driver passes a heavy one before it sleeps */
     alignas(LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
     alignas(LINE) lane lanes[];
 } header;
@@ -91,6 +95,7 @@ typedef struct outlet {
 struct ddl__arena {
     atomic_uint references;
     int fd;
+    bool fences;   /* its owner's process takes part: see the header */
     outlet outlet; /* the one for all */
     size_t mapped;
 
@@ -186,7 +191,9 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
         ddl__fail(DDL_ENOMEM, "no memory for %u readers", readers);
         return NULL;
     }
+    arena->fences = ddl__fences_join();
     header *shared = arena->outlet.shared;
+    shared->fences = arena->fences;
     shared->magic = MAGIC;
     shared->layout = LAYOUT;
     shared->readers = readers;
@@ -243,7 +250,11 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
     }
     /* What its owner has not filled is not ours to fill. */
     bool filled = (uint64_t)status.st_blocks * 512 >= lanes_bytes(said.readers) + said.bytes;
-    return arena_map(fd, said.readers, said.bytes, filled, said.private_bytes, number, 1);
+    ddl__arena *arena =
+        arena_map(fd, said.readers, said.bytes, filled, said.private_bytes, number, 1);
+    if (arena)
+        arena->fences = said.fences == 1;
+    return arena;
 }
 
 ddl__arena *ddl__arena_share(ddl__arena *arena)
@@ -303,6 +314,7 @@ typedef struct shm_link {
     outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer's */
     unsigned to, from;
     uint64_t position; /* spans released by us */
+    bool light;        /* the peer passes a heavy fence before it sleeps */
 
     /* A link beside another one: */
     struct shm_link *first; /* has the doorbell and knows how the peer is */
@@ -321,12 +333,20 @@ static shm_link *shm(ddl__link *link)
     return (shm_link *)link;
 }
 
-/* Wake the peer's driver if it sleeps. Called after the store that it should see. */
-static void ring(shm_link *s)
+/* Store what the peer is to see, and wake its driver if it sleeps. */
+static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
 {
     atomic_uint *sleeping = &s->peer->shared->sleeping;
-    if (atomic_load_explicit(sleeping, memory_order_seq_cst) &&
-        atomic_exchange_explicit(sleeping, 0, memory_order_relaxed))
+    unsigned asleep;
+    if (s->light) {
+        atomic_store_explicit(where, value, memory_order_release);
+        ddl__fence_light();
+        asleep = atomic_load_explicit(sleeping, memory_order_relaxed);
+    } else {
+        atomic_store_explicit(where, value, memory_order_seq_cst);
+        asleep = atomic_load_explicit(sleeping, memory_order_seq_cst);
+    }
+    if (asleep && atomic_exchange_explicit(sleeping, 0, memory_order_relaxed))
         send(s->link.fd, "D", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -374,8 +394,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
         e->bytes = (uint32_t)bytes;
         if (is_short)
             memcpy(e->inline_span, span, bytes);
-        atomic_store_explicit(&e->stamp, r->published, memory_order_seq_cst);
-        ring(s);
+        tell(s, &e->stamp, r->published);
     }
 }
 
@@ -441,9 +460,7 @@ static void shm_release(ddl__link *link)
 {
     shm_link *s = shm(link);
     s->position++;
-    atomic_store_explicit(&s->peer->shared->lanes[s->from].released, s->position,
-                          memory_order_seq_cst);
-    ring(s);
+    tell(s, &s->peer->shared->lanes[s->from].released, s->position);
 }
 
 static bool shm_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
@@ -568,6 +585,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     s->peer = &peer->outlet;
     s->from = from;
     s->peer_arena = peer;
+    s->light = beside->light = own->fences && peer->fences;
 
     beside->link.ops = s->link.ops;
     beside->link.fd = fd;

@@ -1,0 +1,29 @@
+/* fences.h - a fence between two threads, of one process or of several, that only one of them pays.
+ *
+ * Two threads each store something and then look for the other's store; at least one has to see it.
+ * That takes a fence between the two on either side, and a fence waits until a line that the other
+ * core has is back. Where one side does it seldom, it makes all processors that run a taking part
+ * process pass a fence (membarrier), and the other side orders only what the compiler may do:
+ *
+ *     often:   store what is new, relaxed or release; ddl__fence_light(); look at the flag
+ *     seldom:  store the flag; ddl__fence_heavy(); look for what is new
+ */
+#ifndef DDL_BASE_FENCES_H
+#define DDL_BASE_FENCES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* Take part with this process. False where the system cannot: then both sides must store and load
+ * with sequential consistency. */
+bool ddl__fences_join(void);
+
+static inline void ddl__fence_light(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/* Some microseconds. Nothing where the system cannot. */
+void ddl__fence_heavy(void);
+
+#endif

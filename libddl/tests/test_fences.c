@@ -1,0 +1,86 @@
+/* Of two threads that each store and then look for the other's store, one of them with a light
+ * fence in between and one with a heavy one, at least one sees the other's. Without the heavy one
+ * both miss it now and then: counted first, so that a machine where this test says nothing is seen.
+ */
+#include "base/fences.h"
+
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "check.h"
+
+/* Rounds are short unless others run on the cores: then as many as there is time for. */
+enum { ROUNDS = 300000, TIME_MS = 1000, END = 0 };
+
+static alignas(64) atomic_uint begun;
+static alignas(64) atomic_uint flag;
+static alignas(64) atomic_uint data;
+static alignas(64) atomic_uint seen_flag;
+static alignas(64) atomic_uint ended;
+
+static void await(const atomic_uint *word, unsigned before)
+{
+    while (atomic_load_explicit(word, memory_order_acquire) == before)
+        ;
+}
+
+/* Who looks at the flag often, round by round. */
+static void *publish(void *unused)
+{
+    (void)unused;
+    for (unsigned round = END;;) {
+        await(&begun, round);
+        if ((round = atomic_load_explicit(&begun, memory_order_relaxed)) == END)
+            return NULL;
+        atomic_store_explicit(&data, round, memory_order_release);
+        ddl__fence_light();
+        atomic_store_explicit(&seen_flag, atomic_load_explicit(&flag, memory_order_relaxed),
+                              memory_order_relaxed);
+        atomic_store_explicit(&ended, round, memory_order_release);
+    }
+}
+
+/* One round of who sets the flag seldom; whether both missed the other's store. */
+static bool is_missed(unsigned round, bool heavy)
+{
+    atomic_store_explicit(&begun, round, memory_order_release);
+    for (unsigned i = 0; i < round % 64; i++) /* meet at different moments */
+        ddl__fence_light();
+    atomic_store_explicit(&flag, round, memory_order_relaxed);
+    if (heavy)
+        ddl__fence_heavy();
+    else
+        ddl__fence_light();
+    unsigned seen = atomic_load_explicit(&data, memory_order_relaxed);
+    await(&ended, round - 1);
+    return seen != round && atomic_load_explicit(&seen_flag, memory_order_relaxed) != round;
+}
+
+static unsigned count_missed(bool heavy)
+{
+    pthread_t thread;
+    unsigned missed = 0, round = 0;
+    int64_t end = ddl__deadline(TIME_MS);
+    atomic_store(&ended, 0);
+    CHECK(!pthread_create(&thread, NULL, publish, NULL), "no thread");
+    while (round++ < ROUNDS && ddl__now() < end)
+        missed += is_missed(round, heavy);
+    atomic_store(&begun, END);
+    pthread_join(thread, NULL);
+    printf("%u rounds with a %s fence: %u missed on both sides\n", round - 1,
+           heavy ? "heavy" : "light", missed);
+    return missed;
+}
+
+int main(void)
+{
+    if (!ddl__fences_join()) {
+        printf("this system has no such fences\n");
+        return 77;
+    }
+    count_missed(false);
+    CHECK(!count_missed(true), "a heavy fence is none");
+    return 0;
+}
