@@ -80,6 +80,17 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
     }
 }
 
+void ddl__settle(ddl__engine *engine)
+{
+    ddl_work *work = engine->ended;
+    if (!work)
+        return;
+    ddl__stream *stream = work->name ? &engine->named.stream : &engine->ordered;
+    stream->busy = stream->head;
+    engine->ended = NULL;
+    ddl__finish(engine, work, DDL_OK);
+}
+
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
@@ -90,8 +101,11 @@ static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status sta
         ddl__finish(engine, current, status);
     }
     stream->current = NULL;
-    for (ddl_work *work; (work = ddl__stream_pop(stream));)
+    for (ddl__stream_prepare(stream); stream->next; ddl__stream_prepare(stream)) {
+        ddl_work *work = stream->next;
+        stream->next = NULL;
         ddl__finish(engine, work, status);
+    }
 }
 
 /* The reason that peers get begins with the status, so that they fail alike. */
@@ -117,6 +131,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
                  engine->config.names[engine->config.rank], engine->message);
     }
     status = atomic_load_explicit(&engine->failure, memory_order_relaxed);
+    ddl__settle(engine);
     fail_stream(engine, &engine->ordered, status);
     fail_stream(engine, &engine->named.stream, status);
     ddl__named_fail(engine, status);

@@ -276,17 +276,41 @@ static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work, int6
     return true;
 }
 
+static ddl_work *take_next(ddl__engine *engine, ddl__stream *stream)
+{
+    if (!stream->next) {
+        pthread_mutex_lock(&engine->lock);
+        ddl__stream_prepare(stream);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    ddl_work *work = stream->next;
+    stream->next = NULL;
+    return work;
+}
+
+/* The current work's plan has ended: see `ended` in state.h. */
+static void end(ddl__engine *engine, ddl__stream *stream)
+{
+    ddl_work *work = stream->current;
+    stream->current = NULL;
+    stream->busy = false;
+    if (work == engine->awaited) {
+        engine->ended = work;
+        return;
+    }
+    pthread_mutex_lock(&engine->lock);
+    ddl__finish(engine, work, DDL_OK);
+    ddl__stream_prepare(stream);
+    stream->busy = stream->next;
+    pthread_mutex_unlock(&engine->lock);
+}
+
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
-        pthread_mutex_lock(&engine->lock);
-        ddl_work *work = ddl__stream_pop(stream);
-        pthread_mutex_unlock(&engine->lock);
-        if (!work)
-            return false;
-        bool waited = stream->busy;
+        ddl_work *work = take_next(engine, stream);
         /* What had to wait for others begins now, and else with its submission. */
-        if (!start(engine, stream, work, waited ? ddl__now() : work->submitted))
+        if (!work || !start(engine, stream, work, stream->busy ? ddl__now() : work->submitted))
             return false;
     }
     ddl__progress progress = ddl__stream_run(stream);
@@ -299,12 +323,7 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
         return start(engine, stream, held, ddl__now());
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,
                     was_short(engine, stream) ? DDL__SHORT : ddl__now());
-    pthread_mutex_lock(&engine->lock);
-    ddl_work *work = stream->current;
-    stream->current = NULL;
-    stream->busy = stream->head;
-    ddl__finish(engine, work, DDL_OK);
-    pthread_mutex_unlock(&engine->lock);
+    end(engine, stream);
     return true;
 }
 
@@ -400,7 +419,7 @@ static bool fall_asleep(ddl__engine *engine)
 static bool has_come(ddl__engine *engine, const ddl_work *work)
 {
     if (work)
-        return ddl__is_complete(work);
+        return engine->ended || ddl__is_complete(work);
     pthread_mutex_lock(&engine->lock);
     bool any = engine->completed || !engine->queued;
     pthread_mutex_unlock(&engine->lock);
@@ -440,15 +459,27 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
     note_wait(engine);
 }
 
+/* Under the lock, as every change of it. Returns how many there are now. */
+static unsigned add_waiters(ddl__engine *engine, int more)
+{
+    unsigned n = atomic_load_explicit(&engine->waiters, memory_order_relaxed) + (unsigned)more;
+    atomic_store_explicit(&engine->waiters, n, memory_order_relaxed);
+    return n;
+}
+
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
-    atomic_fetch_add_explicit(&engine->waiters, 1, memory_order_relaxed);
+    add_waiters(engine, 1);
     while (work ? !ddl__is_complete(work) : !engine->completed && engine->queued) {
         if (!engine->driven) {
             engine->driven = true;
+            engine->awaited = work;
+            ddl__stream_prepare(&engine->ordered);
             pthread_mutex_unlock(&engine->lock);
             drive(engine, work, deadline);
             pthread_mutex_lock(&engine->lock);
+            ddl__settle(engine);
+            engine->awaited = NULL;
             engine->driven = false;
         } else if (deadline == DDL__NEVER) {
             pthread_cond_wait(&engine->changed, &engine->lock);
@@ -456,17 +487,16 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
             struct timespec until = {deadline / 1000000000, deadline % 1000000000};
             pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
         }
-        if (ddl__now() > deadline)
+        if (deadline != DDL__NEVER && ddl__now() > deadline)
             break;
     }
-    if (atomic_fetch_sub_explicit(&engine->waiters, 1, memory_order_relaxed) > 1)
+    if (add_waiters(engine, -1))
         pthread_cond_broadcast(&engine->changed);
 }
 
 bool ddl__pending(const ddl__engine *engine)
 {
-    return engine->ordered.current || engine->ordered.head || has_more(engine) ||
-           ddl__abort_is_due(engine);
+    return ddl__stream_pending(&engine->ordered) || has_more(engine) || ddl__abort_is_due(engine);
 }
 
 void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency)
@@ -489,6 +519,7 @@ bool ddl__engine_was_driven(ddl__engine *engine)
 void ddl__advance_and_unlock(ddl__engine *engine)
 {
     engine->driven = true;
+    ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
     /* Else every span that comes now would wake the endpoint's thread, which slept here last. */
     if (atomic_load_explicit(&engine->asleep, memory_order_relaxed))

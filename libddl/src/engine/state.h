@@ -14,12 +14,14 @@
  * `lock` guards the queues, the posted messages, the completed list, `driven`, `waiters`, `failure`
  * and every work's completion; it is never held while a plan runs or a thread sleeps on the links.
  *
- * A work is completed exactly once, by ddl__finish under the lock: by the driver when its plan
- * ends, or by ddl__fail_all when the comm dies, which only the driver calls (an aborter without a
- * driver first becomes it). After that nothing of the engine points to the work but the completed
- * list, and no link holds its buffers: a plan ends only when all lent memory is sent, and closing
- * the links drops what they had borrowed. A part of a group is the group's memory, and its last
- * part completes the group's work.
+ * A work is completed exactly once, by ddl__finish under the lock: by the driver when its plan has
+ * ended, or by ddl__fail_all when the comm dies, which only the driver calls (an aborter without a
+ * driver first becomes it). What the driver itself waits for it completes (ddl__settle) when it
+ * takes the lock to leave, or to end the comm: `ended` until then. So a blocking call takes the
+ * lock twice, when it enters and when it leaves. After that nothing of the engine points to the
+ * work but the completed list, and no link holds its buffers: a plan ends only when all lent memory
+ * is sent, and closing the links drops what they had borrowed. A part of a group is the group's
+ * memory, and its last part completes the group's work.
  *
  * Word that the comm is dead, over a link or from who watches the peers, may overtake what others
  * sent before. Since that has arrived by then, though nobody has looked, the driver runs once more
@@ -70,8 +72,10 @@ struct ddl__engine {
     uint64_t admitted, finished; /* works, ever */
 
     /* The driver's, but for their queues. */
-    ddl__stream ordered; /* operations in the order of submission */
-    ddl__named named;    /* operations by name */
+    const ddl_work *awaited; /* by the driver itself, to leave with it; or NULL */
+    ddl_work *ended;         /* the same once its plan has ended, and not yet complete */
+    ddl__stream ordered;     /* operations in the order of submission */
+    ddl__named named;        /* operations by name */
     ddl__messages *messages;
     ddl__patience patience;
     ddl__recorder recorder; /* may be read by any thread, as the next */
@@ -115,6 +119,9 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status);
 
 /* Under the lock: the same for all of a list along `next`. */
 void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status);
+
+/* The driver's, under the lock: complete what has ended. */
+void ddl__settle(ddl__engine *engine);
 
 /* The driver ends the comm: the first failure wins. */
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)

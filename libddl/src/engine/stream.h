@@ -14,6 +14,7 @@ typedef struct ddl__stream {
     uint32_t sequence, sequences; /* of the next one, modulo so many (0: 2^32) */
 
     /* The driver's. */
+    ddl_work *next; /* taken from the queue, to become the current one */
     ddl_work *current;
     bool busy;   /* the next one has waited for the last */
     bool waited; /* the current one, for longer than a moment: its time is measured */
@@ -35,6 +36,18 @@ void ddl__stream_close(ddl__stream *stream);
 /* Under the engine's lock: queue a work, and take the oldest one, or NULL. */
 void ddl__stream_push(ddl__stream *stream, ddl_work *work);
 ddl_work *ddl__stream_pop(ddl__stream *stream);
+
+/* The driver's, under the lock: have the next work at hand, unless one is under way. */
+static inline void ddl__stream_prepare(ddl__stream *stream)
+{
+    if (!stream->current && !stream->next)
+        stream->next = ddl__stream_pop(stream);
+}
+
+static inline bool ddl__stream_pending(const ddl__stream *stream)
+{
+    return stream->current || stream->next || stream->head;
+}
 
 /* Make this work the current one, or one of our own that has to run before it; false when out of
  * memory. */
