@@ -5,7 +5,7 @@ ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t c
                          ddl_dtype dtype, ddl_op op, const ddl_options *options, ddl_work **work)
 {
     ddl__call call = {.kind = DDL__ALLREDUCE, .dtype = dtype, .op = op, .count = count};
-    return ddl__submit(comm, call, (ddl__buffers){send, recv, 1, 1}, options, work);
+    return ddl__submit(comm, &call, &(ddl__buffers){send, recv, 1, 1}, options, work);
 }
 
 ddl_status ddl_reduce_scatter(ddl_comm *comm, const void *send, void *recv, int64_t count,
@@ -13,7 +13,7 @@ ddl_status ddl_reduce_scatter(ddl_comm *comm, const void *send, void *recv, int6
                               ddl_work **work)
 {
     ddl__call call = {.kind = DDL__REDUCE_SCATTER, .dtype = dtype, .op = op, .count = count};
-    return ddl__submit(comm, call, (ddl__buffers){send, recv, comm ? comm->size : 0, 1}, options,
+    return ddl__submit(comm, &call, &(ddl__buffers){send, recv, comm ? comm->size : 0, 1}, options,
                        work);
 }
 
@@ -21,7 +21,7 @@ ddl_status ddl_allgather(ddl_comm *comm, const void *send, void *recv, int64_t c
                          ddl_dtype dtype, const ddl_options *options, ddl_work **work)
 {
     ddl__call call = {.kind = DDL__ALLGATHER, .dtype = dtype, .count = count};
-    return ddl__submit(comm, call, (ddl__buffers){send, recv, 1, comm ? comm->size : 0}, options,
+    return ddl__submit(comm, &call, &(ddl__buffers){send, recv, 1, comm ? comm->size : 0}, options,
                        work);
 }
 
@@ -29,7 +29,7 @@ ddl_status ddl_broadcast(ddl_comm *comm, void *buffer, int64_t count, ddl_dtype 
                          const ddl_options *options, ddl_work **work)
 {
     ddl__call call = {.kind = DDL__BROADCAST, .dtype = dtype, .root = root, .count = count};
-    return ddl__submit(comm, call, (ddl__buffers){NULL, buffer, 1, 1}, options, work);
+    return ddl__submit(comm, &call, &(ddl__buffers){NULL, buffer, 1, 1}, options, work);
 }
 
 /* comm NULL and a wrong root are refused by ddl__submit. */
@@ -43,7 +43,7 @@ ddl_status ddl_reduce(ddl_comm *comm, const void *send, void *recv, int64_t coun
 {
     ddl__call call = {
         .kind = DDL__REDUCE_TO_ROOT, .dtype = dtype, .op = op, .root = root, .count = count};
-    return ddl__submit(comm, call, (ddl__buffers){send, recv, 1, is_root(comm, root)}, options,
+    return ddl__submit(comm, &call, &(ddl__buffers){send, recv, 1, is_root(comm, root)}, options,
                        work);
 }
 
@@ -56,7 +56,7 @@ ddl_status ddl_gather(ddl_comm *comm, const void *send, void *recv, int64_t coun
         buffers.recv = recv;
         buffers.recv_blocks = comm->size;
     }
-    return ddl__submit(comm, call, buffers, options, work);
+    return ddl__submit(comm, &call, &buffers, options, work);
 }
 
 ddl_status ddl_scatter(ddl_comm *comm, const void *send, void *recv, int64_t count, ddl_dtype dtype,
@@ -68,7 +68,7 @@ ddl_status ddl_scatter(ddl_comm *comm, const void *send, void *recv, int64_t cou
         ddl__scatter_from(&buffers, send);
         buffers.send_blocks = comm->size;
     }
-    return ddl__submit(comm, call, buffers, options, work);
+    return ddl__submit(comm, &call, &buffers, options, work);
 }
 
 ddl_status ddl_alltoall(ddl_comm *comm, const void *send, void *recv, int64_t count,
@@ -76,11 +76,11 @@ ddl_status ddl_alltoall(ddl_comm *comm, const void *send, void *recv, int64_t co
 {
     ddl__call call = {.kind = DDL__ALLTOALL, .dtype = dtype, .count = count};
     int64_t size = comm ? comm->size : 0;
-    return ddl__submit(comm, call, (ddl__buffers){send, recv, size, size}, options, work);
+    return ddl__submit(comm, &call, &(ddl__buffers){send, recv, size, size}, options, work);
 }
 
 ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **work)
 {
     ddl__call call = {.kind = DDL__BARRIER, .dtype = DDL_U8};
-    return ddl__submit(comm, call, (ddl__buffers){NULL, NULL, 0, 0}, options, work);
+    return ddl__submit(comm, &call, &(ddl__buffers){NULL, NULL, 0, 0}, options, work);
 }

@@ -113,7 +113,7 @@ static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_
                          const ddl_options *options, ddl_work **work)
 {
     if (status == DDL_OK)
-        return ddl__submit(comm, call, buffers, options, work);
+        return ddl__submit(comm, &call, &buffers, options, work);
     free(call.blocks);
     return status;
 }

@@ -191,19 +191,23 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
     return status;
 }
 
-ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers b, const ddl_options *options,
-                       ddl_work **work)
+ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buffers,
+                       const ddl_options *options, ddl_work **work)
 {
     ddl_options own;
     ddl_status status = ddl__check_comm(comm);
     if (status == DDL_OK)
-        status = check_call(comm, &call);
+        status = check_call(comm, call);
     if (status == DDL_OK)
-        status = take_buffers(comm, &call, &b);
+        status = take_buffers(comm, call, buffers);
+    if (status == DDL_OK && !options) {
+        call->timeout_ms = comm->operation_timeout_ms;
+        return ddl__engine_submit(comm->engine, call, work);
+    }
     if (status == DDL_OK)
         status = ddl__take_options(&own, options, work);
     if (status == DDL_OK)
-        return ddl__submit_call(comm, &call, &own, work);
-    free(call.blocks);
+        return ddl__submit_call(comm, call, &own, work);
+    free(call->blocks);
     return status;
 }

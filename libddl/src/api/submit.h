@@ -24,9 +24,9 @@ static inline void ddl__scatter_from(ddl__buffers *buffers, const void *send)
         buffers->recv = (void *)(uintptr_t)send;
 }
 
-/* Check the call, its buffers and its options, then submit it. Takes call.blocks in any case; they
+/* Check the call, its buffers and its options, then submit it. Takes call->blocks in any case; they
  * are checked already. */
-ddl_status ddl__submit(ddl_comm *comm, ddl__call call, ddl__buffers buffers,
+ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buffers,
                        const ddl_options *options, ddl_work **work);
 
 /* The pieces of it. An element type and the number of its elements. */

@@ -261,7 +261,7 @@ static void note_wait(ddl__engine *engine)
 }
 
 /* Begin with the work, or with one of our own that has to run before it: see tuning.h. */
-static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work, int64_t since)
+static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
     if (!ddl__stream_start(stream, work)) {
         ddl__fail_all(engine, DDL_ENOMEM,
@@ -270,10 +270,20 @@ static bool start(ddl__engine *engine, ddl__stream *stream, ddl_work *work, int6
         return false;
     }
     stream->waited = false;
-    if (stream->current == work)
-        ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
-                          since);
     return true;
+}
+
+/* The current work has begun, and what its peers wait for is on its way: now there is time to read
+ * a clock, and to write the record. What had to wait for others began now, else with its
+ * submission. */
+static void record(ddl__engine *engine, ddl__stream *stream)
+{
+    ddl_work *work = stream->current;
+    if (!work->submitted)
+        ddl__work_stamp(work);
+    if (!ddl__stream_is_own(stream, work))
+        ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
+                          stream->busy ? ddl__now() : work->submitted);
 }
 
 static ddl_work *take_next(ddl__engine *engine, ddl__stream *stream)
@@ -309,18 +319,21 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
         ddl_work *work = take_next(engine, stream);
-        /* What had to wait for others begins now, and else with its submission. */
-        if (!work || !start(engine, stream, work, stream->busy ? ddl__now() : work->submitted))
+        if (!work || !start(engine, stream, work))
             return false;
     }
     ddl__progress progress = ddl__stream_run(stream);
+    if (!stream->current->record)
+        record(engine, stream);
     if (progress == DDL__MOVED)
         count_one(&engine->moves);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
     ddl_work *held = ddl__stream_held(stream);
-    if (held)
-        return start(engine, stream, held, ddl__now());
+    if (held) {
+        stream->busy = true;
+        return start(engine, stream, held);
+    }
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,
                     was_short(engine, stream) ? DDL__SHORT : ddl__now());
     end(engine, stream);
@@ -459,38 +472,46 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
     note_wait(engine);
 }
 
-/* Under the lock, as every change of it. Returns how many there are now. */
-static unsigned add_waiters(ddl__engine *engine, int more)
+/* Let another one drive, until it wakes all. */
+static void await_change(ddl__engine *engine, int64_t deadline)
 {
-    unsigned n = atomic_load_explicit(&engine->waiters, memory_order_relaxed) + (unsigned)more;
-    atomic_store_explicit(&engine->waiters, n, memory_order_relaxed);
-    return n;
+    unsigned before = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+    atomic_store_explicit(&engine->waiters, before + 1, memory_order_relaxed);
+    if (deadline == DDL__NEVER) {
+        pthread_cond_wait(&engine->changed, &engine->lock);
+    } else {
+        struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+        pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
+    }
+    before = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+    atomic_store_explicit(&engine->waiters, before - 1, memory_order_relaxed);
+}
+
+/* Drive, with the lock free meanwhile. */
+static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t deadline)
+{
+    engine->driven = true;
+    engine->awaited = work;
+    ddl__stream_prepare(&engine->ordered);
+    pthread_mutex_unlock(&engine->lock);
+    drive(engine, work, deadline);
+    pthread_mutex_lock(&engine->lock);
+    ddl__settle(engine);
+    engine->awaited = NULL;
+    engine->driven = false;
 }
 
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
-    add_waiters(engine, 1);
     while (work ? !ddl__is_complete(work) : !engine->completed && engine->queued) {
-        if (!engine->driven) {
-            engine->driven = true;
-            engine->awaited = work;
-            ddl__stream_prepare(&engine->ordered);
-            pthread_mutex_unlock(&engine->lock);
-            drive(engine, work, deadline);
-            pthread_mutex_lock(&engine->lock);
-            ddl__settle(engine);
-            engine->awaited = NULL;
-            engine->driven = false;
-        } else if (deadline == DDL__NEVER) {
-            pthread_cond_wait(&engine->changed, &engine->lock);
-        } else {
-            struct timespec until = {deadline / 1000000000, deadline % 1000000000};
-            pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
-        }
+        if (engine->driven)
+            await_change(engine, deadline);
+        else
+            become_driver(engine, work, deadline);
         if (deadline != DDL__NEVER && ddl__now() > deadline)
             break;
     }
-    if (add_waiters(engine, -1))
+    if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
         pthread_cond_broadcast(&engine->changed);
 }
 

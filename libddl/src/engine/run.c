@@ -87,9 +87,8 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         memcpy(dst, src, bytes);
 }
 
-/* Send memory to all targets not yet served. */
-static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
-                    size_t bytes)
+static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                         const void *memory, size_t bytes)
 {
     while (work->published < step->targets) {
         unsigned n = next_targets(runner, work, step);
@@ -107,6 +106,13 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
         work->published += n;
     }
     return true;
+}
+
+/* Send memory to all targets not yet served. */
+static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
+                    size_t bytes)
+{
+    return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }
 
 /* Whether what comes next is for a stream. Messages that share the link are not for us to take. */
@@ -160,7 +166,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
     if (!work->received) {
         if (!gather(runner, work, step, bytes, k))
             return false;
-        unsigned n = next_targets(runner, work, step);
+        unsigned n = step->targets ? next_targets(runner, work, step) : 0;
         bool direct = n && (!kept || !lends(runner->targets[0], step));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;

@@ -61,11 +61,6 @@ static bool normalizes(const ddl__call *call)
     return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);
 }
 
-static bool is_own(const ddl__stream *stream, const ddl_work *work)
-{
-    return stream->tuning && work == &stream->tuning->own;
-}
-
 /* Memory for a plan, as much as any has wanted so far: between two plans nobody reads it. */
 static bool make_room(ddl__stream *stream, size_t bytes)
 {
@@ -120,12 +115,12 @@ ddl__progress ddl__stream_run(ddl__stream *stream)
     if (progress != DDL__FINISHED)
         return progress;
     ddl__stage_out(&stream->runner, stream->current);
-    if (stream->tuning && !is_own(stream, stream->current))
+    if (stream->tuning && !ddl__stream_is_own(stream, stream->current))
         ddl__tuning_end(stream->tuning);
     return progress;
 }
 
 ddl_work *ddl__stream_held(ddl__stream *stream)
 {
-    return is_own(stream, stream->current) ? ddl__tuning_settle(stream->tuning) : NULL;
+    return ddl__stream_is_own(stream, stream->current) ? ddl__tuning_settle(stream->tuning) : NULL;
 }

@@ -44,6 +44,12 @@ static inline void ddl__stream_prepare(ddl__stream *stream)
         stream->next = ddl__stream_pop(stream);
 }
 
+/* Whether this work is not a caller's: see tuning.h. */
+static inline bool ddl__stream_is_own(const ddl__stream *stream, const ddl_work *work)
+{
+    return stream->tuning && work == &stream->tuning->own;
+}
+
 static inline bool ddl__stream_pending(const ddl__stream *stream)
 {
     return stream->current || stream->next || stream->head;

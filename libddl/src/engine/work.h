@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "net/link.h"
 #include "plan/plan.h"
@@ -47,20 +48,28 @@ typedef struct ddl__transfer {
 struct ddl_work {
     ddl__engine *engine;
     unsigned generation; /* of the process that submitted it */
+    uint32_t sequence;   /* once it is queued */
     ddl__call call;
-    ddl_group *group;    /* of which this is a part, and which owns it; or NULL */
-    ddl_group *whole_of; /* the group that this completes; or NULL */
-    bool ordered;        /* by name, and rank 0 has said that it is its turn */
-    ddl_work *next;      /* in the queue of submitted, or of completed works */
-    char *name;          /* owned; NULL: matched by order */
+    int64_t submitted, deadline; /* 0: it begins at once, and the clock is read a little later */
+
+    /* All zero at first. */
+    ddl_group *group;     /* of which this is a part, and which owns it; or NULL */
+    ddl_group *whole_of;  /* the group that this completes; or NULL */
+    bool ordered;         /* by name, and rank 0 has said that it is its turn */
+    bool abandoned;       /* destroyed while pending: the engine frees it */
+    atomic_bool reported; /* in the list of completed works */
+    ddl_work *next;       /* in the queue of submitted, or of completed works */
+    char *name;           /* owned; NULL: matched by order */
     ddl_work *next_named;
-    uint32_t sequence;
-    int64_t submitted, deadline;
     uint64_t record; /* its number in the flight recorder + 1; 0: not begun */
+    void *staged;    /* memory of ours that the plan reads instead of the caller's; or NULL */
+    char *message;   /* failure only; NULL when memory was short */
+    ddl__transfer transfer; /* messages only */
 
-    void *staged; /* memory of ours that the plan reads instead of the caller's; or NULL */
+    /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
+    atomic_int status;
 
-    /* Where the plan stands; the driver's. */
+    /* Where the plan stands: the driver's, once it has begun. */
     ddl__signature signature;
     const ddl__plan *plan;
     const unsigned char *in;
@@ -71,14 +80,13 @@ struct ddl_work {
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
     bool lands_far;     /* what lands in the recv buffer does not stay in the caches */
-
-    ddl__transfer transfer;
-
-    /* DDL_INPROGRESS until complete; stored last, so that a reader of it may read the message. */
-    atomic_int status;
-    bool abandoned;       /* destroyed while pending: the engine frees it */
-    atomic_bool reported; /* in the list of completed works */
-    char *message;        /* failure only; NULL when memory was short */
 };
+
+/* When it was submitted, for limits and records. */
+static inline void ddl__work_stamp(ddl_work *work)
+{
+    work->submitted = ddl__now();
+    work->deadline = ddl__deadline_after(work->submitted, work->call.timeout_ms);
+}
 
 #endif

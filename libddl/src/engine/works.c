@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +27,12 @@ ddl_status ddl__work_test(const ddl_work *work)
 /* A work of which nothing has happened yet, but for its name. */
 static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 {
-    memset(work, 0, sizeof *work);
+    enum { BEGIN = offsetof(ddl_work, group), END = offsetof(ddl_work, status) };
     work->engine = engine;
     work->generation = ddl__generation();
     work->call = *call;
-    work->submitted = ddl__now();
-    work->deadline = ddl__deadline_after(work->submitted, call->timeout_ms);
+    memset((char *)work + BEGIN, 0, END - BEGIN);
     atomic_init(&work->status, DDL_INPROGRESS);
-    atomic_init(&work->reported, false);
 }
 
 /* Under the lock. */
@@ -97,14 +96,26 @@ static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *w
     return DDL_OK;
 }
 
+/* Under the lock: whether who submits this, if he drives, begins with it. */
+static bool comes_first(const ddl__engine *engine, const submission *what)
+{
+    const ddl__call *call = what->call;
+    return !engine->driven && !ddl__stream_pending(&engine->ordered) && !what->group &&
+           !call->name && call->kind != DDL__SEND && call->kind != DDL__RECV &&
+           !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
+}
+
 /* Prepare the work for what is submitted, then admit it. The lock is left held on success only. */
-static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *work)
+static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *work, bool drives)
 {
     prepare(engine, work, what->call);
     ddl_status status = DDL_OK;
     if (what->call->name && !(work->name = strdup(what->call->name)))
         status = ddl__fail(DDL_ENOMEM, "no memory for a name");
     pthread_mutex_lock(&engine->lock);
+    work->submitted = work->deadline = 0;
+    if (!drives || !comes_first(engine, what))
+        ddl__work_stamp(work);
     if (status == DDL_OK)
         status = admit(engine, what, work);
     if (status == DDL_OK)
@@ -118,7 +129,7 @@ static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *w
 static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 {
     ddl_work work;
-    ddl_status status = enter(engine, what, &work);
+    ddl_status status = enter(engine, what, &work, true);
     if (status != DDL_OK)
         return status;
     if (engine->driven) /* what is new need not wait for what the driver waits for */
@@ -148,12 +159,12 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
-    ddl_status status = enter(engine, what, work);
+    bool quick = is_quick(what);
+    ddl_status status = enter(engine, what, work, quick);
     if (status != DDL_OK) {
         free(work);
         return status;
     }
-    bool quick = is_quick(what);
     *out = work; /* before anybody can complete it and hand it out */
     if (engine->driven) {
         ddl__wake_sleeper(engine);

@@ -4,6 +4,8 @@
  *   ISA                           its name; the table is ddl__kernels_<ISA>
  *   WIDTH                         bytes of a vector register
  *   F16_WIDEN(h), F16_NARROW(f)   optional: conversions between half_lanes and f32_lanes
+ *   LOAD_PART(from, bytes), STORE_PART(to, v, bytes)
+ *                                 optional: the first bytes, fewer than WIDTH, of u8_lanes
  *   STREAM(to, v), FENCE()        optional: store u8_lanes past the caches at an aligned address;
  *                                 order such stores before the later ones
  * The arithmetic is one source, compiled without contraction: IEEE 754 then gives the same bits.
@@ -69,20 +71,30 @@ MEMORY(f64, f64_lanes, f64_lanes, , )
 
 /* ----------------------------------------------------------------------------------- kernels */
 
+#ifndef LOAD_PART
+INLINE u8_lanes load_part(const char *from, size_t bytes)
+{
+    u8_lanes v = {0};
+    memcpy(&v, from, bytes);
+    return v;
+}
+#define LOAD_PART(from, bytes)   load_part(from, bytes)
+#define STORE_PART(to, v, bytes) memcpy(to, &(v), bytes)
+#endif
+
 /* The bytes behind the last whole WIDTH, by the same kernel, which reduces `elements` at once. */
 static SHARED void partial(void *dst, const void *const *operands, size_t n, size_t bytes,
                            int64_t divisor, ddl__reduce_fn *kernel, size_t elements)
 {
     const size_t rest = bytes % WIDTH, whole = bytes - rest;
-    char copies[n][WIDTH];
+    u8_lanes copies[n];
     const void *pointers[n];
     for (size_t k = 0; k < n; k++) {
-        memset(copies[k], 0, WIDTH);
-        memcpy(copies[k], (const char *)operands[k] + whole, rest);
-        pointers[k] = copies[k];
+        copies[k] = LOAD_PART((const char *)operands[k] + whole, rest);
+        pointers[k] = &copies[k];
     }
-    kernel(copies[0], pointers, n, elements, divisor);
-    memcpy((char *)dst + whole, copies[0], rest);
+    kernel(copies, pointers, n, elements, divisor);
+    STORE_PART((char *)dst + whole, copies[0], rest);
 }
 
 #define SUM(t, a, b)     ((t##_lanes)((t##_wrapping)(a) + (t##_wrapping)(b)))
