@@ -46,7 +46,11 @@ enum {
     UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
     TICK_MS = 100,
     SOCKETS_MAX = 16,
-    SOON_NS = 200 * 1000 /* long for who waits at once, short for who computes meanwhile */
+    /* Long for who waits at once, short for who computes meanwhile. Setting a timer takes a virtual
+       machine as long as a short operation, so it goes on for some turns after it was last needed,
+       as callers come in bursts. */
+    SOON_NS = 1000 * 1000,
+    TURNS = 16
 };
 
 /* A handshake must be complete, and its comm be created, within these. */
@@ -89,6 +93,7 @@ struct ddl_endpoint {
     int epoll, wake, timer, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
     bool timed;                   /* the timer runs */
+    int turns;                    /* how often it still is to, if nobody needs it again */
     pthread_t thread;
     bool started;
 
@@ -336,12 +341,14 @@ static void attend_timer(ddl_endpoint *endpoint)
     endpoint->timed = false;
     for (ddl__seat *s = endpoint->seats; s; s = s->next) {
         if (s->soon && ddl__engine_was_driven(s->engine)) {
-            start_timer(endpoint);
+            endpoint->turns = TURNS;
             continue;
         }
         s->ready = s->ready || s->soon;
         s->soon = false;
     }
+    if (endpoint->turns-- > 0)
+        start_timer(endpoint);
 }
 
 static void attend_event(ddl_endpoint *endpoint, uint64_t id)
@@ -486,6 +493,7 @@ void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__u
         notify(endpoint);
     } else {
         seat->soon = true;
+        endpoint->turns = TURNS;
         start_timer(endpoint);
     }
     pthread_mutex_unlock(&endpoint->lock);
