@@ -38,8 +38,11 @@ help: ## this text
 demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2 ranks
 	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
 
-bench: $(VENV)/bench.stamp ## libddl's targets and the tables behind them; let nothing else run meanwhile
+bench: $(VENV)/bench.stamp $(VENV)/test.stamp ## libddl's targets and tables, training steps; let nothing else run meanwhile
 	$(VENV)/bin/python -m bench targets --tables $(BENCH)
+	$(VENV)/bin/python -m bench training
+	$(VENV)/bin/python -m bench training --framework jax
+	$(VENV)/bin/python -m bench training --framework tensorflow
 
 test: $(VENV)/test.stamp ## install into .venv, run every test and linter
 	@$(stages)
