@@ -115,11 +115,13 @@ def c_tests(kind: str, sanitize: str = "", wrap: list[str] | None = None) -> lis
     tree = f"build/{kind}"
     settings = ["-DCMAKE_BUILD_TYPE=Release", "-DDDL_TESTS=ON", f"-DDDL_SANITIZE={sanitize}"]
     quiet = ["--log-level=WARNING", "-DCMAKE_RULE_MESSAGES=OFF"]
-    jobs = str(os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    quarters = str(4 * cores)  # what libddl/tests/CMakeLists.txt counts tests in
+    ctest = ["ctest", "--test-dir", tree, "--parallel", quarters]
     return [
         ["cmake", "-S", "libddl", "-B", tree, *settings, *quiet],
-        ["cmake", "--build", tree, "--parallel", jobs],
-        [*(wrap or []), "ctest", "--test-dir", tree, "--output-on-failure", "--no-tests=error"],
+        ["cmake", "--build", tree, "--parallel", str(cores)],
+        [*(wrap or []), *ctest, "--output-on-failure", "--no-tests=error"],
     ]
 
 
