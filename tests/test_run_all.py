@@ -1,8 +1,12 @@
-"""What run_all.py counts in the output of CTest."""
+"""What run_all.py counts in the output of CTest and pytest, and what it ends with."""
 
 from __future__ import annotations
 
-from run_all import Count, count_ctest
+from pathlib import Path
+
+import pytest
+import run_all
+from run_all import Count, Stage, count_ctest, count_pytest
 
 RESULTS = """\
 Test project /some/where
@@ -65,3 +69,33 @@ def test_several_runs_are_summed() -> None:
 
 def test_no_run_counts_nothing() -> None:
     assert count_ctest("CMake Error: no such folder\n") == Count()
+
+
+def test_pytest_of_several_workers_is_counted() -> None:
+    output = """\
+bringing up nodes...
+...s.F [100%]
+FAILED tests/a.py::test_two - worker 'gw1' crashed while running 'tests/a.py::test_two'
+1 failed, 4 passed, 1 skipped in 4.02s
+"""
+    assert count_pytest(output) == Count(passed=4, failed=1, skipped=1)
+    assert (
+        count_pytest("ERROR gw0 - Different tests were collected\n1 error in 3.86s\n").failed == 1
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 77])
+def test_failed_stage_fails_the_run_and_not_the_next_stage(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything = {
+        "first": Stage("ends with a code", [["sh", "-c", f"exit {code}"]]),
+        "next": Stage("passes", [["true"]]),
+        "absent": Stage("needs a program", [["true"]], needs="no-such-program"),
+    }
+    monkeypatch.setattr(run_all, "LOGS", tmp_path)
+    monkeypatch.setattr(run_all, "stages", lambda: everything)
+    assert run_all.main([]) == (code == 1)
+    last = capsys.readouterr().out.splitlines()[-2:]
+    passed, failed, skipped = 1 + (code == 0), int(code == 1), 1 + (code == 77)
+    assert last == [f"{skipped} skipped", f"{passed} passed, {failed} failed"]

@@ -6,11 +6,7 @@
 
 #include "ranks.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { OPERATIONS = 8000, MEASURED = 0 };
-#else
-enum { OPERATIONS = 100000, MEASURED = 1 };
-#endif
+enum { OPERATIONS = SANITIZED ? 8000 : 100000, MEASURED = !SANITIZED };
 enum { THREADS = 4, WINDOW = 32, LONGEST = 700, GROWTH_MAX = 256 << 10 };
 
 /* One operation under way. */

@@ -306,7 +306,8 @@ static void all_operations(ddl_comm *comm, void *argument)
 int main(int argc, char **argv)
 {
     static const int sizes[] = {1, 2, 3, 4, 7};
-    static int64_t few[] = {1, 20, 700}, many[] = {1000, 30000, 200000};
+    static int64_t few[] = {1, 20, 700},
+                   many[] = {1000, SANITIZED ? 8000 : 30000, SANITIZED ? 20000 : 200000};
     const char *kind = argc > 1 ? argv[1] : "inproc";
     uint32_t links = !strcmp(kind, "inproc")  ? DDL_LINK_INPROC
                      : !strcmp(kind, "shm")   ? DDL_LINK_SHM

@@ -84,7 +84,7 @@ def test_protocols_give_the_same_memory(wrap: type, dtype: np.dtype[Any]) -> Non
         (memoryview(bytearray(16)).cast("f"), "float32", 4),
         ((ctypes.c_int8 * 6)(), "int8", 6),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__ if not isinstance(value, (str, int)) else None,
 )
 def test_buffer_protocol(source: Any, name: str, count: int) -> None:
     buffer = as_buffer(source, "array", write=True)
