@@ -224,6 +224,7 @@ void ddl__control_close(ddl__control *c)
         /* Closing with something unread would reset the connection. */
         ddl__wire_receive(wire, ignore, NULL);
     }
+    ddl__trace_await(c);
     free_control(c);
 }
 

@@ -21,7 +21,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +32,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "comm/crowd.h"
 #include "comm/discover.h"
 #include "comm/listen.h"
@@ -699,12 +699,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     if (status == DDL_OK)
         status = open_ports(endpoint, config);
     if (status == DDL_OK) {
-        /* Signals are for the program's own threads. */
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        int error = pthread_create(&endpoint->thread, NULL, serve, endpoint);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        int error = ddl__thread_start(&endpoint->thread, serve, endpoint);
         endpoint->started = !error;
         if (error)
             status = ddl__fail(DDL_ESYSTEM, "no thread for an endpoint: %s", strerror(error));

@@ -1,7 +1,6 @@
 #include "comm/watch_state.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 enum { WAKE, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
@@ -400,12 +400,7 @@ ddl__watch *ddl__watch_create(void)
         epoll_ctl(watch->epoll, EPOLL_CTL_ADD, watch->wake, &event)) {
         error = errno;
     } else {
-        /* Signals are for the program's own threads. */
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        error = pthread_create(&watch->thread, NULL, serve, watch);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        error = ddl__thread_start(&watch->thread, serve, watch);
         watch->started = !error;
     }
     if (!error)

@@ -108,6 +108,9 @@ struct ddl__control {
 
     ddl__stall stall;
 
+    pthread_t writer; /* of the trace */
+    bool writing;
+
     uint64_t detected;    /* deaths */
     int64_t detection_ns; /* the longest silence before one */
 };
@@ -167,8 +170,11 @@ void ddl__shrink_heard(ddl__control *control, int from, ddl__word word,
 
 /* ---- black_box.c ---- */
 
-/* Under the lock: leave the flight record in the folder for it, if there is one. */
-void ddl__trace_leave(const ddl__control *control);
+/* Under the lock, once: begin to leave the flight record in the folder for it, if there is one. */
+void ddl__trace_leave(ddl__control *control);
+
+/* When nobody else knows the control any more: until that is done. */
+void ddl__trace_await(ddl__control *control);
 
 /* ---- watch.c ---- */
 
