@@ -39,7 +39,7 @@ static bool fits(const house *h, const ddl__hello *hello, bool local)
     ddl__hello right = right_hello(h->endpoint, h->comm, hello->door);
     return hello->magic == right.magic && hello->protocol == right.protocol &&
            hello->flags == right.flags && ddl__digest_equal(hello->endpoint, right.endpoint) &&
-           (hello->door == DDL__DOOR_CONTROL ||
+           (hello->door == DDL__DOOR_CONTROL || hello->door == DDL__DOOR_REGRET ||
             (local ? hello->door == DDL__DOOR_SHM || hello->door == DDL__DOOR_INPROC
                    : hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES));
 }

@@ -36,6 +36,7 @@
 #include "comm/crowd.h"
 #include "comm/discover.h"
 #include "comm/listen.h"
+#include "comm/regrets.h"
 #include "comm/watch.h"
 #include "net/shm.h"
 #include "net/socket.h"
@@ -115,6 +116,7 @@ struct ddl_endpoint {
     ddl__seat *seats;
     counter *counters;
     char refusal[160]; /* the last one */
+    ddl__regrets regrets;
     ddl__watch *watch; /* NULL until there is a comm of several members */
 };
 
@@ -146,7 +148,7 @@ static const char *objection(const ddl_endpoint *endpoint, const visitor *v)
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
-    bool any = hello->door == DDL__DOOR_CONTROL;
+    bool any = hello->door == DDL__DOOR_CONTROL || hello->door == DDL__DOOR_REGRET;
     if ((tcp == v->local && !any) ||
         (!tcp && !any && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
         return "a wrong kind of connection";
@@ -182,6 +184,12 @@ static bool hear_visitor(ddl_endpoint *endpoint, visitor *v)
     case DDL__NEWS_OVER: return false;
     }
     v->proven = true;
+    const ddl__hello *hello = &v->visit.said.hello;
+    if (hello->door == DDL__DOOR_REGRET) {
+        ddl__regrets_add(&endpoint->regrets, hello);
+        return false; /* that is all */
+    }
+    ddl__regrets_forget(&endpoint->regrets, hello->comm, (int)hello->from);
     /* From here on only its going away is of interest. */
     struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
     epoll_ctl(endpoint->door, EPOLL_CTL_MOD, v->visit.fd, &event);
@@ -525,6 +533,14 @@ bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadli
     return found;
 }
 
+bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    bool found = ddl__regrets_find(&endpoint->regrets, comm, regret);
+    pthread_mutex_unlock(&endpoint->lock);
+    return found;
+}
+
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine)
 {
     struct epoll_event event = {.events = 0, .data.u64 = seat->serial};
@@ -559,6 +575,7 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
             *at = seat->next;
             break;
         }
+    ddl__regrets_forget(&endpoint->regrets, seat->comm, -1);
     /* Who still waits here came for a later comm of the same name, unless this one never was. */
     for (visitor **at = &endpoint->visitors; *at;) {
         visitor *v = *at;
