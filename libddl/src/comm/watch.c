@@ -175,6 +175,8 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE: ddl__shrink_heard(c, h->from, word, content, bytes); break;
+    case DDL__ASK_NAME: ddl__names_asked(c, h->from, content, bytes); break;
+    case DDL__ANSWER_NAME: ddl__names_answered(c, content, bytes); break;
     }
     pthread_cond_broadcast(&c->watch->changed);
 }
@@ -306,6 +308,7 @@ static void work(ddl__control *c, int64_t now)
     if (now >= c->next_beat - c->limits.heartbeat / 4) {
         beat(c, now);
         ddl__compare(c, now);
+        ddl__names_watch(c, now);
     }
     if (now >= c->look_at)
         look_after_death(c, now);

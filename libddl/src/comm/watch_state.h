@@ -1,6 +1,6 @@
 /* watch_state.h - the insides of a watch, for the files that make it up: control.c (opening and
- * closing), watch.c (the thread: heartbeats and deaths), compare.c (operations that wait), shrink.c
- * (who goes on).
+ * closing), watch.c (the thread: heartbeats and deaths), compare.c and waiting.c (operations that
+ * wait, by order and by name), shrink.c (who goes on).
  *
  * Design notes.
  *
@@ -107,6 +107,7 @@ struct ddl__control {
     uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
 
     ddl__stall stall;
+    int64_t warned_of; /* when the last operation by name was submitted that was warned of */
 
     pthread_t writer; /* of the trace */
     bool writing;
@@ -161,6 +162,16 @@ bool ddl__is_late(const ddl__control *control, int rank, const ddl__signature *o
 /* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
                     const void *context);
+
+/* ---- waiting.c; all under the lock ---- */
+
+/* With every heartbeat: look after operations by name that wait for their turn. Warns once for each
+ * of the oldest; those behind it mostly wait for the same. */
+void ddl__names_watch(ddl__control *control, int64_t now);
+
+/* A member asks rank 0, or rank 0 answers. */
+void ddl__names_asked(ddl__control *control, int from, const unsigned char *content, size_t bytes);
+void ddl__names_answered(const ddl__control *control, const unsigned char *content, size_t bytes);
 
 /* ---- shrink.c ---- */
 
