@@ -132,6 +132,7 @@ static void drop_visitor(ddl_endpoint *endpoint, visitor *v)
     close(v->visit.fd);
     if (v->visit.passed >= 0)
         close(v->visit.passed);
+    ddl__session_end(&v->visit.session);
     free(v);
 }
 
@@ -510,6 +511,7 @@ static bool take_guest(ddl_endpoint *endpoint, const ddl__seat *seat, ddl__guest
         epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
         *guest = (ddl__guest){v->visit.fd, v->visit.passed, v->visit.said.hello, v->visit.session};
         unlink_visitor(endpoint, at);
+        ddl__session_end(&v->visit.session);
         free(v);
         return true;
     }

@@ -17,7 +17,7 @@ typedef struct ddl__guest {
     int fd;
     int passed; /* descriptor that came along, or -1 */
     ddl__hello hello;
-    ddl__session session;
+    ddl__session session; /* for whom it visits to end */
 } ddl__guest;
 
 /* A member cannot create a comm: the reason, as it says. */

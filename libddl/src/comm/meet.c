@@ -220,21 +220,23 @@ static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__sessi
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }
 
-/* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
+/* Wait until the peer's comm accepts us, and make the link. Closes fd on failure; ends the session.
+ */
 static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hello *hello,
-                        const ddl__session *session)
+                        ddl__session *session)
 {
     ddl__hello answer;
     int passed = -1;
     ddl_status status = hear(m, peer, fd, session, &answer, &passed);
     if (status == DDL_OK) {
-        if (make_links(m, peer, hello, session, DDL__DIALER, fd, passed, answer.arena))
-            return DDL_OK;
-        status = DDL_ESYSTEM;
+        if (!make_links(m, peer, hello, session, DDL__DIALER, fd, passed, answer.arena))
+            status = DDL_ESYSTEM;
     } else if (passed >= 0) {
         close(passed);
     }
-    close(fd);
+    ddl__session_end(session);
+    if (status != DDL_OK)
+        close(fd);
     return status;
 }
 
@@ -507,6 +509,7 @@ ddl_status ddl__meet(const ddl__meeting *m)
         if (ddl__endpoint_guest(m->endpoint, m->seat, tick < m->deadline ? tick : m->deadline,
                                 &guest)) {
             left -= receive(m, &guest);
+            ddl__session_end(&guest.session);
             continue;
         }
         ddl_status status = check_present(m);

@@ -61,7 +61,7 @@ static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, 
     if (fd < 0)
         return false;
     bool told = ddl__knock(job, fd, &hello, -1, deadline, &session, NULL) == DDL_OK;
-    ddl__forget(&session, sizeof session);
+    ddl__session_end(&session);
     close(fd);
     return told;
 }

@@ -35,7 +35,12 @@ void ddl__control_end(ddl__control *c, ddl_status status, const char *format, ..
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    c->ending++;
+    pthread_mutex_unlock(&c->watch->lock);
     ddl__engine_fail(c->engine, status, text);
+    pthread_mutex_lock(&c->watch->lock);
+    c->ending--;
+    pthread_cond_broadcast(&c->watch->changed);
 }
 
 static void watch_wire(ddl__control *c, int rank, int operation)
@@ -104,6 +109,9 @@ static void look_after_death(ddl__control *c, int64_t now)
     c->finished_last = pulse.finished;
     c->moves_last = moves;
     c->look_at = now + LOOK_NS;
+    /* As many as were under way then, not just these: messages, and what is called by name, may end
+     * before others that began earlier. So this may be a little early, and never too late, as it
+     * would be where a message is waited for that has nothing to do with the dead one. */
     bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
     bool stands = now - c->moved_at >= GRACE_NS;
     if (pulse.status != DDL_OK || over || stands)
@@ -373,6 +381,8 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
 void ddl__watch_remove(ddl__control *c)
 {
     pthread_mutex_lock(&c->watch->lock);
+    while (c->ending)
+        pthread_cond_wait(&c->watch->changed, &c->watch->lock);
     ddl__control_announce(c);
     ddl__control **at = &c->watch->controls;
     while (*at != c)

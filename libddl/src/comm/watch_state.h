@@ -10,7 +10,9 @@
  * nobody. When a comm is dead or is being shrunk, its words are read as they come.
  *
  * `lock` guards everything here. It may be held while an engine is asked or told something, whose
- * own locks come after it; the engine never calls up. Events carry serial numbers, not pointers.
+ * own locks come after it; the engine never calls up. It is left while a comm is ended, which takes
+ * in what was sent before: for so long the control is `ending`, and is not removed. Events carry
+ * serial numbers, not pointers.
  *
  * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
  * not take that for the silence of the others.
@@ -96,8 +98,9 @@ struct ddl__control {
     ddl__member *members; /* by rank; our own has no wire */
 
     int64_t last_beat, next_beat;
-    bool urgent;    /* words are read as they come */
-    bool announced; /* the comm's death, to the members */
+    bool urgent;     /* words are read as they come */
+    bool announced;  /* the comm's death, to the members */
+    unsigned ending; /* threads that end the comm, without the lock */
     bool shrinking;
     uint32_t attempt; /* the last one of shrinking */
 
@@ -138,7 +141,7 @@ void ddl__watch_hurry(ddl__control *control);
 /* Under the lock: send it to all that can hear. */
 void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
 
-/* Under the lock: the comm is dead. */
+/* Under the lock, which is left meanwhile: the comm is dead. */
 void ddl__control_end(ddl__control *control, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
