@@ -79,7 +79,9 @@ def _describe(number: int, told: dict[str, Any]) -> list[str]:
             if "name" in pending
             else f"as operation {pending['sequence']}"
         )
-        lines.append(f"  {pending['operation']} {which} has waited for {pending['waiting_s']:.1f} s")
+        lines.append(
+            f"  {pending['operation']} {which} has waited for {pending['waiting_s']:.1f} s"
+        )
     for member in told["members"]:
         if member["rank"] in told["missing"]:
             lines.append(f"  missing: {member['name']} ({member['state']}), {_last(member)}")
