@@ -227,9 +227,13 @@ class Comm(QuickOperations):
                 )
                 return status
 
-        check(wait_in_slices(take, timeout, "no queued work has completed"))
-        with self._queue_lock:
-            return [self._queued.pop(_address(slots[i])) for i in range(taken[0])]
+        while True:
+            check(wait_in_slices(take, timeout, "no queued work has completed"))
+            with self._queue_lock:
+                found = [self._queued.pop(_address(slots[i]), None) for i in range(taken[0])]
+            # One whose start was interrupted by a signal's handler is nobody's.
+            if works := [work for work in found if work is not None]:
+                return works
 
     # ---- life ----
 
@@ -296,7 +300,8 @@ class Comm(QuickOperations):
 
     def _run(self, call: Call[Result], options: MessageOptions) -> Result:
         native = all_options.native(options)
-        with self._held() as handle:
+        with self._gate as is_open:
+            handle = self._live(is_open)
             check(call.function(handle, *call.arguments, native.pointer, ffi.NULL))
         return call.result
 
@@ -304,15 +309,21 @@ class Comm(QuickOperations):
         native = all_options.native(options)
         queued = options.get("queued", False)
         slot = ffi.new("ddl_work **")
-        with self._held() as handle, self._queue_lock if queued else nullcontext():
+        with self._gate as is_open, self._queue_lock if queued else nullcontext():
+            handle = self._live(is_open)
             if self._dropped:
                 self._reap()
-            check(call.function(handle, *call.arguments, native.pointer, slot))
-            work: Work[Result] = Work(
-                self, self._gate, _address(slot[0]), call.result, call, call.sender
-            )
-            if queued:
-                self._queued[work._address] = work
+            try:
+                check(call.function(handle, *call.arguments, native.pointer, slot))
+                work: Work[Result] = Work(
+                    self, self._gate, _address(slot), call.result, call, call.sender
+                )
+                if queued:
+                    self._queued[work._address] = work
+            finally:
+                # Interrupted by a signal's handler before the work was known: it uses its arrays.
+                if slot[0] != ffi.NULL:
+                    self._release(_address(slot[0]), call)
         return work
 
     def _derive(self, function: Any, *arguments: Any) -> Comm | None:
@@ -351,31 +362,21 @@ class Comm(QuickOperations):
 
     @contextmanager
     def _held(self) -> Iterator[Any]:
-        handle = self._enter()
-        if handle is None:
-            raise InvalidState("the comm is closed")
-        try:
-            yield handle
-        finally:
-            self._leave()
+        with self._gate as is_open:
+            yield self._live(is_open)
 
-    def _enter(self) -> Any:
-        """Count this thread as inside; the handle, or None (and not counted) when closed."""
+    def _live(self, is_open: bool) -> Any:
+        """The handle, for who is inside the gate."""
+        handle = self._handle
         if self._inherited():
             raise InvalidState("this process was forked from the one that made the comm")
-        if not self._gate.enter():
-            return None
-        handle = self._handle
-        if handle is None:
-            self._gate.leave()
+        if not is_open or handle is None:
+            raise InvalidState("the comm is closed")
         return handle
 
     def _inherited(self) -> bool:
         """Whether this process was forked from the one that made the comm."""
         return self._forks != forks.count
-
-    def _leave(self) -> None:
-        self._gate.leave()
 
     def _all_have_left(self) -> bool:
         """Wait for the threads that are inside, though not for long. Whether none is left."""

@@ -74,9 +74,13 @@ def _describe(number: int, told: dict[str, Any]) -> list[str]:
         + (f"; dead: {told['message']}" if told["status"] else "")
     ]
     for pending in told["pending"]:
+        which = (
+            f'named "{pending["name"]}"'
+            if "name" in pending
+            else f"as operation {pending['sequence']}"
+        )
         lines.append(
-            f"  {pending['operation']} as operation {pending['sequence']} has waited for"
-            f" {pending['waiting_s']:.1f} s"
+            f"  {pending['operation']} {which} has waited for {pending['waiting_s']:.1f} s"
         )
     for member in told["members"]:
         if member["rank"] in told["missing"]:
@@ -86,6 +90,8 @@ def _describe(number: int, told: dict[str, Any]) -> list[str]:
 
 def _last(member: dict[str, Any]) -> str:
     """What a member was last in, as far as it has told."""
+    if member.get("last_name"):
+        return f'which has called "{member["last_name"]}" last'
     if not member["operation"]:
         return "which has not told what it is in"
     verb = "has ended" if member["ended"] else "is in"

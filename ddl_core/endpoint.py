@@ -236,8 +236,8 @@ def _interruptible(join: Callable[[], Comm | None]) -> Comm | None:
                 if comm is not None:
                     comm.close()
 
-    threading.Thread(target=run, name="ddl-join", daemon=True).start()
     try:
+        threading.Thread(target=run, name="ddl-join", daemon=True).start()
         return future.result()
     except KeyboardInterrupt:
         if not future.cancel() and future.exception() is None:

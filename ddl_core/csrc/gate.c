@@ -93,10 +93,15 @@ static bool read_pair(PyObject *send, PyObject *recv, plain *from, plain *to)
 
 /* --------------------------------------------------------------------------------- the gate */
 
+/* with gate as entered: counted in any case, and whether it was open. A context manager of C, since
+ * Python looks for signals between the entrance and the body of one that is written in Python: then
+ * who has been interrupted there would be inside for ever. */
 static PyObject *enter(PyObject *self, PyObject *none)
 {
+    gate *g = (gate *)self;
     (void)none;
-    return PyBool_FromLong(gate_enter((gate *)self));
+    atomic_fetch_add_explicit(&g->inside, 1, memory_order_seq_cst);
+    return PyBool_FromLong(!atomic_load_explicit(&g->shut, memory_order_seq_cst));
 }
 
 static PyObject *leave(PyObject *self, PyObject *none)
@@ -289,8 +294,8 @@ static PyObject *gate_inside(PyObject *self, void *closure)
     {                                                                                              \
 #name, (PyCFunction)(void (*)(void))gate_##name, METH_FASTCALL, NULL                       \
     }
-static PyMethodDef gate_methods[] = {{"enter", enter, METH_NOARGS, NULL},
-                                     {"leave", leave, METH_NOARGS, NULL},
+static PyMethodDef gate_methods[] = {{"__enter__", enter, METH_NOARGS, NULL},
+                                     {"__exit__", leave, METH_VARARGS, NULL},
                                      {"shut", gate_shut, METH_NOARGS, NULL},
                                      {"barrier", gate_barrier, METH_NOARGS, NULL},
                                      VERB(allreduce),

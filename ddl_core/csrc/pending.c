@@ -25,12 +25,33 @@ static void *slot(PyTypeObject *type, int which)
     return PyType_GetSlot(type, which);
 }
 
+/* The status after at most so many milliseconds; DDL_ETIMEDOUT while it is pending. Without the
+ * GIL. */
+static ddl_status wait_outside(gate *entrance, ddl_work *work, int milliseconds)
+{
+    if (gate_enter(entrance)) {
+        ddl_status status = ddl_work_wait(work, milliseconds);
+        gate_leave(entrance);
+        return status;
+    }
+    /* Closed, which completes its works. */
+    ddl_status status = ddl_work_test(work);
+    if (status != DDL_INPROGRESS)
+        return status;
+    struct timespec moment = {.tv_nsec = 1000000};
+    nanosleep(&moment, NULL);
+    return DDL_ETIMEDOUT;
+}
+
 PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *entrance, ddl_work *work,
                        PyObject *result, PyObject *keep)
 {
     pending *self = (pending *)((allocfunc)slot(type, Py_tp_alloc))(type, 0);
     if (!self) { /* memory that the operation uses cannot be kept: it ends before we return */
-        ddl_work_wait(work, -1);
+        PyThreadState *state = PyEval_SaveThread();
+        while (wait_outside((gate *)entrance, work, SLICE_MS) == DDL_ETIMEDOUT)
+            ;
+        PyEval_RestoreThread(state);
         ddl_work_destroy(work);
         return NULL;
     }
@@ -42,14 +63,17 @@ PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *entrance, d
     return (PyObject *)self;
 }
 
-/* Pending(comm, gate, address, result, keep, sender) */
+/* Pending(comm, gate, slot, result, keep, sender): takes the work out of the slot, so that who is
+ * interrupted knows whose it is. */
 static PyObject *pending_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *comm, *entrance, *address, *result, *keep, *sender;
+    PyObject *comm, *entrance, *slot_address, *result, *keep, *sender;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "OOOOOO", &comm, &entrance, &address, &result, &keep, &sender))
+    if (!PyArg_ParseTuple(args, "OOOOOO", &comm, &entrance, &slot_address, &result, &keep, &sender))
         return NULL;
-    ddl_work *work = PyLong_AsVoidPtr(address);
+    ddl_work **from = PyLong_AsVoidPtr(slot_address), *work = from ? *from : NULL;
+    if (from)
+        *from = NULL;
     PyObject *self = work ? pending_make(type, comm, entrance, work, result, keep) : NULL;
     if (self && sender != Py_None)
         ((pending *)self)->sender = Py_NewRef(sender);
@@ -115,14 +139,7 @@ static ddl_status look(pending *self, int milliseconds)
     if (!milliseconds)
         return DDL_ETIMEDOUT;
     PyThreadState *state = PyEval_SaveThread();
-    if (gate_enter((gate *)self->entrance)) {
-        status = ddl_work_wait(self->work, milliseconds);
-        gate_leave((gate *)self->entrance);
-    } else { /* closed, which completes its works */
-        struct timespec moment = {.tv_nsec = 1000000};
-        nanosleep(&moment, NULL);
-        status = DDL_ETIMEDOUT;
-    }
+    status = wait_outside((gate *)self->entrance, self->work, milliseconds);
     PyEval_RestoreThread(state);
     return status;
 }

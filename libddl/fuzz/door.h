@@ -33,16 +33,21 @@ static inline void check_clean(unsigned before)
         REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
 }
 
-static inline void take_guest(ddl_endpoint *endpoint, ddl__seat *seat)
+static inline void await_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline)
 {
     ddl__guest guest;
-    if (!ddl__endpoint_guest(endpoint, seat, ddl__now(), &guest))
+    if (!ddl__endpoint_guest(endpoint, seat, deadline, &guest))
         return;
     if (guest.hello.door == DDL__DOOR_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
     close(guest.fd);
     if (guest.passed >= 0)
         close(guest.passed);
+}
+
+static inline void take_guest(ddl_endpoint *endpoint, ddl__seat *seat)
+{
+    await_guest(endpoint, seat, ddl__now());
 }
 
 /* After somebody was let in as a member is that watches: what such a one says last is kept although

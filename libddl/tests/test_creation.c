@@ -1,6 +1,7 @@
 /* Comms that are created again, differently on each side, with strangers at the door, or while a
  * member dies. */
 #include <dirent.h>
+#include <sys/resource.h>
 
 #include "processes.h"
 #undef OK
@@ -179,6 +180,96 @@ static void member_dies(void)
     waitpid(pids[2], NULL, 0);
 }
 
+/* Three processes that know each other's addresses; one of them cannot create the comm. */
+typedef struct failing {
+    int rank, late; /* who cannot, and who comes when it has failed; -1: nobody */
+    bool memory;    /* for want of memory for its links, and not by its settings */
+    uint32_t links;
+} failing;
+
+typedef struct board {
+    atomic_int here, failed;
+    unsigned char addresses[3][DDL_ADDRESS_MAX];
+    size_t lengths[3];
+} board;
+
+static void spoil(const failing *f, bool spoilt)
+{
+    struct rlimit files = {spoilt ? 4096 : RLIM_INFINITY, RLIM_INFINITY};
+    if (f->memory)
+        CHECK(!setrlimit(RLIMIT_FSIZE, &files), "setrlimit");
+    else if (spoilt)
+        setenv("DDL_HEARTBEAT_MS", "often", 1);
+    else
+        unsetenv("DDL_HEARTBEAT_MS");
+}
+
+/* Fails, soon and for that reason; and the next time all is well. */
+static int create_with_failing(board *b, const failing *f, int rank)
+{
+    enum { SOON_S = 3 };
+    const void *list[3] = {b->addresses[0], b->addresses[1], b->addresses[2]};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    signal(SIGXFSZ, SIG_IGN);
+    setenv("DDL_LOG", "off", 0);
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
+    await_all(&b->here, 3);
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000, .links = f->links};
+    if (rank == f->rank)
+        spoil(f, true);
+    if (rank == f->rank && f->late < 0)
+        usleep(300000); /* the others wait already */
+    while (rank == f->late && !atomic_load(&b->failed))
+        usleep(1000);
+    double start = seconds();
+    ddl_status got = ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm);
+    atomic_fetch_add(&b->failed, rank == f->rank);
+    char words[40];
+    snprintf(words, sizeof words, "rank %d on ", f->rank);
+    const char *why = f->memory ? "memfd" : "DDL_HEARTBEAT_MS", *text = ddl_last_error();
+    CHECK(got == (f->memory ? DDL_ESYSTEM : DDL_EINVAL) && strstr(text, why) &&
+              (rank == f->rank || strstr(text, words)),
+          "rank %d, with rank %d failing: %d \"%s\"", rank, f->rank, got, text);
+    CHECK(seconds() - start < SOON_S, "after %g s", seconds() - start);
+    await_all(&b->here, 6);
+    if (rank == f->rank)
+        spoil(f, false);
+    OK(ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm));
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+static void member_fails(void)
+{
+    static const failing cases[] = {
+        {0, -1, false, 0},
+        {1, -1, false, 0},
+        {2, -1, false, DDL_LINK_TCP},
+        {2, 0, false, DDL_LINK_TCP},
+        {0, 2, false, 0},
+        {1, 0, true, 0},
+        {2, -1, true, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int status;
+        pid_t pids[3];
+        board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        CHECK(b != MAP_FAILED, "no shared memory");
+        fflush(NULL);
+        for (int rank = 0; rank < 3; rank++)
+            if (!(pids[rank] = fork()))
+                _exit(create_with_failing(b, &cases[i], rank));
+        for (int rank = 0; rank < 3; rank++)
+            CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0,
+                  "case %zu: rank %d ended with %x", i, rank, status);
+        munmap(b, sizeof *b);
+    }
+}
+
 static char url[64];
 
 static void *visit(void *argument)
@@ -278,6 +369,7 @@ static void the_missing_are_named(void)
 int main(void)
 {
     member_dies(); /* forks, so before there are threads */
+    member_fails();
     again();
     run_ranks(3, LINKS_MIXED, different_kinds, NULL);
     run_ranks(3, LINKS_REVERSED, different_kinds, NULL);

@@ -73,6 +73,58 @@ static int stalls(ddl_comm *comm)
     return 0;
 }
 
+static int late_by_name;
+
+static ddl_work *reduce_by_name(ddl_comm *comm, const char *name)
+{
+    ddl_options options = {.struct_size = sizeof options, .name = name};
+    ddl_work *work;
+    OK(ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, &options, &work));
+    return work;
+}
+
+/* All who wait say who has not called the name, though only rank 0 can know, and this one may not
+ * have called it itself. */
+static int stalls_by_name(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    size_t length;
+    char name[200], words[200];
+    snprintf(name, sizeof name, "%s/log%d", folder, rank);
+    CHECK(freopen(name, "w", stderr), "%s", name);
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_work *work = reduce_by_name(comm, "grad/2");
+    OK(ddl_work_wait(work, -1));
+    ddl_work_destroy(work);
+    if (rank == late_by_name)
+        usleep(1500000);
+    work = reduce_by_name(comm, "grad/3");
+    if (rank != late_by_name) {
+        usleep(1000000);
+        CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
+        OK(ddl_comm_report(comm, text, TEXT, &length));
+        HAS("\"pending\": [\n{\"operation\": \"all-reduce(f32, 10, sum)\", \"name\": \"grad/3\", "
+            "\"waiting_s\": 1.");
+        if (rank == 0) {
+            HAS(", \"missing\": [2]}");
+            HAS("], \"missing\": [2], \"members\"");
+            HAS("\"last_name\": \"grad/2\"");
+        }
+        snprintf(name, sizeof name, "log%d", rank);
+        read_file(name);
+        HAS("all-reduce(f32, 10, sum) named \"grad/3\" has waited for 0.");
+        snprintf(words, sizeof words, "s: rank %d not there yet; rank %d on ", late_by_name,
+                 late_by_name);
+        HAS(words);
+        HAS(" last called \"grad/2\", and has ended barrier as operation 1");
+        CHECK(!strstr(strstr(text, "has waited") + 1, "has waited"), "warned twice: %s", text);
+    }
+    OK(ddl_work_wait(work, -1));
+    ddl_work_destroy(work);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* More than the recorder holds, of all lanes; the last ones are in it. */
 static int many(ddl_comm *comm)
 {
@@ -144,6 +196,8 @@ int main(void)
     setenv("DDL_STALL_WARN_MS", "300", 1);
     for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
         run("stalls", stalls, links, false);
+        for (late_by_name = 0; late_by_name < SIZE; late_by_name += LATE)
+            run("by name", stalls_by_name, links, false);
         run("many", many, links, false);
     }
     setenv("DDL_LOG", "off", 1); /* the comms die on purpose */

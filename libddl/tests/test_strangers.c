@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/crowd.h"
 #include "comm/endpoint.h"
 #include "net/socket.h"
 #include "ranks.h"
@@ -226,9 +228,126 @@ static void test_slow(void)
         ddl_endpoint_destroy(sides[i].endpoint);
 }
 
+/* --------------------------------------------------------------------------------------- a crowd
+ */
+
+static void test_crowd(void)
+{
+    enum { SECONDS = 60 };
+    const int64_t second = 1000000000;
+    ddl__crowd crowd = {0};
+    int64_t now = 5 * second;
+    for (int i = 0; i < DDL__CROWD_BURST; i++)
+        ddl__crowd_count(&crowd, now);
+    CHECK(!ddl__crowd_is_there(&crowd, now), "%d at once are a crowd", DDL__CROWD_BURST);
+    ddl__crowd_count(&crowd, now);
+    CHECK(ddl__crowd_is_there(&crowd, now), "%d are none", DDL__CROWD_BURST + 1);
+    CHECK(!ddl__crowd_is_there(&crowd, now += second), "and a second later are one");
+    for (int i = 0; i < SECONDS * DDL__CROWD_RATE; i++) {
+        ddl__crowd_count(&crowd, now += second / DDL__CROWD_RATE);
+        CHECK(!ddl__crowd_is_there(&crowd, now), "%d a second are one", DDL__CROWD_RATE);
+    }
+    for (int i = 0; i < SECONDS * 1000; i++)
+        ddl__crowd_count(&crowd, now += second / 1000);
+    CHECK(ddl__crowd_is_there(&crowd, now), "a thousand a second are none");
+    CHECK(!ddl__crowd_is_there(&crowd, now + 2 * second), "a long flood is not forgotten");
+}
+
+/* As many as come are heard in time, and no more at once than an endpoint has time for. */
+static void test_flood(void)
+{
+    enum { FLOOD = 600, LOOK = 2 * 16, BEAT_MS = 10, WORST_MS = 10000 };
+    static const char words[4096] = "GET / HTTP/1.1\r\n";
+    int fds[FLOOD];
+    ddl_endpoint *endpoint = open_endpoint();
+    int64_t start = ddl__now();
+    for (int i = 0; i < FLOOD; i++) {
+        fds[i] = dial(ddl__endpoint_address(endpoint)->port);
+        send(fds[i], words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    for (unsigned closed = 0; closed < FLOOD; usleep(1000)) {
+        closed = count_closed(fds, FLOOD);
+        double ms = 1e3 * since(start);
+        CHECK(closed < DDL__CROWD_BURST + LOOK * (3 + ms / BEAT_MS), "%u after %g ms", closed, ms);
+        CHECK(ms < WORST_MS, "%u are not heard after %g ms", FLOOD - closed, ms);
+    }
+    check_open(endpoint);
+    for (int i = 0; i < FLOOD; i++)
+        close(fds[i]);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* Strangers without end at two endpoints' doors: who talk nonsense, or know all but the secret. */
+typedef struct flood {
+    ddl_endpoint *const *at;
+    bool speaks;
+    atomic_bool stop;
+    unsigned n;
+    pthread_t thread;
+} flood;
+
+static void *pour(void *argument)
+{
+    enum { PAUSE_US = 200 };
+    static const char words[4096] = "GET / HTTP/1.1\r\n";
+    flood *f = argument;
+    ddl__job wrong;
+    ddl__session session;
+    OK(ddl__job_open(&wrong, "another secret", false));
+    for (; !atomic_load(&f->stop); f->n++) {
+        const ddl_endpoint *endpoint = f->at[f->n % 2];
+        int fd = dial(ddl__endpoint_address(endpoint)->port);
+        ddl__hello hello = right_hello(endpoint);
+        if (!f->speaks)
+            send(fd, words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
+        else
+            CHECK(ddl__knock(&wrong, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL) !=
+                      DDL_OK,
+                  "let in without the secret");
+        close(fd);
+        usleep(PAUSE_US);
+    }
+    ddl__job_close(&wrong);
+    return NULL;
+}
+
+/* Members meet again and again meanwhile, each time within a moment. */
+static void test_meeting_in_flood(bool speaks)
+{
+    enum { TIMES = 5, CROWDED = 2 * DDL__CROWD_BURST + 100 };
+    char url[64];
+    uint16_t port = 0;
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "%s", ddl__message());
+    close(listener);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+    side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
+    ddl_endpoint *const at[2] = {sides[0].endpoint, sides[1].endpoint};
+    flood f = {.at = at, .speaks = speaks};
+    CHECK(!pthread_create(&f.thread, NULL, pour, &f), "no thread");
+    for (int i = 0; i < TIMES; i++) {
+        usleep(200000);
+        int64_t begun = ddl__now();
+        begin(&sides[0]);
+        begin(&sides[1]);
+        for (int r = 0; r < 2; r++)
+            pthread_join(sides[r].thread, NULL);
+        CHECK(since(begun) < 1e-3 * SOON_MS, "met after %g s", since(begun));
+    }
+    atomic_store(&f.stop, true);
+    pthread_join(f.thread, NULL);
+    CHECK(speaks || f.n > CROWDED, "%u are no flood", f.n);
+    for (int r = 0; r < 2; r++)
+        ddl_endpoint_destroy(sides[r].endpoint);
+}
+
 int main(void)
 {
     setenv("DDL_LOG", "off", 0);
+    test_crowd();
+    test_flood();
+    test_meeting_in_flood(false);
+    test_meeting_in_flood(true);
     test_many_silent();
     test_many_challenged();
     test_talkative();

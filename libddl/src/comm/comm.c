@@ -9,6 +9,7 @@
 #include "comm/environment.h"
 #include "comm/meet.h"
 #include "comm/plan_file.h"
+#include "comm/regrets.h"
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
@@ -98,45 +99,30 @@ static void keep_choices(void *context, const ddl__choices *choices)
         ddl__log(DDL__WARN, "%s: %s", comm->names[comm->rank], ddl__message());
 }
 
-/* Meet all members and put an engine over the links. */
-static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address *addresses,
-                              uint32_t kinds, int64_t deadline)
+/* Meet all members and put an engine over the links. On failure without an engine those made so far
+ * stay in the meeting. */
+static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
 {
     size_t size = (size_t)comm->size;
-    bool sharing = size > 1 && kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
+    bool sharing = size > 1 && meeting->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
     if (sharing &&
         !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size))))
         return DDL_ESYSTEM;
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
-    ddl__link **links = calloc(size, sizeof *links), **messages = calloc(size, sizeof *messages);
-    if (!comm->slots || !links || !messages) {
-        free(links);
-        free(messages);
+    meeting->arena = comm->arena;
+    meeting->slots = comm->slots;
+    meeting->links = calloc(size, sizeof *meeting->links);
+    meeting->messages = calloc(size, sizeof *meeting->messages);
+    if (!comm->slots || !meeting->links || !meeting->messages)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
-    }
-    ddl__meeting meeting = {.endpoint = comm->endpoint,
-                            .seat = comm->seat,
-                            .comm = id,
-                            .addresses = addresses,
-                            .rank = comm->rank,
-                            .size = comm->size,
-                            .kinds = kinds,
-                            .deadline = deadline,
-                            .arena = comm->arena,
-                            .slots = comm->slots,
-                            .links = links,
-                            .messages = messages};
-    ddl_status status = ddl__meet(&meeting);
-    if (status != DDL_OK) {
-        ddl__links_destroy(messages, size);
-        ddl__links_destroy(links, size);
+    ddl_status status = ddl__meet(meeting);
+    if (status != DDL_OK)
         return status;
-    }
     ddl__engine_config config = {.rank = comm->rank,
                                  .size = comm->size,
-                                 .links = links,
-                                 .messages = messages,
+                                 .links = meeting->links,
+                                 .messages = meeting->messages,
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,
@@ -144,6 +130,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__digest id, const ddl__address
                                  .need_progress = need_progress,
                                  .keep_choices = keep_choices,
                                  .context = comm};
+    meeting->links = meeting->messages = NULL; /* the engine's, also if there is none */
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
@@ -246,43 +233,67 @@ static ddl_status watch(ddl_comm *comm, ddl__digest id, int64_t deadline)
 }
 
 /* This member cannot create the comm: the others need not wait for it. */
-static void tell_failure(const ddl_comm *comm, ddl_status status)
+static void tell_failure(const ddl_comm *comm, ddl__meeting *meeting, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX];
+    if (!comm->engine) {
+        ddl__meet_failed(meeting, status);
+        if (meeting->messages)
+            ddl__links_destroy(meeting->messages, (size_t)comm->size);
+        if (meeting->links)
+            ddl__links_destroy(meeting->links, (size_t)comm->size);
+        return;
+    }
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              ddl__message());
     ddl__engine_retract(comm->engine, status, text);
 }
 
-static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
-                         const ddl_comm_config *config, int64_t deadline)
+/* What the environment says, where the caller does not. */
+static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 {
-    uint32_t kinds = config->links;
-    ddl_status status = kinds ? DDL_OK : ddl__environment_links(&kinds);
+    ddl_status status = *kinds ? DDL_OK : ddl__environment_links(kinds);
     if (status == DDL_OK)
         status = ddl__environment_layout(&comm->layout);
     if (status == DDL_OK)
         status = ddl__environment_limits(&comm->config);
     if (status == DDL_OK && comm->rank == 0 && (comm->plan_file = ddl__environment_plan_file()))
         status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
-    if (status != DDL_OK)
-        return status;
+    return status;
+}
+
+static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
+                         const ddl_comm_config *config, int64_t deadline)
+{
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
     uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
-    ddl__digest id = identify(list, counted, config);
-    status = ddl__endpoint_enter(comm->endpoint, id, &comm->seat);
+    bool told = false;
+    ddl__meeting meeting = {.endpoint = comm->endpoint,
+                            .comm = identify(list, counted, config),
+                            .addresses = addresses,
+                            .rank = comm->rank,
+                            .size = comm->size,
+                            .kinds = config->links,
+                            .deadline = deadline,
+                            .told = &told};
+    ddl_status status = complete_settings(comm, &meeting.kinds);
     if (status == DDL_OK)
-        status = connect_all(comm, id, addresses, kinds, deadline);
+        status = ddl__endpoint_enter(comm->endpoint, meeting.comm, &comm->seat);
+    /* Else a comm of this name is alive here, and perhaps with the others. */
+    bool entered = status != DDL_ESTATE;
+    meeting.seat = comm->seat;
+    if (status == DDL_OK)
+        status = connect_all(comm, &meeting);
     if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_founded(comm->engine);
     if (status == DDL_OK)
-        status = watch(comm, id, deadline);
-    if (status != DDL_OK && comm->engine)
-        tell_failure(comm, status);
+        status = watch(comm, meeting.comm, deadline);
+    if (status != DDL_OK && entered)
+        tell_failure(comm, &meeting, status);
     if (status != DDL_OK && counted)
         ddl__endpoint_uncount(comm->endpoint, list);
     return status;

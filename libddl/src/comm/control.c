@@ -33,6 +33,7 @@ static ddl_status knock(const ddl__control *c, int peer, int fd, ddl__seal **sea
     ddl_status status = ddl__knock(job, fd, &hello, -1, within(c, DOOR_NS), &session, NULL);
     if (status == DDL_OK)
         status = ddl__session_seal(job, &session, fd, DDL__DIALER, seal);
+    ddl__session_end(&session);
     return status;
 }
 
@@ -148,6 +149,7 @@ static ddl_status receive_all(ddl__control *c)
         ddl__guest guest;
         if (ddl__endpoint_guest(c->config.endpoint, c->config.seat, within(c, LOOK_NS), &guest)) {
             receive(c, &guest);
+            ddl__session_end(&guest.session);
             continue;
         }
         ddl_status status = check_present(c);
@@ -224,6 +226,7 @@ void ddl__control_close(ddl__control *c)
         /* Closing with something unread would reset the connection. */
         ddl__wire_receive(wire, ignore, NULL);
     }
+    ddl__trace_await(c);
     free_control(c);
 }
 

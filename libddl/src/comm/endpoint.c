@@ -8,6 +8,12 @@
  * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
  * numbers, never pointers, since a seat may be gone when its event is looked at.
  *
+ * Listeners and who has come by them are in an epoll descriptor of their own, `door`. When
+ * strangers come in numbers it is looked at only once in BEAT_MS, and at some of them: each time
+ * that the thread wakes, it takes a core from a rank. While somebody waits for a guest it is always
+ * open, so members that meet are not kept waiting; nobody is banned, for a host that has a stranger
+ * may have members as well.
+ *
  * An engine's own epoll descriptor is watched one-shot, and only while the engine is asleep in the
  * background: otherwise the thread would turn for data that a waiting caller is about to take.
  */
@@ -15,7 +21,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +32,11 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/thread.h"
+#include "comm/crowd.h"
 #include "comm/discover.h"
 #include "comm/listen.h"
+#include "comm/regrets.h"
 #include "comm/watch.h"
 #include "net/shm.h"
 #include "net/socket.h"
@@ -36,6 +44,7 @@
 enum {
     WAKE,
     TIMER,
+    DOOR,
     UNIX_LISTENER,
     TCP_LISTENER,
     FIRST_SERIAL = TCP_LISTENER + DDL__INTERFACES_MAX, /* visitors and seats count from here */
@@ -44,6 +53,8 @@ enum {
     VISITORS_MAX = 4096,
     STRANGERS_MAX = 64,  /* connections without a whole hello */
     UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
+    LOOK = 16,           /* events of the door, and newcomers at a listener, at a time */
+    BEAT_MS = 10,        /* between two looks at a crowd */
     TICK_MS = 100,
     SOCKETS_MAX = 16,
     /* Long for who waits at once, short for who computes meanwhile. Setting a timer takes a virtual
@@ -90,7 +101,7 @@ struct ddl_endpoint {
     ddl__address address;
     ddl__job job;
     unsigned sockets;
-    int epoll, wake, timer, local;
+    int epoll, wake, timer, door, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
     bool timed;                   /* the timer runs */
     int turns;                    /* how often it still is to, if nobody needs it again */
@@ -103,22 +114,30 @@ struct ddl_endpoint {
     uint64_t serial;
     visitor *visitors;
     unsigned n_visitors;
+    ddl__crowd crowd;
+    unsigned hosts;  /* threads that wait for a guest */
+    bool shut;       /* the door, but for a look at */
+    int64_t look_at; /* this time */
     ddl__seat *seats;
     counter *counters;
     char refusal[160]; /* the last one */
+    ddl__regrets regrets;
     ddl__watch *watch; /* NULL until there is a comm of several members */
 };
 
 /* ------------------------------------------------------------------------------------- visitors */
 
-static void drop_visitor(visitor *v)
+static void drop_visitor(ddl_endpoint *endpoint, visitor *v)
 {
+    if (!v->proven)
+        ddl__crowd_count(&endpoint->crowd, ddl__now());
     /* A reference of an arena travels with an in-process hello. */
     if (v->proven && v->visit.said.hello.door == DDL__DOOR_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)v->visit.said.hello.arena);
     close(v->visit.fd);
     if (v->visit.passed >= 0)
         close(v->visit.passed);
+    ddl__session_end(&v->visit.session);
     free(v);
 }
 
@@ -135,7 +154,7 @@ static const char *objection(const ddl_endpoint *endpoint, const visitor *v)
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
-    bool any = hello->door == DDL__DOOR_CONTROL;
+    bool any = hello->door == DDL__DOOR_CONTROL || hello->door == DDL__DOOR_REGRET;
     if ((tcp == v->local && !any) ||
         (!tcp && !any && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
         return "a wrong kind of connection";
@@ -171,9 +190,15 @@ static bool hear_visitor(ddl_endpoint *endpoint, visitor *v)
     case DDL__NEWS_OVER: return false;
     }
     v->proven = true;
+    const ddl__hello *hello = &v->visit.said.hello;
+    if (hello->door == DDL__DOOR_REGRET) {
+        ddl__regrets_add(&endpoint->regrets, hello);
+        return false; /* that is all */
+    }
+    ddl__regrets_forget(&endpoint->regrets, hello->comm, (int)hello->from);
     /* From here on only its going away is of interest. */
     struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
-    epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, v->visit.fd, &event);
+    epoll_ctl(endpoint->door, EPOLL_CTL_MOD, v->visit.fd, &event);
     v->deadline = ddl__now() + PARKED_NS;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
@@ -201,34 +226,43 @@ static void limit_strangers(ddl_endpoint *endpoint)
     if (hear_visitor(endpoint, v) && (v->proven || v->challenged != before))
         return;
     unlink_visitor(endpoint, oldest);
-    drop_visitor(v);
+    drop_visitor(endpoint, v);
 }
 
-static void accept_all(ddl_endpoint *endpoint, int listener, bool local)
+/* Most strangers have said enough by now to be sent away at once. */
+static void take_in(ddl_endpoint *endpoint, int fd, bool local)
 {
-    int fd;
-    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        visitor *v = endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (visitor *)NULL;
-        if (!v) {
-            close(fd);
-            continue;
-        }
-        v->serial = endpoint->serial++;
-        v->visit.fd = fd;
-        v->visit.passed = -1;
-        v->local = local;
-        v->deadline = ddl__now() + HANDSHAKE_NS;
-        struct epoll_event event = {.events = EPOLLIN, .data.u64 = v->serial};
-        if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) {
-            drop_visitor(v);
-            continue;
-        }
-        v->next = endpoint->visitors;
-        endpoint->visitors = v;
-        endpoint->n_visitors++;
-        limit_strangers(endpoint);
+    visitor *v = endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (visitor *)NULL;
+    if (!v) {
+        ddl__crowd_count(&endpoint->crowd, ddl__now());
+        close(fd);
+        return;
     }
-    if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+    v->serial = endpoint->serial++;
+    v->visit.fd = fd;
+    v->visit.passed = -1;
+    v->local = local;
+    v->deadline = ddl__now() + HANDSHAKE_NS;
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = v->serial};
+    if (!hear_visitor(endpoint, v) || epoll_ctl(endpoint->door, EPOLL_CTL_ADD, fd, &event)) {
+        drop_visitor(endpoint, v);
+        return;
+    }
+    v->next = endpoint->visitors;
+    endpoint->visitors = v;
+    endpoint->n_visitors++;
+    limit_strangers(endpoint);
+}
+
+static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
+{
+    int fd = -1;
+    for (int i = 0; i < LOOK; i++) {
+        if ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
+            break;
+        take_in(endpoint, fd, local);
+    }
+    if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
         ddl__log(DDL__WARN, "cannot accept a connection: %s", strerror(errno));
         usleep(1000); /* the listener stays readable: do not turn at full speed */
     }
@@ -256,10 +290,10 @@ static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
             visitor *v = *at;
             if (leaves_word(endpoint, v)) {
                 v->gone = true;
-                epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->visit.fd, NULL);
+                epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
             } else if (v->proven || !hear_visitor(endpoint, v)) {
                 unlink_visitor(endpoint, at);
-                drop_visitor(v);
+                drop_visitor(endpoint, v);
             }
             return;
         }
@@ -275,8 +309,38 @@ static void expire_visitors(ddl_endpoint *endpoint)
             continue;
         }
         unlink_visitor(endpoint, at);
-        drop_visitor(v);
+        drop_visitor(endpoint, v);
     }
+}
+
+/* Of those who have come and of what they have said, some. */
+static void look(ddl_endpoint *endpoint)
+{
+    struct epoll_event events[LOOK];
+    int n = epoll_wait(endpoint->door, events, LOOK, 0);
+    for (int i = 0; i < n; i++) {
+        uint64_t id = events[i].data.u64;
+        if (id == UNIX_LISTENER)
+            accept_some(endpoint, endpoint->local, true);
+        else if (id < FIRST_SERIAL)
+            accept_some(endpoint, endpoint->tcp[id - TCP_LISTENER], false);
+        else
+            attend_visitor(endpoint, id);
+    }
+    endpoint->look_at = ddl__now() + BEAT_MS * 1000000ll;
+}
+
+/* Shut the door while there is a crowd, and look at it when it is time to. */
+static void keep_door(ddl_endpoint *endpoint)
+{
+    int64_t now = ddl__now();
+    bool shut = !endpoint->hosts && ddl__crowd_is_there(&endpoint->crowd, now);
+    struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DOOR};
+    if (shut != endpoint->shut &&
+        !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->door, &event))
+        endpoint->shut = shut;
+    if (endpoint->shut && now >= endpoint->look_at)
+        look(endpoint);
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
@@ -320,6 +384,8 @@ static void drive_all(ddl_endpoint *endpoint, bool tick)
 
 static int tick_ms(const ddl_endpoint *endpoint)
 {
+    if (endpoint->shut)
+        return BEAT_MS;
     for (const ddl__seat *s = endpoint->seats; s; s = s->next)
         if (s->asleep)
             return TICK_MS;
@@ -360,19 +426,14 @@ static void attend_event(ddl_endpoint *endpoint, uint64_t id)
         if (read(endpoint->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
         return;
-    case UNIX_LISTENER: accept_all(endpoint, endpoint->local, true); return;
+    case DOOR: look(endpoint); return;
     default: break;
-    }
-    if (id < FIRST_SERIAL) {
-        accept_all(endpoint, endpoint->tcp[id - TCP_LISTENER], false);
-        return;
     }
     for (ddl__seat *s = endpoint->seats; s; s = s->next)
         if (s->serial == id) {
             s->ready = true;
             return;
         }
-    attend_visitor(endpoint, id);
 }
 
 static void *serve(void *argument)
@@ -388,6 +449,7 @@ static void *serve(void *argument)
         pthread_mutex_lock(&endpoint->lock);
         for (int i = 0; i < n; i++)
             attend_event(endpoint, events[i].data.u64);
+        keep_door(endpoint);
         expire_visitors(endpoint);
         bool tick = ddl__now() >= next_tick;
         if (tick)
@@ -453,9 +515,10 @@ static bool take_guest(ddl_endpoint *endpoint, const ddl__seat *seat, ddl__guest
         visitor *v = *at;
         if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm))
             continue;
-        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, v->visit.fd, NULL);
+        epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
         *guest = (ddl__guest){v->visit.fd, v->visit.passed, v->visit.said.hello, v->visit.session};
         unlink_visitor(endpoint, at);
+        ddl__session_end(&v->visit.session);
         free(v);
         return true;
     }
@@ -468,8 +531,21 @@ bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadli
     struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     pthread_mutex_lock(&endpoint->lock);
     bool found;
-    while (!(found = take_guest(endpoint, seat, guest)) && ddl__now() < deadline)
+    endpoint->hosts++;
+    while (!(found = take_guest(endpoint, seat, guest)) && ddl__now() < deadline) {
+        if (endpoint->shut)
+            notify(endpoint);
         pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
+    }
+    endpoint->hosts--;
+    pthread_mutex_unlock(&endpoint->lock);
+    return found;
+}
+
+bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    bool found = ddl__regrets_find(&endpoint->regrets, comm, regret);
     pthread_mutex_unlock(&endpoint->lock);
     return found;
 }
@@ -509,6 +585,7 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
             *at = seat->next;
             break;
         }
+    ddl__regrets_forget(&endpoint->regrets, seat->comm, -1);
     /* Who still waits here came for a later comm of the same name, unless this one never was. */
     for (visitor **at = &endpoint->visitors; *at;) {
         visitor *v = *at;
@@ -518,7 +595,7 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
             continue;
         }
         unlink_visitor(endpoint, at);
-        drop_visitor(v);
+        drop_visitor(endpoint, v);
     }
     if (seat->engine)
         epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, ddl__engine_fd(seat->engine), NULL);
@@ -578,10 +655,10 @@ static int listen_local(const ddl__digest *endpoint)
     return -1;
 }
 
-static bool watch(ddl_endpoint *endpoint, int fd, uint64_t id)
+static bool watch(int epoll, int fd, uint64_t id)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = id};
-    return !epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event);
+    return !epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
 static ddl_status listen_tcp(ddl_endpoint *endpoint, const ddl_endpoint_config *config)
@@ -616,14 +693,16 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
     if (endpoint->local < 0)
         return DDL_ESYSTEM;
     endpoint->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    endpoint->door = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     endpoint->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     endpoint->timer = ddl__guard(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-    bool watched = endpoint->epoll >= 0 && endpoint->wake >= 0 && endpoint->timer >= 0 &&
-                   watch(endpoint, endpoint->wake, WAKE) &&
-                   watch(endpoint, endpoint->timer, TIMER) &&
-                   watch(endpoint, endpoint->local, UNIX_LISTENER);
+    bool watched = endpoint->epoll >= 0 && endpoint->door >= 0 && endpoint->wake >= 0 &&
+                   endpoint->timer >= 0 && watch(endpoint->epoll, endpoint->wake, WAKE) &&
+                   watch(endpoint->epoll, endpoint->timer, TIMER) &&
+                   watch(endpoint->epoll, endpoint->door, DOOR) &&
+                   watch(endpoint->door, endpoint->local, UNIX_LISTENER);
     for (unsigned i = 0; watched && i < endpoint->address.n_ips; i++)
-        watched = watch(endpoint, endpoint->tcp[i], TCP_LISTENER + i);
+        watched = watch(endpoint->door, endpoint->tcp[i], TCP_LISTENER + i);
     return watched ? DDL_OK
                    : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
 }
@@ -633,7 +712,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint)
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
-    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->local = -1;
+    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->door = endpoint->local = -1;
     endpoint->serial = FIRST_SERIAL;
     endpoint->generation = ddl__generation();
     pthread_mutex_init(&endpoint->lock, NULL);
@@ -647,12 +726,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     if (status == DDL_OK)
         status = open_ports(endpoint, config);
     if (status == DDL_OK) {
-        /* Signals are for the program's own threads. */
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        int error = pthread_create(&endpoint->thread, NULL, serve, endpoint);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        int error = ddl__thread_start(&endpoint->thread, serve, endpoint);
         endpoint->started = !error;
         if (error)
             status = ddl__fail(DDL_ESYSTEM, "no thread for an endpoint: %s", strerror(error));
@@ -678,7 +752,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     }
     for (visitor *v; (v = endpoint->visitors);) {
         endpoint->visitors = v->next;
-        drop_visitor(v);
+        drop_visitor(endpoint, v);
     }
     for (counter *c; (c = endpoint->counters);) {
         endpoint->counters = c->next;
@@ -686,7 +760,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     }
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);
-    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->local};
+    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->door, endpoint->local};
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
         ddl__close_guarded(fds[i]);
     ddl__job_close(&endpoint->job);

@@ -17,8 +17,23 @@ typedef struct ddl__guest {
     int fd;
     int passed; /* descriptor that came along, or -1 */
     ddl__hello hello;
-    ddl__session session;
+    ddl__session session; /* for whom it visits to end */
 } ddl__guest;
+
+/* A member cannot create a comm: the reason, as it says. */
+typedef struct ddl__regret {
+    ddl__digest comm;
+    int from;
+    ddl_status status; /* DDL_OK: none */
+    char text[96];
+} ddl__regret;
+
+enum { DDL__REGRETS = 16 };
+
+typedef struct ddl__regrets {
+    ddl__regret list[DDL__REGRETS];
+    unsigned next;
+} ddl__regrets;
 
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
@@ -47,6 +62,9 @@ ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__se
 /* The next guest of this comm; false at the deadline. The guest's descriptors are the caller's. */
 bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline,
                          ddl__guest *guest);
+
+/* Whether a member has said that it cannot create this comm. */
+bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret);
 
 /* From now on the endpoint's thread drives this engine when asked to. */
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);

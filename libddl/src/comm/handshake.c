@@ -52,8 +52,15 @@ bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__vow v
                     const void *bytes, size_t n, const unsigned char proof[DDL__KEY])
 {
     unsigned char right[DDL__KEY];
-    return ddl__prove(job, session, vow, bytes, n, right) &&
-           ddl__equal_secretly(right, proof, sizeof right);
+    bool proven = ddl__prove(job, session, vow, bytes, n, right) &&
+                  ddl__equal_secretly(right, proof, sizeof right);
+    ddl__forget(right, sizeof right);
+    return proven;
+}
+
+void ddl__session_end(ddl__session *session)
+{
+    ddl__forget(session, sizeof *session);
 }
 
 bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl__hello *challenge,
@@ -167,13 +174,11 @@ static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *cha
     return ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
-ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
-                      ddl__session *session, bool *handed)
+static ddl_status knock(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                        int64_t deadline, ddl__session *session, bool *handed)
 {
     ddl__hello challenge, answer;
     unsigned char proof[DDL__KEY];
-    if (handed)
-        *handed = false;
     if (!draw_nonce(job, hello))
         return DDL_ESYSTEM;
     if (!ddl__send_all(fd, hello, sizeof *hello, deadline))
@@ -188,10 +193,23 @@ ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed
     if (!ddl__send_with_fd(fd, proof, sizeof proof, passed, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     status = hear_answer(fd, &answer, deadline);
-    if (handed)
-        *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
+    *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
     if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_DOOR, &answer))
         status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
+    return status;
+}
+
+ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
+                      ddl__session *session, bool *handed)
+{
+    bool any = false;
+    ddl_status status = knock(job, fd, hello, passed, deadline, session, &any);
+    int error = errno;
+    if (handed)
+        *handed = any;
+    if (status != DDL_OK)
+        ddl__session_end(session);
+    errno = error;
     return status;
 }
 
@@ -238,12 +256,14 @@ static ddl__news hear_proof(const ddl__job *job, ddl__visit *visit)
     const ddl__hello *hello = &visit->said.hello;
     ddl__hello answer = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
     unsigned char right[DDL__KEY];
-    if (ddl__session_begin(job, hello, &visit->challenge, &visit->session, right) &&
-        ddl__equal_secretly(right, visit->said.proof, sizeof right) &&
-        ddl__answer_prove(job, &visit->session, DDL__VOW_DOOR, &answer)) {
+    bool proven = ddl__session_begin(job, hello, &visit->challenge, &visit->session, right) &&
+                  ddl__equal_secretly(right, visit->said.proof, sizeof right);
+    ddl__forget(right, sizeof right);
+    if (proven && ddl__answer_prove(job, &visit->session, DDL__VOW_DOOR, &answer)) {
         say(visit, &answer);
         return DDL__NEWS_PROVEN;
     }
+    ddl__session_end(&visit->session);
     refuse(visit, "another job: the secrets differ");
     return DDL__NEWS_REFUSED;
 }

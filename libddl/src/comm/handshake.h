@@ -32,10 +32,15 @@ typedef struct ddl__job {
 ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts);
 void ddl__job_close(ddl__job *job);
 
-/* Two ends that have proven the secret to each other. */
+/* Two ends that have proven the secret to each other. Whoever holds one owns its key and ends it on
+ * every way out; what needs keys for longer, a seal, has made its own of it by then. A copy that is
+ * handed on is the receiver's, and the giver ends its own. */
 typedef struct ddl__session {
     unsigned char key[DDL__KEY];
 } ddl__session;
+
+/* Nobody reads its key in our memory any more. */
+void ddl__session_end(ddl__session *session);
 
 /* Under what a proof is given: so none can be taken for another one. */
 typedef enum ddl__vow {
@@ -76,7 +81,8 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
 ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t door, int from, int to, int size);
 
 /* Come to the door: returns when it has let us in. `passed`, or -1, goes with the proof. *handed,
- * if not NULL, tells whether what the hello points to is the peer's now, also on failure. */
+ * if not NULL, tells whether what the hello points to is the peer's now, also on failure. The
+ * session is the caller's to end then; on failure it is ended. */
 ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
                       ddl__session *session, bool *handed);
 
@@ -91,7 +97,7 @@ typedef struct ddl__visit {
         unsigned char proof[DDL__KEY];
     } said;
     ddl__hello challenge;
-    ddl__session session;
+    ddl__session session; /* once proven; whose the visit is ends it */
 } ddl__visit;
 
 typedef enum ddl__news {

@@ -18,7 +18,8 @@ enum {
     DDL__DOOR_INPROC = 3,
     DDL__DOOR_MESSAGES = 4,
     DDL__DOOR_CONTROL = 5,
-    DDL__DOOR_RENDEZVOUS = 6
+    DDL__DOOR_RENDEZVOUS = 6,
+    DDL__DOOR_REGRET = 7 /* no connection: the dialer cannot create the comm, and says why */
 };
 
 /* What the sender was told about its job. */
@@ -28,8 +29,9 @@ typedef struct ddl__hello {
     uint32_t magic;
     uint16_t protocol; /* magic and protocol keep their places in every version */
     uint8_t door;
-    uint8_t lane;   /* 0: the link itself; else which of its lanes, counted from 1 */
-    int32_t status; /* answers: DDL_INPROGRESS at the door, DDL_OK accepted, else refused */
+    uint8_t lane; /* 0: the link itself; else which of its lanes, counted from 1 */
+    int32_t
+        status; /* answers: DDL_INPROGRESS at the door, DDL_OK accepted, else refused; regrets */
     uint32_t from, to, size; /* ranks */
     uint32_t flags;
     uint32_t reserved;
@@ -37,7 +39,7 @@ typedef struct ddl__hello {
     ddl__digest comm;
     uint64_t arena; /* inproc: the sender's arena, one reference of which goes with it */
     unsigned char nonce[DDL__KEY];
-    char text[96]; /* refused: why */
+    char text[96]; /* refused, regrets: why */
     unsigned char proof[DDL__KEY];
 } ddl__hello;
 

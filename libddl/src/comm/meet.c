@@ -11,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -144,12 +145,62 @@ static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello, ddl__s
     return status;
 }
 
+/* A member that cannot create the comm says so, or why it has hung up; who just goes away again
+ * ends the creation for all as well. */
+static ddl_status check_present(const ddl__meeting *m)
+{
+    ddl__regret regret;
+    if (ddl__endpoint_regret(m->endpoint, m->comm, &regret) &&
+        (unsigned)regret.from < (unsigned)m->size) {
+        *m->told = true;
+        return ddl__fail(regret.status, "rank %d on %s could not create the comm: %s", regret.from,
+                         m->addresses[regret.from].host, regret.text);
+    }
+    for (int i = 0; i < m->size; i++) {
+        ddl__link *link = m->links[i];
+        int status, skip = 0;
+        if (!link)
+            continue;
+        link->ops->attend(link);
+        if (link->state == DDL__LINK_ABORTED &&
+            sscanf(link->reason, "%d %n", &status, &skip) == 1 && status < 0) {
+            *m->told = true;
+            return ddl__fail((ddl_status)status, "%s", link->reason + skip);
+        }
+        if (link->state != DDL__LINK_OPEN)
+            return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", i,
+                             m->addresses[i].host,
+                             link->reason[0] ? link->reason : "it failed itself");
+    }
+    return DDL_OK;
+}
+
+/* Until the peer's comm says something, if it can. */
+static ddl_status await_word(const ddl__meeting *m, int fd)
+{
+    ddl_status status;
+    do {
+        int64_t tick = ddl__now() + PRESENT_NS;
+        if (ddl__await(fd, POLLIN, tick < m->deadline ? tick : m->deadline))
+            return DDL_OK;
+        status = check_present(m);
+    } while (status == DDL_OK && ddl__now() < m->deadline);
+    return status;
+}
+
 /* What the peer's comm says to us; *passed is the caller's also on failure. */
 static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__session *session,
                        ddl__hello *answer, int *passed)
 {
     const char *host = m->addresses[peer].host;
+    ddl_status status = await_word(m, fd);
+    if (status != DDL_OK)
+        return status;
     if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, m->deadline)) {
+        int error = errno;
+        if ((status = check_present(m)) != DDL_OK) /* it may have told why */
+            return status;
+        errno = error;
         if (errno == ETIMEDOUT)
             return ddl__fail(DDL_ETIMEDOUT,
                              "rank %d on %s is there, but did not create this comm in time", peer,
@@ -169,21 +220,23 @@ static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__sessi
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }
 
-/* Wait until the peer's comm accepts us, and make the link. Closes fd on failure. */
+/* Wait until the peer's comm accepts us, and make the link. Closes fd on failure; ends the session.
+ */
 static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hello *hello,
-                        const ddl__session *session)
+                        ddl__session *session)
 {
     ddl__hello answer;
     int passed = -1;
     ddl_status status = hear(m, peer, fd, session, &answer, &passed);
     if (status == DDL_OK) {
-        if (make_links(m, peer, hello, session, DDL__DIALER, fd, passed, answer.arena))
-            return DDL_OK;
-        status = DDL_ESYSTEM;
+        if (!make_links(m, peer, hello, session, DDL__DIALER, fd, passed, answer.arena))
+            status = DDL_ESYSTEM;
     } else if (passed >= 0) {
         close(passed);
     }
-    close(fd);
+    ddl__session_end(session);
+    if (status != DDL_OK)
+        close(fd);
     return status;
 }
 
@@ -428,22 +481,6 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
     return false;
 }
 
-/* A member that is here already and goes away again ends the creation for all. */
-static ddl_status check_present(const ddl__meeting *m)
-{
-    for (int i = 0; i < m->size; i++) {
-        ddl__link *link = m->links[i];
-        if (!link)
-            continue;
-        link->ops->attend(link);
-        if (link->state != DDL__LINK_OPEN)
-            return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", i,
-                             m->addresses[i].host,
-                             link->reason[0] ? link->reason : "it failed itself");
-    }
-    return DDL_OK;
-}
-
 static ddl_status missing(const ddl__meeting *m)
 {
     char list[200] = "", refusal[160];
@@ -460,7 +497,9 @@ static ddl_status missing(const ddl__meeting *m)
 ddl_status ddl__meet(const ddl__meeting *m)
 {
     for (int peer = 0; peer < m->rank; peer++) {
-        ddl_status status = dial(m, peer);
+        ddl_status status = check_present(m);
+        if (status == DDL_OK)
+            status = dial(m, peer);
         if (status != DDL_OK)
             return status;
     }
@@ -470,6 +509,7 @@ ddl_status ddl__meet(const ddl__meeting *m)
         if (ddl__endpoint_guest(m->endpoint, m->seat, tick < m->deadline ? tick : m->deadline,
                                 &guest)) {
             left -= receive(m, &guest);
+            ddl__session_end(&guest.session);
             continue;
         }
         ddl_status status = check_present(m);

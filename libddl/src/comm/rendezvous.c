@@ -97,6 +97,7 @@ static void hang_up(caller *from)
     if (from->visit.passed >= 0)
         close(from->visit.passed);
     from->visit.fd = from->visit.passed = -1;
+    ddl__session_end(&from->visit.session);
     ddl__seal_destroy(from->seal);
     from->seal = NULL;
 }
@@ -110,6 +111,9 @@ static bool has_left(host *h, int rank)
         return false;
     close(h->fds[rank]);
     h->fds[rank] = -1;
+    ddl__seal_destroy(h->seals[rank]);
+    h->seals[rank] = NULL;
+    ddl__session_end(&h->sessions[rank]);
     snprintf(h->refusal, sizeof h->refusal, "; rank %d came and left", rank);
     return true;
 }
@@ -300,7 +304,7 @@ static bool sum_up(const ddl__job *job, const ddl__card *cards, int size,
     ddl__session own;
     memcpy(own.key, job->key, sizeof own.key);
     bool ok = ddl__prove(job, &own, DDL__VOW_CARDS, cards, (size_t)size * sizeof *cards, sum);
-    ddl__forget(&own, sizeof own);
+    ddl__session_end(&own);
     return ok;
 }
 
@@ -363,6 +367,7 @@ static ddl_status hold(ddl_endpoint *endpoint, const place *at, int size, ddl__c
             h.fds[i] = -1;
         status = gather(&h, listener);
         for (int i = 0; i < size; i++) {
+            ddl__session_end(&h.sessions[i]);
             if (h.fds[i] >= 0)
                 close(h.fds[i]);
             ddl__seal_destroy(h.seals[i]);
@@ -456,6 +461,7 @@ static ddl_status talk(ddl_endpoint *endpoint, int fd, int rank, int size, ddl__
     if (status == DDL_OK)
         status = hear_list(job, &session, seal, fd, rank, size, cards, deadline);
     int error = errno;
+    ddl__session_end(&session);
     ddl__seal_destroy(seal);
     errno = error;
     return status;

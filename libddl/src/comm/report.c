@@ -1,5 +1,7 @@
 #include "comm/report.h"
 
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "comm/watch_state.h"
 #include "engine/describe.h"
@@ -20,7 +22,7 @@ static void add_member(const ddl__control *c, int rank, const ddl__position *pos
                        ddl__text *to)
 {
     const ddl__member *member = &c->members[rank];
-    char operation[DDL__CALL_MAX] = "";
+    char operation[DDL__CALL_MAX] = "", name[DDL_NAME_MAX];
     if (position->last.words[0])
         ddl__describe_whole(operation, sizeof operation, &position->last);
     ddl__text_add(to, "%s\n{\"rank\": %d, \"name\": ", rank ? "," : "", rank);
@@ -35,6 +37,11 @@ static void add_member(const ddl__control *c, int rank, const ddl__position *pos
     ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": ",
                   (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
     ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
+    if (c->rank == 0) {
+        ddl__engine_misses(c->engine, "", rank, name);
+        ddl__text_add(to, ", \"last_name\": ");
+        ddl__text_quote(to, name);
+    }
     ddl__text_add(to, "}");
 }
 
@@ -42,10 +49,15 @@ void ddl__control_report(ddl__control *c, ddl__text *to)
 {
     pthread_mutex_lock(&c->watch->lock);
     ddl__position own = ddl__own_position(c, ddl__now());
+    ddl__waiting oldest; /* by name */
+    char last[DDL_NAME_MAX];
+    bool named = c->rank == 0 && ddl__engine_waiting(c->engine, &oldest, 1);
     ddl__text_add(to, "\"missing\": [");
     bool first = true;
     for (int rank = 0; rank < c->size; rank++) {
-        if (own.ended || rank == c->rank || !ddl__is_late(c, rank, &own.last))
+        bool late = !own.ended && ddl__is_late(c, rank, &own.last);
+        late = late || (named && ddl__engine_misses(c->engine, oldest.name, rank, last));
+        if (rank == c->rank || !late)
             continue;
         ddl__text_add(to, first ? "%d" : ", %d", rank);
         first = false;
@@ -57,8 +69,8 @@ void ddl__control_report(ddl__control *c, ddl__text *to)
     pthread_mutex_unlock(&c->watch->lock);
 }
 
-/* What has begun and not ended, the oldest first. */
-static void add_pending(const ddl__recorder *recorder, ddl__text *to)
+/* What has begun and not ended, the oldest first. False when there is nothing. */
+static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
 {
     int64_t now = ddl__now();
     uint64_t next = ddl__record_count(recorder);
@@ -77,6 +89,38 @@ static void add_pending(const ddl__recorder *recorder, ddl__text *to)
         ddl__text_add(to, "}");
         first = false;
     }
+    return !first;
+}
+
+/* What is called by name and waits for its turn; those not called by all. */
+static void add_waiting(ddl_comm *comm, bool first, ddl__text *to)
+{
+    ddl__waiting *waiting = malloc(DDL__WAITING_MAX * sizeof *waiting);
+    int n = waiting ? ddl__engine_waiting(comm->engine, waiting, DDL__WAITING_MAX) : 0;
+    int64_t now = ddl__now();
+    for (int i = 0; i < n; i++, first = false) {
+        const ddl__waiting *w = &waiting[i];
+        char operation[DDL__CALL_MAX], last[DDL_NAME_MAX];
+        ddl__describe_whole(operation, sizeof operation, &w->signature);
+        ddl__text_add(to, "%s\n{\"operation\": ", first ? "" : ",");
+        ddl__text_quote(to, operation);
+        ddl__text_add(to, ", \"name\": ");
+        ddl__text_quote(to, w->name);
+        ddl__text_add(to, ", \"waiting_s\": ");
+        ddl__text_thousandths(to, (now - w->submitted) / 1000000);
+        if (comm->rank == 0) {
+            const char *comma = "";
+            ddl__text_add(to, ", \"missing\": [");
+            for (int rank = 1; rank < comm->size; rank++)
+                if (ddl__engine_misses(comm->engine, w->name, rank, last)) {
+                    ddl__text_add(to, "%s%d", comma, rank);
+                    comma = ", ";
+                }
+            ddl__text_add(to, "]");
+        }
+        ddl__text_add(to, "}");
+    }
+    free(waiting);
 }
 
 void ddl__comm_count(ddl_comm *comm, ddl_counters *counters)
@@ -108,7 +152,8 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
         "%llu, \"pending\": [",
         (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
         (unsigned long long)pulse.scratch, (unsigned long long)counters.pending);
-    add_pending(ddl__engine_recorder(comm->engine), to);
+    bool any = add_pending(ddl__engine_recorder(comm->engine), to);
+    add_waiting(comm, !any, to);
     ddl__text_add(to, "], ");
     if (comm->control)
         ddl__control_report(comm->control, to);

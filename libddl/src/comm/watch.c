@@ -1,7 +1,6 @@
 #include "comm/watch_state.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 enum { WAKE, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
@@ -35,7 +35,12 @@ void ddl__control_end(ddl__control *c, ddl_status status, const char *format, ..
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    c->ending++;
+    pthread_mutex_unlock(&c->watch->lock);
     ddl__engine_fail(c->engine, status, text);
+    pthread_mutex_lock(&c->watch->lock);
+    c->ending--;
+    pthread_cond_broadcast(&c->watch->changed);
 }
 
 static void watch_wire(ddl__control *c, int rank, int operation)
@@ -104,6 +109,9 @@ static void look_after_death(ddl__control *c, int64_t now)
     c->finished_last = pulse.finished;
     c->moves_last = moves;
     c->look_at = now + LOOK_NS;
+    /* As many as were under way then, not just these: messages, and what is called by name, may end
+     * before others that began earlier. So this may be a little early, and never too late, as it
+     * would be where a message is waited for that has nothing to do with the dead one. */
     bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
     bool stands = now - c->moved_at >= GRACE_NS;
     if (pulse.status != DDL_OK || over || stands)
@@ -175,6 +183,8 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE: ddl__shrink_heard(c, h->from, word, content, bytes); break;
+    case DDL__ASK_NAME: ddl__names_asked(c, h->from, content, bytes); break;
+    case DDL__ANSWER_NAME: ddl__names_answered(c, content, bytes); break;
     }
     pthread_cond_broadcast(&c->watch->changed);
 }
@@ -306,6 +316,7 @@ static void work(ddl__control *c, int64_t now)
     if (now >= c->next_beat - c->limits.heartbeat / 4) {
         beat(c, now);
         ddl__compare(c, now);
+        ddl__names_watch(c, now);
     }
     if (now >= c->look_at)
         look_after_death(c, now);
@@ -370,6 +381,8 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
 void ddl__watch_remove(ddl__control *c)
 {
     pthread_mutex_lock(&c->watch->lock);
+    while (c->ending)
+        pthread_cond_wait(&c->watch->changed, &c->watch->lock);
     ddl__control_announce(c);
     ddl__control **at = &c->watch->controls;
     while (*at != c)
@@ -400,12 +413,7 @@ ddl__watch *ddl__watch_create(void)
         epoll_ctl(watch->epoll, EPOLL_CTL_ADD, watch->wake, &event)) {
         error = errno;
     } else {
-        /* Signals are for the program's own threads. */
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        error = pthread_create(&watch->thread, NULL, serve, watch);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        error = ddl__thread_start(&watch->thread, serve, watch);
         watch->started = !error;
     }
     if (!error)

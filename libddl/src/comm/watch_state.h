@@ -1,6 +1,6 @@
 /* watch_state.h - the insides of a watch, for the files that make it up: control.c (opening and
- * closing), watch.c (the thread: heartbeats and deaths), compare.c (operations that wait), shrink.c
- * (who goes on).
+ * closing), watch.c (the thread: heartbeats and deaths), compare.c and waiting.c (operations that
+ * wait, by order and by name), shrink.c (who goes on).
  *
  * Design notes.
  *
@@ -10,7 +10,9 @@
  * nobody. When a comm is dead or is being shrunk, its words are read as they come.
  *
  * `lock` guards everything here. It may be held while an engine is asked or told something, whose
- * own locks come after it; the engine never calls up. Events carry serial numbers, not pointers.
+ * own locks come after it; the engine never calls up. It is left while a comm is ended, which takes
+ * in what was sent before: for so long the control is `ending`, and is not removed. Events carry
+ * serial numbers, not pointers.
  *
  * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
  * not take that for the silence of the others.
@@ -96,8 +98,9 @@ struct ddl__control {
     ddl__member *members; /* by rank; our own has no wire */
 
     int64_t last_beat, next_beat;
-    bool urgent;    /* words are read as they come */
-    bool announced; /* the comm's death, to the members */
+    bool urgent;     /* words are read as they come */
+    bool announced;  /* the comm's death, to the members */
+    unsigned ending; /* threads that end the comm, without the lock */
     bool shrinking;
     uint32_t attempt; /* the last one of shrinking */
 
@@ -107,6 +110,10 @@ struct ddl__control {
     uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
 
     ddl__stall stall;
+    int64_t warned_of; /* when the last operation by name was submitted that was warned of */
+
+    pthread_t writer; /* of the trace */
+    bool writing;
 
     uint64_t detected;    /* deaths */
     int64_t detection_ns; /* the longest silence before one */
@@ -134,7 +141,7 @@ void ddl__watch_hurry(ddl__control *control);
 /* Under the lock: send it to all that can hear. */
 void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
 
-/* Under the lock: the comm is dead. */
+/* Under the lock, which is left meanwhile: the comm is dead. */
 void ddl__control_end(ddl__control *control, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -159,6 +166,16 @@ bool ddl__is_late(const ddl__control *control, int rank, const ddl__signature *o
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
                     const void *context);
 
+/* ---- waiting.c; all under the lock ---- */
+
+/* With every heartbeat: look after operations by name that wait for their turn. Warns once for each
+ * of the oldest; those behind it mostly wait for the same. */
+void ddl__names_watch(ddl__control *control, int64_t now);
+
+/* A member asks rank 0, or rank 0 answers. */
+void ddl__names_asked(ddl__control *control, int from, const unsigned char *content, size_t bytes);
+void ddl__names_answered(const ddl__control *control, const unsigned char *content, size_t bytes);
+
 /* ---- shrink.c ---- */
 
 /* Under the lock: a member has said JOIN, VERDICT or DONE. */
@@ -167,8 +184,11 @@ void ddl__shrink_heard(ddl__control *control, int from, ddl__word word,
 
 /* ---- black_box.c ---- */
 
-/* Under the lock: leave the flight record in the folder for it, if there is one. */
-void ddl__trace_leave(const ddl__control *control);
+/* Under the lock, once: begin to leave the flight record in the folder for it, if there is one. */
+void ddl__trace_leave(ddl__control *control);
+
+/* When nobody else knows the control any more: until that is done. */
+void ddl__trace_await(ddl__control *control);
 
 /* ---- watch.c ---- */
 

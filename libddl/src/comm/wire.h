@@ -21,7 +21,9 @@ typedef enum ddl__word {
     DDL__ANSWER,   /* this */
     DDL__JOIN,     /* to shrink: whom it leaves out */
     DDL__VERDICT,  /* who goes on */
-    DDL__DONE      /* it has joined the comm of the verdict */
+    DDL__DONE,     /* it has joined the comm of the verdict */
+    DDL__ASK_NAME, /* to rank 0: who has not called this name? */
+    DDL__ANSWER_NAME
 } ddl__word;
 
 typedef enum ddl__wire_state {

@@ -71,6 +71,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
                !ddl__stream_open(&engine->named.stream, config->rank, config->size,
                                  config->messages) ||
+               (config->rank == 0 && !ddl__book_open(&engine->named.book, config->size)) ||
                !engine->messages || !engine->losses || !ddl__recorder_open(&engine->recorder)) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
@@ -148,7 +149,7 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__tuning_destroy(engine->named.stream.tuning);
     ddl__stream_close(&engine->ordered);
     ddl__stream_close(&engine->named.stream);
-    ddl__book_clear(&engine->named.book);
+    ddl__book_close(&engine->named.book);
     ddl__recorder_close(&engine->recorder);
     free(engine->losses);
     ddl__close_guarded(engine->epoll);

@@ -92,6 +92,22 @@ typedef struct ddl__pulse {
 } ddl__pulse;
 ddl__pulse ddl__engine_pulse(ddl__engine *engine);
 
+/* An operation by name that waits for its turn. */
+typedef struct ddl__waiting {
+    char name[DDL_NAME_MAX];
+    ddl__signature signature;
+    int64_t submitted;
+} ddl__waiting;
+
+enum { DDL__WAITING_MAX = 32 };
+
+/* The oldest of them, up to max (at most DDL__WAITING_MAX); how many. Any thread. */
+int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max);
+
+/* On rank 0, which matches names: whether that rank has not called this one, as far as is known;
+ * and, in any case, the name that it has called last, "" being none. Any thread. */
+bool ddl__engine_misses(ddl__engine *engine, const char *name, int rank, char last[DDL_NAME_MAX]);
+
 /* What has happened so far. */
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
 

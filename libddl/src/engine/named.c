@@ -113,8 +113,11 @@ static void enter(ddl__engine *engine, int rank, const announcement *call, size_
 {
     int first;
     ddl__signature theirs;
-    switch (ddl__book_announce(&engine->named.book, rank, call->name, length, &call->signature,
-                               &first, &theirs)) {
+    pthread_mutex_lock(&engine->lock);
+    ddl__verdict verdict = ddl__book_announce(&engine->named.book, rank, call->name, length,
+                                              &call->signature, &first, &theirs);
+    pthread_mutex_unlock(&engine->lock);
+    switch (verdict) {
     case DDL__ANNOUNCED: break;
     case DDL__COMPLETE: order(engine, call->name, length); break;
     case DDL__DIFFERENT:
@@ -160,7 +163,7 @@ static void open_letter(ddl__engine *engine, const ddl__letter *letter)
     if (letter->kind == DDL__ORDER && letter->from == 0) {
         run_next(engine, (const char *)letter->payload, letter->bytes);
     } else if (letter->kind == DDL__ANNOUNCE && engine->config.rank == 0 && letter->bytes > head &&
-               letter->bytes <= sizeof call) {
+               letter->bytes < sizeof call) {
         memcpy(&call, letter->payload, letter->bytes);
         enter(engine, letter->from, &call, letter->bytes - head);
     } else {
@@ -184,6 +187,62 @@ bool ddl__named_advance(ddl__engine *engine)
     if (stream->current || !ddl__messages_unsent(engine->messages))
         moved = ddl__advance_stream(engine, stream) || moved;
     return moved;
+}
+
+/* -------------------------------------------------------------------------------------- waiting */
+
+static ddl__waiting describe_waiting(const ddl_work *work)
+{
+    ddl__waiting w = {.submitted = work->submitted,
+                      .signature = work->whole_of ? ddl__signature_of_group(work->whole_of)
+                                                  : ddl__signature_of(&work->call, 0)};
+    snprintf(w.name, sizeof w.name, "%s", work->name);
+    return w;
+}
+
+/* Put it in its place among the n oldest so far, of at most max. */
+static int insert_oldest(const ddl_work **oldest, int n, int max, const ddl_work *work)
+{
+    int at = n < max ? n : max;
+    while (at > 0 && oldest[at - 1]->submitted > work->submitted)
+        at--;
+    if (at == max)
+        return n;
+    int kept = n < max ? n + 1 : max;
+    memmove(&oldest[at + 1], &oldest[at], (size_t)(kept - at - 1) * sizeof *oldest);
+    oldest[at] = work;
+    return kept;
+}
+
+int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max)
+{
+    const ddl_work *oldest[DDL__WAITING_MAX];
+    int n = 0;
+    if (!ddl__named_pending(engine))
+        return 0;
+    pthread_mutex_lock(&engine->lock);
+    for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
+        for (const ddl_work *work = engine->named.names.lists[i]; work; work = work->next_named)
+            if (!work->ordered)
+                n = insert_oldest(oldest, n, max, work);
+    for (int i = 0; i < n; i++)
+        waiting[i] = describe_waiting(oldest[i]);
+    pthread_mutex_unlock(&engine->lock);
+    return n;
+}
+
+bool ddl__engine_misses(ddl__engine *engine, const char *name, int rank, char last[DDL_NAME_MAX])
+{
+    const ddl__book *book = &engine->named.book;
+    last[0] = 0;
+    if (engine->config.rank != 0)
+        return false;
+    pthread_mutex_lock(&engine->lock);
+    bool misses = rank ? ddl__book_lacks(book, name, rank)
+                       : !ddl__names_find(&engine->named.names, name, strlen(name));
+    memcpy(last, book->last[rank], DDL_NAME_MAX);
+    pthread_mutex_unlock(&engine->lock);
+    return misses;
 }
 
 /* ------------------------------------------------------------------------------------- failures */

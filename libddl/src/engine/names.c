@@ -85,6 +85,13 @@ static ddl__entry *make_entry(int size, int rank, const char *name, size_t lengt
     return entry;
 }
 
+bool ddl__book_open(ddl__book *book, int size)
+{
+    book->size = size;
+    book->last = calloc((size_t)size, sizeof *book->last);
+    return book->last;
+}
+
 ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, size_t length,
                                 const ddl__signature *signature, int *first, ddl__signature *theirs)
 {
@@ -96,6 +103,8 @@ ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, siz
         *theirs = entry->signature;
         return DDL__DIFFERENT;
     }
+    memcpy(book->last[rank], name, length);
+    book->last[rank][length] = 0;
     entry->announced += !entry->by[rank];
     entry->by[rank] = true;
     if (entry->announced < book->size)
@@ -126,8 +135,16 @@ bool ddl__book_has(const ddl__book *book, const char *name, int rank)
     return entry && entry->by[rank];
 }
 
-void ddl__book_clear(ddl__book *book)
+bool ddl__book_lacks(const ddl__book *book, const char *name, int rank)
 {
+    const ddl__entry *entry = *find(book, name, strlen(name));
+    return entry && !entry->by[rank];
+}
+
+void ddl__book_close(ddl__book *book)
+{
+    free(book->last);
+    book->last = NULL;
     for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
         for (ddl__entry *entry = book->entries[i], *next; entry; entry = next) {
             next = entry->next;

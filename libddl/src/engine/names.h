@@ -19,14 +19,19 @@ ddl_work *ddl__names_find(const ddl__names *names, const char *name, size_t leng
 void ddl__names_add(ddl__names *names, ddl_work *work);
 void ddl__names_remove(ddl__names *names, ddl_work *work);
 
-/* ---- rank 0's book; the driver's ---- */
+/* ---- rank 0's book; the driver's, which writes under the engine's lock, so that others may read
+ * under it ---- */
 
 typedef struct ddl__entry ddl__entry;
 
 typedef struct ddl__book {
     int size;
     ddl__entry *entries[DDL__NAME_LISTS];
+    char (*last)[DDL_NAME_MAX]; /* by rank: the name that it has announced last */
 } ddl__book;
+
+/* False when out of memory. */
+bool ddl__book_open(ddl__book *book, int size);
 
 typedef enum ddl__verdict {
     DDL__ANNOUNCED, /* not by all yet */
@@ -47,6 +52,9 @@ void ddl__book_missing(const ddl__book *book, const char *name, char *text, size
 /* Whether that rank has announced it; false when it is not in the book. */
 bool ddl__book_has(const ddl__book *book, const char *name, int rank);
 
-void ddl__book_clear(ddl__book *book);
+/* Whether others have, and that rank has not. */
+bool ddl__book_lacks(const ddl__book *book, const char *name, int rank);
+
+void ddl__book_close(ddl__book *book);
 
 #endif

@@ -86,7 +86,8 @@ static bool next_record(const ddl__crypto *crypto, way *w, bool out, unsigned ch
         ddl__cipher *cipher = NULL;
         if (ddl__hmac(crypto, w->key, sizeof w->key, label, sizeof label, key))
             cipher = ddl__cipher_create(crypto, key, out);
-        memcpy(w->key, key, sizeof w->key);
+        if (cipher)
+            memcpy(w->key, key, sizeof w->key);
         ddl__forget(key, sizeof key);
         if (!cipher)
             return false;

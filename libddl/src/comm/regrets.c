@@ -1,0 +1,98 @@
+#include "comm/regrets.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/socket.h"
+
+/* For all who are told, and for one address of one of them. */
+static const int64_t ALL_NS = 1000 * 1000000ll, ONE_NS = 200 * 1000000ll;
+
+/* -------------------------------------------------------------------------------- what was told
+ */
+
+void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello)
+{
+    ddl__regret *r = &regrets->list[regrets->next++ % DDL__REGRETS];
+    *r = (ddl__regret){.comm = hello->comm,
+                       .from = (int)hello->from,
+                       .status = hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER};
+    _Static_assert(sizeof r->text == sizeof hello->text, "all of it");
+    memcpy(r->text, hello->text, sizeof r->text);
+    ddl__clean(r->text, sizeof r->text);
+}
+
+void ddl__regrets_forget(ddl__regrets *regrets, ddl__digest comm, int from)
+{
+    for (int i = 0; i < DDL__REGRETS; i++) {
+        ddl__regret *r = &regrets->list[i];
+        if (ddl__digest_equal(r->comm, comm) && (from < 0 || r->from == from))
+            r->status = DDL_OK;
+    }
+}
+
+bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regret *regret)
+{
+    for (int i = 0; i < DDL__REGRETS; i++)
+        if (regrets->list[i].status != DDL_OK && ddl__digest_equal(regrets->list[i].comm, comm)) {
+            *regret = regrets->list[i];
+            return true;
+        }
+    return false;
+}
+
+/* -------------------------------------------------------------------------------------- telling
+ */
+
+static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, socklen_t length,
+                    ddl_status status, const char *text, int64_t end)
+{
+    const ddl__job *job = ddl__endpoint_job(m->endpoint);
+    int64_t own = ddl__now() + ONE_NS, deadline = own < end ? own : end;
+    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_REGRET, m->rank, peer, m->size);
+    ddl__session session;
+    hello.endpoint = m->addresses[peer].endpoint;
+    hello.comm = m->comm;
+    hello.status = status;
+    snprintf(hello.text, sizeof hello.text, "%s", text);
+    int fd = ddl__dial(to, length, deadline);
+    if (fd < 0)
+        return false;
+    bool told = ddl__knock(job, fd, &hello, -1, deadline, &session, NULL) == DDL_OK;
+    ddl__session_end(&session);
+    close(fd);
+    return told;
+}
+
+/* Over the unix socket, if the peer is here. */
+static void tell(const ddl__meeting *m, int peer, ddl_status status, const char *text, int64_t end)
+{
+    const ddl__address *address = &m->addresses[peer];
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&address->endpoint, &to);
+    bool told = tell_at(m, peer, (struct sockaddr *)&to, length, status, text, end);
+    for (unsigned i = 0; !told && i < address->n_ips && ddl__now() < end; i++) {
+        length = ddl__address_ip(address, i, &to);
+        told = tell_at(m, peer, (struct sockaddr *)&to, length, status, text, end);
+    }
+}
+
+void ddl__meet_failed(const ddl__meeting *m, ddl_status status)
+{
+    char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], reason[256];
+    int64_t end = ddl__now() + ALL_NS;
+    snprintf(text, sizeof text, "%s", ddl__message());
+    snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", m->rank,
+             m->addresses[m->rank].host, text);
+    snprintf(reason, sizeof reason, "%d %.240s", status, *m->told ? text : whole);
+    for (int peer = 0; peer < m->size; peer++) {
+        ddl__link *link = m->links ? m->links[peer] : NULL;
+        if (link)
+            link->ops->close(link, reason);
+        else if (peer != m->rank && !*m->told && status != DDL_ETIMEDOUT && ddl__now() < end)
+            tell(m, peer, status, text, end);
+    }
+    ddl__fail(status, "%s", text);
+}

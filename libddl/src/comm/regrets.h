@@ -1,0 +1,28 @@
+/* regrets.h - word of members that cannot create a comm, for those who have not met them yet. */
+#ifndef DDL_COMM_REGRETS_H
+#define DDL_COMM_REGRETS_H
+
+#include "comm/hello.h"
+#include "comm/meet.h"
+
+/* ---- what an endpoint was told, until somebody asks; a few, of which the oldest gives way. The
+ * caller locks. ---- */
+
+/* A member's hello says it. */
+void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello);
+
+/* The member tries again; or (from -1) nobody is to ask any more. */
+void ddl__regrets_forget(ddl__regrets *regrets, ddl__digest comm, int from);
+
+/* Whether a member of this comm has said it. */
+bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regret *regret);
+
+/* ---- telling ---- */
+
+/* This member fails, with the message set, which stays: those it has links with learn it by them,
+ * the others at their doors, as far as it can be done within a second. Nobody is told twice by
+ * different members of the same (`told`); and who fails for want of time may come again, so those
+ * who are late are not told that. */
+void ddl__meet_failed(const ddl__meeting *meeting, ddl_status status);
+
+#endif
