@@ -58,6 +58,12 @@ static void run_kernel(const void *argument)
                 from, c->operands, KERNEL_BYTES / ddl_dtype_size(c->dtype), 2);
 }
 
+static void run_copy(const void *argument)
+{
+    (void)argument;
+    ddl__kernels_named("avx2")->copy(result, operands[0], KERNEL_BYTES);
+}
+
 static void run_stream(const void *argument)
 {
     (void)argument;
@@ -71,6 +77,9 @@ static void count_kernels(void)
         printf("kernel: %s, 64 KiB\n", kernel_cases[i].name);
         counted(run_kernel, &kernel_cases[i]);
     }
+    run_copy(NULL);
+    printf("kernel: copy, 64 KiB\n");
+    counted(run_copy, NULL);
     run_stream(NULL);
     printf("kernel: copy past the caches, 64 KiB\n");
     counted(run_stream, NULL);

@@ -202,15 +202,17 @@ static void test_average(void)
         }
 }
 
-static void test_stream(void)
+static void test_copies(void)
 {
     static char data[600];
     fill(DDL_U8, data, sizeof data);
-    for (size_t i = 0; i < n_sets; i++)
+    for (size_t i = 0; i < 2 * n_sets; i++)
         for (size_t bytes = 0; bytes < sizeof data; bytes++) {
+            const ddl__kernels *kernels = sets[i / 2];
+            ddl__copy_fn *copy = i % 2 ? kernels->stream : kernels->copy;
             buffer from = buffer_create(bytes, data), to = buffer_create(bytes, NULL);
-            sets[i]->stream(to.data, from.data, bytes);
-            CHECK(!memcmp(to.data, data, bytes), "%s: %zu bytes", sets[i]->name, bytes);
+            copy(to.data, from.data, bytes);
+            CHECK(!memcmp(to.data, data, bytes), "%s %zu: %zu bytes", kernels->name, i % 2, bytes);
             buffer_destroy(from);
             buffer_destroy(to);
         }
@@ -257,7 +259,7 @@ int main(void)
     n_sets = instruction_sets(sets);
     test_dtypes();
     test_dispatch();
-    test_stream();
+    test_copies();
     test_nan();
     test_average();
     test_matrix();

@@ -62,10 +62,10 @@ static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const dd
 }
 
 /* Copy into shared memory by the better kind of stores. */
-static void store(ddl__runner *runner, void *span, const void *memory, size_t bytes)
+static void store_long(ddl__runner *runner, void *span, const void *memory, size_t bytes)
 {
     if (bytes < DDL__STREAM_MINIMUM) {
-        memcpy(span, memory, bytes);
+        runner->kernels->copy(span, memory, bytes);
         return;
     }
     bool streamed = ddl__stores_choose(&runner->stores);
@@ -73,18 +73,28 @@ static void store(ddl__runner *runner, void *span, const void *memory, size_t by
     if (streamed)
         runner->kernels->stream(span, memory, bytes);
     else
-        memcpy(span, memory, bytes);
+        runner->kernels->copy(span, memory, bytes);
     ddl__stores_learn(&runner->stores, streamed, bytes, ddl__now() - start);
+}
+
+static void store(ddl__runner *runner, void *span, const void *memory, size_t bytes)
+{
+    if (bytes < DDL__COPY_MINIMUM)
+        memcpy(span, memory, bytes);
+    else
+        store_long(runner, span, memory, bytes);
 }
 
 /* Copy to where nobody reads soon, or as usual. */
 static void land(const ddl__runner *runner, const ddl_work *work, void *dst, const void *src,
                  size_t bytes)
 {
-    if (work->lands_far && bytes >= DDL__STREAM_MINIMUM)
+    if (bytes < DDL__COPY_MINIMUM)
+        memcpy(dst, src, bytes);
+    else if (work->lands_far && bytes >= DDL__STREAM_MINIMUM)
         runner->kernels->stream(dst, src, bytes);
     else
-        memcpy(dst, src, bytes);
+        runner->kernels->copy(dst, src, bytes);
 }
 
 static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
@@ -190,7 +200,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 
 static bool take(ddl__runner *runner, ddl_work *work, ddl__link *link, void *dst, size_t bytes)
 {
-    if (!link->ops->shared || !work->lands_far)
+    if (!link->ops->shared || bytes < DDL__COPY_MINIMUM)
         return comes_next(runner, link) && link->ops->take(link, dst, bytes, &work->signature);
     const void *span = peek(runner, link, bytes, &work->signature);
     if (!span)

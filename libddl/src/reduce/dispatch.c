@@ -89,7 +89,7 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
         if (stream)
             kernels->stream(also, to, length * size);
         else
-            memcpy(also, to, length * size);
+            kernels->copy(also, to, length * size);
         for (size_t k = 0; k < n; k++)
             block[k] = (const char *)block[k] + length * size;
         to += length * size;

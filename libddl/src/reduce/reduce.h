@@ -23,7 +23,9 @@ typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, si
  * needs any alignment. */
 typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double factor);
 
-/* Plain copy, and a copy whose stores go past the caches (followed by a store fence). */
+/* Plain copy, and a copy whose stores go past the caches (followed by a store fence). For what is
+ * longer than some hundred bytes. The C library's memcpy is not for memory that cores share: it may
+ * be `rep movsb`, which is up to twice as slow there. */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 
 /* One instruction set's kernels. */
@@ -33,7 +35,7 @@ typedef struct ddl__kernels {
     ddl__reduce_fn *reduce[18][12];
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
-    ddl__copy_fn *stream;
+    ddl__copy_fn *copy, *stream;
 } ddl__kernels;
 
 /* The best this CPU runs. Thread-safe, cheap after the first call. */
