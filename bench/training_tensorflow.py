@@ -3,7 +3,7 @@ MultiWorkerMirroredStrategy.
 
 The same models, weights and batches on the same number of processes. A process has one of the two,
 so each has processes of its own (bench/rank/tensorflow_rank.py), which stay alive and take turns;
-their weights are compared after the first steps. Then what a step's group of gradients costs over
+their weights are compared after the first step. Then what a step's group of gradients costs over
 the bare group of ddl_core of the same bytes.
 """
 
@@ -30,7 +30,7 @@ from bench.training_jax import play, turns
 
 DOORS = ("ddl", "mirrored")
 GRADIENTS = "gradients"
-ROUNDING = 1e-3  # what the doors' weights may differ by after the first steps, relatively
+ROUNDING = 1e-3  # what the doors' weights may differ by after the first step, relatively
 PATIENCE = 600.0  # seconds, for XLA to compile a model
 LEAST = 8  # steps of a turn of the gradients alone
 

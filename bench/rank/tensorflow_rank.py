@@ -26,7 +26,7 @@ import tensorflow as tf
 from obey import Program, Steps, obey
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-SETTLED = 3  # steps after which the doors' weights are compared
+SETTLED = 1  # steps after which the weights are compared; rounding grows with every further one
 CLASSES, IMAGES, PIXELS = 1000, 8, 64  # of a step, on each rank
 BYTES, WIDTH, LAYERS, HEADS = 256, 512, 6, 16
 PIECES, CONTEXT = 4, 64  # of text
