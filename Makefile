@@ -71,11 +71,11 @@ test-torch: $(VENV)/test.stamp ## the adapter's tests, the slow ones too, and Py
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
-test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; four minutes
+test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; five minutes
 	$(pip) install equinox flax
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
 
-test-tensorflow: $(VENV)/test.stamp ## those of TensorFlow and of Keras, likewise; four minutes
+test-tensorflow: $(VENV)/test.stamp ## those of TensorFlow and of Keras, likewise; ten minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k 'tensorflow or keras'
 
 test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes

@@ -162,7 +162,8 @@ def rows(measured: Measured) -> list[Row]:
     alone = statistics.median(flat(measured.steps[ALONE]))
     found = []
     for backend, rounds in measured.steps.items():
-        step = statistics.median(flat(rounds))
+        steps = flat(rounds)
+        step = statistics.median(steps)
         communication, hidden = 0.0, None
         if backend in measured.communication:
             communication = statistics.median(flat(measured.communication[backend]))
@@ -173,7 +174,7 @@ def rows(measured: Measured) -> list[Row]:
                 backend,
                 1 / step,
                 1e3 * step,
-                1e3 * statistics.quantiles(flat(rounds), n=10)[-1],
+                1e3 * (statistics.quantiles(steps, n=10)[-1] if len(steps) > 1 else step),
                 1e3 * statistics.median(measured.processor[backend]),
                 1e3 * communication,
                 hidden,

@@ -3,7 +3,7 @@ MultiWorkerMirroredStrategy.
 
 The same models, weights and batches on the same number of processes. A process has one of the two,
 so each has processes of its own (bench/rank/tensorflow_rank.py), which stay alive and take turns;
-their weights are compared after the first steps. Then what a step's group of gradients costs over
+their weights are compared after the first step. Then what a step's group of gradients costs over
 the bare group of ddl_core of the same bytes.
 """
 
@@ -30,7 +30,7 @@ from bench.training_jax import play, turns
 
 DOORS = ("ddl", "mirrored")
 GRADIENTS = "gradients"
-ROUNDING = 1e-3  # what the doors' weights may differ by after the first steps, relatively
+ROUNDING = 1e-3  # what the doors' weights may differ by after the first step, relatively
 PATIENCE = 600.0  # seconds, for XLA to compile a model
 LEAST = 8  # steps of a turn of the gradients alone
 
@@ -51,11 +51,13 @@ class Door(Library):
 
 @dataclass
 class Group:
-    """Seconds of steps with the gradients as one group, and without communication ("..., alone"),
-    by the way of running them."""
+    """Seconds of steps with the gradients as one group, and without it ("..., alone"), by the way
+    of running them; and of the groups, from when all ranks have come, where they can be told."""
 
     bytes: int
+    tensors: int
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    groups: dict[str, list[float]] = field(default_factory=dict)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -130,41 +132,36 @@ def train(doors: dict[str, Ensemble], model: str, rounds: int, steps: int) -> Me
 
 def group(ensemble: Ensemble, rounds: int, steps: int) -> Group:
     told = ensemble.ask(do="prepare", what=GRADIENTS)[0]
-    found = Group(told["bytes"], {name: [] for name in told["programs"]})
-    for number in range(rounds):
-        for name in turns(told["programs"], number):
-            found.seconds[name] += play(ensemble, name, max(steps, LEAST))[0]
+    found = Group(told["bytes"], told["tensors"])
+    for _ in range(rounds):
+        answers = ensemble.ask(do="alternate", steps=max(steps, LEAST))
+        for kind, all_ in (("seconds", found.seconds), ("groups", found.groups)):
+            for name in told["programs"]:
+                of_ranks = zip(*(answer[kind][name] for answer in answers), strict=True)
+                all_.setdefault(name, []).extend(max(each) for each in of_ranks)
     ensemble.ask(do="rest")
     return found
 
 
 def table(found: Group) -> str:
-    """What each way costs over its steps without communication, and over the bare group."""
-    cost = {
-        name: [
-            f(found.seconds[name]) - f(found.seconds[f"{name}, alone"])
-            for f in (statistics.median, min)
-        ]
-        for name in ("bare", "graph", "jit")
-    }
-    rows = [
-        [
-            name,
-            *(
-                f"{1e3 * statistics.median(found.seconds[each]):.1f}"
-                for each in (name, f"{name}, alone")
-            ),
-            *(f"{1e3 * each:.1f}" for each in cost[name]),
-            *(
-                f"{100 * (own / bare - 1):+.0f} %"
-                for own, bare in zip(cost[name], cost["bare"], strict=True)
-            ),
-        ]
-        for name in cost
-    ]
-    head = ["ms", "step", "alone", "group", "of fastest", "over bare", "of fastest"]
-    size = f"The gradients of resnet50, {found.bytes / 2**20:.1f} MiB, as one group; medians"
-    return size + "\n" + tabulate(rows, head, "github", disable_numparse=True, stralign="right")
+    """The group by each way, beside the bare one, and what a step with it takes longer."""
+    rows = []
+    for name in ("bare", "graph", "jit"):
+        row, own = [name], found.groups[name]
+        for f in (statistics.median, min):
+            row += [f"{1e3 * f(own):.1f}"] if own else [""]
+        for f in (statistics.median, min):
+            row += [f"{100 * (f(own) / f(found.groups['bare']) - 1):+.1f} %"] if own else [""]
+        step, alone = (
+            1e3 * statistics.median(found.seconds[each]) for each in (name, f"{name}, alone")
+        )
+        rows.append([*row, f"{step:.1f}", f"{alone:.1f}", f"{step - alone:.1f}"])
+    head = ["ms", "group", "fastest", "over bare", "of fastest", "step", "alone", "more"]
+    size = f"{found.bytes / 2**20:.1f} MiB in {found.tensors} tensors"
+    return (
+        f"The gradients of resnet50, {size}, as one group, when all ranks have come; medians\n"
+        + tabulate(rows, head, "github", disable_numparse=True, stralign="right")
+    )
 
 
 def free_ports(count: int) -> list[int]:

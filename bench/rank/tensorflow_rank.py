@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # TensorFlow's memory has small pages too
 
 import keras
 import numpy as np
@@ -24,7 +26,7 @@ import tensorflow as tf
 from obey import Program, Steps, obey
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-SETTLED = 3  # steps after which the doors' weights are compared
+SETTLED = 1  # steps after which the weights are compared; rounding grows with every further one
 CLASSES, IMAGES, PIXELS = 1000, 8, 64  # of a step, on each rank
 BYTES, WIDTH, LAYERS, HEADS = 256, 512, 6, 16
 PIECES, CONTEXT = 4, 64  # of text
@@ -76,36 +78,37 @@ class Ddl:
         return both
 
     def gradients(self) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The gradients of the convolutional net as one group, made anew in every step and then
-        applied: as a graph and compiled, both also without communication; and the bare group of
-        ddl_core on arrays of the same sizes."""
+        """The gradients of the convolutional net as one group: steps that make them, wait for the
+        other ranks, reduce and apply them. As a graph, compiled, and bare, by the group of ddl_core
+        on arrays of the same sizes. Those of "graph" and "bare" return what the group took in
+        them; "..., alone" have none."""
         import ddl_core
 
         model = task("resnet50")[0]
         shapes = [each.shape for each in model.trainable_variables]
         variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
-        programs: dict[str, Program] = {}
-        for name, jit in (("graph", False), ("jit", True)):
-            programs[name] = scaled(
-                variables, jit, lambda of: self.ddl.grouped_allreduce(of, "average")
-            )
-            programs[f"{name}, alone"] = scaled(variables, jit, together)
         arrays = [np.ones(shape, np.float32) for shape in shapes]
-        group = ddl_core.init().group()
+        world = ddl_core.init()
+        group = world.group()
         for array in arrays:
             group.allreduce(array, op="average")
 
-        def written(submit: Program) -> Program:
-            def step() -> None:
-                for array in arrays:
-                    np.multiply(array, 1.0, out=array)
-                submit()
+        def reduce(gradients: Sequence[Any]) -> list[Any]:
+            return self.ddl.grouped_allreduce(gradients, "average")
 
-            return step
+        def nothing(gradients: Sequence[Any]) -> Sequence[Any]:
+            return gradients
 
-        programs["bare"] = written(group.submit)
-        programs["bare, alone"] = written(lambda: None)
-        return programs, {"bytes": 4 * sum(int(np.prod(shape)) for shape in shapes)}
+        programs = {
+            "bare": bare(arrays, world.barrier, group.submit),
+            "bare, alone": bare(arrays, world.barrier, lambda: None),
+            "graph": in_graph(variables, self.ddl.barrier, reduce),
+            "graph, alone": in_graph(variables, self.ddl.barrier, nothing),
+            "jit": compiled(variables, world.barrier, reduce),
+            "jit, alone": compiled(variables, world.barrier, nothing),
+        }
+        told = {"bytes": sum(array.nbytes for array in arrays), "tensors": len(arrays)}
+        return programs, told
 
 
 class Mirrored:
@@ -146,24 +149,55 @@ class Mirrored:
         return programs, told
 
 
-def together(gradients: Sequence[Any]) -> list[Any]:
-    """The same, once all are there: as with a group, none is applied while it is in a cache. XLA
-    does not care."""
-    with tf.control_dependencies(gradients):
-        return [tf.identity(each) for each in gradients]
+def bare(arrays: Sequence[Any], meet: Program, submit: Program) -> Program:
+    def step() -> float:
+        for array in arrays:
+            np.multiply(array, 1.0, out=array)
+        meet()
+        start = time.perf_counter()
+        submit()
+        return time.perf_counter() - start
+
+    return step
 
 
-def scaled(variables: Sequence[tf.Variable], jit: bool, reduce: Any) -> Program:
-    """What a step does with gradients, besides computing them."""
+def in_graph(variables: Sequence[tf.Variable], meet: Any, reduce: Any) -> Program:
+    factor = tf.Variable(1.0)  # TensorFlow would make one product of two by constants
 
-    @tf.function(jit_compile=jit, autograph=False)
+    @tf.function(autograph=False)
+    def step() -> Any:
+        gradients = [each * factor for each in variables]
+        with tf.control_dependencies(gradients):
+            met = meet()
+        with tf.control_dependencies([met]):
+            start = tf.timestamp()
+        with tf.control_dependencies([start]):
+            reduced = reduce([tf.identity(each) for each in gradients])
+        with tf.control_dependencies(reduced):
+            end = tf.timestamp()
+        with tf.control_dependencies([end]):
+            for variable, gradient in zip(variables, reduced, strict=True):
+                variable.assign_sub(RATE * gradient)
+        return end - start
+
+    return lambda: float(step())
+
+
+def compiled(variables: Sequence[tf.Variable], meet: Program, reduce: Any) -> Program:
+    @tf.function(jit_compile=True, autograph=False)
     def step() -> Any:
         gradients = [each * 1.0000001 for each in variables]
-        for variable, gradient in zip(variables, reduce(gradients), strict=True):
+        reduced = reduce(gradients)
+        for variable, gradient in zip(variables, reduced, strict=True):
             variable.assign_sub(RATE * gradient)
-        return variables[0][..., 0]
+        # Those that nobody reduces would not be made at all, if nobody got them.
+        return gradients if reduced is gradients else [reduced[0][..., 0]]
 
-    return lambda: step().numpy()
+    def both() -> None:
+        meet()
+        step()[0].numpy()
+
+    return both
 
 
 def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of()) -> Program:
@@ -246,7 +280,9 @@ def describe(model: keras.Model) -> dict[str, Any]:
 class Player(Steps):
     """Carries out commands; each has one answer.
 
-    prepare  what: make the programs; answers with what is to be known of them
+    prepare    what: make the programs; answers with what is to be known of them
+    alternate  steps: of every program, in turns; answers with the seconds of each, and of the group
+               in it where the program tells
     """
 
     def prepare(self, what: str) -> dict[str, Any]:
@@ -256,6 +292,20 @@ class Player(Steps):
             self.programs, told = self.peer.training(what)
         self.warm_up()
         return {**told, "programs": list(self.programs)}
+
+    def alternate(self, steps: int) -> dict[str, Any]:
+        names, clock = list(self.programs), time.perf_counter
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        groups: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(steps):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                start = clock()
+                group = self.programs[name]()
+                seconds[name].append(clock() - start)
+                if group is not None:
+                    groups[name].append(group)
+        return {"seconds": seconds, "groups": groups}
 
     def rest(self) -> dict[str, Any]:
         super().rest()

@@ -35,3 +35,4 @@ def test_it_measures(run_program: Run, tmp_path: Path) -> None:
     (group,) = told["groups"]
     assert group["bytes"] > 100e6
     assert {"bare", "graph", "jit"} < group["seconds"].keys()
+    assert all(group["groups"][name] for name in ("bare", "graph"))
