@@ -216,9 +216,12 @@ static void report(ddl__tuning *t)
 
 static ddl_work *hold(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
 {
+    if (!next->submitted) /* it does not begin at once */
+        ddl__work_stamp(next);
     free(t->own.message);
     t->own = (ddl_work){.engine = next->engine,
                         .sequence = next->sequence,
+                        .submitted = next->submitted,
                         .deadline = next->deadline,
                         .call = {.kind = kind,
                                  .dtype = DDL_F64,
