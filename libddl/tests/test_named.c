@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
+#include "engine/frames.h"
+#include "engine/state.h"
 #include "ranks.h"
 
 enum { NAMES = 60, LONGEST = 50000 };
@@ -342,11 +345,32 @@ static void aborted(ddl_comm *comm, void *argument)
     }
 }
 
+/* Rank 0 says twice that it is a name's turn: the second time it is refused, whatever comes of the
+ * first. */
+static void ordered_twice(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    float x = 0;
+    ddl_options options = named("twice");
+    if (ddl_comm_size(comm) == 1)
+        return;
+    if (ddl_comm_rank(comm) == 1) {
+        ddl_status status = ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, NULL);
+        CHECK(status == DDL_EINTERNAL && strstr(ddl_last_error(), "or is running"), "%d: %s",
+              status, ddl_last_error());
+        return;
+    }
+    usleep(50000); /* until it is announced */
+    for (int i = 0; i < 2 && ddl_comm_rank(comm) == 0; i++)
+        ddl__messages_write(comm->engine->messages, 1, DDL__ORDER, "twice", 5);
+    CHECK(ddl_barrier(comm, NULL, NULL) == DDL_EINTERNAL, "%s", ddl_last_error());
+}
+
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
-    static rank_fn *const tests[] = {any_order, one_order, by_threads, groups, among_messages,
-                                     refusals,  different, missing,    aborted};
+    static rank_fn *const tests[] = {any_order, one_order, by_threads, groups,  among_messages,
+                                     refusals,  different, missing,    aborted, ordered_twice};
     for (unsigned l = 0; l < 4; l++)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)

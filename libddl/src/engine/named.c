@@ -74,6 +74,8 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
 {
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = ddl__names_find(&engine->named.names, name, length);
+    if (work && (!work->announced || work->ordered))
+        work = NULL; /* rank 0 makes this up */
     if (work) {
         work->ordered = true;
         if (work->whole_of)
@@ -83,7 +85,8 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
     }
     pthread_mutex_unlock(&engine->lock);
     if (!work)
-        ddl__fail_all(engine, DDL_EINTERNAL, "%s was told to run \"%.*s\", which it has not called",
+        ddl__fail_all(engine, DDL_EINTERNAL,
+                      "%s was told to run \"%.*s\", which it has not called, or is running",
                       rank_name(engine, engine->config.rank), (int)length, name);
 }
 
@@ -145,6 +148,7 @@ static size_t next_fresh(ddl__engine *engine, announcement *call)
     ddl_work *work = named->fresh;
     if (work) {
         named->fresh = work->next;
+        work->announced = true;
         length = strlen(work->name);
         memcpy(call->name, work->name, length);
         call->signature = work->whole_of ? ddl__signature_of_group(work->whole_of)

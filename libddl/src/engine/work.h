@@ -55,7 +55,8 @@ struct ddl_work {
     /* All zero at first. */
     ddl_group *group;     /* of which this is a part, and which owns it; or NULL */
     ddl_group *whole_of;  /* the group that this completes; or NULL */
-    bool ordered;         /* by name, and rank 0 has said that it is its turn */
+    bool announced;       /* by name: rank 0 is told */
+    bool ordered;         /* .. and has said that it is its turn */
     bool abandoned;       /* destroyed while pending: the engine frees it */
     atomic_bool reported; /* in the list of completed works */
     ddl_work *next;       /* in the queue of submitted, or of completed works */
