@@ -363,7 +363,12 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         if (engine->config.links[i])
             engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
     ddl__messages_sleeping(engine->messages, asleep);
-    if (asleep && engine->shares)
+    if (!asleep)
+        return;
+    /* Who has submitted under the lock and found nobody asleep is to be seen from here on. */
+    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_unlock(&engine->lock);
+    if (engine->shares)
         ddl__fence_heavy();
 }
 
@@ -463,8 +468,11 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         check_blocked(engine);
         if (has_come(engine, work))
             break;
-        if (!fall_asleep(engine))
+        if (!fall_asleep(engine)) {
+            if (has_come(engine, work))
+                break;
             continue;
+        }
         attend(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
