@@ -219,10 +219,11 @@ static int epoll_on(ddl__link *link)
     return epoll;
 }
 
+static bool fences; /* are promised */
 static void announce_sleep(ddl__link *link)
 {
     link->ops->sleeping(link, true);
-    if (link->ops->shared)
+    if (fences)
         ddl__fence_heavy();
 }
 
@@ -747,8 +748,7 @@ static void test_lost(const star_factory *factory)
 static void test_killed(const star_factory *factory)
 {
     star s = star_create(factory, 1);
-    /* The child stands for a peer: it holds the other end, which as a child of ours it would not.
-     */
+    /* The child stands for a peer: it holds the other end, as no child of ours would. */
     int held[SOCKETS];
     unsigned n = sockets_of(factory, &s, s.leaf[0], held);
     for (unsigned i = 0; i < n; i++)

@@ -18,8 +18,10 @@ static void create(star *s)
     ddl__arena **arenas = m->arenas;
     s->own = m;
     arenas[0] = ddl__arena_create(s->leaves, ARENA, ARENA);
+    fences = ddl__arena_fence(arenas[0]); /* test_link_inproc does without */
     for (unsigned i = 0; i < s->leaves; i++) {
         arenas[1 + i] = ddl__arena_create(1, ARENA, ARENA);
+        ddl__arena_fence(arenas[1 + i]);
         ddl__arena *centre = ddl__arena_open(ddl__arena_fd(arenas[0]), i);
         ddl__arena *leaf = ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
         int fds[2];

@@ -99,6 +99,19 @@ static void keep_choices(void *context, const ddl__choices *choices)
         ddl__log(DDL__WARN, "%s: %s", comm->names[comm->rank], ddl__message());
 }
 
+/* Whether each member on this host, as far as the addresses tell, can have a core. Those who share
+ * one go to sleep often. */
+static bool has_cores(const ddl_comm *comm)
+{
+    const ddl__address *own = &comm->addresses[comm->rank];
+    uint64_t members = 0;
+    for (int i = 0; i < comm->size; i++) {
+        const ddl__address *other = &comm->addresses[i];
+        members += other->network == own->network && !strcmp(other->host, own->host);
+    }
+    return members <= comm->layout.place.cores;
+}
+
 /* Meet all members and put an engine over the links. On failure without an engine those made so far
  * stay in the meeting. */
 static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
@@ -108,6 +121,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
     if (sharing &&
         !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size))))
         return DDL_ESYSTEM;
+    bool fences = sharing && has_cores(comm) && ddl__arena_fence(comm->arena);
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
     meeting->arena = comm->arena;
@@ -127,6 +141,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,
                                  .message_window = (int64_t)message_bytes(size) / 2,
+                                 .fences = fences,
                                  .need_progress = need_progress,
                                  .keep_choices = keep_choices,
                                  .context = comm};

@@ -368,7 +368,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
     /* Who has submitted under the lock and found nobody asleep is to be seen from here on. */
     pthread_mutex_lock(&engine->lock);
     pthread_mutex_unlock(&engine->lock);
-    if (engine->shares)
+    if (engine->config.fences)
         ddl__fence_heavy();
 }
 

@@ -30,7 +30,6 @@ static bool open_descriptors(ddl__engine *engine)
             ddl__link *link = (second ? engine->config.messages : engine->config.links)[i];
             if (link && !watch(engine, link->fd, link))
                 return false;
-            engine->shares = engine->shares || (link && link->ops->shared);
         }
     return true;
 }

@@ -58,7 +58,6 @@ struct ddl__engine {
     int report;                  /* readable while `completed` has works; -1: nobody asked */
     atomic_uint n_messages;      /* pending works that are messages */
     bool driven;
-    bool shares; /* memory with some peer */
     atomic_bool
         asleep; /* the driver sleeps on `epoll`, or is about to look once more and then to */
     atomic_uint waiters;

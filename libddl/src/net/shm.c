@@ -191,9 +191,7 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
         ddl__fail(DDL_ENOMEM, "no memory for %u readers", readers);
         return NULL;
     }
-    arena->fences = ddl__fences_join();
     header *shared = arena->outlet.shared;
-    shared->fences = arena->fences;
     shared->magic = MAGIC;
     shared->layout = LAYOUT;
     shared->readers = readers;
@@ -201,6 +199,13 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
     shared->bytes = bytes;
     shared->private_bytes = private_bytes;
     return arena;
+}
+
+bool ddl__arena_fence(ddl__arena *arena)
+{
+    arena->fences = ddl__fences_join();
+    arena->outlet.shared->fences = arena->fences;
+    return arena->fences;
 }
 
 int ddl__arena_fd(const ddl__arena *arena)

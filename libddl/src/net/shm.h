@@ -14,6 +14,12 @@ typedef struct ddl__arena ddl__arena;
  * NULL when memory is refused (message set). */
 ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes);
 
+/* Before anybody has opened it: its owner's driver will pass a heavy fence (base/fences.h) each
+ * time that it has announced to sleep. False where the system cannot, and then it need not. Two
+ * peers that both do so publish to each other with less waiting; it is not for those who sleep
+ * often. */
+bool ddl__arena_fence(ddl__arena *arena);
+
 /* The memfd to hand to peers; owned by the arena. */
 int ddl__arena_fd(const ddl__arena *arena);
 
