@@ -138,8 +138,8 @@ def fixed_addresses() -> list[str]:
 
 def stages() -> dict[str, Stage]:
     python = sys.executable
-    # A worker for each core, of which a few are enough, and a file's tests one after the other in one of them; the adapters'
-    # files, which take longest, are among the first.
+    # A worker for each core, of which a few are enough, and a file's tests one after the other in
+    # one of them; the adapters' files, which take longest, are among the first.
     workers = ["--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist=loadfile"]
     pytest = [tool("pytest"), "-q", *workers, "--no-loadscope-reorder"]
     return {
