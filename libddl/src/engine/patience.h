@@ -19,12 +19,14 @@ enum {
     DDL__YIELDS = 200,        /* at least 100 microseconds, more when others run meanwhile */
     DDL__CROWDED_NS = 4000,   /* a yield that takes longer let somebody else run */
     DDL__HOGGED_NS = 1000000, /* .. somebody who computes, and leaves the core when it must */
-    DDL__CROWDED_WAITS = 256  /* waits without spinning, or without yielding, after that */
+    DDL__CROWDED_WAITS = 256, /* waits without spinning after that, or without yielding ... */
+    DDL__HOGGED_WAITS = 8     /* ... at first: it may have been a peer, before it called as well */
 };
 
 typedef struct ddl__patience {
     uint32_t crowded; /* waits still to go without spinning */
-    uint32_t hogged;  /* waits still to go without yielding */
+    uint32_t hogged;  /* waits still to go without yielding, of ... */
+    uint32_t avoided; /* ... so many; twice as many the next time */
     uint32_t turns;   /* of the present wait */
 } ddl__patience;
 
@@ -35,6 +37,8 @@ static inline void ddl__patience_renew(ddl__patience *p)
         p->crowded--;
     if (p->turns && p->hogged)
         p->hogged--;
+    else if (p->turns > DDL__SPINS && p->avoided)
+        p->avoided--;
     p->turns = 0;
 }
 
@@ -55,7 +59,10 @@ static inline bool ddl__patience_turn(ddl__patience *p)
     if (took > DDL__CROWDED_NS)
         p->crowded = DDL__CROWDED_WAITS;
     if (took > DDL__HOGGED_NS) {
-        p->hogged = DDL__CROWDED_WAITS;
+        p->avoided = p->avoided < DDL__HOGGED_WAITS    ? DDL__HOGGED_WAITS
+                     : p->avoided < DDL__CROWDED_WAITS ? 2 * p->avoided
+                                                       : DDL__CROWDED_WAITS;
+        p->hogged = p->avoided;
         p->turns = DDL__SPINS + DDL__YIELDS;
     }
     return true;
