@@ -87,6 +87,26 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
+/* Run `main` in a thread for each of all->size ranks, with an endpoint each, until all have ended.
+ */
+static inline void run_threads(ranks *all, void *(*main)(void *))
+{
+    for (int i = 0; i < all->size; i++) {
+        OK(ddl_endpoint_create(NULL, &all->endpoints[i]));
+        OK(ddl_endpoint_address(all->endpoints[i], all->addresses[i], DDL_ADDRESS_MAX,
+                                &all->lengths[i]));
+    }
+    rank_thread threads[RANKS_MAX];
+    for (int i = 0; i < all->size; i++) {
+        threads[i] = (rank_thread){.all = all, .rank = i};
+        CHECK(!pthread_create(&threads[i].thread, NULL, main, &threads[i]), "rank %d", i);
+    }
+    for (int i = 0; i < all->size; i++)
+        pthread_join(threads[i].thread, NULL);
+    for (int i = 0; i < all->size; i++)
+        ddl_endpoint_destroy(all->endpoints[i]);
+}
+
 /* Run fn on `size` ranks joined by `links` (ddl_link_kind bits). */
 static inline void run_ranks_with(int size, ddl_comm_config config, rank_fn *fn, void *argument)
 {
@@ -98,20 +118,7 @@ static inline void run_ranks_with(int size, ddl_comm_config config, rank_fn *fn,
     all.config.timeout_ms = 60000;
     all.fn = fn;
     all.argument = argument;
-    for (int i = 0; i < size; i++) {
-        OK(ddl_endpoint_create(NULL, &all.endpoints[i]));
-        OK(ddl_endpoint_address(all.endpoints[i], all.addresses[i], DDL_ADDRESS_MAX,
-                                &all.lengths[i]));
-    }
-    rank_thread threads[RANKS_MAX];
-    for (int i = 0; i < size; i++) {
-        threads[i] = (rank_thread){.all = &all, .rank = i};
-        CHECK(!pthread_create(&threads[i].thread, NULL, rank_main, &threads[i]), "rank %d", i);
-    }
-    for (int i = 0; i < size; i++)
-        pthread_join(threads[i].thread, NULL);
-    for (int i = 0; i < size; i++)
-        ddl_endpoint_destroy(all.endpoints[i]);
+    run_threads(&all, rank_main);
 }
 
 static inline void run_ranks(int size, uint32_t links, rank_fn *fn, void *argument)

@@ -83,24 +83,11 @@ static void *run(void *argument)
 int main(void)
 {
     static ranks all = {.size = SIZE};
-    rank_thread threads[SIZE];
     strcpy(folder, "/tmp/ddl-record-XXXXXX");
     CHECK(mkdtemp(folder), "%s", folder);
     setenv("DDL_TRACE_DIR", folder, 1);
     setenv("DDL_LOG", "off", 0);
-    for (int i = 0; i < SIZE; i++) {
-        OK(ddl_endpoint_create(NULL, &all.endpoints[i]));
-        OK(ddl_endpoint_address(all.endpoints[i], all.addresses[i], DDL_ADDRESS_MAX,
-                                &all.lengths[i]));
-    }
-    for (int i = 0; i < SIZE; i++) {
-        threads[i] = (rank_thread){.all = &all, .rank = i};
-        CHECK(!pthread_create(&threads[i].thread, NULL, run, &threads[i]), "rank %d", i);
-    }
-    for (int i = 0; i < SIZE; i++)
-        pthread_join(threads[i].thread, NULL);
-    for (int i = 0; i < SIZE; i++)
-        ddl_endpoint_destroy(all.endpoints[i]);
+    run_threads(&all, run);
     char command[100];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);

@@ -15,6 +15,7 @@
 
 enum { PATIENCE_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 3000 };
 enum { STRANGERS = 64, UNPROVEN = 1024 }; /* as many are heard at a time */
+enum { URL_MAX = 64 };
 
 static double since(int64_t start)
 {
@@ -184,6 +185,17 @@ static void begin(side *s)
     CHECK(!pthread_create(&s->thread, NULL, meet, s), "no thread");
 }
 
+/* Where two members can meet; the port, which is free. */
+static uint16_t choose_url(char url[URL_MAX])
+{
+    uint16_t port = 0;
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "%s", ddl__message());
+    close(listener);
+    snprintf(url, URL_MAX, "tcp://127.0.0.1:%u", port);
+    return port;
+}
+
 /* Each says a byte of the right words now and then: before its hello is whole, and of its proof. At
  * the endpoint's door and at the rendezvous, whose callers are more than there are places, and
  * where two members meet meanwhile. */
@@ -191,12 +203,8 @@ static void test_slow(void)
 {
     enum { HELLOS = 30, PROOFS = 30, SLOW = HELLOS + PROOFS, CALLERS = 300, EACH_US = 50000 };
     int slow[SLOW], callers[CALLERS];
-    char url[64];
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+    char url[URL_MAX];
+    uint16_t port = choose_url(url);
     side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
     ddl__hello hello = right_hello(sides[0].endpoint);
     int64_t start = ddl__now();
@@ -315,12 +323,8 @@ static void *pour(void *argument)
 static void test_meeting_in_flood(bool speaks)
 {
     enum { TIMES = 5, CROWDED = 2 * DDL__CROWD_BURST + 100 };
-    char url[64];
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+    char url[URL_MAX];
+    choose_url(url);
     side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
     ddl_endpoint *const at[2] = {sides[0].endpoint, sides[1].endpoint};
     flood f = {.at = at, .speaks = speaks};
