@@ -1,71 +1,73 @@
 /* patience.h - how to wait for a peer: spin while a core is to spare, then give the core away a
  * bounded number of times, then sleep.
  *
- * Whether a core is to spare is observed, not computed: when sched_yield comes back late, somebody
- * else ran on this core, and the next waits do not spin.
+ * Whether a core is to spare is observed, not computed: when sched_yield comes back late because
+ * somebody else ran on this core, the next waits do not spin, and when that one computes and keeps
+ * the core, they do not yield either. Few waits at first, since it may happen once to anybody, and
+ * four times as many each time that it happens again. An interrupt, or a host that takes the core
+ * of a virtual machine, makes a yield late too, but says nothing about the next one.
  */
 #ifndef DDL_ENGINE_PATIENCE_H
 #define DDL_ENGINE_PATIENCE_H
 
-#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/clock.h"
 #include "base/pause.h"
 
 enum {
     DDL__SPINS = 2000,        /* some tens of microseconds */
-    DDL__YIELDS = 200,        /* at least 100 microseconds, more when others run meanwhile */
-    DDL__CROWDED_NS = 4000,   /* a yield that takes longer let somebody else run */
-    DDL__HOGGED_NS = 1000000, /* .. somebody who computes, and leaves the core when it must */
-    DDL__CROWDED_WAITS = 256, /* waits without spinning after that, or without yielding ... */
-    DDL__HOGGED_WAITS = 8     /* ... at first: it may have been a peer, before it called as well */
+    DDL__YIELDS = 2000,       /* about a millisecond where nobody else wants the core, else ... */
+    DDL__CROWDED_YIELDS = 200 /* ... at least 100 microseconds, more when others run meanwhile */
 };
 
+/* Waiting otherwise than is best with a core to spare. */
+typedef struct ddl__caution {
+    uint32_t left;   /* waits still to go so, of ... */
+    uint32_t length; /* ... so many; more the next time */
+} ddl__caution;
+
 typedef struct ddl__patience {
-    uint32_t crowded; /* waits still to go without spinning */
-    uint32_t hogged;  /* waits still to go without yielding, of ... */
-    uint32_t avoided; /* ... so many; twice as many the next time */
-    uint32_t turns;   /* of the present wait */
+    ddl__caution crowded; /* without spinning */
+    ddl__caution hogged;  /* without yielding */
+    uint32_t turns;       /* of the present wait */
+    long switches;        /* how often another thread got this one's core, as last read */
 } ddl__patience;
+
+/* A wait is over: one less to go, or one more in which there was no cause. */
+static inline void ddl__caution_pass(ddl__caution *c, bool tried)
+{
+    if (c->left)
+        c->left--;
+    else if (tried && c->length)
+        c->length--;
+}
 
 /* Something happened: the present wait is over. */
 static inline void ddl__patience_renew(ddl__patience *p)
 {
-    if (p->turns && p->crowded)
-        p->crowded--;
-    if (p->turns && p->hogged)
-        p->hogged--;
-    else if (p->turns > DDL__SPINS && p->avoided)
-        p->avoided--;
+    if (!p->turns)
+        return;
+    ddl__caution_pass(&p->crowded, true);
+    ddl__caution_pass(&p->hogged, p->turns > DDL__SPINS);
     p->turns = 0;
 }
+
+/* The turns after those that spin; false when it is time to sleep. */
+bool ddl__patience_yield(ddl__patience *p);
 
 /* One turn of waiting; false when it is time to sleep. */
 static inline bool ddl__patience_turn(ddl__patience *p)
 {
-    if (p->turns == 0 && p->crowded)
-        p->turns = p->hogged ? DDL__SPINS + DDL__YIELDS : DDL__SPINS;
+    if (p->turns == 0 && p->hogged.left)
+        p->turns = DDL__SPINS + DDL__YIELDS;
+    else if (p->turns == 0 && p->crowded.left)
+        p->turns = DDL__SPINS;
     if (p->turns++ < DDL__SPINS) {
         ddl__pause();
         return true;
     }
-    if (p->turns > DDL__SPINS + DDL__YIELDS)
-        return false;
-    int64_t start = ddl__now();
-    sched_yield();
-    int64_t took = ddl__now() - start;
-    if (took > DDL__CROWDED_NS)
-        p->crowded = DDL__CROWDED_WAITS;
-    if (took > DDL__HOGGED_NS) {
-        p->avoided = p->avoided < DDL__HOGGED_WAITS    ? DDL__HOGGED_WAITS
-                     : p->avoided < DDL__CROWDED_WAITS ? 2 * p->avoided
-                                                       : DDL__CROWDED_WAITS;
-        p->hogged = p->avoided;
-        p->turns = DDL__SPINS + DDL__YIELDS;
-    }
-    return true;
+    return ddl__patience_yield(p);
 }
 
 #endif

@@ -1,0 +1,157 @@
+/* How a wait goes on: with the core for itself, interrupted, beside one who takes turns, and beside
+ * one who computes. */
+#include "engine/patience.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "check.h"
+
+enum { ATTEMPTS = 2000, BEFORE_SLEEP = DDL__SPINS + DDL__YIELDS };
+
+static atomic_bool over;
+static atomic_int interrupts;
+
+static void spin(int64_t ns)
+{
+    for (int64_t end = ddl__now() + ns; ddl__now() < end;)
+        ;
+}
+
+static void interrupt(int signal)
+{
+    (void)signal;
+    atomic_fetch_add(&interrupts, 1);
+    spin(20000);
+}
+
+/* How often others had this thread's core so far. */
+static long switches(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nivcsw;
+}
+
+/* Wait until it is time to sleep; for how many turns. */
+static uint32_t wait_in_vain(ddl__patience *p)
+{
+    uint32_t turns = 0;
+    while (ddl__patience_turn(p))
+        turns++;
+    ddl__patience_renew(p);
+    return turns;
+}
+
+/* Interrupts make yields late, and are no reason to give up a core. False where others had the core
+ * all the time, which they cannot where this user may take it before all of them. */
+static bool check_interrupted(void)
+{
+    struct sched_param first = {sched_get_priority_min(SCHED_FIFO)}, usual = {0};
+    bool alone = !sched_setscheduler(0, SCHED_FIFO, &first);
+    struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    int undisturbed = 0;
+    for (int i = 0; i < ATTEMPTS && undisturbed < 3; i++) {
+        ddl__patience p = {0};
+        int met = atomic_load(&interrupts);
+        long before = switches();
+        uint32_t turns = wait_in_vain(&p);
+        if (switches() != before || atomic_load(&interrupts) - met < 4)
+            continue; /* others did run, or there was nothing to see */
+        undisturbed++;
+        CHECK(!p.crowded.length && !p.hogged.length && turns == BEFORE_SLEEP,
+              "taken for a crowd: crowded %u, hogged %u, %u turns", p.crowded.length,
+              p.hogged.length, turns);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    CHECK(!alone || !sched_setscheduler(0, SCHED_OTHER, &usual), "cannot go back");
+    CHECK(undisturbed || !alone, "none of %d waits had its core for itself", ATTEMPTS);
+    return undisturbed;
+}
+
+/* Takes the core for so many nanoseconds at a time. */
+static void *share(void *ns)
+{
+    while (!atomic_load_explicit(&over, memory_order_relaxed)) {
+        spin(*(int64_t *)ns);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static pthread_t begin_sharing(int64_t *ns)
+{
+    pthread_t other;
+    atomic_store(&over, false);
+    CHECK(!pthread_create(&other, NULL, share, ns), "no thread");
+    spin(10000000); /* it is there now */
+    return other;
+}
+
+static void end_sharing(pthread_t other)
+{
+    atomic_store(&over, true);
+    pthread_join(other, NULL);
+}
+
+/* Beside one who takes turns: no spinning but at the first time, and again soon after it is gone.
+ */
+static void check_crowded(void)
+{
+    int64_t ns = 20000;
+    ddl__patience p = {0};
+    pthread_t other = begin_sharing(&ns);
+    uint32_t first = 0, spun = 0;
+    for (int i = 0; i < 400; i++) {
+        spun += !p.crowded.left && !p.hogged.left;
+        for (int turn = 0; turn < DDL__SPINS + 20 && ddl__patience_turn(&p); turn++)
+            ;
+        ddl__patience_renew(&p);
+        first = first ? first : p.crowded.length;
+    }
+    end_sharing(other);
+    CHECK(first && first < 8, "%u waits without spinning for the first late yield", first);
+    CHECK(spun < 100, "spun in %u of 400 waits in a crowd", spun);
+    for (int i = 0; i < 10000 && p.crowded.length; i++) {
+        ddl__patience_turn(&p);
+        ddl__patience_renew(&p);
+    }
+    CHECK(!p.crowded.length, "still %u waits without spinning", p.crowded.length);
+}
+
+/* Beside one who computes: asleep at once, the next times as well. */
+static void check_hogged(void)
+{
+    int64_t ns = 50000000;
+    ddl__patience p = {0};
+    pthread_t other = begin_sharing(&ns);
+    wait_in_vain(&p);
+    uint32_t hogged = p.hogged.left, turns = hogged ? wait_in_vain(&p) : 0;
+    end_sharing(other);
+    CHECK(hogged, "a core that another keeps was not noticed");
+    CHECK(turns == 0, "yielded %u times to one who computes", turns);
+}
+
+int main(void)
+{
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(sched_getcpu(), &here);
+    CHECK(!sched_setaffinity(0, sizeof here, &here), "cannot stay on one core");
+    usleep(1); /* the first entry in what the kernel counts */
+    bool seen = check_interrupted();
+    check_crowded();
+    check_hogged();
+    if (!seen)
+        printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");
+    return seen ? 0 : 77;
+}
