@@ -38,12 +38,14 @@ what the tables say:
                and of what all-gather gives.
   bus GB/s     the same times what each rank must send at least: 2 (n - 1) / n for all-reduce,
                (n - 1) / n for reduce-scatter, all-gather and all-to-all, 1 for broadcast
-  x best peer  how many times as fast as the fastest other library; above 1 is faster
+  x best peer  how many times as fast as the fastest other library, above 1 is faster: the median
+               over the rounds, since the machine's pace may change between one round and the next
   of limit     how near to the limit: the same operation done directly on memory that all ranks
                share; between hosts, one plain stream's rate
-  near, far    virtual cores move, and share a cache or do not. Measured around each turn by the
-               round trip of one cache line; a turn during which it changed is dropped, and one
-               beside which something else ran (*: where there is no other, it counts)
+  cores        virtual cores move. Measured around each turn by the round trip of one cache line:
+               twin, two threads of one core; near, with a cache in common; apart, on one processor;
+               far. A turn during which that changed is dropped, and one beside which something
+               else ran (*: where there is no other, it counts)
 
 examples:
   python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB
@@ -121,8 +123,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         " rate of each link, such as 1gbit (root only)",
     )
     add("--hosts", metavar="N,N", help="with --lab: ranks on each host (default: 1,1)")
-    add("--rounds", type=int, default=3, help="turns of each library (default: 3)")
-    add("--seconds", type=float, default=0.15, help="of a turn, at least (default: 0.15)")
+    add("--rounds", type=int, default=9, help="turns of each library (default: 9)")
+    add("--seconds", type=float, default=0.05, help="of a turn, at least (default: 0.05)")
     add("--limit", type=float, default=math.inf, help="seconds after which no case is begun")
     add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
     add("--json", metavar="FILE", type=Path, help="write everything for programs to read")

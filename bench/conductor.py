@@ -93,12 +93,12 @@ class Conductor:
             state = self.machine.state()
             patience = time.monotonic() + self.effort.patience(len(order))
             for number in range(2 * self.effort.rounds):
-                if number >= self.effort.rounds and time.monotonic() > patience:
+                enough = min((self._counted(turns, c) for c in order), default=0)
+                late = number >= self.effort.rounds and time.monotonic() > patience
+                if late or enough >= self.effort.rounds:
                     break
                 shift = number % max(len(order), 1)
                 for contestant in order[shift:] + order[:shift]:
-                    if self._counted(turns, contestant) >= self.effort.rounds:
-                        continue
                     try:
                         seconds = self._turn(case, contestant, paces)
                     except PlayerError as error:
@@ -108,7 +108,7 @@ class Conductor:
                         state = self.machine.state()
                         continue
                     after = self.machine.state()
-                    turns.append(Turn(contestant, seconds, state, after))
+                    turns.append(Turn(contestant, seconds, state, after, number))
                     state = after
         result = summarize(case, self.scene.name, self.ranks, turns, self.effort.busy)
         result.notes = notes
@@ -120,7 +120,8 @@ class Conductor:
         return result
 
     def _counted(self, turns: Sequence[Turn], contestant: Contestant) -> int:
-        """How many of its turns count. Those that do not are made up for, as many again at most."""
+        """How many of its turns count. Those that do not are made up for by more rounds, as many
+        again at most."""
         return sum(
             turn.contestant == contestant
             and not turn.changed

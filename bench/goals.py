@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.cases import Contestant, show_bytes
+from bench.machine import STATES
 from bench.results import Result, Row
 
 KI, MI = 2**10, 2**20
@@ -32,14 +33,14 @@ class Target:
     of: Callable[[Result, str], float | None]
     least: float
     where: Callable[[Result], bool]
-    states: tuple[str, ...] = ("near", "far")
+    states: tuple[str, ...] = tuple(STATES)
     percent: bool = False
 
     def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
         """Of the results that the target is about."""
         found = []
         for r in results:
-            for state in r.states() if self.where(r) else ():
+            for state in r.often() if self.where(r) else ():
                 value = self.of(r, state) if state in self.states else None
                 if value is not None:
                     state_shown = state + " *" * r.busy
@@ -62,8 +63,8 @@ def against_best(way: str = "") -> Callable[[Result, str], float | None]:
     """How many times as fast as the best peer called this way."""
 
     def ratio(result: Result, state: str) -> float | None:
-        own, peer = _own(result, state, way), result.best_peer(state, OURS, way)
-        return peer.p50 / own.p50 if own and peer else None
+        own = _own(result, state, way)
+        return result.against_peers(own, OURS, way) if own else None
 
     return ratio
 
@@ -73,7 +74,7 @@ def against(library: str) -> Callable[[Result, str], float | None]:
 
     def ratio(result: Result, state: str) -> float | None:
         own, peer = _own(result, state), result.row(Contestant(library), state)
-        return peer.p50 / own.p50 if own and peer else None
+        return own.times_as_fast_as(peer) if own and peer else None
 
     return ratio
 
@@ -83,15 +84,15 @@ def against_blocking(way: str) -> Callable[[Result, str], float | None]:
 
     def ratio(result: Result, state: str) -> float | None:
         own, blocking = _own(result, state, way), _own(result, state)
-        return blocking.p50 / own.p50 if own and blocking else None
+        return own.times_as_fast_as(blocking) if own and blocking else None
 
     return ratio
 
 
 def of_limit(result: Result, state: str) -> float | None:
     """The part of the limit that is reached."""
-    own, limit = _own(result, state), result.limit.get(state)
-    return limit / own.p50 if own and limit else None
+    own = _own(result, state)
+    return result.of_limit(own) if own else None
 
 
 def _is(operation: str, dtype: str, ranks: int, *sizes: int) -> Callable[[Result], bool]:
@@ -120,7 +121,7 @@ def all_targets() -> list[Target]:
     huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
     small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
     whole = _is(*f32, *SMALL, *MIDDLE, *LARGE, *HUGE)
-    near = ("near",)
+    near = ("twin", "near", "apart")
     best = against_best()
     targets = [
         Target("x best peer", best, 3.5, huge),
@@ -161,7 +162,7 @@ def same_rate(results: Sequence[Result]) -> list[Verdict]:
     found = []
     whole = {r.case.dtype: r for r in results if _is("allreduce", r.case.dtype, 2, 64 * MI)(r)}
     for dtype in ("bf16", "f16"):
-        for state in ("near", "far"):
+        for state in STATES:
             rows = [_own(whole[d], state) if d in whole else None for d in (dtype, "f32")]
             if rows[0] and rows[1]:
                 ratio = rows[1].p50 / rows[0].p50

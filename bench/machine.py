@@ -14,25 +14,28 @@ from bench.cases import OPERATIONS, Case
 
 _ELEMENTS = {"f32": 0, "f64": 1, "i8": 2, "f16": 3, "bf16": 3, "i32": 4, "i64": 5}
 
-# A cache line's round trip between cores that share a cache takes 0.1 to 0.3 us, between others
-# 0.8 us and more, on the machines seen.
-FAR_ABOVE = 0.5e-6
+# How far apart two virtual cores are at a moment, and a cache line's round trip below which they
+# are, on the machines seen: two threads of one core 0.03 us, cores that share a cache 0.06, others
+# of a processor 0.3, those of two processors 1.
+STATES = {"twin": 45e-9, "near": 150e-9, "apart": 500e-9, "far": float("inf")}
 
 
 @dataclass(frozen=True)
 class State:
     """`round_trip`: seconds of a cache line's way from core 0 to core 1 and back. `dirty_rate`:
     bytes per second of plain stores into lines that the other core has just read. `others`: how
-    many other threads wanted to run."""
+    many other threads wanted to run. `pace`: seconds of a fixed piece of work on the slower core,
+    which takes longer while the host has lent that core's other thread to another guest."""
 
     round_trip: float
     dirty_rate: float
     others: int = 0
+    pace: float = 0.0
 
     @property
     def name(self) -> str:
-        """ "near" or "far"."""
-        return "far" if self.round_trip > FAR_ABOVE else "near"
+        """One of STATES."""
+        return next(name for name, below in STATES.items() if self.round_trip < below)
 
 
 def _others() -> int:
@@ -55,16 +58,18 @@ class Machine:
         self._native = ctypes.CDLL(str(library))
         self._native.machine_round_trip.restype = ctypes.c_double
         self._native.machine_dirty_slots.restype = ctypes.c_double
+        self._native.machine_pace.restype = ctypes.c_double
         self.cores = os.cpu_count() or 1
 
     def state(self) -> State:
-        """As it is now, between cores 0 and 1. One core alone is always near. To be asked while
+        """As it is now, between cores 0 and 1. One core alone is its own twin. To be asked while
         all ranks sleep."""
         others = min(_others() for _ in range(3))
         if self.cores < 2:
-            return State(0.0, 0.0, others)
+            return State(0.0, 0.0, others, self._native.machine_pace(0))
+        pace = max(self._native.machine_pace(core) for core in (0, 1))
         near = self._native.machine_round_trip(0, 1)
-        return State(near, self._native.machine_dirty_slots(0, 1), others)
+        return State(near, self._native.machine_dirty_slots(0, 1), others, pace)
 
     def direct(self, case: Case, ranks: int, stream: bool, iterations: int) -> list[float]:
         """Seconds that the operation takes when done directly on memory that all ranks share, with

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench.cases import Case, Contestant
-from bench.machine import State
+from bench.machine import STATES, State
 
-STATES = ("near", "far")
 LIMIT = "limit"  # the library name of the roofline's rows
+SLOWED = 1.15  # times the best pace seen, from which on a core had to be shared with another guest
 
 
 @dataclass
 class Turn:
-    """One library's turn: `seconds` of each iteration, and the machine's state around it."""
+    """One library's turn: `seconds` of each iteration, the machine's state around it, and the
+    number of the round in which all had one."""
 
     contestant: Contestant
     seconds: list[float]
     before: State
     after: State
+    round: int = 0
 
     @property
     def changed(self) -> bool:
@@ -42,7 +45,8 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 @dataclass
 class Row:
-    """One contestant in one state of the machine. Seconds per call; `turns` that counted."""
+    """One contestant in one state of the machine. Seconds per call; `turns` that counted;
+    `rounds`: the median of each, by the round's number."""
 
     contestant: Contestant
     state: str
@@ -51,20 +55,33 @@ class Row:
     best: float
     turns: int
     iterations: int
+    rounds: dict[int, float] = field(default_factory=dict)
+
+    def times_as_fast_as(self, other: Row) -> float | None:
+        """The median, over the rounds that both have in this state, of the other's time beside
+        ours. The machine's pace changes by the second, so medians of all turns say less."""
+        return _quotient(other.rounds, self.rounds)
+
+
+def _quotient(above: Mapping[int, float], below: Mapping[int, float]) -> float | None:
+    common = above.keys() & below.keys()
+    return statistics.median(above[n] / below[n] for n in common) if common else None
 
 
 @dataclass
 class Result:
     """A case on some ranks. `limit` is the least number of seconds that was measured for the bare
-    memory or the wire, for each state; empty where there is none."""
+    memory or the wire, for each state, and `limits` by round; empty where there is none."""
 
     case: Case
     scene: str
     ranks: int
     rows: list[Row] = field(default_factory=list)
     limit: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, dict[int, float]] = field(default_factory=dict)
     changed: int = 0  # turns that do not count since the machine changed its state
     disturbed: int = 0  # and those that do not since something else ran
+    slowed: float = 0.0  # part of the turns before which a core was shared with another guest
     busy: bool = False  # disturbed ones count, since for some contestant there are no others
     notes: list[str] = field(default_factory=list)
 
@@ -79,14 +96,26 @@ class Result:
         """Those there are rows for."""
         return [s for s in STATES if any(r.state == s for r in self.rows)]
 
-    def best_peer(self, state: str, ours: Iterable[str], way: str = "") -> Row | None:
-        """The fastest of the libraries that are not ours, called this way."""
-        peers = [
-            r
+    def often(self) -> list[str]:
+        """The states in which enough was measured to judge by."""
+        turns = {s: max(r.turns for r in self.rows if r.state == s) for s in self.states()}
+        return [s for s, n in turns.items() if 3 * n >= max(turns.values())]
+
+    def against_peers(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
+        """How many times as fast as the fastest library that is not ours, called this way."""
+        peers = (
+            own.times_as_fast_as(r)
             for r in self.rows
-            if r.state == state and r.contestant.library not in ours and r.contestant.way == way
-        ]
-        return min(peers, key=lambda r: r.p50, default=None)
+            if (r.state, r.contestant.way) == (own.state, way) and r.contestant.library not in ours
+        )
+        return min((p for p in peers if p is not None), default=None)
+
+    def of_limit(self, own: Row) -> float | None:
+        """The part of the limit that this row reaches."""
+        if own.state in self.limits:
+            return _quotient(self.limits[own.state], own.rounds)
+        limit = self.limit.get(own.state)
+        return limit / own.p50 if limit else None
 
     def as_json(self) -> dict[str, Any]:
         """For programs: times in seconds, bandwidths in bytes per second."""
@@ -99,7 +128,7 @@ class Result:
             rows.append(shown)
         head = {**asdict(self.case), "scene": self.scene, "ranks": self.ranks}
         head |= {"changed": self.changed, "disturbed": self.disturbed, "busy": self.busy}
-        head |= {"notes": self.notes}
+        head |= {"slowed": self.slowed, "notes": self.notes}
         return {**head, "rows": rows, "limit": self.limit}
 
 
@@ -110,6 +139,9 @@ def summarize(
     they must (`busy`): when a contestant has no others, all of the case do."""
     result = Result(case, scene, ranks)
     steady = [t for t in turns if not t.changed]
+    best = min((t.before.pace for t in turns), default=0.0)
+    slow = sum(t.before.pace > SLOWED * best for t in turns)
+    result.slowed = slow / len(turns) if turns else 0.0
     quiet = [t for t in steady if not t.disturbed]
     result.changed = len(turns) - len(steady)
     result.busy = busy or {t.contestant for t in quiet} != {t.contestant for t in steady}
@@ -121,11 +153,16 @@ def summarize(
     for (contestant, state), kept in together.items():
         seconds = [s for turn in kept for s in turn.seconds]
         p50 = quantile(seconds, 0.5)
+        rounds = {turn.round: quantile(turn.seconds, 0.5) for turn in kept}
         if contestant.library == LIMIT:
             result.limit[state] = min(p50, result.limit.get(state, p50))
+            best = result.limits.setdefault(state, {})
+            for number, one in rounds.items():
+                best[number] = min(one, best.get(number, one))
         else:
-            row = Row(contestant, state, p50, quantile(seconds, 0.99), min(seconds), len(kept), 0)
-            row.iterations = len(seconds)
+            p99, count = quantile(seconds, 0.99), len(seconds)
+            row = Row(contestant, state, p50, p99, min(seconds), len(kept), count, rounds)
             result.rows.append(row)
-    result.rows.sort(key=lambda r: STATES.index(r.state))
+    order = list(STATES)
+    result.rows.sort(key=lambda r: order.index(r.state))
     return result

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from tabulate import tabulate
 
 from bench.cases import show_bytes, show_seconds
+from bench.machine import STATES
 from bench.results import Result, Row
 
 HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best peer", "of limit", "n"]
@@ -22,7 +23,7 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
             result
         )
     for (scene, operation, dtype, ranks), members in groups.items():
-        for state in ("near", "far"):
+        for state in STATES:
             rows = [cells for r in members for cells in _rows(r, state, ours)]
             if rows:
                 title = f"{operation} {dtype}, {ranks} ranks, {scene}, cores {state}"
@@ -36,6 +37,11 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
         notes.append(f"{changed} turns dropped: the machine changed its state meanwhile")
     if any(r.busy for r in results):
         notes.append("* something else ran on the machine during these, so read the ratios at most")
+    if (slowed := max((r.slowed for r in results), default=0.0)) > 0.1:
+        notes.append(
+            f"the host lent the cores' other threads to others, before up to {100 * slowed:.0f} %"
+            " of a case's turns"
+        )
     if disturbed:
         notes.append(f"{disturbed} turns dropped: something else ran on the machine")
     return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
@@ -59,7 +65,7 @@ def _rows(result: Result, state: str, ours: Collection[str]) -> list[list[str]]:
                 _rate(rate),
                 _rate(rate * case.bus_factor(result.ranks)),
                 _ratio(result, row, ours),
-                f"{100 * limit / row.p50:.0f} %" if limit else "",
+                "" if (part := result.of_limit(row)) is None else f"{100 * part:.0f} %",
                 str(row.iterations),
             ]
         )
@@ -79,5 +85,5 @@ def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
     if row.contestant.library not in ours:
         return ""
     way = "" if row.contestant.way == "named" else row.contestant.way
-    peer = result.best_peer(row.state, ours, way)
-    return f"{peer.p50 / row.p50:.2f}" if peer else ""
+    times = result.against_peers(row, ours, way)
+    return "" if times is None else f"{times:.2f}"

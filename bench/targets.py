@@ -35,9 +35,9 @@ from bench.resources import resources
 from bench.tables import show_results
 
 DESCRIPTION = """\
-Measure what libddl's targets speak of, and say which are met; near and far cores apart.
+Measure what libddl's targets speak of, and say which are met, for each distance of the cores.
 
-Ratios compare medians that were taken in turns in one run: above 1, libddl is faster.
+Ratios are medians over rounds in which all had a turn: above 1, libddl is faster.
 """
 
 
@@ -141,8 +141,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=Path,
         help="an interpreter that has ddl_core, instead of building this tree",
     )
-    add("--rounds", type=int, default=3, help="turns of each library (default: 3)")
-    add("--seconds", type=float, default=0.12, help="of a turn, at least (default: 0.12)")
+    add("--rounds", type=int, default=9, help="turns of each library (default: 9)")
+    add("--seconds", type=float, default=0.04, help="of a turn, at least (default: 0.04)")
     add("--limit", type=float, default=900, help="seconds after which no case is begun (900)")
     add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
     add("--tables", action="store_true", help="print the tables of all that was measured, too")

@@ -27,8 +27,8 @@ try:
 finally:
     sys.path.remove(str(ROOT))
 
-NEAR, FAR = State(0.3e-6, 20e9), State(1.0e-6, 1e9)
-BUSY = State(0.3e-6, 20e9, others=2)
+NEAR, FAR = State(0.06e-6, 20e9), State(1.0e-6, 1e9)
+BUSY = State(0.06e-6, 20e9, others=2)
 DDL, PEER, OTHER = Contestant("libddl"), Contestant("gloo"), Contestant("mpich")
 CASE = Case("allreduce", "f32", 1 << 20)
 
@@ -81,8 +81,8 @@ def test_ratios_are_those_to_the_best_peer_of_the_same_state() -> None:
             (OTHER, 1e-3, FAR, FAR),
         ),
     )
-    peer = result.best_peer("near", {"libddl"})
-    assert peer and peer.contestant == OTHER
+    assert result.against_peers(result.rows[0], {"libddl"}) == 2.0
+    assert result.against_peers(result.rows[0], {"libddl"}, "c") is None
     text = show_results([result], {"libddl"})
     row = next(line for line in text.splitlines() if "libddl" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -91,10 +91,46 @@ def test_ratios_are_those_to_the_best_peer_of_the_same_state() -> None:
     assert "cores far" in text
 
 
+def test_ratios_are_taken_round_by_round() -> None:
+    """The machine's pace halves for most turns of one library, and for few of the other's."""
+    paces = [(1.0, 1.0), (2.0, 2.0), (1.0, 1.0), (2.0, 1.0), (2.0, 2.0)]
+    given = [
+        Turn(who, [pace * seconds] * 5, NEAR, NEAR, number)
+        for number, both in enumerate(paces)
+        for who, pace, seconds in ((DDL, both[0], 1e-3), (PEER, both[1], 3e-3))
+    ]
+    result = summarize(CASE, "one host", 2, given)
+    own, peer = result.rows
+    assert peer.p50 / own.p50 == pytest.approx(1.5)
+    assert result.against_peers(own, {"libddl"}) == pytest.approx(3.0)
+    limit = [
+        Turn(Contestant(LIMIT, way), [0.5e-3 * n * paces[n][0]], NEAR, NEAR, n)
+        for n in range(5)
+        for way in ("plain", "streaming")
+    ]
+    result = summarize(CASE, "one host", 2, [*given, *limit])
+    assert result.of_limit(result.rows[0]) == pytest.approx(1.0)
+
+
+def test_states_seldom_seen_are_not_judged() -> None:
+    given = [Turn(DDL, [1.0], NEAR, NEAR, n) for n in range(4)] + turns((DDL, 9.0, FAR, FAR))
+    result = summarize(CASE, "one host", 2, given)
+    assert result.states() == ["near", "far"] and result.often() == ["near"]
+
+
+def test_a_core_lent_to_others_is_told() -> None:
+    half = State(0.06e-6, 20e9, pace=2e-4)
+    whole = State(0.06e-6, 20e9, pace=1e-4)
+    result = summarize(CASE, "one host", 2, turns((DDL, 1.0, whole, half), (DDL, 2.0, half, half)))
+    assert result.slowed == 0.5
+    assert "before up to 50 % of a case's turns" in show_results([result], {"libddl"})
+
+
 def test_a_target_is_met_or_not() -> None:
     result = Result(Case("allreduce", "f32", 64 << 20), "one host", 2)
     for contestant, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
-        result.rows.append(Row(contestant, "near", seconds, seconds, seconds, 3, 30))
+        row = Row(contestant, "near", seconds, seconds, seconds, 3, 30, {0: seconds})
+        result.rows.append(row)
     result.limit = {"near": 6e-3}
     verdicts = [v for t in goals.all_targets() for v in t.verdicts([result])]
     assert {(v.measured, v.target, v.met) for v in verdicts} == {
@@ -143,6 +179,7 @@ def test_the_direct_reduction_and_the_state_can_be_measured(tmp_path: Path) -> N
     if machine.cores > 1:
         assert 0 < state.round_trip < 1e-3
         assert state.dirty_rate > 1e6
+    assert 1e-6 < state.pace < 1
     for operation in ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"):
         for dtype in ("f32", "bf16"):
             seconds = machine.direct(Case(operation, dtype, 100_000), 2, True, 3)
