@@ -121,7 +121,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
     if (sharing &&
         !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size))))
         return DDL_ESYSTEM;
-    bool fences = sharing && has_cores(comm) && ddl__arena_fence(comm->arena);
+    bool cores = has_cores(comm), fences = sharing && cores && ddl__arena_fence(comm->arena);
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
     meeting->arena = comm->arena;
@@ -142,6 +142,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
                                  .window = ARENA_BYTES,
                                  .message_window = (int64_t)message_bytes(size) / 2,
                                  .fences = fences,
+                                 .sharing_cores = !cores,
                                  .need_progress = need_progress,
                                  .keep_choices = keep_choices,
                                  .context = comm};

@@ -44,6 +44,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
         return NULL;
     }
     engine->config = *config;
+    engine->patience.sharing = config->sharing_cores;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
     engine->named.stream.segment_bytes = config->segment_bytes;

@@ -21,6 +21,7 @@ typedef struct ddl__engine_config {
     int64_t window;         /* see ddl__request */
     int64_t message_window; /* the same of the message links */
     bool fences;            /* its arena promises heavy fences: see ddl__arena_fence */
+    bool sharing_cores;     /* more members on this host than cores */
     /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
      * with no lock held. */
     void (*need_progress)(void *context, ddl__urgency urgency);

@@ -28,7 +28,7 @@ static bool others_ran(ddl__patience *p)
 static void take_care(ddl__caution *c, uint32_t first)
 {
     if (c->left == 0) {
-        c->length *= 4;
+        c->length *= 2;
         c->length = c->length < first ? first : c->length > CAUTION_MAX ? CAUTION_MAX : c->length;
     }
     c->left = c->length;
@@ -46,7 +46,7 @@ bool ddl__patience_yield(ddl__patience *p)
     bool confirms = p->crowded.left && took < HOGGED_NS; /* enough said, and asking takes time */
     if (took <= LATE_NS || !(confirms || others_ran(p)))
         return true;
-    take_care(&p->crowded, CROWDED_WAITS);
+    take_care(&p->crowded, p->sharing ? CAUTION_MAX : CROWDED_WAITS);
     if (took > HOGGED_NS) {
         take_care(&p->hogged, HOGGED_WAITS);
         p->turns = DDL__SPINS + DDL__YIELDS;

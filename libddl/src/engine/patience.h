@@ -4,8 +4,9 @@
  * Whether a core is to spare is observed, not computed: when sched_yield comes back late because
  * somebody else ran on this core, the next waits do not spin, and when that one computes and keeps
  * the core, they do not yield either. Few waits at first, since it may happen once to anybody, and
- * four times as many each time that it happens again. An interrupt, or a host that takes the core
- * of a virtual machine, makes a yield late too, but says nothing about the next one.
+ * twice as many each time that it happens again; where ranks share cores, many at once. An
+ * interrupt, or a host that takes the core of a virtual machine, makes a yield late too, but says
+ * nothing about the next one.
  */
 #ifndef DDL_ENGINE_PATIENCE_H
 #define DDL_ENGINE_PATIENCE_H
@@ -31,6 +32,7 @@ typedef struct ddl__patience {
     ddl__caution crowded; /* without spinning */
     ddl__caution hogged;  /* without yielding */
     uint32_t turns;       /* of the present wait */
+    bool sharing;         /* more ranks than cores: a crowd does not go away */
     long switches;        /* how often another thread got this one's core, as last read */
 } ddl__patience;
 
