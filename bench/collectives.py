@@ -43,9 +43,9 @@ what the tables say:
   of limit     how near to the limit: the same operation done directly on memory that all ranks
                share; between hosts, one plain stream's rate
   cores        virtual cores move. Measured around each turn by the round trip of one cache line:
-               twin, two threads of one core; near, with a cache in common; apart, on one processor;
-               far. A turn during which that changed is dropped, and one beside which something
-               else ran (*: where there is no other, it counts)
+               twin, two threads of one core; near, with a cache in common; far, without. A turn
+               during which that changed is dropped, and one beside which something else ran (*:
+               where there is no other, it counts)
 
 examples:
   python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB

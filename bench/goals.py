@@ -121,7 +121,7 @@ def all_targets() -> list[Target]:
     huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
     small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
     whole = _is(*f32, *SMALL, *MIDDLE, *LARGE, *HUGE)
-    near = ("twin", "near", "apart")
+    near = ("near",)
     best = against_best()
     targets = [
         Target("x best peer", best, 3.5, huge),

@@ -16,8 +16,8 @@ _ELEMENTS = {"f32": 0, "f64": 1, "i8": 2, "f16": 3, "bf16": 3, "i32": 4, "i64": 
 
 # How far apart two virtual cores are at a moment, and a cache line's round trip below which they
 # are, on the machines seen: two threads of one core 0.03 us, cores that share a cache 0.06, others
-# of a processor 0.3, those of two processors 1.
-STATES = {"twin": 45e-9, "near": 150e-9, "apart": 500e-9, "far": float("inf")}
+# 0.3 us and more.
+STATES = {"twin": 45e-9, "near": 150e-9, "far": float("inf")}
 
 
 @dataclass(frozen=True)
