@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from data import Data
+from loop import c_loop
 
 import ddl_core
 from ddl_core._lib import ffi
@@ -44,19 +43,9 @@ class Ddl:
             return lambda: call().wait(), lambda: again().wait()
         return call, again
 
-    def loop(self, batch: int) -> float:
-        """Seconds of `batch` all-reduces that a C function makes (loop_ddl.c)."""
-        library = ctypes.CDLL(os.environ["BENCH_LOOP"])
-        library.loop.restype = ctypes.c_double
-        seconds = library.loop(
-            ctypes.c_void_p(int(ffi.cast("uintptr_t", self._comm._handle))),
-            ctypes.c_void_p(self._recv.ctypes.data),
-            ctypes.c_int(self._recv.size),
-            ctypes.c_int(batch),
-        )
-        if seconds < 0:
-            raise RuntimeError("ddl_allreduce failed")
-        return float(seconds)
+    def loop(self, batch: int) -> Callable[[], float]:
+        """A function that makes `batch` all-reduces in C and returns their seconds (loop.h)."""
+        return c_loop(int(ffi.cast("uintptr_t", self._comm._handle)), self._recv, batch)
 
     def leave(self) -> None:
         ddl_core.finalize()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from data import Data
+from loop import c_loop
 from mpi4py import MPI
 
 
@@ -49,19 +48,9 @@ class Mpi:
             return lambda: call().Wait(), lambda: again().Wait()
         return call, again
 
-    def loop(self, batch: int) -> float:
-        """Seconds of `batch` all-reduces that a C function makes (loop_mpi.c)."""
-        library = ctypes.CDLL(os.environ["BENCH_LOOP"])
-        library.loop.restype = ctypes.c_double
-        seconds = library.loop(
-            ctypes.c_void_p(MPI._addressof(self._comm)),
-            ctypes.c_void_p(self._recv.ctypes.data),
-            ctypes.c_int(self._recv.size),
-            ctypes.c_int(batch),
-        )
-        if seconds < 0:
-            raise RuntimeError("MPI_Allreduce failed")
-        return float(seconds)
+    def loop(self, batch: int) -> Callable[[], float]:
+        """A function that makes `batch` all-reduces in C and returns their seconds (loop.h)."""
+        return c_loop(MPI._addressof(self._comm), self._recv, batch)
 
     def leave(self) -> None:
         MPI.Finalize()
