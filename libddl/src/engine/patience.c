@@ -9,7 +9,7 @@ enum {
     LATE_NS = 4000,      /* a yield that takes longer may have let somebody else run */
     HOGGED_NS = 1000000, /* .. somebody who computes, and leaves the core when it must */
     CROWDED_WAITS = 4,   /* at first */
-    HOGGED_WAITS = 8,    /* at first: it may have been a peer, before it called as well */
+    HOGGED_WAITS = 2,    /* at first: it may have been a peer, before it called as well */
     CAUTION_MAX = 256
 };
 
