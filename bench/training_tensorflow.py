@@ -144,14 +144,19 @@ def group(ensemble: Ensemble, rounds: int, steps: int) -> Group:
 
 
 def table(found: Group) -> str:
-    """The group by each way, beside the bare one, and what a step with it takes longer."""
+    """The group by each way, beside the bare one that was in turn with it (the median of their
+    quotients, and that of the fastest), and what a step with it takes longer."""
+    bare = found.groups["bare"]
     rows = []
     for name in ("bare", "graph", "jit"):
         row, own = [name], found.groups[name]
         for f in (statistics.median, min):
             row += [f"{1e3 * f(own):.1f}"] if own else [""]
-        for f in (statistics.median, min):
-            row += [f"{100 * (f(own) / f(found.groups['bare']) - 1):+.1f} %"] if own else [""]
+        if own:
+            beside = statistics.median(o / b for o, b in zip(own, bare, strict=True))
+            row += [f"{100 * (part - 1):+.1f} %" for part in (beside, min(own) / min(bare))]
+        else:
+            row += ["", ""]
         step, alone = (
             1e3 * statistics.median(found.seconds[each]) for each in (name, f"{name}, alone")
         )
