@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "comm/address.h"
+#include "comm/comm.h"
 #include "ranks.h"
 
 static ddl__address address_of(const ddl_endpoint *endpoint)
@@ -148,6 +148,26 @@ static void operate(ddl_comm *comm, void *argument)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
+static int queue_of(const ddl__link *link)
+{
+    int bytes = 0;
+    socklen_t length = sizeof bytes;
+    CHECK(!getsockopt(ddl__tcp_link_socket(link), SOL_SOCKET, SO_SNDBUF, &bytes, &length), "%s",
+          strerror(errno));
+    return bytes;
+}
+
+/* Members of one machine queue little for each other; the kernel doubles what it is asked for. */
+static void check_queues(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    int peer = !ddl_comm_rank(comm), most = 2 * 128 * 1024;
+    int ordered = queue_of(ddl__engine_links(comm->engine)[peer]),
+        named = queue_of(ddl__engine_message_links(comm->engine)[peer]);
+    CHECK(ordered == most && named == most, "%d and %d bytes", ordered, named);
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
 static void run_with(int size, const char *name, const char *value)
 {
     setenv(name, value, 1);
@@ -160,6 +180,7 @@ int main(void)
     test_refused();
     test_listens_there_only();
     test_ports();
+    run_ranks(2, DDL_LINK_TCP, check_queues, NULL);
     run_with(2, "DDL_SOCKETS", "2");
     run_with(4, "DDL_SOCKETS", "3");
     run_with(2, "DDL_INTERFACES", "127.0.0.1");

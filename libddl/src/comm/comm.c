@@ -175,6 +175,23 @@ static ddl_status compare(const ddl_comm *comm, const void *row, const char *nam
     return ddl__layout_compare(comm, &theirs.layout, name);
 }
 
+static void shorten(ddl__link *link)
+{
+    if (link && !link->ops->shared)
+        ddl__tcp_link_shorten(link);
+}
+
+/* Sockets to members on this machine, where they are in containers or asked for. */
+static void shorten_near(ddl_comm *comm, const ddl__place *places)
+{
+    for (int i = 0; i < comm->size; i++) {
+        if (i == comm->rank || places[i].machine != places[comm->rank].machine)
+            continue;
+        shorten(ddl__engine_links(comm->engine)[i]);
+        shorten(ddl__engine_message_links(comm->engine)[i]);
+    }
+}
+
 /* Tell everybody whose memory we opened and what we were configured with; the first operation of
  * every comm. When it is complete, all members are here. */
 static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
@@ -214,6 +231,8 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     }
     if (status == DDL_OK)
         status = ddl__layout_apply(comm, shared, places);
+    if (status == DDL_OK)
+        shorten_near(comm, places);
     free(places);
     free(rows);
     free(shared);

@@ -86,6 +86,11 @@ ddl__link *const *ddl__engine_links(const ddl__engine *engine)
     return engine->config.links;
 }
 
+ddl__link *const *ddl__engine_message_links(const ddl__engine *engine)
+{
+    return engine->config.messages;
+}
+
 void ddl__engine_founded(ddl__engine *engine)
 {
     atomic_store_explicit(&engine->founded, true, memory_order_relaxed);

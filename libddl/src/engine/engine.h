@@ -36,8 +36,9 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config);
 /* Close all links with goodbye, complete all works with DDL_EABORTED, free. */
 void ddl__engine_destroy(ddl__engine *engine);
 
-/* The links, by rank. */
+/* The links, by rank: of ordered operations; of messages and named operations. */
 ddl__link *const *ddl__engine_links(const ddl__engine *engine);
+ddl__link *const *ddl__engine_message_links(const ddl__engine *engine);
 
 /* From now on plan for ranks that all share memory. Before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);

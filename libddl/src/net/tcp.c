@@ -16,6 +16,7 @@
 enum {
     SOCKET_BUFFER = 4 << 20,
     LANE_BUFFER = 512 << 10, /* what a slow lane may have queued; the kernel doubles it */
+    NEAR_BUFFER = 128 << 10, /* the same where the wire is memory */
 
     /* A peer whose kernel does not answer is gone, or the wire: probed while nothing is under way,
      * else seen by what it does not acknowledge. */
@@ -199,6 +200,17 @@ void ddl__tcp_link_name(ddl__link *link, const char *name)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     snprintf(l->name, sizeof l->name, "%s", name);
+}
+
+/* A wire needs a queue that lasts for its delay and while we do something else. Where the wire is
+ * memory, whatever is queued is only out of the caches when it is read, and so are the pages that
+ * the kernel copies to next. */
+void ddl__tcp_link_shorten(ddl__link *link)
+{
+    static const int bytes = NEAR_BUFFER;
+    const ddl__tcp_link *l = ddl__tcp_of(link);
+    if (!l->n_lanes)
+        setsockopt(l->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
 void ddl__tcp_link_seal(ddl__link *link, unsigned lane, ddl__seal *seal)

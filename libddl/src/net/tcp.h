@@ -28,6 +28,10 @@ void ddl__tcp_link_seal(ddl__link *link, unsigned lane, ddl__seal *seal);
 /* The link's own connection; with lanes, link->fd is that of a set of all. */
 int ddl__tcp_link_socket(const ddl__link *link);
 
+/* The peer is on this machine: queue less (tcp.c). With lanes nothing changes. Before the first
+ * long span. */
+void ddl__tcp_link_shorten(ddl__link *link);
+
 /* How many were added. */
 unsigned ddl__tcp_link_lanes(const ddl__link *link);
 
