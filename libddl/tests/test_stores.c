@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-enum { SPAN = 256 * 1024 };
+enum { SPAN = 256 * 1024, SHORT = 8 * 1024, MANY = 24800 };
 
 /* Store spans on a machine with these rates in bytes per ns; the number that was streamed. */
 static int run(ddl__stores *stores, int spans, double plain, double streamed)
@@ -18,6 +18,40 @@ static int run(ddl__stores *stores, int spans, double plain, double streamed)
     return n;
 }
 
+/* The same for short spans, whose rates depend on how most are stored: plain and streamed while
+ * plainly, the same while streaming. */
+static int run_short(ddl__stores *stores, const double rates[2][2])
+{
+    int n = 0;
+    for (int i = 0; i < MANY; i++) {
+        bool timed = ddl__stores_time(stores, SHORT);
+        bool stream = timed ? ddl__stores_choose(stores) : stores->streaming;
+        if (timed)
+            ddl__stores_learn(stores, stream, SHORT,
+                              (int64_t)(SHORT / rates[stores->streaming][stream]));
+        n += stream;
+    }
+    return n;
+}
+
+static void test_short_spans(void)
+{
+    static const double near[2][2] = {{16, 34}, {14, 70}}, far[2][2] = {{3.1, 23}, {2.7, 60}};
+    ddl__stores stores = {0};
+    int n = run_short(&stores, near);
+    CHECK(n >= 90 && n <= 110, "%d streamed while near", n);
+    n = run_short(&stores, far);
+    CHECK(n >= MANY - 200, "%d streamed while far", n);
+    n = run_short(&stores, near);
+    CHECK(n < MANY / 3 && !stores.streaming, "%d streamed when near again", n);
+
+    n = 0;
+    for (int i = 0; i < 80; i++)
+        n += ddl__stores_time(&stores, SHORT);
+    CHECK(n == 10, "%d of 80 short spans timed", n);
+    CHECK(ddl__stores_time(&stores, SPAN), "a long one was not timed");
+}
+
 int main(void)
 {
     ddl__stores stores = {0};
@@ -28,7 +62,7 @@ int main(void)
     n = run(&stores, 620, 12, 8); /* and back */
     CHECK(n < 300, "%d of 620 streamed when near again", n);
 
-    CHECK(!ddl__stores_better(&stores), "plain is better by now");
+    CHECK(!stores.streaming, "plain is better by now");
     ddl__stores equal = {0};
     n = run(&equal, 310, 32, 45); /* one cache for both: readers pay for what was streamed */
     CHECK(n >= 10 && n <= 12, "%d of 310 streamed for a small gain of the writer alone", n);
@@ -36,6 +70,7 @@ int main(void)
     n = run(&slow, 3100, 16, 1); /* tries shall cost little, and be made all the same */
     CHECK(n >= 12 && n <= 14, "%d of 3100 streamed where that is far slower", n);
     ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
-    CHECK(!ddl__stores_better(&stores), "one slow sample turned the choice");
+    CHECK(!stores.streaming, "one slow sample turned the choice");
+    test_short_spans();
     return 0;
 }

@@ -61,20 +61,22 @@ static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const dd
     return n;
 }
 
+static ddl__stores *stores_for(ddl__runner *runner, size_t bytes)
+{
+    return &runner->stores[bytes >= DDL__STREAM_LONG];
+}
+
 /* Copy into shared memory by the better kind of stores. */
 static void store_long(ddl__runner *runner, void *span, const void *memory, size_t bytes)
 {
-    if (bytes < DDL__STREAM_MINIMUM) {
-        runner->kernels->copy(span, memory, bytes);
-        return;
-    }
-    bool streamed = ddl__stores_choose(&runner->stores);
-    int64_t start = ddl__now();
-    if (streamed)
-        runner->kernels->stream(span, memory, bytes);
-    else
-        runner->kernels->copy(span, memory, bytes);
-    ddl__stores_learn(&runner->stores, streamed, bytes, ddl__now() - start);
+    const ddl__kernels *kernels = runner->kernels;
+    ddl__stores *stores = stores_for(runner, bytes);
+    bool timed = ddl__stores_time(stores, bytes);
+    bool streamed = timed ? ddl__stores_choose(stores) : stores->streaming;
+    int64_t start = timed ? ddl__now() : 0;
+    (streamed ? kernels->stream : kernels->copy)(span, memory, bytes);
+    if (timed)
+        ddl__stores_learn(stores, streamed, bytes, ddl__now() - start);
 }
 
 static void store(ddl__runner *runner, void *span, const void *memory, size_t bytes)
@@ -91,7 +93,7 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
 {
     if (bytes < DDL__COPY_MINIMUM)
         memcpy(dst, src, bytes);
-    else if (work->lands_far && bytes >= DDL__STREAM_MINIMUM)
+    else if (work->lands_far && bytes >= DDL__STREAM_LONG)
         runner->kernels->stream(dst, src, bytes);
     else
         runner->kernels->copy(dst, src, bytes);
@@ -184,7 +186,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
             return false;
 
         bool streamed =
-            span && kept && bytes >= DDL__STREAM_MINIMUM && ddl__stores_better(&runner->stores);
+            span && kept && bytes >= DDL__COPY_MINIMUM && stores_for(runner, bytes)->streaming;
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
                     kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
                     step->finish ? runner->size : 1);

@@ -5,8 +5,9 @@
  * Next door that is quicker than memory, from a far core many times slower; virtual cores move
  * between the two within seconds, so nothing that is asked once will do. The writer sees it in its
  * own rate: both kinds are timed as they are used, the better one is used, and now and then a span
- * tries the other: the more rarely the slower that was, so that tries cost about a 31st. A span's
- * kind changes no result.
+ * tries the other: the more rarely the slower that was, so that tries cost about a 31st. To time a
+ * short span would cost a tenth of it, so only every eighth is timed. A span's kind changes no
+ * result.
  */
 #ifndef DDL_ENGINE_STORES_H
 #define DDL_ENGINE_STORES_H
@@ -16,34 +17,50 @@
 #include <stdint.h>
 
 enum {
-    DDL__COPY_MINIMUM = 2 * 1024, /* bytes from which memcpy is not for shared memory: reduce.h */
-    DDL__STREAM_MINIMUM = 32 * 1024, /* bytes of a span for which the kind of stores matters */
-    DDL__STREAM_GAIN = 2,            /* see ddl__stores_better */
-    DDL__STORES_TRY = 31,            /* spans between tries of a kind that is as good */
-    DDL__STORES_RARELY = 8,          /* times as many at most, for one that is slower */
+    /* Bytes of a span from which memcpy is not for shared memory (reduce.h) and the kind of stores
+     * matters, and from which each span is timed. */
+    DDL__COPY_MINIMUM = 2 * 1024,
+    DDL__STREAM_LONG = 32 * 1024,
+    DDL__STORES_TIMED = 8,  /* of so many shorter spans one is timed */
+    DDL__STORES_TRY = 31,   /* timed spans between tries of a kind that is as good */
+    DDL__STORES_RARELY = 8, /* times as many at most, for one that is slower */
     /* What is moved, not reduced, and this long is not in a cache before, nor wholly after: a plain
      * store would fetch each line from memory first. From 16 MiB down plain ones were faster. */
     DDL__FAR_MINIMUM = 32 * 1024 * 1024
 };
 
+/* Of spans of one kind, short or long. */
 typedef struct ddl__stores {
     float rate[2];  /* bytes per ns: plain, streamed; 0: not yet known */
-    uint32_t spans; /* since the last try */
+    uint32_t spans; /* timed, since the last try */
+    uint32_t untimed;
+    bool streaming; /* that is better */
 } ddl__stores;
 
-/* Whether streaming is better. For spans of at least DDL__STREAM_MINIMUM, as the rest. What was
- * streamed the reader fetches from memory, which the writer does not see: where the two store about
- * equally fast, plain stores are up to twice as fast in the end. From a far core they are five to
- * ten times slower, so the exact factor does not matter. */
-static inline bool ddl__stores_better(const ddl__stores *stores)
+/* How much faster to stream must seem to be better. What was streamed the reader fetches from
+ * memory, which the writer does not see: where the two store about equally fast, plain stores are
+ * up to twice as fast in the end. From a far core they are five to ten times slower, so the exact
+ * factor does not matter. A short span's streamed stores are still on their way when the writer
+ * goes on, and its plain ones find lines in other places after them: it sees 1 to 2.7 near and 5 to
+ * 9 far while it stores plainly, 3 to 6 near and 10 to 30 far while it streams. */
+static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes)
 {
-    return stores->rate[1] > DDL__STREAM_GAIN * stores->rate[0];
+    return bytes >= DDL__STREAM_LONG ? 2 : stores->streaming ? 8 : 4;
+}
+
+/* Whether to time the next span, of at least DDL__COPY_MINIMUM. */
+static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
+{
+    if (bytes < DDL__STREAM_LONG && ++stores->untimed < DDL__STORES_TIMED)
+        return false;
+    stores->untimed = 0;
+    return true;
 }
 
 /* Whether to stream the next span, which will be learnt from. */
 static inline bool ddl__stores_choose(ddl__stores *stores)
 {
-    bool better = ddl__stores_better(stores);
+    bool better = stores->streaming;
     bool unknown = stores->rate[0] > 0 && !(stores->rate[1] > 0);
     float used = stores->rate[better], other = stores->rate[!better];
     float slower = used > other && other > 0 ? used / other : 1;
@@ -54,6 +71,18 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     return !better;
 }
 
+/* Short spans: what the other kind gave while it was the better one says nothing about now, so
+ * believe in the change until that is tried. */
+static inline void ddl__stores_believe(ddl__stores *stores)
+{
+    float *rate = stores->rate;
+    stores->spans = 0;
+    if (stores->streaming && rate[0] > rate[1] / 16)
+        rate[0] = rate[1] / 16;
+    if (!stores->streaming && rate[1] > rate[0])
+        rate[1] = rate[0];
+}
+
 /* A span of so many bytes was stored in so much time. One slow sample, which a preemption gives,
  * decides nothing. */
 static inline void ddl__stores_learn(ddl__stores *stores, bool streamed, size_t bytes, int64_t ns)
@@ -61,6 +90,10 @@ static inline void ddl__stores_learn(ddl__stores *stores, bool streamed, size_t 
     float sample = (float)bytes / (float)(ns + 1), *rate = &stores->rate[streamed];
     float weight = sample < *rate / 2 ? 0.125f : 0.25f;
     *rate = *rate > 0 ? *rate + weight * (sample - *rate) : sample;
+    bool before = stores->streaming;
+    stores->streaming = stores->rate[1] > ddl__stores_gain(stores, bytes) * stores->rate[0];
+    if (stores->streaming != before && bytes < DDL__STREAM_LONG)
+        ddl__stores_believe(stores);
 }
 
 #endif
