@@ -20,7 +20,7 @@ enum {
     /* Bytes of a span from which memcpy is not for shared memory (reduce.h) and the kind of stores
      * matters, and from which each span is timed. */
     DDL__COPY_MINIMUM = 2 * 1024,
-    DDL__STREAM_LONG = 32 * 1024,
+    DDL__STREAM_LONG = 128 * 1024,
     DDL__STORES_TIMED = 8,  /* of so many shorter spans one is timed */
     DDL__STORES_TRY = 31,   /* timed spans between tries of a kind that is as good */
     DDL__STORES_RARELY = 8, /* times as many at most, for one that is slower */
