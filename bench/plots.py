@@ -22,6 +22,28 @@ def check_plot(path: Path) -> None:
         raise UsageError(f"--plot {path}: a picture's name ends in .png, .svg or .pdf")
 
 
+def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
+    """What is shown together, by title: the results of an operation, dtype, number of ranks and
+    state. A state in which some library was seen at less than two sizes, so as a point or not at
+    all, is left out, unless that leaves nothing."""
+    groups: dict[str, list[tuple[Result, str]]] = {}
+    for r in results:
+        for state in r.states():
+            title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.scene}, {state}"
+            groups.setdefault(title, []).append((r, state))
+
+    def has_lines(members: list[tuple[Result, str]]) -> bool:
+        sizes: dict[str, set[int]] = {}
+        for r, state in members:
+            for row in r.rows:
+                if not row.contestant.way:
+                    seen = sizes.setdefault(row.contestant.library, set())
+                    seen |= {r.case.bytes} if row.state == state else set()
+        return all(len(seen) > 1 for seen in sizes.values())
+
+    return {title: m for title, m in groups.items() if has_lines(m)} or groups
+
+
 def plot(path: Path, results: Sequence[Result]) -> None:
     """Algorithm bandwidth against size, both logarithmic: a line for each library, a panel for each
     operation, dtype, number of ranks and state of the machine."""
@@ -29,21 +51,15 @@ def plot(path: Path, results: Sequence[Result]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels: dict[str, list[tuple[Result, str]]] = {}
-    for r in results:
-        for state in r.states():
-            title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.scene}, {state}"
-            panels.setdefault(title, []).append((r, state))
-    lines_of = {t: m for t, m in panels.items() if len({r.case.bytes for r, _ in m}) > 1}
-    panels = lines_of or panels  # a point is no line
-    columns = min(len(panels), 2) or 1
-    rows = -(-len(panels) // columns) or 1
+    shown = panels(results)
+    columns = min(len(shown), 2) or 1
+    rows = -(-len(shown) // columns) or 1
     figure = Figure(figsize=(8 * columns, 5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in grid[len(panels) :]:
+    for axes in grid[len(shown) :]:
         axes.remove()
-    for axes, (title, members) in zip(grid, panels.items(), strict=False):
+    for axes, (title, members) in zip(grid, shown.items(), strict=False):
         lines: dict[str, list[tuple[int, float]]] = {}
         for result, state in members:
             nbytes = result.case.bytes

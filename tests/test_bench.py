@@ -22,6 +22,7 @@ try:
     from bench.ensemble import Ensemble, PlayerError
     from bench.libraries import Here, Library
     from bench.machine import Machine, State
+    from bench.plots import panels
     from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
     from bench.tables import show_results
 finally:
@@ -137,6 +138,20 @@ def test_a_target_is_met_or_not() -> None:
         ("3.60", "3.50", True),
         ("60 %", "70 %", False),
     }
+
+
+def test_a_picture_has_the_states_in_which_all_were_seen_at_several_sizes() -> None:
+    def seen(nbytes: int, *rows: tuple[Contestant, str]) -> Result:
+        result = Result(Case("allreduce", "f32", nbytes), "one host", 2)
+        result.rows = [Row(c, state, 1e-3, 1e-3, 1e-3, 3, 30) for c, state in rows]
+        return result
+
+    by_c = Contestant("libddl", "c")
+    small = seen(8, (DDL, "near"), (PEER, "near"), (by_c, "near"), (PEER, "twin"), (DDL, "twin"))
+    large = seen(1 << 20, (DDL, "near"), (PEER, "near"), (PEER, "twin"))
+    near, twin = (f"allreduce f32, 2 ranks, one host, {state}" for state in ("near", "twin"))
+    assert panels([small, large]) == {near: [(small, "near"), (large, "near")]}
+    assert set(panels([small])) == {near, twin}
 
 
 def test_quantiles() -> None:
