@@ -24,7 +24,7 @@ typedef struct ddl__runner {
     ddl__link **targets; /* room for size links */
     const void **operands;
     ddl__stores stores[2]; /* for short spans and for long ones */
-    ddl__meter *meter; /* or NULL */
+    ddl__meter *meter;     /* or NULL */
 } ddl__runner;
 
 typedef enum ddl__progress {
