@@ -93,7 +93,7 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
 {
     if (bytes < DDL__COPY_MINIMUM)
         memcpy(dst, src, bytes);
-    else if (work->lands_far && bytes >= DDL__STREAM_LONG)
+    else if (work->lands_far)
         runner->kernels->stream(dst, src, bytes);
     else
         runner->kernels->copy(dst, src, bytes);

@@ -72,7 +72,7 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
 }
 
 /* Short spans: what the other kind gave while it was the better one says nothing about now, so
- * believe in the change until that is tried. */
+ * believe in the change until that is tried: 16 times is what far cores show. */
 static inline void ddl__stores_believe(ddl__stores *stores)
 {
     float *rate = stores->rate;
