@@ -130,8 +130,8 @@ static void failures_leave_nothing(void)
 /* Rank 0 dies, rank 2 never comes: rank 1 learns it at once, and whom to blame. */
 static void member_dies(void)
 {
-    unsigned char addresses[3][DDL_ADDRESS_MAX];
-    size_t lengths[3];
+    unsigned char addresses[4][DDL_ADDRESS_MAX];
+    size_t lengths[4];
     const void *list[3] = {addresses[0], addresses[1], addresses[2]};
     int pipes[3][2], status;
     pid_t pids[3];
@@ -189,8 +189,8 @@ typedef struct failing {
 
 typedef struct board {
     atomic_int here, failed;
-    unsigned char addresses[3][DDL_ADDRESS_MAX];
-    size_t lengths[3];
+    unsigned char addresses[4][DDL_ADDRESS_MAX];
+    size_t lengths[4];
 } board;
 
 static void spoil(const failing *f, bool spoilt)
@@ -268,6 +268,71 @@ static void member_fails(void)
                   "case %zu: rank %d ended with %x", i, rank, status);
         munmap(b, sizeof *b);
     }
+}
+
+/* ---- a member that fails tells the others at their doors, one of which answers slowly ---- */
+
+enum { STOPPED = 2 };
+
+static ddl_status create_in_time(ddl_endpoint *endpoint, const board *b, int rank, ddl_comm **comm)
+{
+    const void *list[] = {b->addresses[0], b->addresses[1], b->addresses[2], b->addresses[3]};
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    return ddl_comm_create(endpoint, list, b->lengths, rank, 4, &config, comm);
+}
+
+/* Rank 1 cannot at first, and tells rank 0, which tells all by its links, long before it comes to
+ * tell rank 3: which has heard of it by then, and is at its next attempt. */
+static int create_after_failing(board *b, int rank)
+{
+    /* One address, so that trying all of who is stopped leaves time for the others. */
+    ddl_endpoint_config config = {.struct_size = sizeof config, .host = "127.0.0.1"};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    setenv("DDL_LOG", "off", 0);
+    OK(ddl_endpoint_create(&config, &endpoint));
+    OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
+    await_all(&b->here, 4);
+    if (rank == STOPPED) {
+        raise(SIGSTOP);
+    } else {
+        if (rank == 1) {
+            usleep(300000); /* the others wait already */
+            setenv("DDL_HEARTBEAT_MS", "often", 1);
+        }
+        ddl_status got = create_in_time(endpoint, b, rank, &comm);
+        CHECK(got == DDL_EINVAL && strstr(ddl_last_error(), "DDL_HEARTBEAT_MS"),
+              "rank %d: %d \"%s\"", rank, got, ddl_last_error());
+        unsetenv("DDL_HEARTBEAT_MS");
+        atomic_fetch_add(&b->failed, 1);
+    }
+    OK(create_in_time(endpoint, b, rank, &comm));
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+static void late_word_of_an_attempt_spoils_no_other(void)
+{
+    int status;
+    pid_t pids[4];
+    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(b != MAP_FAILED, "no shared memory");
+    fflush(NULL);
+    for (int rank = 0; rank < 4; rank++)
+        if (!(pids[rank] = fork()))
+            _exit(create_after_failing(b, rank));
+    CHECK(waitpid(pids[STOPPED], &status, WUNTRACED) == pids[STOPPED] && WIFSTOPPED(status), "%x",
+          status);
+    for (int i = 0; i < 10000 && atomic_load(&b->failed) < 3; i++)
+        usleep(1000);
+    usleep(100000); /* those who are there are at it again */
+    kill(pids[STOPPED], SIGCONT);
+    for (int rank = 0; rank < 4; rank++)
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
+              rank, status);
+    munmap(b, sizeof *b);
 }
 
 static char url[64];
@@ -370,6 +435,7 @@ int main(void)
 {
     member_dies(); /* forks, so before there are threads */
     member_fails();
+    late_word_of_an_attempt_spoils_no_other();
     again();
     run_ranks(3, LINKS_MIXED, different_kinds, NULL);
     run_ranks(3, LINKS_REVERSED, different_kinds, NULL);

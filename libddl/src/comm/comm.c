@@ -304,7 +304,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
     uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
-    bool told = false;
+    ddl__reason told = {.status = DDL_OK};
     ddl__meeting meeting = {.endpoint = comm->endpoint,
                             .comm = identify(list, counted, config),
                             .addresses = addresses,

@@ -550,6 +550,21 @@ bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret 
     return found;
 }
 
+void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__regrets_heard(&endpoint->regrets, comm, from, attempt);
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+uint32_t ddl__endpoint_attempt(ddl_endpoint *endpoint)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    uint32_t attempt = (uint32_t)endpoint->serial++;
+    pthread_mutex_unlock(&endpoint->lock);
+    return attempt;
+}
+
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine)
 {
     struct epoll_event event = {.events = 0, .data.u64 = seat->serial};

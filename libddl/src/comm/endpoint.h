@@ -24,7 +24,8 @@ typedef struct ddl__guest {
 typedef struct ddl__regret {
     ddl__digest comm;
     int from;
-    ddl_status status; /* DDL_OK: none */
+    uint32_t attempt;  /* which of its attempts it is that has failed */
+    ddl_status status; /* DDL_OK: none, or none any more */
     char text[96];
 } ddl__regret;
 
@@ -65,6 +66,12 @@ bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadli
 
 /* Whether a member has said that it cannot create this comm. */
 bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret);
+
+/* Another member has told it: when the member itself says it here, it is no news. */
+void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);
+
+/* A number for an attempt to create a comm, which no other attempt of this endpoint has. */
+uint32_t ddl__endpoint_attempt(ddl_endpoint *endpoint);
 
 /* From now on the endpoint's thread drives this engine when asked to. */
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);

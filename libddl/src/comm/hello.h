@@ -30,11 +30,11 @@ typedef struct ddl__hello {
     uint16_t protocol; /* magic and protocol keep their places in every version */
     uint8_t door;
     uint8_t lane; /* 0: the link itself; else which of its lanes, counted from 1 */
-    int32_t
-        status; /* answers: DDL_INPROGRESS at the door, DDL_OK accepted, else refused; regrets */
+    /* Of an answer: DDL_INPROGRESS at the door, DDL_OK accepted, else refused; of a regret. */
+    int32_t status;
     uint32_t from, to, size; /* ranks */
     uint32_t flags;
-    uint32_t reserved;
+    uint32_t attempt;     /* of a regret: which of the endpoint's it is that has failed */
     ddl__digest endpoint; /* that is meant */
     ddl__digest comm;
     uint64_t arena; /* inproc: the sender's arena, one reference of which goes with it */

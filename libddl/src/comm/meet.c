@@ -150,22 +150,23 @@ static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello, ddl__s
 static ddl_status check_present(const ddl__meeting *m)
 {
     ddl__regret regret;
+    ddl__reason reason;
     if (ddl__endpoint_regret(m->endpoint, m->comm, &regret) &&
         (unsigned)regret.from < (unsigned)m->size) {
-        *m->told = true;
+        *m->told = (ddl__reason){regret.status, regret.from, regret.attempt, NULL};
         return ddl__fail(regret.status, "rank %d on %s could not create the comm: %s", regret.from,
                          m->addresses[regret.from].host, regret.text);
     }
     for (int i = 0; i < m->size; i++) {
         ddl__link *link = m->links[i];
-        int status, skip = 0;
         if (!link)
             continue;
         link->ops->attend(link);
-        if (link->state == DDL__LINK_ABORTED &&
-            sscanf(link->reason, "%d %n", &status, &skip) == 1 && status < 0) {
-            *m->told = true;
-            return ddl__fail((ddl_status)status, "%s", link->reason + skip);
+        if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
+            *m->told = reason;
+            if (reason.from >= 0)
+                ddl__endpoint_heard(m->endpoint, m->comm, reason.from, reason.attempt);
+            return ddl__fail(reason.status, "%s", reason.text);
         }
         if (link->state != DDL__LINK_OPEN)
             return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", i,

@@ -4,6 +4,7 @@
 #define DDL_COMM_MEET_H
 
 #include "comm/endpoint.h"
+#include "engine/reason.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
@@ -18,7 +19,7 @@ typedef struct ddl__meeting {
     ddl__arena *arena; /* our own, where shared memory is allowed */
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: made here */
-    bool *told;                    /* set where it fails because of what another member tells all */
+    ddl__reason *told;             /* set where it fails because of what another member tells all */
 } ddl__meeting;
 
 /* Dial the lower ranks, receive the higher ones. On failure the links made so far stay in links. */

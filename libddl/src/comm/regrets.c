@@ -13,15 +13,39 @@ static const int64_t ALL_NS = 1000 * 1000000ll, ONE_NS = 200 * 1000000ll;
 /* -------------------------------------------------------------------------------- what was told
  */
 
-void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello)
+static bool knows(const ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
+{
+    for (int i = 0; i < DDL__REGRETS; i++) {
+        const ddl__regret *r = &regrets->list[i];
+        if (ddl__digest_equal(r->comm, comm) && r->from == from && r->attempt == attempt)
+            return true;
+    }
+    return false;
+}
+
+static ddl__regret *add(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
 {
     ddl__regret *r = &regrets->list[regrets->next++ % DDL__REGRETS];
-    *r = (ddl__regret){.comm = hello->comm,
-                       .from = (int)hello->from,
-                       .status = hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER};
+    *r = (ddl__regret){.comm = comm, .from = from, .attempt = attempt, .status = DDL_OK};
+    return r;
+}
+
+void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello)
+{
+    int from = (int)hello->from;
+    if (knows(regrets, hello->comm, from, hello->attempt))
+        return;
+    ddl__regret *r = add(regrets, hello->comm, from, hello->attempt);
+    r->status = hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER;
     _Static_assert(sizeof r->text == sizeof hello->text, "all of it");
     memcpy(r->text, hello->text, sizeof r->text);
     ddl__clean(r->text, sizeof r->text);
+}
+
+void ddl__regrets_heard(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
+{
+    if (!knows(regrets, comm, from, attempt))
+        add(regrets, comm, from, attempt);
 }
 
 void ddl__regrets_forget(ddl__regrets *regrets, ddl__digest comm, int from)
@@ -47,7 +71,7 @@ bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regre
  */
 
 static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, socklen_t length,
-                    ddl_status status, const char *text, int64_t end)
+                    const ddl__reason *why, int64_t end)
 {
     const ddl__job *job = ddl__endpoint_job(m->endpoint);
     int64_t own = ddl__now() + ONE_NS, deadline = own < end ? own : end;
@@ -55,8 +79,9 @@ static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, 
     ddl__session session;
     hello.endpoint = m->addresses[peer].endpoint;
     hello.comm = m->comm;
-    hello.status = status;
-    snprintf(hello.text, sizeof hello.text, "%s", text);
+    hello.status = why->status;
+    hello.attempt = why->attempt;
+    snprintf(hello.text, sizeof hello.text, "%s", why->text);
     int fd = ddl__dial(to, length, deadline);
     if (fd < 0)
         return false;
@@ -67,32 +92,37 @@ static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, 
 }
 
 /* Over the unix socket, if the peer is here. */
-static void tell(const ddl__meeting *m, int peer, ddl_status status, const char *text, int64_t end)
+static void tell(const ddl__meeting *m, int peer, const ddl__reason *why, int64_t end)
 {
     const ddl__address *address = &m->addresses[peer];
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&address->endpoint, &to);
-    bool told = tell_at(m, peer, (struct sockaddr *)&to, length, status, text, end);
+    bool told = tell_at(m, peer, (struct sockaddr *)&to, length, why, end);
     for (unsigned i = 0; !told && i < address->n_ips && ddl__now() < end; i++) {
         length = ddl__address_ip(address, i, &to);
-        told = tell_at(m, peer, (struct sockaddr *)&to, length, status, text, end);
+        told = tell_at(m, peer, (struct sockaddr *)&to, length, why, end);
     }
 }
 
 void ddl__meet_failed(const ddl__meeting *m, ddl_status status)
 {
-    char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], reason[256];
+    char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], said[DDL__REASON_MAX];
+    const ddl__reason *told = m->told;
+    bool own = told->status == DDL_OK;
     int64_t end = ddl__now() + ALL_NS;
+    uint32_t attempt = own ? ddl__endpoint_attempt(m->endpoint) : told->attempt;
     snprintf(text, sizeof text, "%s", ddl__message());
     snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", m->rank,
              m->addresses[m->rank].host, text);
-    snprintf(reason, sizeof reason, "%d %.240s", status, *m->told ? text : whole);
+    ddl__reason to_strangers = {status, m->rank, attempt, text},
+                to_linked = {status, own ? m->rank : told->from, attempt, own ? whole : text};
+    ddl__reason_write(&to_linked, said);
     for (int peer = 0; peer < m->size; peer++) {
         ddl__link *link = m->links ? m->links[peer] : NULL;
         if (link)
-            link->ops->close(link, reason);
-        else if (peer != m->rank && !*m->told && status != DDL_ETIMEDOUT && ddl__now() < end)
-            tell(m, peer, status, text, end);
+            link->ops->close(link, said);
+        else if (peer != m->rank && own && status != DDL_ETIMEDOUT && ddl__now() < end)
+            tell(m, peer, &to_strangers, end);
     }
     ddl__fail(status, "%s", text);
 }

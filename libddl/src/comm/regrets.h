@@ -8,8 +8,11 @@
 /* ---- what an endpoint was told, until somebody asks; a few, of which the oldest gives way. The
  * caller locks. ---- */
 
-/* A member's hello says it. */
+/* A member's hello says it, unless it is known of that attempt. */
 void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello);
+
+/* It is known, and nobody is to ask: what the member itself still says of it comes late. */
+void ddl__regrets_heard(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt);
 
 /* The member tries again; or (from -1) nobody is to ask any more. */
 void ddl__regrets_forget(ddl__regrets *regrets, ddl__digest comm, int from);

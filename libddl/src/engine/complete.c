@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "engine/reason.h"
 #include "engine/staging.h"
 
 void ddl__report(ddl__engine *engine)
@@ -108,13 +109,13 @@ static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status sta
     }
 }
 
-/* The reason that peers get begins with the status, so that they fail alike. */
 void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text)
 {
-    char reason[256];
-    snprintf(reason, sizeof reason, "%d %.240s", status, text);
-    ddl__links_close(engine->config.links, (size_t)engine->config.size, reason);
-    ddl__links_close(engine->config.messages, (size_t)engine->config.size, reason);
+    char said[DDL__REASON_MAX];
+    ddl__reason reason = {.status = status, .from = -1, .text = text};
+    ddl__reason_write(&reason, said);
+    ddl__links_close(engine->config.links, (size_t)engine->config.size, said);
+    ddl__links_close(engine->config.messages, (size_t)engine->config.size, said);
 }
 
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)

@@ -8,6 +8,7 @@
 #include "base/fences.h"
 #include "base/log.h"
 #include "engine/describe.h"
+#include "engine/reason.h"
 #include "engine/state.h"
 
 enum {
@@ -31,7 +32,7 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
 {
     const char *name = engine->config.names[rank];
     char theirs[DDL__CALL_MAX];
-    int status, skip = 0;
+    ddl__reason reason;
     switch (link->state) {
     case DDL__LINK_OPEN: break;
     case DDL__LINK_MISMATCH:
@@ -44,12 +45,11 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
                       own_name(engine), call);
         break;
     case DDL__LINK_ABORTED:
-        if (sscanf(link->reason, "%d %n", &status, &skip) < 1 || status >= 0)
-            status = DDL_EABORTED;
-        if (strstr(link->reason, "(told by ")) /* whoever told him */
-            ddl__fail_all(engine, (ddl_status)status, "%s", link->reason + skip);
+        ddl__reason_read(link->reason, &reason);
+        if (strstr(reason.text, "(told by ")) /* whoever told him */
+            ddl__fail_all(engine, reason.status, "%s", reason.text);
         else
-            ddl__fail_all(engine, (ddl_status)status, "%s (told by %s)", link->reason + skip, name);
+            ddl__fail_all(engine, reason.status, "%s (told by %s)", reason.text, name);
         break;
     case DDL__LINK_LOST:
         ddl__fail_all(engine, DDL_EPEER, "%s is lost: %s", name, link->reason);
