@@ -61,9 +61,10 @@ static void *run(void *argument)
         block(dying, path);
         OK(ddl_comm_abort(dying, "on purpose"));
     }
-    for (int64_t end = ddl__deadline(LONG_MS); ddl__now() < end; usleep(10000)) {
-        int32_t one = 1;
-        OK(ddl_allreduce(other, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+    int64_t end = ddl__deadline(LONG_MS);
+    for (int32_t all_stay = 1; all_stay; usleep(10000)) {
+        all_stay = ddl__now() < end;
+        OK(ddl_allreduce(other, NULL, &all_stay, 1, DDL_I32, DDL_MIN, NULL, NULL));
         OK(ddl_comm_report(other, report, sizeof report, &length));
     }
     OK(ddl_barrier(other, NULL, NULL));
