@@ -19,8 +19,17 @@ enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STE
 enum { OWN, OWN_PRIVATE, PEER, PEER_PRIVATE, MAPPINGS };
 
 /* As in the arena, written down a second time: header, then the readers' lanes. */
-enum { LANES = 128, LANE = 64 + 64 * 64, ENTRY = 64, OFFSET = 24, BYTES = 28 };
-enum { RIGHT_BESIDE = 2 * PAGE + SPANS, RIGHT_STRIDE = 2 * PAGE + PRIVATE };
+enum {
+    LANES = 128,
+    ENTRIES = 128, /* in a lane, and each of */
+    ENTRY = 640,   /* bytes */
+    LANE = ENTRIES + 64 * ENTRY,
+    OFFSET = 24,
+    BYTES = 28,
+    HEAD = 11 * PAGE, /* header and one lane, in whole pages */
+    RIGHT_BESIDE = HEAD + SPANS,
+    RIGHT_STRIDE = HEAD + PRIVATE
+};
 
 /* --------------------------------------------------------------------------------- guard pages */
 
@@ -102,7 +111,8 @@ static void scribble(scene *s, int file, off_t outlet)
 /* The right arena's header in a file of any size, sealed or not. */
 static int make_file(scene *s, const ddl__arena *right)
 {
-    static const size_t sizes[] = {0, 64, 127, 128, 4096, 24576, 24584, 65536};
+    static const size_t sizes[] = {
+        0, 64, 127, 128, PAGE, RIGHT_BESIDE, RIGHT_BESIDE + 8, 2 * (RIGHT_BESIDE + RIGHT_STRIDE)};
     unsigned how = input_byte(&s->in);
     if (how < 128)
         return dup(ddl__arena_fd(right));
@@ -113,7 +123,7 @@ static int make_file(scene *s, const ddl__arena *right)
     REQUIRE(fd >= 0 && n > 0 && !ftruncate(fd, (off_t)size), "%s", strerror(errno));
     if ((size_t)n > size)
         n = (ssize_t)size;
-    uint64_t spans = size - 2 * PAGE - RIGHT_STRIDE;
+    uint64_t spans = size - HEAD - RIGHT_STRIDE;
     if (how & 8)
         memcpy(header + 16, &spans, sizeof spans);
     REQUIRE(pwrite(fd, header, (size_t)n, 0) == n, "%s", strerror(errno));
@@ -125,7 +135,8 @@ static int make_file(scene *s, const ddl__arena *right)
 /* Publish as a peer would, but say any place and length. */
 static void publish(scene *s, const side *d)
 {
-    off_t entry = d->peer_lane + 64 + (off_t)((d->position + input_byte(&s->in) % 2) % 64 * ENTRY);
+    uint64_t position = d->position + input_byte(&s->in) % 2;
+    off_t entry = d->peer_lane + ENTRIES + (off_t)(position % 64 * ENTRY);
     uint64_t stamp = d->position + 1 + input_byte(&s->in) % 2;
     uint64_t signature[2] = {1, 2};
     uint32_t place[2] = {input_word(&s->in), input_word(&s->in)};
@@ -134,6 +145,8 @@ static void publish(scene *s, const side *d)
         place[0] = place[0] % (SPANS / 64) * 64;
     if (how & 2)
         place[1] %= 2 * PAGE;
+    if (how & 4)
+        place[0] = UINT32_MAX; /* inside the entry */
     pwrite(s->peer_file, signature, sizeof signature, entry + 8);
     pwrite(s->peer_file, place, sizeof place, entry + OFFSET);
     pwrite(s->peer_file, &stamp, sizeof stamp, entry);
@@ -153,7 +166,7 @@ static void ring(scene *s)
 static size_t wanted(scene *s, const side *d)
 {
     uint32_t bytes = 0;
-    off_t at = d->peer_lane + 64 + (off_t)(d->position % 64) * ENTRY + BYTES;
+    off_t at = d->peer_lane + ENTRIES + (off_t)(d->position % 64) * ENTRY + BYTES;
     if (input_byte(&s->in) % 8 && pread(s->peer_file, &bytes, sizeof bytes, at) == sizeof bytes)
         return bytes;
     return input_word(&s->in) % (2 * SPANS);
@@ -209,7 +222,7 @@ static void send_span(scene *s, const side *d, bool lend)
     void *span = link->ops->reserve(&link, 1, bytes);
     if (!span)
         return;
-    REQUIRE(bytes <= 32 || is_inside(d->own, span, bytes), "%zu bytes that are not ours", bytes);
+    REQUIRE(is_inside(d->own, span, bytes), "%zu bytes that are not ours", bytes);
     memset(span, 1, bytes);
     link->ops->publish(&link, 1, span, bytes, &signature);
 }

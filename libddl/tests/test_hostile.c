@@ -120,7 +120,8 @@ static void test_descriptors(void)
 enum {
     SPANS = 64 * 1024,
     PRIVATE = 32 * 1024,
-    LANES = 8192,
+    LANE = 128 + 64 * 640,
+    LANES = 45056, /* a header and one lane, in whole pages */
     BESIDE = LANES + SPANS,
     WHOLE = BESIDE + LANES + PRIVATE
 };
@@ -165,16 +166,16 @@ static void test_arena_sizes_that_wrap(const ddl__arena *arena)
 {
     int fd = make_file(arena, WHOLE, true); /* lanes end behind the file */
     uint32_t readers = 1000;
-    uint64_t lanes = (128 + readers * (64 + 64 * 64) + 4095) & ~4095u,
+    uint64_t lanes = (128 + readers * LANE + 4095) & ~4095u,
              bytes = WHOLE - lanes - readers * (uint64_t)(LANES + PRIVATE);
     put(fd, &readers, sizeof readers, READERS);
     put(fd, &bytes, sizeof bytes, BYTES);
     check_refused(fd, "bytes that wrap");
 
-    fd = make_file(arena, 3 * WHOLE, true); /* two readers, twice the stride is 2^64 more */
+    enum { TOTAL = 3 * WHOLE + 4096, LANES_OF_TWO = 86016 };
+    fd = make_file(arena, TOTAL, true); /* two readers, twice the stride is 2^64 more */
     readers = 2;
-    lanes = 12288;
-    uint64_t private_bytes = ((uint64_t)1 << 63) + (3 * WHOLE - lanes - SPANS) / 2 - LANES;
+    uint64_t private_bytes = ((uint64_t)1 << 63) + (TOTAL - LANES_OF_TWO - SPANS) / 2 - LANES;
     put(fd, &readers, sizeof readers, READERS);
     put(fd, &private_bytes, sizeof private_bytes, PRIVATE_BYTES);
     check_refused(fd, "strides that wrap");
@@ -283,16 +284,16 @@ static void test_arena_readers(void)
  * no span begins. */
 static void check_entry(bool beside, uint32_t offset)
 {
-    enum { ENTRY = 128 + 64, OFFSET = 24 };
+    enum { ENTRY = 128 + 128, OFFSET = 24, BYTES_APART = 1000 };
     two t = make_two();
     ddl__link *link = beside ? ddl__shm_link_beside(t.link) : t.link;
     ddl__link *other = beside ? ddl__shm_link_beside(t.other) : t.other;
     ddl__signature signature = {{1, 2}};
-    void *span = other->ops->reserve(&other, 1, 100);
-    memset(span, 1, 100);
-    other->ops->publish(&other, 1, span, 100, &signature);
+    void *span = other->ops->reserve(&other, 1, BYTES_APART);
+    memset(span, 1, BYTES_APART);
+    other->ops->publish(&other, 1, span, BYTES_APART, &signature);
     put(ddl__arena_fd(t.theirs), &offset, sizeof offset, (beside ? BESIDE : 0) + ENTRY + OFFSET);
-    CHECK(!link->ops->peek(link, 100, &signature) && link->state == DDL__LINK_LOST &&
+    CHECK(!link->ops->peek(link, BYTES_APART, &signature) && link->state == DDL__LINK_LOST &&
               strstr(link->reason, "corrupt"),
           "offset %u: state %d: %s", offset, link->state, link->reason);
     drop_two(&t);

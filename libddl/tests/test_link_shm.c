@@ -77,6 +77,23 @@ static void test_beside_is_apart(void)
     star_destroy(&factory, &s);
 }
 
+/* Lengths that just travel inside an entry, to one reader and to several, and just do not; of both
+ * links. */
+static void test_short_spans(void (*make)(star *s))
+{
+    static const size_t lengths[] = {0, 95, 96, 97, 607, 608, 609};
+    star_factory factory = {make, destroy, NULL};
+    star s = star_create(&factory, LEAVES);
+    for (uint64_t k = 0; k < 1000; k++) {
+        unsigned readers = 1 + k % (make == create ? LEAVES : 1);
+        size_t bytes = lengths[k % 7];
+        CHECK(publish_span(s.centre, readers, k, bytes), "full at %zu bytes", bytes);
+        for (unsigned i = 0; i < readers; i++)
+            read_soon(NULL, s.leaf[i], k, bytes);
+    }
+    star_destroy(&factory, &s);
+}
+
 /* A link beside learns how the peer is from the first, after all that was sent. */
 static void test_beside_ends(void)
 {
@@ -103,6 +120,8 @@ int main(void)
 {
     ddl__link_conformance(&(star_factory){create, destroy, NULL});
     ddl__link_conformance_beside(&(star_factory){create_beside, destroy, NULL});
+    test_short_spans(create);
+    test_short_spans(create_beside);
     test_beside_is_apart();
     test_beside_ends();
     return 0;

@@ -52,7 +52,7 @@ static ddl_status recv_bytes(ddl_comm *comm, void *data, size_t n, int from, int
     return ddl_recv(comm, data, (int64_t)n, DDL_U8, from, tag, sender, NULL, work);
 }
 
-static const size_t sizes[] = {0, 1, 32, 33, 8192, 8193, 65537, MIB + 3, 5 * MIB};
+static const size_t sizes[] = {0, 1, 608, 609, 8192, 8193, 65537, MIB + 3, 5 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* Rank 0 and each other one, blocking. */

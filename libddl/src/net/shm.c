@@ -3,7 +3,10 @@
  * An arena is one rank's outgoing memory. It consists of outlets: a ring of bytes for spans, and
  * for each reader a lane, a ring of entries that say where the next span lies. Only the owner
  * writes bytes and entries; only the reader writes its lane's `released` count. So every cache line
- * has one writer, and a short span travels inside its entry: one line moves per message.
+ * has one writer. A short span travels inside its entry, behind what says so: caches fetch the
+ * second line of a pair with the first, and more of what is read in order. What lies elsewhere is
+ * asked for when the entry has come, and its reader waits for a far core twice. Where many read a
+ * span, it has to be very short to be stored for each of them.
  *
  * The first outlet serves all readers, and one who does not read holds up the others. Behind it
  * lies a private outlet for each reader, for links beside the first ones: nobody holds up anybody
@@ -41,23 +44,27 @@
 
 enum {
     MAGIC = 0x64646c61,
-    LAYOUT = 3,
+    LAYOUT = 4,
     LINE = 64,
+    PAIR = 2 * LINE, /* aligned to that much */
     QUEUE = 64,      /* entries per lane */
-    SHORT_SPAN = 32, /* bytes that fit into an entry */
+    ENTRY = 5 * PAIR,
+    ENTRY_HEAD = 32,
+    SHORT_FOR_ONE = ENTRY - ENTRY_HEAD, /* bytes of a span that travels inside an entry, */
+    SHORT_FOR_ALL = PAIR - ENTRY_HEAD   /* and inside several */
 };
 
 /* ------------------------------------------------------------------------- shared memory layout */
 
 typedef struct entry {
-    alignas(LINE) atomic_ullong stamp; /* position + 1; 0: never written */
+    alignas(PAIR) atomic_ullong stamp; /* position + 1; 0: never written */
     ddl__signature signature;
-    uint32_t offset, bytes;
-    unsigned char inline_span[SHORT_SPAN];
+    uint32_t offset, bytes; /* offset: of the span, or INLINE */
+    unsigned char inline_span[SHORT_FOR_ONE];
 } entry;
 
 typedef struct lane {
-    alignas(LINE) atomic_ullong released; /* spans the reader is done with */
+    alignas(PAIR) atomic_ullong released; /* spans the reader is done with */
     entry entries[QUEUE];
 } lane;
 
@@ -66,10 +73,12 @@ typedef struct header {
     uint64_t bytes, private_bytes; /* of the first outlet, and of each private one */
     uint32_t fences;               /* 1: the owner's driver passes a heavy one before it sleeps */
     alignas(LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
-    alignas(LINE) lane lanes[];
+    alignas(PAIR) lane lanes[];
 } header;
 
-_Static_assert(sizeof(entry) == LINE, "an entry is one cache line");
+static const uint32_t INLINE = UINT32_MAX;
+
+_Static_assert(sizeof(entry) == ENTRY, "no gap");
 
 /* ----------------------------------------------------------------------------------- the arena */
 
@@ -88,7 +97,7 @@ typedef struct outlet {
     /* The owner's driver only. Offsets count all bytes ever used; modulo the size they are places.
      */
     uint64_t head, tail, reserved;
-    unsigned char short_span[SHORT_SPAN];
+    unsigned char short_span[SHORT_FOR_ALL];
     reader *readers;
 } outlet;
 
@@ -355,14 +364,24 @@ static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
         send(s->link.fd, "D", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+static entry *free_entry(outlet *own, unsigned to)
+{
+    return &own->shared->lanes[to].entries[own->readers[to].published % QUEUE];
+}
+
+static bool is_short(unsigned n, size_t bytes)
+{
+    return bytes <= (n == 1 ? SHORT_FOR_ONE : SHORT_FOR_ALL);
+}
+
 static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     outlet *own = shm(to[0])->own;
     for (unsigned i = 0; i < n; i++)
         if (lane_full(own, shm(to[i])->to))
             return NULL;
-    if (bytes <= SHORT_SPAN)
-        return own->short_span;
+    if (is_short(n, bytes))
+        return n == 1 ? free_entry(own, shm(to[0])->to)->inline_span : own->short_span;
 
     uint64_t size = own->size;
     uint64_t need = (bytes + LINE - 1) & ~(uint64_t)(LINE - 1);
@@ -384,20 +403,20 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
                         const ddl__signature *signature)
 {
     outlet *own = shm(to[0])->own;
-    bool is_short = bytes <= SHORT_SPAN;
-    uint64_t start = is_short ? own->head : own->reserved;
-    if (!is_short)
+    bool travels = is_short(n, bytes); /* inside its entry */
+    uint64_t start = travels ? own->head : own->reserved;
+    if (!travels)
         own->head = start + ((bytes + LINE - 1) & ~(uint64_t)(LINE - 1));
     for (unsigned i = 0; i < n; i++) {
         shm_link *s = shm(to[i]);
         reader *r = &own->readers[s->to];
-        entry *e = &own->shared->lanes[s->to].entries[r->published % QUEUE];
+        entry *e = free_entry(own, s->to);
         r->starts[r->published % QUEUE] = start;
         r->published++;
         e->signature = *signature;
-        e->offset = (uint32_t)(start % own->size);
+        e->offset = travels ? INLINE : (uint32_t)(start % own->size);
         e->bytes = (uint32_t)bytes;
-        if (is_short)
+        if (travels && span != e->inline_span)
             memcpy(e->inline_span, span, bytes);
         tell(s, &e->stamp, r->published);
     }
@@ -449,10 +468,10 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
         link->state = DDL__LINK_MISMATCH;
         return NULL;
     }
-    if (bytes <= SHORT_SPAN)
+    uint64_t offset = e->offset;
+    if (offset == INLINE && bytes <= SHORT_FOR_ONE)
         return e->inline_span;
     /* Never follow a peer's number out of its memory, nor to where no element can lie. */
-    uint64_t offset = e->offset;
     if (offset > s->peer->size || bytes > s->peer->size - offset || offset % LINE) {
         strcpy(link->reason, "its shared memory is corrupt");
         link->state = DDL__LINK_LOST;
