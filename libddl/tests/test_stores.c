@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-enum { SPAN = 256 * 1024, SHORT = 8 * 1024, MANY = 24800 };
+enum { SPAN = 256 * 1024, SHORT = 8 * 1024, SHORTEST = 1024, MANY = 24800 };
 
 /* Store spans on a machine with these rates in bytes per ns; the number that was streamed. */
 static int run(ddl__stores *stores, int spans, double plain, double streamed)
@@ -20,15 +20,15 @@ static int run(ddl__stores *stores, int spans, double plain, double streamed)
 
 /* The same for short spans, whose rates depend on how most are stored: plain and streamed while
  * plainly, the same while streaming. */
-static int run_short(ddl__stores *stores, const double rates[2][2])
+static int run_short(ddl__stores *stores, size_t bytes, const double rates[2][2])
 {
     int n = 0;
     for (int i = 0; i < MANY; i++) {
-        bool timed = ddl__stores_time(stores, SHORT);
+        bool timed = ddl__stores_time(stores, bytes);
         bool stream = timed ? ddl__stores_choose(stores) : stores->streaming;
         if (timed)
-            ddl__stores_learn(stores, stream, SHORT,
-                              (int64_t)(SHORT / rates[stores->streaming][stream]));
+            ddl__stores_learn(stores, stream, bytes,
+                              (int64_t)((double)bytes / rates[stores->streaming][stream]));
         n += stream;
     }
     return n;
@@ -38,11 +38,11 @@ static void test_short_spans(void)
 {
     static const double near[2][2] = {{16, 34}, {14, 70}}, far[2][2] = {{3.1, 23}, {2.7, 60}};
     ddl__stores stores = {0};
-    int n = run_short(&stores, near);
+    int n = run_short(&stores, SHORT, near);
     CHECK(n >= 90 && n <= 110, "%d streamed while near", n);
-    n = run_short(&stores, far);
+    n = run_short(&stores, SHORT, far);
     CHECK(n >= MANY - 200, "%d streamed while far", n);
-    n = run_short(&stores, near);
+    n = run_short(&stores, SHORT, near);
     CHECK(n < MANY / 3 && !stores.streaming, "%d streamed when near again", n);
 
     n = 0;
@@ -50,6 +50,23 @@ static void test_short_spans(void)
         n += ddl__stores_time(&stores, SHORT);
     CHECK(n == 10, "%d of 80 short spans timed", n);
     CHECK(ddl__stores_time(&stores, SPAN), "a long one was not timed");
+}
+
+/* The kind in use does not change what either is seen to give. */
+static void test_shortest_spans(void)
+{
+    static const double near[2][2] = {{5.7, 3.4}, {5.7, 3.4}}, far[2][2] = {{1.7, 3.2}, {1.7, 3.2}};
+    ddl__stores stores = {0};
+    for (int times = 0; times < 3; times++) {
+        int n = run_short(&stores, SHORTEST, near);
+        CHECK(n < MANY / 5 && !stores.streaming, "%d streamed while near", n);
+        n = run_short(&stores, SHORTEST, far);
+        CHECK(n > MANY - MANY / 10 && stores.streaming, "%d streamed while far", n);
+    }
+    int n = 0;
+    for (int i = 0; i < 320; i++)
+        n += ddl__stores_time(&stores, SHORTEST);
+    CHECK(n == 10, "%d of 320 of the shortest spans timed", n);
 }
 
 int main(void)
@@ -72,5 +89,6 @@ int main(void)
     ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
     CHECK(!stores.streaming, "one slow sample turned the choice");
     test_short_spans();
+    test_shortest_spans();
     return 0;
 }

@@ -23,6 +23,13 @@ static inline void ddl__fence_light(void)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/* Wait until what this thread has stored is in its core's cache, or past it. */
+static inline void ddl__fence_drain(void)
+{
+    atomic_int here = 0;
+    atomic_exchange_explicit(&here, 1, memory_order_seq_cst);
+}
+
 /* Some microseconds. Nothing where the system cannot. */
 void ddl__fence_heavy(void);
 

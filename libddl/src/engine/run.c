@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/fences.h"
 #include "engine/describe.h"
 #include "engine/frames.h"
 
@@ -63,7 +64,15 @@ static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const dd
 
 static ddl__stores *stores_for(ddl__runner *runner, size_t bytes)
 {
-    return &runner->stores[bytes >= DDL__STREAM_LONG];
+    return &runner->stores[ddl__stores_class(bytes)];
+}
+
+static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t bytes)
+{
+    if (bytes < DDL__COPY_MINIMUM)
+        memcpy(dst, src, bytes);
+    else
+        kernels->copy(dst, src, bytes);
 }
 
 /* Copy into shared memory by the better kind of stores. */
@@ -74,14 +83,19 @@ static void store_long(ddl__runner *runner, void *span, const void *memory, size
     bool timed = ddl__stores_time(stores, bytes);
     bool streamed = timed ? ddl__stores_choose(stores) : stores->streaming;
     int64_t start = timed ? ddl__now() : 0;
-    (streamed ? kernels->stream : kernels->copy)(span, memory, bytes);
+    if (streamed)
+        kernels->stream(span, memory, bytes);
+    else
+        copy(kernels, span, memory, bytes);
+    if (timed && bytes < DDL__COPY_MINIMUM)
+        ddl__fence_drain();
     if (timed)
         ddl__stores_learn(stores, streamed, bytes, ddl__now() - start);
 }
 
 static void store(ddl__runner *runner, void *span, const void *memory, size_t bytes)
 {
-    if (bytes < DDL__COPY_MINIMUM)
+    if (bytes < DDL__STREAM_MINIMUM)
         memcpy(span, memory, bytes);
     else
         store_long(runner, span, memory, bytes);
@@ -91,12 +105,10 @@ static void store(ddl__runner *runner, void *span, const void *memory, size_t by
 static void land(const ddl__runner *runner, const ddl_work *work, void *dst, const void *src,
                  size_t bytes)
 {
-    if (bytes < DDL__COPY_MINIMUM)
-        memcpy(dst, src, bytes);
-    else if (work->lands_far)
+    if (work->lands_far && bytes >= DDL__COPY_MINIMUM)
         runner->kernels->stream(dst, src, bytes);
     else
-        runner->kernels->copy(dst, src, bytes);
+        copy(runner->kernels, dst, src, bytes);
 }
 
 static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,

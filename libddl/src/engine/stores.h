@@ -6,8 +6,9 @@
  * between the two within seconds, so nothing that is asked once will do. The writer sees it in its
  * own rate: both kinds are timed as they are used, the better one is used, and now and then a span
  * tries the other: the more rarely the slower that was, so that tries cost about a 31st. To time a
- * short span would cost a tenth of it, so only every eighth is timed. A span's kind changes no
- * result.
+ * short span would cost a tenth of it, so only every eighth is timed, or 32nd. What fits into a
+ * core's queue of stores is timed until it has left that, which whoever publishes it waits for
+ * anyhow. A span's kind changes no result.
  */
 #ifndef DDL_ENGINE_STORES_H
 #define DDL_ENGINE_STORES_H
@@ -17,11 +18,14 @@
 #include <stdint.h>
 
 enum {
-    /* Bytes of a span from which memcpy is not for shared memory (reduce.h) and the kind of stores
-     * matters, and from which each span is timed. */
+    DDL__STORES = 3, /* choices, by the length of spans */
+    /* Bytes of a span from which the kind of stores matters, from which memcpy is not for shared
+     * memory (reduce.h), and from which each span is timed. */
+    DDL__STREAM_MINIMUM = 640,
     DDL__COPY_MINIMUM = 2 * 1024,
     DDL__STREAM_LONG = 128 * 1024,
-    DDL__STORES_TIMED = 8,  /* of so many shorter spans one is timed */
+    DDL__STORES_TIMED = 8, /* of so many shorter spans one is timed, of the shortest ones: */
+    DDL__STORES_SELDOM = 32,
     DDL__STORES_TRY = 31,   /* timed spans between tries of a kind that is as good */
     DDL__STORES_RARELY = 8, /* times as many at most, for one that is slower */
     /* What is moved, not reduced, and this long is not in a cache before, nor wholly after: a plain
@@ -29,7 +33,7 @@ enum {
     DDL__FAR_MINIMUM = 32 * 1024 * 1024
 };
 
-/* Of spans of one kind, short or long. */
+/* Of spans of about one length. */
 typedef struct ddl__stores {
     float rate[2];  /* bytes per ns: plain, streamed; 0: not yet known */
     uint32_t spans; /* timed, since the last try */
@@ -42,16 +46,26 @@ typedef struct ddl__stores {
  * up to twice as fast in the end. From a far core they are five to ten times slower, so the exact
  * factor does not matter. A short span's streamed stores are still on their way when the writer
  * goes on, and its plain ones find lines in other places after them: it sees 1 to 2.7 near and 5 to
- * 9 far while it stores plainly, 3 to 6 near and 10 to 30 far while it streams. */
+ * 9 far while it stores plainly, 3 to 6 near and 10 to 30 far while it streams. Of the shortest,
+ * which are timed to the end, it sees 0.5 to 0.9 near and 1.6 to 2.4 far. */
 static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes)
 {
+    if (bytes < DDL__COPY_MINIMUM)
+        return 1.25f;
     return bytes >= DDL__STREAM_LONG ? 2 : stores->streaming ? 8 : 4;
 }
 
-/* Whether to time the next span, of at least DDL__COPY_MINIMUM. */
+/* Which of the choices is for spans of at least DDL__STREAM_MINIMUM that are so long. */
+static inline unsigned ddl__stores_class(size_t bytes)
+{
+    return (bytes >= DDL__COPY_MINIMUM) + (bytes >= DDL__STREAM_LONG);
+}
+
+/* Whether to time the next span, of at least DDL__STREAM_MINIMUM. */
 static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
 {
-    if (bytes < DDL__STREAM_LONG && ++stores->untimed < DDL__STORES_TIMED)
+    uint32_t period = bytes < DDL__COPY_MINIMUM ? DDL__STORES_SELDOM : DDL__STORES_TIMED;
+    if (bytes < DDL__STREAM_LONG && ++stores->untimed < period)
         return false;
     stores->untimed = 0;
     return true;
@@ -71,8 +85,8 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     return !better;
 }
 
-/* Short spans: what the other kind gave while it was the better one says nothing about now, so
- * believe in the change until that is tried: 16 times is what far cores show. */
+/* Spans of the middle class: what the other kind gave while it was the better one says nothing
+ * about now, so believe in the change until that is tried: 16 times is what far cores show. */
 static inline void ddl__stores_believe(ddl__stores *stores)
 {
     float *rate = stores->rate;
@@ -92,7 +106,7 @@ static inline void ddl__stores_learn(ddl__stores *stores, bool streamed, size_t 
     *rate = *rate > 0 ? *rate + weight * (sample - *rate) : sample;
     bool before = stores->streaming;
     stores->streaming = stores->rate[1] > ddl__stores_gain(stores, bytes) * stores->rate[0];
-    if (stores->streaming != before && bytes < DDL__STREAM_LONG)
+    if (stores->streaming != before && ddl__stores_class(bytes) == 1)
         ddl__stores_believe(stores);
 }
 

@@ -19,6 +19,9 @@
 
 #include "base/status.h"
 
+/* Up to so many bytes of a span may lie among a link's own words: not for streaming stores. */
+enum { DDL__LINK_SHORT = 608 };
+
 /* Equal on both ends of a right program; opaque to the link, which only compares. */
 typedef struct ddl__signature {
     uint64_t words[2];

@@ -79,6 +79,7 @@ typedef struct header {
 static const uint32_t INLINE = UINT32_MAX;
 
 _Static_assert(sizeof(entry) == ENTRY, "no gap");
+_Static_assert((int)SHORT_FOR_ONE <= (int)DDL__LINK_SHORT, "nobody streams into an entry");
 
 /* ----------------------------------------------------------------------------------- the arena */
 
