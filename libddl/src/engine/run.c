@@ -62,9 +62,24 @@ static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const dd
     return n;
 }
 
-static ddl__stores *stores_for(ddl__runner *runner, size_t bytes)
+/* What is known of spans to the next n targets. Each has a core of its own, near or far. */
+static ddl__stores *stores_for(const ddl__runner *runner, const ddl_work *work,
+                               const ddl__step *step, unsigned n, size_t bytes)
 {
-    return &runner->stores[ddl__stores_class(bytes)];
+    uint32_t next = work->plan->ranks[step->target + work->published];
+    return &runner->stores[n == 1 ? next : (uint32_t)runner->size][ddl__stores_class(bytes)];
+}
+
+/* Whether a span of a result is to be streamed to the next n targets. That is not timed, for it is
+ * reduced meanwhile: what each of them alone was sent tells. */
+static bool streams(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
+                    unsigned n, size_t bytes)
+{
+    const uint32_t *next = work->plan->ranks + step->target + work->published;
+    bool any = stores_for(runner, work, step, n, bytes)->streaming;
+    for (unsigned i = 0; i < n; i++)
+        any = any || runner->stores[next[i]][ddl__stores_class(bytes)].streaming;
+    return any;
 }
 
 static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t bytes)
@@ -76,10 +91,9 @@ static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t
 }
 
 /* Copy into shared memory by the better kind of stores. */
-static void store_long(ddl__runner *runner, void *span, const void *memory, size_t bytes)
+static void store_long(const ddl__kernels *kernels, ddl__stores *stores, void *span,
+                       const void *memory, size_t bytes)
 {
-    const ddl__kernels *kernels = runner->kernels;
-    ddl__stores *stores = stores_for(runner, bytes);
     bool timed = ddl__stores_time(stores, bytes);
     bool streamed = timed ? ddl__stores_choose(stores) : stores->streaming;
     int64_t start = timed ? ddl__now() : 0;
@@ -91,14 +105,6 @@ static void store_long(ddl__runner *runner, void *span, const void *memory, size
         ddl__fence_drain();
     if (timed)
         ddl__stores_learn(stores, streamed, bytes, ddl__now() - start);
-}
-
-static void store(ddl__runner *runner, void *span, const void *memory, size_t bytes)
-{
-    if (bytes < DDL__STREAM_MINIMUM)
-        memcpy(span, memory, bytes);
-    else
-        store_long(runner, span, memory, bytes);
 }
 
 /* Copy to where nobody reads soon, or as usual. */
@@ -124,7 +130,11 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
             void *span = ops->reserve(runner->targets, n, bytes);
             if (!span)
                 return false;
-            store(runner, span, memory, bytes);
+            if (bytes < DDL__STREAM_MINIMUM)
+                memcpy(span, memory, bytes);
+            else
+                store_long(runner->kernels, stores_for(runner, work, step, n, bytes), span, memory,
+                           bytes);
             ops->publish(runner->targets, n, span, bytes, &work->signature);
         }
         work->published += n;
@@ -198,7 +208,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
             return false;
 
         bool streamed =
-            span && kept && bytes >= DDL__COPY_MINIMUM && stores_for(runner, bytes)->streaming;
+            span && kept && bytes >= DDL__COPY_MINIMUM && streams(runner, work, step, n, bytes);
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
                     kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
                     step->finish ? runner->size : 1);

@@ -23,8 +23,8 @@ typedef struct ddl__runner {
     unsigned n_lending;
     ddl__link **targets; /* room for size links */
     const void **operands;
-    ddl__stores stores[DDL__STORES]; /* by length */
-    ddl__meter *meter;               /* or NULL */
+    ddl__stores (*stores)[DDL__STORES]; /* by target, that of size is several; by length */
+    ddl__meter *meter;                  /* or NULL */
 } ddl__runner;
 
 typedef enum ddl__progress {

@@ -17,7 +17,8 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->lending = calloc(n, sizeof *runner->lending);
     runner->targets = calloc(n, sizeof *runner->targets);
     runner->operands = calloc(n, sizeof *runner->operands);
-    if (!runner->lending || !runner->targets || !runner->operands)
+    runner->stores = calloc(n + 1, sizeof *runner->stores);
+    if (!runner->lending || !runner->targets || !runner->operands || !runner->stores)
         return false;
     for (size_t i = 0; i < n; i++)
         if (links[i] && links[i]->ops->lends)
@@ -32,6 +33,7 @@ void ddl__stream_close(ddl__stream *stream)
     free(stream->runner.lending);
     free(stream->runner.targets);
     free(stream->runner.operands);
+    free(stream->runner.stores);
 }
 
 void ddl__stream_push(ddl__stream *stream, ddl_work *work)
