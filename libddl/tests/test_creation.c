@@ -281,9 +281,17 @@ static ddl_status create_in_time(ddl_endpoint *endpoint, const board *b, int ran
     return ddl_comm_create(endpoint, list, b->lengths, rank, 4, &config, comm);
 }
 
+/* Before it has a seat at its endpoint, or with one. */
+static void fail_early(bool memory, bool fails)
+{
+    failing f = {.memory = memory};
+    signal(SIGXFSZ, SIG_IGN);
+    spoil(&f, fails);
+}
+
 /* Rank 1 cannot at first, and tells rank 0, which tells all by its links, long before it comes to
  * tell rank 3: which has heard of it by then, and is at its next attempt. */
-static int create_after_failing(board *b, int rank)
+static int create_after_failing(board *b, int rank, bool memory)
 {
     /* One address, so that trying all of who is stopped leaves time for the others. */
     ddl_endpoint_config config = {.struct_size = sizeof config, .host = "127.0.0.1"};
@@ -298,12 +306,13 @@ static int create_after_failing(board *b, int rank)
     } else {
         if (rank == 1) {
             usleep(300000); /* the others wait already */
-            setenv("DDL_HEARTBEAT_MS", "often", 1);
+            fail_early(memory, true);
         }
         ddl_status got = create_in_time(endpoint, b, rank, &comm);
-        CHECK(got == DDL_EINVAL && strstr(ddl_last_error(), "DDL_HEARTBEAT_MS"),
-              "rank %d: %d \"%s\"", rank, got, ddl_last_error());
-        unsetenv("DDL_HEARTBEAT_MS");
+        const char *why = memory ? "memfd" : "DDL_HEARTBEAT_MS";
+        CHECK(strstr(ddl_last_error(), why), "rank %d: %d \"%s\"", rank, got, ddl_last_error());
+        if (rank == 1)
+            fail_early(memory, false);
         atomic_fetch_add(&b->failed, 1);
     }
     OK(create_in_time(endpoint, b, rank, &comm));
@@ -313,7 +322,7 @@ static int create_after_failing(board *b, int rank)
     return 0;
 }
 
-static void late_word_of_an_attempt_spoils_no_other(void)
+static void late_word_of_an_attempt_spoils_no_other(bool memory)
 {
     int status;
     pid_t pids[4];
@@ -322,7 +331,7 @@ static void late_word_of_an_attempt_spoils_no_other(void)
     fflush(NULL);
     for (int rank = 0; rank < 4; rank++)
         if (!(pids[rank] = fork()))
-            _exit(create_after_failing(b, rank));
+            _exit(create_after_failing(b, rank, memory));
     CHECK(waitpid(pids[STOPPED], &status, WUNTRACED) == pids[STOPPED] && WIFSTOPPED(status), "%x",
           status);
     for (int i = 0; i < 10000 && atomic_load(&b->failed) < 3; i++)
@@ -330,6 +339,53 @@ static void late_word_of_an_attempt_spoils_no_other(void)
     usleep(100000); /* those who are there are at it again */
     kill(pids[STOPPED], SIGCONT);
     for (int rank = 0; rank < 4; rank++)
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
+              rank, status);
+    munmap(b, sizeof *b);
+}
+
+/* Ranks 1 and 2 cannot at first, and each is told so by the other, perhaps when it has failed
+ * itself and tries again: those who go on trying get there soon. */
+static int create_among_failing(board *b, int rank)
+{
+    const void *list[3] = {b->addresses[0], b->addresses[1], b->addresses[2]};
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    setenv("DDL_LOG", "off", 0);
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
+    await_all(&b->here, 3);
+    if (rank)
+        fail_early(false, true);
+    REFUSED(ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm), DDL_EINVAL,
+            "DDL_HEARTBEAT_MS");
+    await_all(&b->here, 6);
+    if (rank)
+        fail_early(false, false);
+    double start = seconds();
+    int tries = 1;
+    while (tries < 6 && ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm))
+        tries++;
+    CHECK(tries < 6 && seconds() - start < 10, "%d tries in %g s: %s", tries, seconds() - start,
+          ddl_last_error());
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+static void several_fail(void)
+{
+    int status;
+    pid_t pids[3];
+    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(b != MAP_FAILED, "no shared memory");
+    fflush(NULL);
+    for (int rank = 0; rank < 3; rank++)
+        if (!(pids[rank] = fork()))
+            _exit(create_among_failing(b, rank));
+    for (int rank = 0; rank < 3; rank++)
         CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
               rank, status);
     munmap(b, sizeof *b);
@@ -435,7 +491,9 @@ int main(void)
 {
     member_dies(); /* forks, so before there are threads */
     member_fails();
-    late_word_of_an_attempt_spoils_no_other();
+    late_word_of_an_attempt_spoils_no_other(false);
+    late_word_of_an_attempt_spoils_no_other(true);
+    several_fail();
     again();
     run_ranks(3, LINKS_MIXED, different_kinds, NULL);
     run_ranks(3, LINKS_REVERSED, different_kinds, NULL);

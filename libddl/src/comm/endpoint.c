@@ -84,6 +84,7 @@ struct ddl__seat {
     uint64_t serial;
     ddl__digest comm;
     ddl__engine *engine; /* NULL while the comm is being created */
+    uint64_t failed;     /* the serial at which that had failed, or 0 */
     bool ready;          /* to be driven */
     bool soon;           /* to be driven when the timer has run out */
     bool asleep;         /* driven, nothing to do until its fd says so */
@@ -557,12 +558,21 @@ void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uin
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-uint32_t ddl__endpoint_attempt(ddl_endpoint *endpoint)
+uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__seat *seat)
 {
     pthread_mutex_lock(&endpoint->lock);
-    uint32_t attempt = (uint32_t)endpoint->serial++;
+    uint64_t attempt = endpoint->serial++;
+    if (seat)
+        seat->failed = attempt;
     pthread_mutex_unlock(&endpoint->lock);
-    return attempt;
+    return (uint32_t)attempt;
+}
+
+void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__regrets_forget(&endpoint->regrets, comm, -1);
+    pthread_mutex_unlock(&endpoint->lock);
 }
 
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine)
@@ -601,10 +611,12 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
             break;
         }
     ddl__regrets_forget(&endpoint->regrets, seat->comm, -1);
-    /* Who still waits here came for a later comm of the same name, unless this one never was. */
+    /* Who still waits here came for a later comm of the same name, unless this one never was, and
+       he came before that was known. */
     for (visitor **at = &endpoint->visitors; *at;) {
         visitor *v = *at;
         if (!v->proven || (seat->engine && !v->gone) ||
+            (seat->failed && v->serial > seat->failed) ||
             !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {
             at = &v->next;
             continue;

@@ -29,7 +29,7 @@ typedef struct ddl__regret {
     char text[96];
 } ddl__regret;
 
-enum { DDL__REGRETS = 16 };
+enum { DDL__REGRETS = 64 };
 
 typedef struct ddl__regrets {
     ddl__regret list[DDL__REGRETS];
@@ -70,8 +70,13 @@ bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret 
 /* Another member has told it: when the member itself says it here, it is no news. */
 void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);
 
-/* A number for an attempt to create a comm, which no other attempt of this endpoint has. */
-uint32_t ddl__endpoint_attempt(ddl_endpoint *endpoint);
+/* The attempt to create a comm has failed; it may have no seat. Who comes from now on comes for
+ * the next one. Its number, which no other attempt of this endpoint has. */
+uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__seat *seat);
+
+/* Nobody is to ask any more what members have said of this comm so far. Leaving a seat does it as
+ * well. */
+void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm);
 
 /* From now on the endpoint's thread drives this engine when asked to. */
 ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);

@@ -376,6 +376,8 @@ static ddl_status dial(const ddl__meeting *m, int peer)
     ddl_status status = DDL_EUNREACHABLE;
     if (m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC))
         status = dial_local(m, peer);
+    if (m->told->status != DDL_OK) /* whatever that status is, the peer was reached */
+        return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && m->kinds & DDL_LINK_TCP)
         status = dial_tcp(m, peer);
     if (status != DDL_EUNREACHABLE || ddl__now() < m->deadline)

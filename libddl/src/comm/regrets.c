@@ -25,7 +25,11 @@ static bool knows(const ddl__regrets *regrets, ddl__digest comm, int from, uint3
 
 static ddl__regret *add(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
 {
-    ddl__regret *r = &regrets->list[regrets->next++ % DDL__REGRETS];
+    unsigned i = 0; /* the oldest of those that nobody is to ask for, else the oldest */
+    while (i < DDL__REGRETS && regrets->list[(regrets->next + i) % DDL__REGRETS].status != DDL_OK)
+        i++;
+    ddl__regret *r = &regrets->list[(regrets->next + i % DDL__REGRETS) % DDL__REGRETS];
+    regrets->next = (regrets->next + 1) % DDL__REGRETS;
     *r = (ddl__regret){.comm = comm, .from = from, .attempt = attempt, .status = DDL_OK};
     return r;
 }
@@ -110,7 +114,8 @@ void ddl__meet_failed(const ddl__meeting *m, ddl_status status)
     const ddl__reason *told = m->told;
     bool own = told->status == DDL_OK;
     int64_t end = ddl__now() + ALL_NS;
-    uint32_t attempt = own ? ddl__endpoint_attempt(m->endpoint) : told->attempt;
+    uint32_t number = ddl__endpoint_failed(m->endpoint, m->seat);
+    uint32_t attempt = own ? number : told->attempt;
     snprintf(text, sizeof text, "%s", ddl__message());
     snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", m->rank,
              m->addresses[m->rank].host, text);
@@ -124,5 +129,7 @@ void ddl__meet_failed(const ddl__meeting *m, ddl_status status)
         else if (peer != m->rank && own && status != DDL_ETIMEDOUT && ddl__now() < end)
             tell(m, peer, &to_strangers, end);
     }
+    if (!m->seat)
+        ddl__endpoint_forget(m->endpoint, m->comm);
     ddl__fail(status, "%s", text);
 }

@@ -10,6 +10,8 @@
 
 enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
 
+_Static_assert((int)DDL__STREAM_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's own words");
+
 /* Memory that a later step overwrites before it is received must be copied. */
 static bool lends(const ddl__link *link, const ddl__step *step)
 {

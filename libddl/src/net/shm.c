@@ -189,7 +189,10 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
     }
     /* Peers must be able to trust the size. */
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    ddl__arena *arena = arena_map(fd, readers, bytes, true, private_bytes, 0, readers);
+    /* Where there are so many readers that lanes take more than spans, most of them are on other
+     * hosts, or many are here and would each have to map it all. */
+    bool filled = lanes_bytes(readers) <= bytes;
+    ddl__arena *arena = arena_map(fd, readers, bytes, filled, private_bytes, 0, readers);
     if (!arena) {
         close(fd);
         return NULL;
