@@ -42,7 +42,6 @@ OPERATIONS = [
     *("small", "large", "broadcast", "reduce", "reduce-scatter", "all-gather", "all-to-all"),
     *("barrier", "messages", "named", "asynchronous", "idle", "elsewhere"),
 ]
-SAMPLE = ["small", "large", "messages", "named", "idle", "elsewhere"]  # of --short
 PARTS = [*SIGNALS, "stop", "steps", "creation", "last", "flat", "gil", "cut", "garbage"]
 
 Task = Callable[[], list[Outcome]]
@@ -84,8 +83,7 @@ class Plan:
         tasks.append(lambda: guarded(lambda: run(self.build, self.probe, case, *more), case))
 
     def _matrix(self, fault: str) -> Iterator[tuple[str, str, int]]:
-        operations: Sequence[str] = SAMPLE if self.short else OPERATIONS
-        for operation, link, size in itertools.product(operations, ("shm", "tcp"), (2, 4)):
+        for operation, link, size in itertools.product(OPERATIONS, ("shm", "tcp"), (2, 4)):
             if size == 2 and (operation == "elsewhere" or fault == "two"):
                 continue
             if self.short and fault not in ("kill", "stop") and (operation, size) != ("large", 4):
@@ -120,24 +118,24 @@ class Plan:
                     )  # type: ignore[misc]
                 )
         if "creation" in only:
-            for seed, size in itertools.product(range(2 if short else 20), (2, 4)):
-                case = Case("creation", link, size, "small", seed * (19 if short else 1))
+            for seed, size in itertools.product(range(6 if short else 20), (2, 4)):
+                case = Case("creation", link, size, "small", seed * (3 if short else 1))
                 self._add(self.waiting, faults.create, case)
             self._add(self.waiting, faults.join_late, Case("late joiner", link, 4, "small", 0))
         if "last" in only:
             chosen = ["small", "large", "barrier", "all-gather"]
-            for seed in range(16 if short else 250):
+            for seed in range(64 if short else 250):
                 for size in (2, 4):
                     case = Case("last", link, size, chosen[seed // 2 % 4], seed)
                     self._add(self.busy, faults.leave, case)
         if "flat" in only:
-            cycles = 24 if short else 200
+            cycles = 80 if short else 200
             self._add(self.waiting, faults.repeat, Case("repeated", link, 3, "small", 0), cycles)
         if "gil" in only and (not short or link == "tcp"):
             self._add(self.waiting, faults.hold_gil, Case("lock held", link, 2, "small", 0))
         if "garbage" in only:
             case = Case("garbage", link, 2, "small", 0)
-            self._add(self.busy, faults.disturb, case, 9 if short else 60)
+            self._add(self.busy, faults.disturb, case, 30 if short else 60)
 
     def add_cuts(self, lab: Lab) -> None:
         hosts = iter(range(lab.hosts))
