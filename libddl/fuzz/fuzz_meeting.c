@@ -113,6 +113,7 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
     addresses[rank] = *ddl__endpoint_address(s->endpoint);
     addresses[!rank] = s->peer;
     int64_t start = ddl__now();
+    ddl__reason told = {.status = DDL_OK};
     ddl__meeting meeting = {.endpoint = s->endpoint,
                             .seat = s->seat,
                             .comm = s->comm,
@@ -124,7 +125,8 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
                             .arena = s->own,
                             .slots = s->slots,
                             .links = m->links,
-                            .messages = m->messages};
+                            .messages = m->messages,
+                            .told = &told};
     ddl__message_clear();
     ddl_status status = ddl__meet(&meeting);
     REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());

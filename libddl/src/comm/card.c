@@ -32,7 +32,8 @@ ddl_status ddl__card_accept(ddl__card *card, int rank)
 {
     ddl__clean(card->text, sizeof card->text);
     if (card->status == DDL_ETIMEDOUT)
-        return ddl__fail(DDL_ETIMEDOUT, "%s", card->text);
+        return ddl__fail(DDL_ETIMEDOUT, "%s",
+                         card->text[0] ? card->text : "the rendezvous ended without all ranks");
     if (card->status != DDL_OK)
         return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, card->text);
     if (card->length > DDL_ADDRESS_MAX)
