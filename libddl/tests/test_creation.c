@@ -130,8 +130,8 @@ static void failures_leave_nothing(void)
 /* Rank 0 dies, rank 2 never comes: rank 1 learns it at once, and whom to blame. */
 static void member_dies(void)
 {
-    unsigned char addresses[4][DDL_ADDRESS_MAX];
-    size_t lengths[4];
+    unsigned char addresses[3][DDL_ADDRESS_MAX];
+    size_t lengths[3];
     const void *list[3] = {addresses[0], addresses[1], addresses[2]};
     int pipes[3][2], status;
     pid_t pids[3];
@@ -180,7 +180,7 @@ static void member_dies(void)
     waitpid(pids[2], NULL, 0);
 }
 
-/* Three processes that know each other's addresses; one of them cannot create the comm. */
+/* Processes that know each other's addresses; some of them cannot create the comm. */
 typedef struct failing {
     int rank, late; /* who cannot, and who comes when it has failed; -1: nobody */
     bool memory;    /* for want of memory for its links, and not by its settings */
@@ -193,10 +193,30 @@ typedef struct board {
     size_t lengths[4];
 } board;
 
-static void spoil(const failing *f, bool spoilt)
+static board *open_board(void)
+{
+    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(b != MAP_FAILED, "no shared memory");
+    fflush(NULL);
+    return b;
+}
+
+static void close_board(board *b, const pid_t *pids, int n)
+{
+    for (int rank = 0; rank < n; rank++) {
+        int status;
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
+              rank, status);
+    }
+    munmap(b, sizeof *b);
+}
+
+/* For want of memory, when it has a seat at its endpoint already, or by its settings, before. */
+static void spoil(bool memory, bool spoilt)
 {
     struct rlimit files = {spoilt ? 4096 : RLIM_INFINITY, RLIM_INFINITY};
-    if (f->memory)
+    signal(SIGXFSZ, SIG_IGN);
+    if (memory)
         CHECK(!setrlimit(RLIMIT_FSIZE, &files), "setrlimit");
     else if (spoilt)
         setenv("DDL_HEARTBEAT_MS", "often", 1);
@@ -211,14 +231,13 @@ static int create_with_failing(board *b, const failing *f, int rank)
     const void *list[3] = {b->addresses[0], b->addresses[1], b->addresses[2]};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
-    signal(SIGXFSZ, SIG_IGN);
     setenv("DDL_LOG", "off", 0);
     OK(ddl_endpoint_create(NULL, &endpoint));
     OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
     await_all(&b->here, 3);
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000, .links = f->links};
     if (rank == f->rank)
-        spoil(f, true);
+        spoil(f->memory, true);
     if (rank == f->rank && f->late < 0)
         usleep(300000); /* the others wait already */
     while (rank == f->late && !atomic_load(&b->failed))
@@ -235,7 +254,7 @@ static int create_with_failing(board *b, const failing *f, int rank)
     CHECK(seconds() - start < SOON_S, "after %g s", seconds() - start);
     await_all(&b->here, 6);
     if (rank == f->rank)
-        spoil(f, false);
+        spoil(f->memory, false);
     OK(ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm));
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
@@ -255,18 +274,12 @@ static void member_fails(void)
         {2, -1, true, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int status;
         pid_t pids[3];
-        board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        CHECK(b != MAP_FAILED, "no shared memory");
-        fflush(NULL);
+        board *b = open_board();
         for (int rank = 0; rank < 3; rank++)
             if (!(pids[rank] = fork()))
                 _exit(create_with_failing(b, &cases[i], rank));
-        for (int rank = 0; rank < 3; rank++)
-            CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0,
-                  "case %zu: rank %d ended with %x", i, rank, status);
-        munmap(b, sizeof *b);
+        close_board(b, pids, 3);
     }
 }
 
@@ -279,14 +292,6 @@ static ddl_status create_in_time(ddl_endpoint *endpoint, const board *b, int ran
     const void *list[] = {b->addresses[0], b->addresses[1], b->addresses[2], b->addresses[3]};
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
     return ddl_comm_create(endpoint, list, b->lengths, rank, 4, &config, comm);
-}
-
-/* Before it has a seat at its endpoint, or with one. */
-static void fail_early(bool memory, bool fails)
-{
-    failing f = {.memory = memory};
-    signal(SIGXFSZ, SIG_IGN);
-    spoil(&f, fails);
 }
 
 /* Rank 1 cannot at first, and tells rank 0, which tells all by its links, long before it comes to
@@ -306,13 +311,14 @@ static int create_after_failing(board *b, int rank, bool memory)
     } else {
         if (rank == 1) {
             usleep(300000); /* the others wait already */
-            fail_early(memory, true);
+            spoil(memory, true);
         }
         ddl_status got = create_in_time(endpoint, b, rank, &comm);
         const char *why = memory ? "memfd" : "DDL_HEARTBEAT_MS";
-        CHECK(strstr(ddl_last_error(), why), "rank %d: %d \"%s\"", rank, got, ddl_last_error());
+        CHECK(got == (memory ? DDL_ESYSTEM : DDL_EINVAL) && strstr(ddl_last_error(), why),
+              "rank %d: %d \"%s\"", rank, got, ddl_last_error());
         if (rank == 1)
-            fail_early(memory, false);
+            spoil(memory, false);
         atomic_fetch_add(&b->failed, 1);
     }
     OK(create_in_time(endpoint, b, rank, &comm));
@@ -326,9 +332,7 @@ static void late_word_of_an_attempt_spoils_no_other(bool memory)
 {
     int status;
     pid_t pids[4];
-    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
-    fflush(NULL);
+    board *b = open_board();
     for (int rank = 0; rank < 4; rank++)
         if (!(pids[rank] = fork()))
             _exit(create_after_failing(b, rank, memory));
@@ -338,10 +342,7 @@ static void late_word_of_an_attempt_spoils_no_other(bool memory)
         usleep(1000);
     usleep(100000); /* those who are there are at it again */
     kill(pids[STOPPED], SIGCONT);
-    for (int rank = 0; rank < 4; rank++)
-        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
-              rank, status);
-    munmap(b, sizeof *b);
+    close_board(b, pids, 4);
 }
 
 /* Ranks 1 and 2 cannot at first, and each is told so by the other, perhaps when it has failed
@@ -357,12 +358,12 @@ static int create_among_failing(board *b, int rank)
     OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
     await_all(&b->here, 3);
     if (rank)
-        fail_early(false, true);
+        spoil(false, true);
     REFUSED(ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm), DDL_EINVAL,
             "DDL_HEARTBEAT_MS");
     await_all(&b->here, 6);
     if (rank)
-        fail_early(false, false);
+        spoil(false, false);
     double start = seconds();
     int tries = 1;
     while (tries < 6 && ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm))
@@ -377,18 +378,12 @@ static int create_among_failing(board *b, int rank)
 
 static void several_fail(void)
 {
-    int status;
     pid_t pids[3];
-    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
-    fflush(NULL);
+    board *b = open_board();
     for (int rank = 0; rank < 3; rank++)
         if (!(pids[rank] = fork()))
             _exit(create_among_failing(b, rank));
-    for (int rank = 0; rank < 3; rank++)
-        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
-              rank, status);
-    munmap(b, sizeof *b);
+    close_board(b, pids, 3);
 }
 
 static char url[64];

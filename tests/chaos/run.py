@@ -1,6 +1,6 @@
 """Real faults in real jobs: every survivor gets the right error, in time, and goes on.
 
-    python tests/chaos/run.py                    everything, in a quarter of an hour
+    python tests/chaos/run.py                    everything, in 4 minutes where nothing else runs
     python tests/chaos/run.py --short            a fixed sample, in 100 seconds
     python tests/chaos/run.py --only kill,steps  some of it (see PARTS)
     python tests/chaos/run.py --table docs/reliability.md   put the table of times into this page
