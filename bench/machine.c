@@ -187,34 +187,37 @@ static void barrier(job *j)
             pause_briefly();
 }
 
-typedef uint8_t bits8 __attribute__((vector_size(LINE), may_alias));
-typedef uint16_t bits16 __attribute__((vector_size(LINE), may_alias));
-typedef uint32_t bits32 __attribute__((vector_size(LINE), may_alias));
-typedef uint64_t bits64 __attribute__((vector_size(LINE), may_alias));
-typedef float f32 __attribute__((vector_size(LINE), may_alias));
-typedef double f64 __attribute__((vector_size(LINE), may_alias));
+/* As wide as the processor's: of wider ones compilers make poor code. */
+#ifdef __AVX512F__
+enum { WIDTH = 64 };
+#elif defined __AVX__
+enum { WIDTH = 32 };
+#else
+enum { WIDTH = 16 };
+#endif
+typedef uint8_t bits8 __attribute__((vector_size(WIDTH), may_alias));
+typedef uint16_t bits16 __attribute__((vector_size(WIDTH), may_alias));
+typedef uint32_t bits32 __attribute__((vector_size(WIDTH), may_alias));
+typedef uint64_t bits64 __attribute__((vector_size(WIDTH), may_alias));
+typedef float f32 __attribute__((vector_size(WIDTH), may_alias));
+typedef double f64 __attribute__((vector_size(WIDTH), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void store(char *to, bits64 line, bool stream)
+INLINE void store(char *to, bits64 v, bool stream)
 {
+    if (!stream)
+        *(bits64 *)to = v;
+    else
 #ifdef __AVX512F__
-    if (stream) {
-        _mm512_stream_si512((void *)to, (__m512i)line);
-        return;
-    }
+        _mm512_stream_si512((void *)to, (__m512i)v);
 #elif defined __AVX__
-    if (stream) {
-        __m256i halves[2];
-        memcpy(halves, &line, sizeof halves);
-        _mm256_stream_si256((void *)to, halves[0]);
-        _mm256_stream_si256((void *)(to + 32), halves[1]);
-        return;
-    }
+        _mm256_stream_si256((void *)to, (__m256i)v);
+#elif defined __x86_64__
+        _mm_stream_si128((void *)to, (__m128i)v);
 #else
-    (void)stream;
+        *(bits64 *)to = v;
 #endif
-    *(bits64 *)to = line;
 }
 
 /* to[...] = the sum of from[...], for `bytes` from `at` on. */
@@ -222,12 +225,12 @@ INLINE void store(char *to, bits64 line, bool stream)
     INLINE void sum_##type(char *const *to, int n_to, char *const *from, int n, size_t at,         \
                            size_t bytes, bool stream)                                              \
     {                                                                                              \
-        for (size_t end = at + bytes; at < end; at += LINE) {                                      \
-            type line = *(const type *)(from[0] + at);                                             \
+        for (size_t end = at + bytes; at < end; at += WIDTH) {                                     \
+            type v = *(const type *)(from[0] + at);                                                \
             for (int k = 1; k < n; k++)                                                            \
-                line += *(const type *)(from[k] + at);                                             \
+                v += *(const type *)(from[k] + at);                                                \
             for (int k = 0; k < n_to; k++)                                                         \
-                store(to[k] + at, (bits64)line, stream);                                           \
+                store(to[k] + at, (bits64)v, stream);                                              \
         }                                                                                          \
     }                                                                                              \
     /* The common numbers as constants, so that loops over ranks are unrolled. */                  \
@@ -274,7 +277,7 @@ static void copy(const job *j, char *to, const char *from, size_t bytes)
         memcpy(to, from, bytes);
         return;
     }
-    for (size_t at = 0; at < bytes; at += LINE)
+    for (size_t at = 0; at < bytes; at += WIDTH)
         store(to + at, *(const bits64 *)(from + at), true);
 }
 
