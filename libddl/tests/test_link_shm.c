@@ -116,12 +116,69 @@ static void test_beside_ends(void)
     }
 }
 
+/* Two spans reserved before either is published, the second read before the first is released, once
+ * around the ring and more. */
+static void test_several_at_once(void (*make)(star *s))
+{
+    enum { SPAN = ARENA / 5 };
+    star_factory factory = {make, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *from = s.leaf[0], *const *to = &s.centre[0];
+    const ddl__link_ops *ops = from->ops;
+    for (uint64_t k = 0; k < 100; k += 2) {
+        size_t bytes[] = {SPAN, SPAN / 2 + 64 * (k % 7)};
+        void *spans[2];
+        for (unsigned i = 0; i < 2; i++) {
+            spans[i] = ops->reserve(to, 1, bytes[i]);
+            CHECK(spans[i], "no room for span %ju", (uintmax_t)k + i);
+        }
+        for (unsigned i = 0; i < 2; i++)
+            fill(spans[i], bytes[i], k + i);
+        for (unsigned i = 0; i < 2; i++) {
+            ddl__signature signature = signature_of(k + i);
+            ops->publish(to, 1, spans[i], bytes[i], &signature);
+        }
+        const void *come[2];
+        for (unsigned i = 0; i < 2; i++) {
+            ddl__signature signature = signature_of(k + i);
+            come[i] = ops->peek(from, bytes[i], &signature);
+            CHECK(come[i], "span %ju has not come", (uintmax_t)k + i);
+            ops->hold(from);
+        }
+        ddl__signature none;
+        size_t length;
+        CHECK(!ops->next(from, &none, &length), "a third span");
+        for (unsigned i = 0; i < 2; i++) {
+            check_filled(come[i], bytes[i], k + i);
+            CHECK(ops->owes(*to), "released before it was");
+            ops->release(from);
+        }
+        CHECK(!ops->owes(*to), "not released");
+    }
+    star_destroy(&factory, &s);
+}
+
+/* No more spans are reserved than a lane has entries for. */
+static void test_lane_is_full(void)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    unsigned n = 0;
+    while (n < 1000 && s.centre[0]->ops->reserve(&s.centre[0], 1, 1000))
+        n++;
+    CHECK(n == 64, "%u spans", n);
+    star_destroy(&factory, &s);
+}
+
 int main(void)
 {
     ddl__link_conformance(&(star_factory){create, destroy, NULL});
     ddl__link_conformance_beside(&(star_factory){create_beside, destroy, NULL});
     test_short_spans(create);
     test_short_spans(create_beside);
+    test_several_at_once(create);
+    test_several_at_once(create_beside);
+    test_lane_is_full();
     test_beside_is_apart();
     test_beside_ends();
     return 0;

@@ -218,6 +218,23 @@ static void test_copies(void)
         }
 }
 
+static void test_copies_of_lines(void)
+{
+    static char data[4 * DDL__LINES];
+    fill(DDL_U8, data, sizeof data);
+    for (size_t i = 0; i < 2 * n_sets; i++)
+        for (size_t bytes = 0; bytes <= sizeof data; bytes += DDL__LINES) {
+            const ddl__kernels *kernels = sets[i / 2];
+            char *to = aligned_alloc(64, sizeof data + 64);
+            buffer from = buffer_create(bytes, data);
+            (i % 2 ? kernels->stream_lines : kernels->copy_lines)(to, from.data, bytes);
+            kernels->stream(to, to, 0);
+            CHECK(!memcmp(to, data, bytes), "%s %zu: %zu bytes", kernels->name, i % 2, bytes);
+            buffer_destroy(from);
+            free(to);
+        }
+}
+
 /* ------------------------------------------------------------------------- names and dispatch */
 
 static void test_dtypes(void)
@@ -260,6 +277,7 @@ int main(void)
     test_dtypes();
     test_dispatch();
     test_copies();
+    test_copies_of_lines();
     test_nan();
     test_average();
     test_matrix();

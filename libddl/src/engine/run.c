@@ -5,8 +5,9 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/fences.h"
+#include "engine/braid.h"
 #include "engine/describe.h"
-#include "engine/frames.h"
+#include "engine/steps.h"
 
 enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
 
@@ -31,58 +32,11 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratc
     work->published = 0;
     work->received = false;
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
+    work->braids = ddl__braids(plan, work->element);
     work->signature = ddl__signature_of(call, work->sequence);
 }
 
 /* --------------------------------------------------------------------------------------- steps */
-
-static const unsigned char *source(const ddl_work *work, const ddl__step *step, int64_t k)
-{
-    const unsigned char *base = step->space == DDL__IN    ? work->in
-                                : step->space == DDL__OUT ? work->out
-                                                          : work->scratch;
-    return base + (size_t)(step->src + k * step->stride) * work->element;
-}
-
-static unsigned char *destination(const ddl_work *work, const ddl__step *step, int64_t k)
-{
-    unsigned char *base = step->to_scratch ? work->scratch : work->out;
-    return base + (size_t)(step->dst + k * step->stride) * work->element;
-}
-
-/* The next run of targets that one call can serve: links of one kind. Returns its length. */
-static unsigned next_targets(ddl__runner *runner, const ddl_work *work, const ddl__step *step)
-{
-    const uint32_t *ranks = work->plan->ranks + step->target;
-    unsigned n = 0;
-    for (uint32_t i = work->published; i < step->targets; i++) {
-        ddl__link *link = runner->links[ranks[i]];
-        if (n && (link->ops != runner->targets[0]->ops || runner->among_frames))
-            break;
-        runner->targets[n++] = link;
-    }
-    return n;
-}
-
-/* What is known of spans to the next n targets. Each has a core of its own, near or far. */
-static ddl__stores *stores_for(const ddl__runner *runner, const ddl_work *work,
-                               const ddl__step *step, unsigned n, size_t bytes)
-{
-    uint32_t next = work->plan->ranks[step->target + work->published];
-    return &runner->stores[n == 1 ? next : (uint32_t)runner->size][ddl__stores_class(bytes)];
-}
-
-/* Whether a span of a result is to be streamed to the next n targets. That is not timed, for it is
- * reduced meanwhile: what each of them alone was sent tells. */
-static bool streams(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
-                    unsigned n, size_t bytes)
-{
-    const uint32_t *next = work->plan->ranks + step->target + work->published;
-    bool any = stores_for(runner, work, step, n, bytes)->streaming;
-    for (unsigned i = 0; i < n; i++)
-        any = any || runner->stores[next[i]][ddl__stores_class(bytes)].streaming;
-    return any;
-}
 
 static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t bytes)
 {
@@ -123,7 +77,7 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
                          const void *memory, size_t bytes)
 {
     while (work->published < step->targets) {
-        unsigned n = next_targets(runner, work, step);
+        unsigned n = ddl__next_targets(runner, work, step);
         const ddl__link_ops *ops = runner->targets[0]->ops;
         if (lends(runner->targets[0], step)) {
             if (!ops->lend(runner->targets, n, memory, bytes, &work->signature))
@@ -135,8 +89,8 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
             if (bytes < DDL__STREAM_MINIMUM)
                 memcpy(span, memory, bytes);
             else
-                store_long(runner->kernels, stores_for(runner, work, step, n, bytes), span, memory,
-                           bytes);
+                store_long(runner->kernels, ddl__stores_for(runner, work, step, n, bytes), span,
+                           memory, bytes);
             ops->publish(runner->targets, n, span, bytes, &work->signature);
         }
         work->published += n;
@@ -151,66 +105,25 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
     return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }
 
-/* Whether what comes next is for a stream. Messages that share the link are not for us to take. */
-static bool comes_next(const ddl__runner *runner, ddl__link *link)
-{
-    ddl__signature signature;
-    size_t bytes;
-    return !runner->among_frames ||
-           (link->ops->next(link, &signature, &bytes) && !ddl__is_frame(&signature));
-}
-
-static const void *peek(const ddl__runner *runner, ddl__link *link, size_t bytes,
-                        const ddl__signature *signature)
-{
-    return comes_next(runner, link) ? link->ops->peek(link, bytes, signature) : NULL;
-}
-
-/* All operands of a reduction, or false while one is missing. Looks at every link, so that all of
- * them make progress. */
-static bool gather(ddl__runner *runner, ddl_work *work, const ddl__step *step, size_t bytes,
-                   int64_t k)
-{
-    const uint32_t *ranks = work->plan->ranks + step->operand;
-    bool whole = true;
-    for (uint32_t i = 0; i < step->operands; i++) {
-        ddl__link *link = runner->links[ranks[i]];
-        runner->operands[i] =
-            link ? peek(runner, link, bytes, &work->signature) : source(work, step, k);
-        whole = whole && runner->operands[i];
-    }
-    return whole;
-}
-
-static void release(ddl__runner *runner, const ddl_work *work, const ddl__step *step)
-{
-    const uint32_t *ranks = work->plan->ranks + step->operand;
-    for (uint32_t i = 0; i < step->operands; i++) {
-        ddl__link *link = runner->links[ranks[i]];
-        if (link)
-            link->ops->release(link);
-    }
-}
-
 /* Where the targets read this rank's memory, the result goes to the caller's buffer and to the span
  * in one pass; where it is not kept, only to the span; where memory is lent, only to the buffer. */
 static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                        int64_t length)
 {
     size_t bytes = (size_t)length * work->element;
-    unsigned char *kept = step->keep ? destination(work, step, k) : NULL;
+    unsigned char *kept = step->keep ? ddl__step_destination(work, step, k) : NULL;
     if (!work->received) {
-        if (!gather(runner, work, step, bytes, k))
+        if (!ddl__gather(runner, work, step, bytes, k))
             return false;
-        unsigned n = step->targets ? next_targets(runner, work, step) : 0;
+        unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
         bool direct = n && (!kept || !lends(runner->targets[0], step));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
             return false;
 
-        bool streamed =
-            span && kept && bytes >= DDL__COPY_MINIMUM && streams(runner, work, step, n, bytes);
+        bool streamed = span && kept && bytes >= DDL__COPY_MINIMUM &&
+                        ddl__streams(runner, work, step, n, bytes);
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
                     kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
                     step->finish ? runner->size : 1);
@@ -218,7 +131,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
             ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;
         }
-        release(runner, work, step);
+        ddl__release_operands(runner, work, step);
         work->received = true;
     }
     return publish(runner, work, step, kept, bytes);
@@ -227,8 +140,8 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 static bool take(ddl__runner *runner, ddl_work *work, ddl__link *link, void *dst, size_t bytes)
 {
     if (!link->ops->shared || bytes < DDL__COPY_MINIMUM)
-        return comes_next(runner, link) && link->ops->take(link, dst, bytes, &work->signature);
-    const void *span = peek(runner, link, bytes, &work->signature);
+        return ddl__comes_next(runner, link) && link->ops->take(link, dst, bytes, &work->signature);
+    const void *span = ddl__step_peek(runner, link, bytes, &work->signature);
     if (!span)
         return false;
     land(runner, work, dst, span, bytes);
@@ -240,7 +153,7 @@ static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                      int64_t length)
 {
     size_t bytes = (size_t)length * work->element;
-    unsigned char *dst = destination(work, step, k);
+    unsigned char *dst = ddl__step_destination(work, step, k);
     if (!work->received) {
         ddl__link *link = runner->links[work->plan->ranks[step->operand]];
         if (!take(runner, work, link, dst, bytes))
@@ -255,11 +168,12 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
 {
     size_t bytes = (size_t)length * work->element;
     switch ((ddl__step_kind)step->kind) {
-    case DDL__PUBLISH: return publish(runner, work, step, source(work, step, k), bytes);
+    case DDL__PUBLISH: return publish(runner, work, step, ddl__step_source(work, step, k), bytes);
     case DDL__REDUCE: return run_reduce(runner, work, step, k, length);
     case DDL__TAKE: return run_take(runner, work, step, k, length);
     case DDL__COPY:
-        land(runner, work, destination(work, step, k), source(work, step, k), bytes);
+        land(runner, work, ddl__step_destination(work, step, k), ddl__step_source(work, step, k),
+             bytes);
         return true;
     }
     return true;
@@ -295,13 +209,17 @@ static void account(const ddl__runner *runner, const ddl_work *work, bool moved)
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
-    unsigned done = 0;
+    unsigned done = 0, braided;
     for (; work->wave < plan->waves; work->wave++, work->step = 0) {
         for (; work->step < plan->n_steps; work->step++) {
             const ddl__step *step = &plan->steps[work->step];
             int64_t k = work->wave - step->skew, length = ddl__segment_length(step, k);
             if (length == 0)
                 continue;
+            if (work->braids && done < SLICE && (braided = ddl__braid(runner, work))) {
+                done += braided;
+                continue;
+            }
             if (work->call.blocks)
                 ddl__sign_block(&work->signature, step->count);
             bool ran = done < SLICE && run_step(runner, work, step, k, length);
@@ -344,7 +262,7 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
     /* A peer that left or died after publishing what we wait for keeps nobody waiting. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
-            (step->kind == DDL__TAKE || !peek(runner, link, bytes, &work->signature)))
+            (step->kind == DDL__TAKE || !ddl__step_peek(runner, link, bytes, &work->signature)))
             return link;
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))

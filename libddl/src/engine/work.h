@@ -81,6 +81,7 @@ struct ddl_work {
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
     bool lands_far;     /* what lands in the recv buffer does not stay in the caches */
+    bool braids;        /* its steps run together where they can */
 };
 
 /* When it was submitted, for limits and records. */

@@ -42,10 +42,11 @@ typedef struct ddl__link_ops {
     bool lends;       /* lend does not copy: prefer it to reserve + copy */
     bool shared;      /* readers read the sender's memory: choice of stores matters */
 
-    /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room; not
-     * reserved twice without a publish. */
+    /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room.
+     * Each is published, in the order of reservation; several may wait for that where memory is
+     * shared. */
     void *(*reserve)(ddl__link *const *to, unsigned n, size_t bytes);
-    /* Publish what was reserved last. Cannot fail. */
+    /* Publish what was reserved first. Cannot fail. */
     void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                     const ddl__signature *signature);
     /* Publish the caller's own memory, to stay unchanged until flush says so; false while there is
@@ -58,7 +59,10 @@ typedef struct ddl__link_ops {
     bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
     /* The next span if it has come whole, else NULL. It must have this length and signature. */
     const void *(*peek)(ddl__link *link, size_t bytes, const ddl__signature *signature);
-    /* Done with the span peeked at. */
+    /* Where memory is shared: go on to the span behind the one peeked at, which stays until it is
+     * released. */
+    void (*hold)(ddl__link *link);
+    /* Done with the span peeked at, or with the first of those held. */
     void (*release)(ddl__link *link);
     /* Receive the next span into dst; false until it is there. Called again with the same
      * arguments. */

@@ -85,7 +85,7 @@ _Static_assert((int)SHORT_FOR_ONE <= (int)DDL__LINK_SHORT, "nobody streams into 
 
 /* What the owner remembers of one reader. */
 typedef struct reader {
-    uint64_t published, released;
+    uint64_t reserved, published, released; /* spans */
     uint64_t starts[QUEUE]; /* where each unreleased span begins, in bytes ever reserved */
 } reader;
 
@@ -96,8 +96,8 @@ typedef struct outlet {
     unsigned n_readers;
 
     /* The owner's driver only. Offsets count all bytes ever used; modulo the size they are places.
-     */
-    uint64_t head, tail, reserved;
+     * Up to the tail all is free again, up to the head published, up to `reserved` reserved. */
+    uint64_t tail, head, reserved;
     unsigned char short_span[SHORT_FOR_ALL];
     reader *readers;
 } outlet;
@@ -304,10 +304,10 @@ static void outlet_place_private(outlet *o, const ddl__arena *arena, unsigned nu
 static bool lane_full(outlet *own, unsigned to)
 {
     reader *r = &own->readers[to];
-    if (r->published - r->released < QUEUE)
+    if (r->reserved - r->released < QUEUE)
         return false;
     r->released = atomic_load_explicit(&own->shared->lanes[to].released, memory_order_seq_cst);
-    return r->published - r->released >= QUEUE;
+    return r->reserved - r->released >= QUEUE;
 }
 
 /* Move the tail up to the oldest span that some reader still needs. */
@@ -332,6 +332,7 @@ typedef struct shm_link {
     outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer's */
     unsigned to, from;
     uint64_t position; /* spans released by us */
+    unsigned held;     /* after them: peeked at and not yet released */
     bool light;        /* the peer passes a heavy fence before it sleeps */
 
     /* A link beside another one: */
@@ -378,29 +379,44 @@ static bool is_short(unsigned n, size_t bytes)
     return bytes <= (n == 1 ? SHORT_FOR_ONE : SHORT_FOR_ALL);
 }
 
+static void *short_place(ddl__link *const *to, unsigned n)
+{
+    outlet *own = shm(to[0])->own;
+    return n == 1 ? free_entry(own, shm(to[0])->to)->inline_span : own->short_span;
+}
+
+static uint64_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE - 1) & ~(uint64_t)(LINE - 1);
+}
+
+static void *reserve_bytes(outlet *own, size_t bytes)
+{
+    uint64_t size = own->size, need = whole_lines(bytes);
+    uint64_t start = own->reserved, place = start % size;
+    if (place + need > size)
+        start += size - place; /* a span never wraps: leave the rest of this round */
+    if (start + need - own->tail > size) {
+        reclaim(own);
+        if (own->tail == own->reserved) /* empty: what was left of the round is free as well */
+            own->tail = own->head = start;
+    }
+    if (start + need - own->tail > size)
+        return NULL;
+    own->reserved = start + need;
+    return own->bytes + start % size;
+}
+
 static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     outlet *own = shm(to[0])->own;
     for (unsigned i = 0; i < n; i++)
         if (lane_full(own, shm(to[i])->to))
             return NULL;
-    if (is_short(n, bytes))
-        return n == 1 ? free_entry(own, shm(to[0])->to)->inline_span : own->short_span;
-
-    uint64_t size = own->size;
-    uint64_t need = (bytes + LINE - 1) & ~(uint64_t)(LINE - 1);
-    uint64_t start = own->head, place = start % size;
-    if (place + need > size)
-        start += size - place; /* a span never wraps: leave the rest of this round */
-    if (start + need - own->tail > size) {
-        reclaim(own);
-        if (own->tail == own->head) /* empty: what was left of the round is free as well */
-            own->tail = own->head = start;
-    }
-    if (start + need - own->tail > size)
-        return NULL;
-    own->reserved = start;
-    return own->bytes + start % size;
+    void *span = is_short(n, bytes) ? short_place(to, n) : reserve_bytes(own, bytes);
+    for (unsigned i = 0; span && i < n; i++)
+        own->readers[shm(to[i])->to].reserved++;
+    return span;
 }
 
 static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
@@ -408,9 +424,12 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
 {
     outlet *own = shm(to[0])->own;
     bool travels = is_short(n, bytes); /* inside its entry */
-    uint64_t start = travels ? own->head : own->reserved;
-    if (!travels)
-        own->head = start + ((bytes + LINE - 1) & ~(uint64_t)(LINE - 1));
+    uint64_t start = own->head;
+    if (!travels) { /* the next offset at this place */
+        uint64_t place = (uint64_t)((unsigned char *)span - own->bytes);
+        start += (place + own->size - start % own->size) % own->size;
+        own->head = start + whole_lines(bytes);
+    }
     for (unsigned i = 0; i < n; i++) {
         shm_link *s = shm(to[i]);
         reader *r = &own->readers[s->to];
@@ -439,7 +458,12 @@ static bool shm_lend(ddl__link *const *to, unsigned n, const void *memory, size_
 
 static entry *next_entry(shm_link *s)
 {
-    return &s->peer->shared->lanes[s->from].entries[s->position % QUEUE];
+    return &s->peer->shared->lanes[s->from].entries[(s->position + s->held) % QUEUE];
+}
+
+static bool has_come(const shm_link *s, entry *e)
+{
+    return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + s->held + 1;
 }
 
 /* What has happened to the peer is read before the last look for a span: so with no span and an end
@@ -452,7 +476,7 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
         memcpy(link->reason, s->first->link.reason, sizeof link->reason);
     }
     entry *e = next_entry(s);
-    if (atomic_load_explicit(&e->stamp, memory_order_seq_cst) != s->position + 1)
+    if (!has_come(s, e))
         return false;
     *signature = e->signature;
     *bytes = e->bytes;
@@ -463,7 +487,7 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
 {
     shm_link *s = shm(link);
     entry *e = next_entry(s);
-    if (atomic_load_explicit(&e->stamp, memory_order_seq_cst) != s->position + 1)
+    if (!has_come(s, e))
         return NULL;
     if (e->bytes != bytes || e->signature.words[0] != signature->words[0] ||
         e->signature.words[1] != signature->words[1]) {
@@ -484,10 +508,16 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
     return s->peer->bytes + offset;
 }
 
+static void shm_hold(ddl__link *link)
+{
+    shm(link)->held++;
+}
+
 static void shm_release(ddl__link *link)
 {
     shm_link *s = shm(link);
     s->position++;
+    s->held -= s->held > 0;
     tell(s, &s->peer->shared->lanes[s->from].released, s->position);
 }
 
@@ -586,8 +616,9 @@ static void shm_destroy(ddl__link *link)
     {                                                                                              \
         .kind = name, .lends = false, .shared = true, .reserve = shm_reserve,                      \
         .publish = shm_publish, .lend = shm_lend, .next = shm_next, .peek = shm_peek,              \
-        .release = shm_release, .take = shm_take, .flush = shm_flush, .owes = shm_owes,            \
-        .sleeping = shm_sleeping, .attend = shm_attend, .close = shm_close, .destroy = shm_destroy \
+        .hold = shm_hold, .release = shm_release, .take = shm_take, .flush = shm_flush,            \
+        .owes = shm_owes, .sleeping = shm_sleeping, .attend = shm_attend, .close = shm_close,      \
+        .destroy = shm_destroy                                                                     \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm");

@@ -263,6 +263,20 @@ SMALL_FLOAT(f16, 16)
 
 /* Four vectors at a time. Their loads come first, so no compiler makes a call of memcpy of it. */
 #define COPIES(name, STORE, DONE)                                                                  \
+    INLINE void name##_four(char *to, const char *from)                                            \
+    {                                                                                              \
+        const u8_lanes a = u8_load(from), b = u8_load(from + WIDTH);                               \
+        const u8_lanes c = u8_load(from + 2 * WIDTH), d = u8_load(from + 3 * WIDTH);               \
+        STORE(to, a);                                                                              \
+        STORE(to + WIDTH, b);                                                                      \
+        STORE(to + 2 * WIDTH, c);                                                                  \
+        STORE(to + 3 * WIDTH, d);                                                                  \
+    }                                                                                              \
+    static void name##_lines(void *dst, const void *src, size_t bytes)                             \
+    {                                                                                              \
+        for (size_t at = 0; at < bytes; at += 4 * WIDTH)                                           \
+            name##_four((char *)dst + at, (const char *)src + at);                                 \
+    }                                                                                              \
     static void name(void *dst, const void *src, size_t bytes)                                     \
     {                                                                                              \
         char *to = dst;                                                                            \
@@ -270,14 +284,8 @@ SMALL_FLOAT(f16, 16)
         size_t at = -(uintptr_t)to % 64; /* to the start of a cache line */                        \
         at = at < bytes ? at : bytes;                                                              \
         memcpy(to, from, at);                                                                      \
-        for (; at + 4 * WIDTH <= bytes; at += 4 * WIDTH) {                                         \
-            const u8_lanes a = u8_load(from + at), b = u8_load(from + at + WIDTH);                 \
-            const u8_lanes c = u8_load(from + at + 2 * WIDTH), d = u8_load(from + at + 3 * WIDTH); \
-            STORE(to + at, a);                                                                     \
-            STORE(to + at + WIDTH, b);                                                             \
-            STORE(to + at + 2 * WIDTH, c);                                                         \
-            STORE(to + at + 3 * WIDTH, d);                                                         \
-        }                                                                                          \
+        for (; at + 4 * WIDTH <= bytes; at += 4 * WIDTH)                                           \
+            name##_four(to + at, from + at);                                                       \
         memcpy(to + at, from + at, bytes - at);                                                    \
         DONE;                                                                                      \
     }
@@ -349,4 +357,6 @@ const ddl__kernels TABLE(ISA) = {.name = TABLE_NAME(ISA),
                                            [DDL_C64] = c64_scale,
                                            [DDL_C128] = c128_scale},
                                  .copy = copy,
-                                 .stream = stream};
+                                 .stream = stream,
+                                 .copy_lines = copy_lines,
+                                 .stream_lines = stream_lines};

@@ -28,6 +28,8 @@ typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double fact
  * be `rep movsb`, which is up to twice as slow there. */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 
+enum { DDL__LINES = 256 };
+
 /* One instruction set's kernels. */
 typedef struct ddl__kernels {
     const char *name; /* "portable", "avx2", "avx512", "neon" */
@@ -36,6 +38,9 @@ typedef struct ddl__kernels {
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
     ddl__copy_fn *copy, *stream;
+    /* The same of a multiple of DDL__LINES bytes; streamed, to the start of a cache line, and
+     * without the fence: a stream has to follow, of no bytes if need be. */
+    ddl__copy_fn *copy_lines, *stream_lines;
 } ddl__kernels;
 
 /* The best this CPU runs. Thread-safe, cheap after the first call. */
