@@ -41,8 +41,8 @@ demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2
 bench: $(VENV)/bench.stamp $(VENV)/test.stamp ## libddl's targets and tables, training steps; let nothing else run meanwhile
 	$(VENV)/bin/python -m bench targets --tables $(BENCH)
 	$(VENV)/bin/python -m bench training
-	$(VENV)/bin/python -m bench training --framework jax
-	$(VENV)/bin/python -m bench training --framework tensorflow
+	$(VENV)/bin/python -m bench training --framework jax --rounds 3
+	$(VENV)/bin/python -m bench training --framework tensorflow --rounds 3
 
 test: $(VENV)/test.stamp ## install into .venv, run every test and linter
 	@$(stages)
