@@ -239,7 +239,9 @@ static bool await_claim(ddl__runner *runner, ddl_work *work, bool first, strand 
 bool ddl__braids(const ddl__plan *plan, size_t element)
 {
     int64_t bytes = 0;
-    for (uint32_t i = 0; i < plan->n_steps && plan->waves > LEAST_WAVES; i++)
+    if (plan->n_steps < 2 || plan->waves < LEAST_WAVES)
+        return false;
+    for (uint32_t i = 0; i < plan->n_steps; i++)
         bytes += plan->steps[i].count * (int64_t)element;
     return bytes >= LONG;
 }
