@@ -1,5 +1,7 @@
 /* Operations so long that two ranks' steps run together, a few cache lines of each in turn: every
  * element, from buffers that begin nowhere in particular and end likewise. */
+#include <unistd.h>
+
 #include "ranks.h"
 
 enum { MEBI = 1 << 20, ROUNDS = 2 };
@@ -118,10 +120,33 @@ static void alltoall(ddl_comm *comm, void *argument)
     free(bases[1]);
 }
 
+/* Ended in the middle, on both ranks. */
+static void aborted(ddl_comm *comm, void *argument)
+{
+    const unsigned *wait_us = argument;
+    int64_t n = 16 * MEBI;
+    float *data = calloc((size_t)n, sizeof *data);
+    ddl_work *work = NULL;
+    CHECK(data, "no memory");
+    ddl_status status = ddl_allreduce(comm, NULL, data, n, DDL_F32, DDL_SUM, NULL, &work);
+    if (ddl_comm_rank(comm) == 1) {
+        usleep(*wait_us);
+        OK(ddl_comm_abort(comm, "enough"));
+    }
+    if (status == DDL_OK) /* else it was aborted before it began here */
+        status = ddl_work_wait(work, 60000);
+    CHECK(status == DDL_OK || status == DDL_EABORTED, "%d %s", status, ddl_last_error());
+    CHECK(*wait_us || status == DDL_EABORTED, "nothing was aborted");
+    ddl_work_destroy(work);
+    free(data);
+}
+
 int main(void)
 {
     rank_fn *const all[] = {sum_in_place, average, most, reduce_scatter, allgather, alltoall};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         run_ranks(2, DDL_LINK_SHM, all[i], NULL);
+    for (unsigned wait_us = 0; wait_us < 8000; wait_us += 900)
+        run_ranks(2, DDL_LINK_SHM, aborted, &wait_us);
     return 0;
 }

@@ -158,6 +158,29 @@ static void test_several_at_once(void (*make)(star *s))
     star_destroy(&factory, &s);
 }
 
+/* A span that no ring has room for spoils none that comes after it; short ones have places of their
+ * own as well. */
+static void test_room(void)
+{
+    enum { SHORT = 100 };
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *const *to = &s.centre[0];
+    CHECK(!to[0]->ops->reserve(to, 1, ARENA + 64), "more than there is");
+    CHECK(publish_span(to, 1, 0, 1000), "no room for a span");
+    read_soon(NULL, s.leaf[0], 0, 1000);
+    void *spans[] = {to[0]->ops->reserve(to, 1, SHORT), to[0]->ops->reserve(to, 1, SHORT)};
+    for (unsigned i = 0; i < 2; i++)
+        fill(spans[i], SHORT, 1 + i);
+    for (unsigned i = 0; i < 2; i++) {
+        ddl__signature signature = signature_of(1 + i);
+        to[0]->ops->publish(to, 1, spans[i], SHORT, &signature);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        read_soon(NULL, s.leaf[0], 1 + i, SHORT);
+    star_destroy(&factory, &s);
+}
+
 /* No more spans are reserved than a lane has entries for. */
 static void test_lane_is_full(void)
 {
@@ -178,6 +201,7 @@ int main(void)
     test_short_spans(create_beside);
     test_several_at_once(create);
     test_several_at_once(create_beside);
+    test_room();
     test_lane_is_full();
     test_beside_is_apart();
     test_beside_ends();

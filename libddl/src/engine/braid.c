@@ -73,9 +73,6 @@ static bool independent(const strand *strands, unsigned n, const strand *s)
 static bool has_operands(ddl__runner *runner, ddl_work *work, strand *s)
 {
     const uint32_t *ranks = work->plan->ranks + s->step->operand;
-    for (uint32_t i = 0; i < s->step->operands; i++)
-        if (runner->links[ranks[i]] && !runner->links[ranks[i]]->ops->shared)
-            return false;
     if (s->step->kind == DDL__REDUCE) {
         if (!ddl__gather(runner, work, s->step, s->bytes, s->k))
             return false;
@@ -93,10 +90,9 @@ static bool reserve(ddl__runner *runner, ddl_work *work, strand *s)
     unsigned n = s->step->targets;
     if (!n)
         return true;
-    const ddl__link_ops *ops;
-    if (ddl__next_targets(runner, work, s->step) < n || !(ops = runner->targets[0]->ops)->shared)
+    if (ddl__next_targets(runner, work, s->step) < n)
         return false;
-    s->span = ops->reserve(runner->targets, n, s->bytes);
+    s->span = runner->targets[0]->ops->reserve(runner->targets, n, s->bytes);
     if (s->span && ddl__streams(runner, work, s->step, n, s->bytes))
         s->store = runner->kernels->stream_lines;
     return s->span;
@@ -219,16 +215,22 @@ static bool next_strand(const ddl_work *work, uint32_t *from, strand *s)
     return false;
 }
 
-/* Claim it, after a moment if need be. */
+static const ddl__link *peer(const ddl__runner *runner)
+{
+    return runner->links[1 - runner->rank];
+}
+
+/* Claim it, after a moment if need be. No longer: meanwhile what is claimed is not sent, and the
+ * peer may wait for that, where a plan has it taken in the wave that sends it. */
 static bool await_claim(ddl__runner *runner, ddl_work *work, bool first, strand *s)
 {
     ddl__caution *haste = &runner->haste;
     for (int looks = 0; !claim(runner, work, s); looks++) {
-        if (first || haste->left)
+        if (first || haste->left || peer(runner)->state != DDL__LINK_OPEN)
             return false;
         if (looks == MOMENT) {
             haste->length = haste->length < MOST_HASTE / 2 ? 2 * haste->length + 1 : MOST_HASTE;
-            haste->left = haste->length;
+            haste->left = haste->length + 1; /* with this one */
             return false;
         }
         ddl__pause();
@@ -238,12 +240,12 @@ static bool await_claim(ddl__runner *runner, ddl_work *work, bool first, strand 
 
 bool ddl__braids(const ddl__plan *plan, size_t element)
 {
-    int64_t bytes = 0;
+    int64_t left = LONG / (int64_t)element;
     if (plan->n_steps < 2 || plan->waves < LEAST_WAVES)
         return false;
-    for (uint32_t i = 0; i < plan->n_steps; i++)
-        bytes += plan->steps[i].count * (int64_t)element;
-    return bytes >= LONG;
+    for (uint32_t i = 0; i < plan->n_steps && left > 0; i++)
+        left -= plan->steps[i].count;
+    return left <= 0;
 }
 
 unsigned ddl__braid(ddl__runner *runner, ddl_work *work)
@@ -251,8 +253,9 @@ unsigned ddl__braid(ddl__runner *runner, ddl_work *work)
     strand strands[STRANDS];
     unsigned n = 0;
     uint32_t last = work->step, next = work->step;
-    if (runner->size != RANKS || runner->among_frames || runner->meter || work->call.blocks ||
-        work->received || work->published || work->wave % LEARN == 0)
+    if (runner->size != RANKS || !peer(runner)->ops->shared || runner->among_frames ||
+        runner->meter || work->call.blocks || work->received || work->published ||
+        work->wave % LEARN == 0)
         return 0;
     for (; n < STRANDS && next_strand(work, &next, &strands[n]); n++) {
         describe(work, &strands[n]);

@@ -8,7 +8,7 @@
 bool ddl__braids(const ddl__plan *plan, size_t element);
 
 /* Run as many of the wave's steps as can run together, from the work's step on, which has not
- * begun. Returns how many, and leaves the work at the last of them; or 0 and all as it was. */
+ * begun. Returns how many, and leaves the work at the last of them; or 0 and the work as it was. */
 unsigned ddl__braid(ddl__runner *runner, ddl_work *work);
 
 #endif

@@ -44,7 +44,7 @@ typedef struct ddl__link_ops {
 
     /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room.
      * Each is published, in the order of reservation; several may wait for that where memory is
-     * shared. */
+     * shared, but none that is short and for several. */
     void *(*reserve)(ddl__link *const *to, unsigned n, size_t bytes);
     /* Publish what was reserved first. Cannot fail. */
     void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,

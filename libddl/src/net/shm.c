@@ -369,9 +369,9 @@ static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
         send(s->link.fd, "D", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static entry *free_entry(outlet *own, unsigned to)
+static entry *own_entry(outlet *own, unsigned to, uint64_t number)
 {
-    return &own->shared->lanes[to].entries[own->readers[to].published % QUEUE];
+    return &own->shared->lanes[to].entries[number % QUEUE];
 }
 
 static bool is_short(unsigned n, size_t bytes)
@@ -382,7 +382,8 @@ static bool is_short(unsigned n, size_t bytes)
 static void *short_place(ddl__link *const *to, unsigned n)
 {
     outlet *own = shm(to[0])->own;
-    return n == 1 ? free_entry(own, shm(to[0])->to)->inline_span : own->short_span;
+    unsigned one = shm(to[0])->to;
+    return n == 1 ? own_entry(own, one, own->readers[one].reserved)->inline_span : own->short_span;
 }
 
 static uint64_t whole_lines(size_t bytes)
@@ -399,7 +400,7 @@ static void *reserve_bytes(outlet *own, size_t bytes)
     if (start + need - own->tail > size) {
         reclaim(own);
         if (own->tail == own->reserved) /* empty: what was left of the round is free as well */
-            own->tail = own->head = start;
+            own->tail = own->head = own->reserved = start;
     }
     if (start + need - own->tail > size)
         return NULL;
@@ -433,7 +434,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
     for (unsigned i = 0; i < n; i++) {
         shm_link *s = shm(to[i]);
         reader *r = &own->readers[s->to];
-        entry *e = free_entry(own, s->to);
+        entry *e = own_entry(own, s->to, r->published);
         r->starts[r->published % QUEUE] = start;
         r->published++;
         e->signature = *signature;
