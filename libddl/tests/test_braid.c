@@ -1,5 +1,6 @@
 /* Operations so long that two ranks' steps run together, a few cache lines of each in turn: every
  * element, from buffers that begin nowhere in particular and end likewise. */
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "ranks.h"
@@ -120,23 +121,28 @@ static void alltoall(ddl_comm *comm, void *argument)
     free(bases[1]);
 }
 
-/* Ended in the middle, on both ranks. */
+typedef struct ending {
+    unsigned wait_us;
+    atomic_int aborted; /* ranks that saw it */
+} ending;
+
+/* Ended in the middle, on both ranks, unless it was over by then. */
 static void aborted(ddl_comm *comm, void *argument)
 {
-    const unsigned *wait_us = argument;
+    ending *e = argument;
     int64_t n = 16 * MEBI;
     float *data = calloc((size_t)n, sizeof *data);
     ddl_work *work = NULL;
     CHECK(data, "no memory");
     ddl_status status = ddl_allreduce(comm, NULL, data, n, DDL_F32, DDL_SUM, NULL, &work);
     if (ddl_comm_rank(comm) == 1) {
-        usleep(*wait_us);
+        usleep(e->wait_us);
         OK(ddl_comm_abort(comm, "enough"));
     }
     if (status == DDL_OK) /* else it was aborted before it began here */
         status = ddl_work_wait(work, 60000);
     CHECK(status == DDL_OK || status == DDL_EABORTED, "%d %s", status, ddl_last_error());
-    CHECK(*wait_us || status == DDL_EABORTED, "nothing was aborted");
+    e->aborted += status == DDL_EABORTED;
     ddl_work_destroy(work);
     free(data);
 }
@@ -146,7 +152,9 @@ int main(void)
     rank_fn *const all[] = {sum_in_place, average, most, reduce_scatter, allgather, alltoall};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         run_ranks(2, DDL_LINK_SHM, all[i], NULL);
-    for (unsigned wait_us = 0; wait_us < 8000; wait_us += 900)
-        run_ranks(2, DDL_LINK_SHM, aborted, &wait_us);
+    ending e = {0};
+    for (; e.wait_us < 8000; e.wait_us += 900)
+        run_ranks(2, DDL_LINK_SHM, aborted, &e);
+    CHECK(e.aborted, "each time it was over before");
     return 0;
 }
