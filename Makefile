@@ -26,23 +26,28 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench demo test test-torch test-jax test-tensorflow test-c test-asan test-tsan test-arm64 fuzz \
-  test-py test-matrix test-digits chaos lint format docs abi-baseline instructions-baseline clean
+.PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
+  test-tsan test-arm64 fuzz test-py test-matrix test-digits chaos lint format docs abi-baseline instructions-baseline clean
 
 help: ## this text
 	@echo 'make TARGET, where TARGET is one of'
-	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
-	@echo 'Settings: VENV=$(VENV) PYTHON=... TORCH=$(TORCH) RANKS=$(RANKS)'
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@echo 'Settings: VENV=$(VENV) PYTHON=... TORCH=$(TORCH) RANKS=$(RANKS) BENCH=... TRAINING=...'
 	@echo 'A fresh machine needs a C and C++ compiler, CMake, and Python 3.10 to 3.13 with its headers.'
 
 demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2 ranks
 	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
 
-bench: $(VENV)/bench.stamp $(VENV)/test.stamp ## libddl's targets and tables, training steps; let nothing else run meanwhile
+bench: $(VENV)/bench.stamp $(VENV)/demo.stamp ## libddl's targets and tables, PyTorch's training steps; let nothing else run
 	$(VENV)/bin/python -m bench targets --tables $(BENCH)
-	$(VENV)/bin/python -m bench training
-	$(VENV)/bin/python -m bench training --framework jax --rounds 3
-	$(VENV)/bin/python -m bench training --framework tensorflow --rounds 3
+	$(VENV)/bin/python -m bench training $(TRAINING)
+
+bench-jax bench-tensorflow: $(VENV)/bench.stamp $(VENV)/test.stamp
+bench-jax: ## JAX's training steps and calls, the same
+	$(VENV)/bin/python -m bench training --framework jax $(TRAINING)
+
+bench-tensorflow: ## TensorFlow's training steps and groups of gradients, the same
+	$(VENV)/bin/python -m bench training --framework tensorflow $(TRAINING)
 
 test: $(VENV)/test.stamp ## install into .venv, run every test and linter
 	@$(stages)
