@@ -18,12 +18,17 @@
 #include "comm/comm.h"
 #include "processes.h"
 
-enum { SMALL = 2, LARGE = 1 << 20, MOST_RANKS = 8 };
+enum {
+    SMALL = 2,
+    LARGE = 1 << 20,
+    VAST = 6 << 20, /* two ranks that share memory do its steps in turn, engine/braid.c */
+    MOST_RANKS = 8
+};
 
 static const char *url;
 static int rank, size;
 static uint32_t links;
-static int32_t ones[LARGE], sums[LARGE];
+static int32_t ones[VAST], sums[VAST];
 
 static void say(const char *format, ...)
 {
@@ -48,16 +53,25 @@ static ddl_status right(ddl_status status, int64_t n, int32_t want)
     return status;
 }
 
+static ddl_status all_reduce(ddl_comm *comm, int64_t n)
+{
+    return right(ddl_allreduce(comm, ones, sums, n, DDL_I32, DDL_SUM, NULL, NULL), n,
+                 ddl_comm_size(comm));
+}
+
 static ddl_status small(ddl_comm *comm)
 {
-    return right(ddl_allreduce(comm, ones, sums, SMALL, DDL_I32, DDL_SUM, NULL, NULL), SMALL,
-                 ddl_comm_size(comm));
+    return all_reduce(comm, SMALL);
 }
 
 static ddl_status large(ddl_comm *comm)
 {
-    return right(ddl_allreduce(comm, ones, sums, LARGE, DDL_I32, DDL_SUM, NULL, NULL), LARGE,
-                 ddl_comm_size(comm));
+    return all_reduce(comm, LARGE);
+}
+
+static ddl_status vast(ddl_comm *comm)
+{
+    return all_reduce(comm, VAST);
 }
 
 static ddl_status broadcast(ddl_comm *comm)
@@ -146,6 +160,7 @@ typedef struct operation {
 
 static const operation operations[] = {{"small", small},
                                        {"large", large},
+                                       {"vast", vast},
                                        {"broadcast", broadcast},
                                        {"reduce", reduce},
                                        {"reduce-scatter", reduce_scatter},
@@ -435,7 +450,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[5], operations[i].name))
             op = &operations[i];
     CHECK(op, "no operation %s", argv[5]);
-    for (int i = 0; i < LARGE; i++)
+    for (int i = 0; i < (op->run == vast ? VAST : LARGE); i++)
         ones[i] = 1;
 
     usleep((useconds_t)setting(argc, argv, "pause_ms") * 1000);

@@ -39,9 +39,10 @@ from job import DEAD_S, SILENT_S, Build, Case, Outcome, Probe, Wrong
 from lab import Lab
 
 OPERATIONS = [
-    *("small", "large", "broadcast", "reduce", "reduce-scatter", "all-gather", "all-to-all"),
-    *("barrier", "messages", "named", "asynchronous", "idle", "elsewhere"),
+    *("small", "large", "vast", "broadcast", "reduce", "reduce-scatter", "all-gather"),
+    *("all-to-all", "barrier", "messages", "named", "asynchronous", "idle", "elsewhere"),
 ]
+VAST_DIFFERS = ("shm", 2)  # from what is large: the steps of a wave are done in turn
 PARTS = [*SIGNALS, "stop", "steps", "creation", "last", "flat", "gil", "cut", "garbage"]
 
 Task = Callable[[], list[Outcome]]
@@ -86,6 +87,8 @@ class Plan:
         for operation, link, size in itertools.product(OPERATIONS, ("shm", "tcp"), (2, 4)):
             if size == 2 and (operation == "elsewhere" or fault == "two"):
                 continue
+            if operation == "vast" and (link, size) != VAST_DIFFERS:
+                continue
             if self.short and fault not in ("kill", "stop") and (operation, size) != ("large", 4):
                 continue  # how it died makes no difference to most
             yield operation, link, size
@@ -108,10 +111,15 @@ class Plan:
     def _fill_one(self, link: str) -> None:
         short, only = self.short, self.only
         if "steps" in only:
-            chosen = ["small", "large"] if short else OPERATIONS[:9]
-            for operation, size in itertools.product(chosen, (4,) if short else (2, 4)):
+            chosen = ["small", "large"] if short else [o for o in OPERATIONS[:10] if o != "vast"]
+            cases = list(itertools.product(chosen, (4,) if short else (2, 4)))
+            if link == VAST_DIFFERS[0]:
+                cases.append(("vast", VAST_DIFFERS[1]))
+            for operation, size in cases:
                 case = Case("step of a plan", link, size, operation, 0)
                 stride = 1 if operation in ("small", "barrier") else 7 if short else 2
+                if operation == "vast":
+                    stride = 47 if short else 11
                 self.busy.append(
                     lambda case=case, stride=stride: every_step(
                         self.build, self.probe, case, stride
