@@ -1,8 +1,10 @@
-/* Operations so long that two ranks' steps run together, a few cache lines of each in turn: every
+/* Operations of which two ranks' steps run together, a few cache lines of each in turn: every
  * element, from buffers that begin nowhere in particular and end likewise. */
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
+#include "engine/state.h"
 #include "ranks.h"
 
 enum { MEBI = 1 << 20, ROUNDS = 2 };
@@ -42,6 +44,37 @@ static void sum_in_place(ddl_comm *comm, void *argument)
         EXPECT(float, data, n, value(0, i) + value(1, i));
     }
     free(base);
+}
+
+/* Have spans of all lengths streamed to the peer, as to a far core, until the other kind is tried.
+ */
+static void pretend_far(ddl_comm *comm)
+{
+    ddl__engine *engine = comm->engine;
+    pthread_mutex_lock(&engine->lock);
+    for (int i = 0; i < DDL__STORES; i++)
+        engine->ordered.runner.stores[1 - ddl_comm_rank(comm)][i] =
+            (ddl__stores){.rate = {1e-6f, 1}, .streaming = true};
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* Where spans are streamed what is shorter runs together as well. */
+static void sums_far_away(ddl_comm *comm, void *argument)
+{
+    static const int64_t counts[] = {MEBI / 4 + 3, MEBI / 2 + 1, MEBI + 21, 4 * MEBI + 5};
+    int rank = ddl_comm_rank(comm);
+    (void)argument;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        void *base;
+        float *data = room(counts[c], sizeof *data, 4 * (c + 1), &base);
+        for (int round = 0; round < ROUNDS; round++) {
+            FILL(float, data, rank, round, counts[c]);
+            pretend_far(comm);
+            OK(ddl_allreduce(comm, NULL, data, counts[c], DDL_F32, DDL_SUM, NULL, NULL));
+            EXPECT(float, data, counts[c], value(0, round + i) + value(1, round + i));
+        }
+        free(base);
+    }
 }
 
 static void average(ddl_comm *comm, void *argument)
@@ -149,7 +182,8 @@ static void aborted(ddl_comm *comm, void *argument)
 
 int main(void)
 {
-    rank_fn *const all[] = {sum_in_place, average, most, reduce_scatter, allgather, alltoall};
+    rank_fn *const all[] = {sum_in_place,   sums_far_away, average, most,
+                            reduce_scatter, allgather,     alltoall};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         run_ranks(2, DDL_LINK_SHM, all[i], NULL);
     ending e = {0};

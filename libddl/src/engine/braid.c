@@ -4,7 +4,9 @@
  * reader's core has, to take for lines of the writer's, and where buffers are longer than caches
  * all wait for memory: each way there is only so much under way at a time. Done one after the
  * other, a core uses one way while the others rest; in turn, it has something under way on all.
- * Where the buffers fit into caches, taking turns costs more than that gains.
+ * Where the buffers fit into caches, taking turns costs more than that gains, unless the cores are
+ * far from each other: then spans are streamed, past all caches. Even so only an all-reduce gains,
+ * which sends, reduces and takes.
  *
  * Which steps: those whose spans have come and have room, in their order, and none that touches
  * memory that one before it writes, or writes what one before it reads. Each does what it would do
@@ -30,10 +32,12 @@ enum {
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* bytes of a step, */
     LONG = 32 * 1024 * 1024, /* and of all steps, from which on this pays */
-    MOMENT = 2000,           /* looks for what has not come: some tens of microseconds */
-    MOST_HASTE = 256,        /* braids that wait for nothing, after some that waited in vain */
+    LEAST_WAVES_STREAMED = 3,
+    LONG_STREAMED = 3 * 512 * 1024, /* of an all-reduce whose spans are streamed: 1 MiB */
+    MOMENT = 2000,                  /* looks for what has not come: some tens of microseconds */
+    MOST_HASTE = 256, /* braids that wait for nothing, after some that waited in vain */
     TURN = 2 * DDL__LINES,
-    TURN_STREAMED = DDL__LINES,
+    TURN_STREAMED = DDL__LINES, /* of what is LONG */
     LINE = 64,
     LEARN = 8 /* of so many waves one is not braided */
 };
@@ -169,11 +173,12 @@ static void part(const ddl__runner *runner, strand *s, size_t bytes, size_t elem
     s->at += bytes;
 }
 
-static void run_in_turn(const ddl__runner *runner, strand *strands, unsigned n, size_t element)
+static void run_in_turn(const ddl__runner *runner, strand *strands, unsigned n, size_t element,
+                        bool is_long)
 {
     size_t bytes = TURN;
     for (strand *s = strands; s < strands + n; s++)
-        if (s->store == runner->kernels->stream_lines)
+        if (is_long && s->store == runner->kernels->stream_lines)
             bytes = TURN_STREAMED;
     size_t count = bytes / element;
     for (strand *s = strands; s < strands + n; s++)
@@ -238,14 +243,27 @@ static bool await_claim(ddl__runner *runner, ddl_work *work, bool first, strand 
     return true;
 }
 
-bool ddl__braids(const ddl__plan *plan, size_t element)
+ddl__braiding ddl__braids(const ddl__plan *plan, size_t element)
 {
-    int64_t left = LONG / (int64_t)element;
-    if (plan->n_steps < 2 || plan->waves < LEAST_WAVES)
-        return false;
-    for (uint32_t i = 0; i < plan->n_steps && left > 0; i++)
-        left -= plan->steps[i].count;
-    return left <= 0;
+    int64_t bytes = 0;
+    bool all_reduces = false;
+    if (plan->n_steps < 2 || plan->waves < LEAST_WAVES_STREAMED)
+        return DDL__APART;
+    for (const ddl__step *step = plan->steps; step < plan->steps + plan->n_steps; step++) {
+        bytes += step->count * (int64_t)element;
+        all_reduces = all_reduces || (step->kind == DDL__REDUCE && step->targets);
+    }
+    if (bytes >= LONG && plan->waves >= LEAST_WAVES)
+        return DDL__TOGETHER;
+    return all_reduces && bytes >= LONG_STREAMED ? DDL__STREAMED_TOGETHER : DDL__APART;
+}
+
+/* Whether spans as long as the present step's are streamed to the peer. */
+static bool streams(const ddl__runner *runner, const ddl_work *work)
+{
+    const ddl__step *step = &work->plan->steps[work->step];
+    size_t bytes = (size_t)ddl__segment_length(step, work->wave - step->skew) * work->element;
+    return runner->stores[1 - runner->rank][ddl__stores_class(bytes)].streaming;
 }
 
 unsigned ddl__braid(ddl__runner *runner, ddl_work *work)
@@ -255,7 +273,8 @@ unsigned ddl__braid(ddl__runner *runner, ddl_work *work)
     uint32_t last = work->step, next = work->step;
     if (runner->size != RANKS || !peer(runner)->ops->shared || runner->among_frames ||
         runner->meter || work->call.blocks || work->received || work->published ||
-        work->wave % LEARN == 0)
+        work->wave % LEARN == 0 ||
+        (work->braids == DDL__STREAMED_TOGETHER && !streams(runner, work)))
         return 0;
     for (; n < STRANDS && next_strand(work, &next, &strands[n]); n++) {
         describe(work, &strands[n]);
@@ -267,7 +286,7 @@ unsigned ddl__braid(ddl__runner *runner, ddl_work *work)
     if (!n)
         return 0;
     ddl__caution_pass(&runner->haste, true);
-    run_in_turn(runner, strands, n, work->element);
+    run_in_turn(runner, strands, n, work->element, work->braids == DDL__TOGETHER);
     for (unsigned i = 0; i < n; i++)
         finish(runner, work, &strands[i]);
     work->step = last;

@@ -4,8 +4,8 @@
 
 #include "engine/run.h"
 
-/* Whether a plan for elements of so many bytes moves enough for that. */
-bool ddl__braids(const ddl__plan *plan, size_t element);
+/* When the steps of a plan for elements of so many bytes run together. */
+ddl__braiding ddl__braids(const ddl__plan *plan, size_t element);
 
 /* Run as many of the wave's steps as can run together, from the work's step on, which has not
  * begun. Returns how many, and leaves the work at the last of them; or 0 and the work as it was. */

@@ -45,6 +45,9 @@ typedef struct ddl__transfer {
     size_t moved;             /* bytes sent or received in parts */
 } ddl__transfer;
 
+/* When steps run together (braid.h): never, while spans are streamed, or always. */
+typedef enum ddl__braiding { DDL__APART, DDL__STREAMED_TOGETHER, DDL__TOGETHER } ddl__braiding;
+
 struct ddl_work {
     ddl__engine *engine;
     unsigned generation; /* of the process that submitted it */
@@ -81,7 +84,7 @@ struct ddl_work {
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
     bool lands_far;     /* what lands in the recv buffer does not stay in the caches */
-    bool braids;        /* its steps run together where they can */
+    ddl__braiding braids;
 };
 
 /* When it was submitted, for limits and records. */
