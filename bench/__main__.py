@@ -11,6 +11,7 @@ from bench.cases import UsageError
 
 # A module of this package each, with main(argv) -> exit code.
 COMMANDS = {
+    "creation": "how long it takes to join and to make groups, libddl beside Gloo",
     "collectives": "time and bandwidth of operations, libddl beside other libraries",
     "targets": "libddl's targets: what is wanted, what was measured",
     "training": "training steps per second, and how much of the communication is hidden",

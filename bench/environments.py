@@ -91,7 +91,7 @@ def compile_program(name: str, python: Path) -> Path:
 
 
 def _flags_for_libddl(python: Path) -> list[str]:
-    tell = "from ddl_core import _lib; print(_lib.get_include()); print(_lib.library_path())"
+    tell = "import ddl_core; print(ddl_core.get_include()); print(ddl_core.library_path())"
     command = [str(python), "-c", tell]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
     include, shared = done.stdout.split("\n")[:2]

@@ -12,18 +12,50 @@ Frameworks have adapters with their own tensors (ddl_torch, ...), built on this.
 them. All errors are DdlError; see ddl_core.errors.
 """
 
-from ddl_core import errors
-from ddl_core._lib import get_include, library_path, version
-from ddl_core.comm import Comm
-from ddl_core.config import Config
-from ddl_core.dump import dump_on_signal
-from ddl_core.endpoint import Endpoint
-from ddl_core.errors import DdlError
-from ddl_core.group import Group
-from ddl_core.work import Work
-from ddl_core.world_comm import finalize, init, is_initialized, world
+from __future__ import annotations
 
-__version__ = version()
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from ddl_core.places import get_include, library_path
+
+if TYPE_CHECKING:
+    from ddl_core import errors
+    from ddl_core._lib import version
+    from ddl_core.comm import Comm
+    from ddl_core.config import Config
+    from ddl_core.dump import dump_on_signal
+    from ddl_core.endpoint import Endpoint
+    from ddl_core.errors import DdlError
+    from ddl_core.group import Group
+    from ddl_core.work import Work
+    from ddl_core.world_comm import finalize, init, is_initialized, world
+
+# Imported when it is first used: an adapter whose native part calls the library itself needs none
+# of it, and joining should not wait for it.
+_LATER = {
+    "Comm": "comm",
+    "Config": "config",
+    "DdlError": "errors",
+    "Endpoint": "endpoint",
+    "Group": "group",
+    "Work": "work",
+    "dump_on_signal": "dump",
+    "finalize": "world_comm",
+    "init": "world_comm",
+    "is_initialized": "world_comm",
+    "version": "_lib",
+    "world": "world_comm",
+}
+_MODULES = frozenset(_LATER.values()) | {"arguments", "buffer", "dtypes", "operations", "options"}
+
+__version__: str
+
+if "DDL_LAUNCHER" in os.environ:
+    from ddl_core.uncaught import report_to_launcher
+
+    report_to_launcher()
 
 __all__ = [
     "Comm",
@@ -42,3 +74,19 @@ __all__ = [
     "version",
     "world",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        return __getattr__("version")()
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
@@ -18,16 +18,16 @@ from ddl_core import options as all_options
 from ddl_core._lib import Gate, check, ffi, lib, to_error, work_destroy, work_test
 from ddl_core.arguments import Call
 from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.errors import DdlError, InvalidState
+from ddl_core.errors import DdlError, InvalidState, Mismatch
 from ddl_core.group import Collection, Group
 from ddl_core.quick_operations import QuickOperations
-from ddl_core.work import Work, wait_in_slices
+from ddl_core.work import SLICE_MS, Work, wait_in_slices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ddl_core.endpoint import Endpoint
-    from ddl_core.options import AsyncMessageOptions, MessageOptions
+    from ddl_core.options import AsyncMessageOptions, MessageOptions, Native
 
 _INPROGRESS = 1  # ddl_status
 _CLOSE_PATIENCE = 2.0  # seconds for other threads to leave the library after an abort
@@ -71,9 +71,9 @@ class Comm(QuickOperations):
         self._owns_endpoint = owns_endpoint
         self._parent = parent  # kept: it may own the endpoint
         self._forks = forks.count
-        self._gate = Gate(_address(handle))  # counts who uses the handle
         self._closing = threading.RLock()  # recursive: a signal handler may call close
         self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
+        self._gate = Gate(_address(handle), self._dropped)  # counts who uses the handle
         self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
         self._queued: dict[int, Work[Any]] = {}  # not yet reported
         self._collections: weakref.WeakSet[Collection] = weakref.WeakSet()
@@ -256,7 +256,12 @@ class Comm(QuickOperations):
             check(lib.ddl_comm_abort(handle, reason.encode()))
 
     def close(self) -> None:
-        """Leave the group. Pending works end with Aborted first. Calling it again does nothing."""
+        """Leave the group. Pending works end with Aborted first. Calling it again does nothing.
+
+        When all is closed it raises Mismatch if another rank is known to have called a different
+        operation in the place of this rank's, and no call has said so because both completed. At
+        least the later of two ranks to close knows.
+        """
         if self._inherited():
             return  # the parent's: neither its threads nor its memory are here
         with self._closing:
@@ -272,11 +277,14 @@ class Comm(QuickOperations):
             _log.warning("%r: a group is still under way; not freed", self)
             return
         lib.ddl_comm_destroy(handle)
+        difference = to_error(Mismatch.status) if lib.ddl_last_error()[0] != b"\0" else None
         self._reap()
         self._queued.clear()
         self._parent = None
         if self._owns_endpoint:
             self._endpoint.close()
+        if difference is not None:
+            raise difference
 
     def __enter__(self) -> Comm:
         return self
@@ -287,11 +295,16 @@ class Comm(QuickOperations):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # With an exception under way a mismatch is no news; the log has it.
+        with suppress(*[Mismatch] if value else []):
+            self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "local_size"):
-            self.close()
+            with suppress(Mismatch):  # the log has it
+                self.close()
+
+    __reduce__ = forks.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Comm, rank {self.rank} of {self.size}{', closed' * self.closed}>"
@@ -299,15 +312,18 @@ class Comm(QuickOperations):
     # ---- calls ----
 
     def _run(self, call: Call[Result], options: MessageOptions) -> Result:
-        native = all_options.native(options)
-        with self._gate as is_open:
-            handle = self._live(is_open)
-            check(call.function(handle, *call.arguments, native.pointer, ffi.NULL))
-        return call.result
+        native = all_options.native(options, wait_ms=SLICE_MS)
+        work = self._submit(call, native, queued=False)
+        return call.result if work is None else work.wait()
 
     def _start(self, call: Call[Result], options: AsyncMessageOptions) -> Work[Result]:
         native = all_options.native(options)
-        queued = options.get("queued", False)
+        work = self._submit(call, native, queued=options.get("queued", False))
+        assert work is not None  # as there is none only after patience
+        return work
+
+    def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
+        """None: it is complete already."""
         slot = ffi.new("ddl_work **")
         with self._gate as is_open, self._queue_lock if queued else nullcontext():
             handle = self._live(is_open)
@@ -315,6 +331,8 @@ class Comm(QuickOperations):
                 self._reap()
             try:
                 check(call.function(handle, *call.arguments, native.pointer, slot))
+                if slot[0] == ffi.NULL:
+                    return None
                 work: Work[Result] = Work(
                     self, self._gate, _address(slot), call.result, call, call.sender
                 )
@@ -323,7 +341,7 @@ class Comm(QuickOperations):
             finally:
                 # Interrupted by a signal's handler before the work was known: it uses its arrays.
                 if slot[0] != ffi.NULL:
-                    self._release(_address(slot[0]), call)
+                    self._gate.drop(_address(slot[0]), call)
         return work
 
     def _derive(self, function: Any, *arguments: Any) -> Comm | None:
@@ -387,29 +405,14 @@ class Comm(QuickOperations):
             time.sleep(0.001)
         return True
 
-    def _release(self, work: int, keep: object) -> None:
-        """Take back a work that nobody refers to any more."""
-        if self._inherited():
-            return
-        if work_test(work) == _INPROGRESS:
-            self._dropped.append((work, keep))
-        else:
-            work_destroy(work)
-
     def _reap(self) -> None:
-        """Let go of the dropped works that have completed. Taken one by one: other threads may do
-        the same, or drop some, at any moment."""
-        pending = []
-        while self._dropped:
-            try:
-                work, keep = self._dropped.pop()
-            except IndexError:
-                break  # another thread was quicker
-            if work_test(work) == _INPROGRESS:
-                pending.append((work, keep))
-            else:
-                work_destroy(work)
-        self._dropped.extend(pending)
+        """Let go of the dropped works that have completed. Other threads may do the same, or drop
+        some, at any moment; and who is interrupted loses none."""
+        for entry in list(self._dropped):
+            if work_test(entry[0]) != _INPROGRESS:
+                with suppress(ValueError):  # another thread was quicker
+                    self._dropped.remove(entry)
+                    work_destroy(entry[0])
 
 
 def _address(handle: Any) -> int:

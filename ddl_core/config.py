@@ -33,8 +33,8 @@ class Config:
     suspect             seconds of silence after which a member is warned of; None: DDL_SUSPECT_MS,
                         else 1; math.inf: never. The same holds for:
     dead                after which it is dead, at least three heartbeats; DDL_DEAD_MS, else 3
-    stall_warn          seconds of waiting for others after which an operation is warned of;
-                        DDL_STALL_WARN_MS, else 10
+    stall_warn          seconds of waiting for others after which an operation, or the creation
+                        of a comm, is warned of; DDL_STALL_WARN_MS, else 10
     """
 
     links: Iterable[str] | None = None

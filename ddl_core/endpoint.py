@@ -7,15 +7,16 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from ddl_core import config as configs
 from ddl_core import forks
-from ddl_core._lib import check, ffi, lib
+from ddl_core._lib import check, fail_exit, ffi, lib
 from ddl_core.comm import Comm
 from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.errors import InvalidState
+from ddl_core.errors import InvalidArgument, InvalidState, Mismatch
 
 
 class Endpoint:
@@ -52,7 +53,8 @@ class Endpoint:
         self._lock = threading.RLock()
         self._joining = 0  # comms under way, which need the handle
         self._comms: weakref.WeakSet[Comm] = weakref.WeakSet()
-        strings = [_c_string(text) for text in (secret, host, interfaces, ports)]
+        texts = {"secret": secret, "host": host, "interfaces": interfaces, "ports": ports}
+        strings = [_c_string(argument, text) for argument, text in texts.items()]
         config = ffi.new(
             "ddl_endpoint_config *",
             {
@@ -125,7 +127,7 @@ class Endpoint:
         """
         rank = integer(rank, "rank", -1, INT_MAX)
         size = integer(size, "size", 0, INT_MAX)
-        where = _c_string(url)
+        where = _c_string("url", url)
         own = configs.native(config)
 
         def create(handle: Any, slot: Any) -> int:
@@ -134,19 +136,28 @@ class Endpoint:
 
         return self._join_all(create, owned)
 
+    __reduce__ = forks.refuse_copy
+
     def close(self) -> None:
-        """Close its comms, its ports and its thread. Calling it again does nothing."""
+        """Close its comms, its ports and its thread. Calling it again does nothing. When all is
+        closed it raises Mismatch where closing a comm does."""
         if self._forks != forks.count:
             return  # the parent's: neither its threads nor its memory are here
         with self._lock:
             handle, self._handle = self._handle, None
             comms = list(self._comms)
+        difference = None
         for comm in comms:
-            comm.close()
+            try:
+                comm.close()
+            except Mismatch as error:
+                difference = difference or error
         with self._lock:
             in_use = self._joining > 0  # the last thread that joins destroys it
         if handle is not None and not in_use:
             lib.ddl_endpoint_destroy(handle)
+        if difference is not None:
+            raise difference
 
     @property
     def closed(self) -> bool:
@@ -162,11 +173,14 @@ class Endpoint:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # With an exception under way a mismatch is no news; the log has it.
+        with suppress(*[Mismatch] if value else []):
+            self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
-            self.close()
+            with suppress(Mismatch):  # the log has it
+                self.close()
 
     def _live(self) -> Any:
         if self._forks != forks.count:
@@ -247,7 +261,9 @@ def _interruptible(join: Callable[[], Comm | None]) -> Comm | None:
         raise
 
 
-def _c_string(text: str | None) -> Any:
+def _c_string(argument: str, text: str | None) -> Any:
+    if not (text is None or isinstance(text, str)):
+        raise InvalidArgument(f"{argument}: {text!r} is no text")
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())
 
 
@@ -256,6 +272,10 @@ _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Say goodbye before Python goes, so that peers do not take the end for a crash."""
+    """Say goodbye before Python goes, so that peers do not take the end for a crash. A mismatch
+    that is found only now fails the program by its exit code: an exception would not."""
     for endpoint in list(_open):
-        endpoint.close()
+        try:
+            endpoint.close()
+        except Mismatch:  # the log has it
+            fail_exit()

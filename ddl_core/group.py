@@ -6,7 +6,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from ddl_core import arguments, options
+from ddl_core import arguments, forks, options
 from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call
 from ddl_core.errors import InvalidArgument, InvalidState
@@ -145,6 +145,8 @@ class Group(Operations):
     ) -> None:
         if kind is None and self._open:
             self.submit()
+
+    __reduce__ = forks.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Group of {self._comm!r}, {len(self._collection.calls)} operations>"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddl_core import _lib
+import ddl_core
 
 _LIMIT = 900  # seconds that a compiler may take
 _SHOWN = 40  # lines of a compiler's output in an error
@@ -95,7 +95,7 @@ def answer(
         found = str(error)
     name, version = framework.split(" ", 1)
     print(f"{name:13} {version}")
-    print(f"libddl        {_lib.version()}  {_lib.library_path()}")
+    print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
     print(f"compiler      {found}")
     print(f"cache         {cache_folder()}")
     for file, _build in parts:

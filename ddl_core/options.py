@@ -68,21 +68,26 @@ class Native:
 _KNOWN = frozenset(AsyncReduceOptions.__annotations__)
 
 
-def native(options: MessageOptions, group: Any = None) -> Native:
+def native(options: MessageOptions, group: Any = None, wait_ms: int = 0) -> Native:
     """The ddl_options for these, collected into the ddl_group `group` if there is one.
+
+    wait_ms: how long the call waits itself, and then has no work if it is complete.
 
     Raises InvalidArgument for a wrong value, and TypeError, as any function, for unknown ones.
     """
     given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
     if not given.keys() <= _KNOWN:
         raise TypeError(f"unexpected keyword argument {min(given.keys() - _KNOWN)!r}")
-    if not given and group is None:
+    if wait_ms and given.get("queued"):
+        raise InvalidArgument("queued: a blocking call has no completion to report")
+    if not given and group is None and not wait_ms:
         return Native(ffi.NULL, None)
     name = _name(given.get("name"))
     fields = {
         "struct_size": ffi.sizeof("ddl_options"),
         "timeout_ms": milliseconds(given.get("timeout"), "timeout"),
         "queued": bool(given.get("queued")),
+        "wait_ms": wait_ms,
         "name": name,
         "prescale": _factor(given.get("prescale"), "prescale"),
         "postscale": _factor(given.get("postscale"), "postscale"),

@@ -23,7 +23,7 @@ Array = TypeVar("Array")
 
 
 def _only_named(options: Mapping[str, Any]) -> bool:
-    return not options or (len(options) == 1 and "name" in options)
+    return len(options) == 1 and "name" in options
 
 
 class QuickOperations(Operations, AsyncOperations):
@@ -40,7 +40,7 @@ class QuickOperations(Operations, AsyncOperations):
         op: str = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
-        if type(op) is str and op in OPS and _only_named(options):
+        if type(op) is str and op in OPS and (not options or _only_named(options)):
             status = self._gate.allreduce(send, recv, OPS[op], options.get("name"))
             if status == 0:
                 return send if recv is None else recv
@@ -56,7 +56,8 @@ class QuickOperations(Operations, AsyncOperations):
         op: str = "sum",
         **options: Unpack[AsyncReduceOptions],
     ) -> Work[Array]:
-        if type(op) is str and op in OPS and not self._dropped and _only_named(options):
+        known = type(op) is str and op in OPS and not self._dropped
+        if known and (not options or _only_named(options)):
             name = options.get("name")
             work = self._gate.allreduce_async(self, Work, send, recv, OPS[op], name)
             if isinstance(work, Work):

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ddl_core import forks
 from ddl_core._lib import Pending, to_error
 from ddl_core.errors import InvalidArgument, TimedOut
 
 _OK, _TIMED_OUT = 0, -20  # ddl_status
-_SLICE_MS = 100  # how long one call waits, so that Ctrl-C is noticed in between
+SLICE_MS = 100  # how long one call waits, so that Ctrl-C is noticed in between
 
 Array = TypeVar("Array")
 
@@ -21,15 +22,19 @@ def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: s
 
     Raises TimedOut, saying `pending`, after `timeout` seconds; 0 only looks, None: no limit.
     """
-    if timeout is not None and not timeout >= 0:
+    try:
+        wrong = timeout is not None and not float(timeout) >= 0
+    except (TypeError, ValueError):
+        wrong = True
+    if wrong:
         raise InvalidArgument(f"timeout: {timeout!r} is not a number of seconds from 0 on")
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    deadline = math.inf if timeout is None else time.monotonic() + float(timeout)
     status = look(0)
     while status == _TIMED_OUT:
         left = (deadline - time.monotonic()) * 1000
         if left <= 0:
             raise TimedOut(f"{pending} after {timeout} s")
-        status = look(math.ceil(min(left, _SLICE_MS)))
+        status = look(math.ceil(min(left, SLICE_MS)))
     return status
 
 
@@ -59,6 +64,8 @@ class Work(Pending, Generic[Array]):
         if self._sender is None or not self.done() or self._sender[0] < 0:
             return None
         return int(self._sender[0])
+
+    __reduce__ = forks.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Work of {self._comm!r}, {'complete' if self.done() else 'pending'}>"

@@ -170,7 +170,7 @@ class Training:
         since = time.monotonic()
         for images, labels in self.images:
             loss = self.train(self.model, self.optimizer, images, labels)
-            self.losses.append(ddl.allreduce(loss, op="average").item())
+            self.losses.append(ddl.allreduce(loss.detach(), op="average").item())
             self.step += 1
             self.seconds.append(time.monotonic() - since)
             bar.set_postfix(

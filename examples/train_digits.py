@@ -66,7 +66,7 @@ def main() -> int:
                 loss.backward()
                 optimizer.step()
 
-                losses.append(ddl.allreduce(loss, op="average"))
+                losses.append(ddl.allreduce(loss.detach(), op="average"))
                 if arguments.loss_log and ddl.rank() == 0:
                     print(json.dumps({"step": len(losses), "loss": losses[-1].item()}), file=log)
                 bar.set_postfix(loss=f"{losses[-1].item():.3f}", refresh=False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +36,24 @@ class Finished:
     def expect_success(self) -> Finished:
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return self
+
+
+_ports = itertools.count(10000 + os.getpid() * 37 % 15000)
+
+
+def free_port() -> int:
+    """Below those that the system gives to outgoing connections, which might take it meanwhile."""
+    while True:
+        port = next(_ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+@pytest.fixture
+def find_port() -> Callable[[], int]:
+    """Gives a port that nobody has."""
+    return free_port
 
 
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # behind all else: the sources of ddl_core must not be found there
 try:
-    from bench import goals
+    from bench import creation, goals
     from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
     from bench.ensemble import Ensemble, PlayerError
@@ -310,3 +310,15 @@ def test_what_there_is_is_told() -> None:
     assert done.returncode == 0
     assert "collectives" in done.stdout and "targets" in done.stdout
     assert bench("unknown").returncode == 2
+
+
+@pytest.mark.parametrize("wrong", ["--ranks=1", "--times=0", "--what=merge"])
+def test_creation_of_nothing_is_refused(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        creation.parse([wrong])
+
+
+def test_creation_with_another_build() -> None:
+    options = creation.parse(["--ranks", "2,4", "--libddl", "before=/old/bin/python"])
+    assert options.ranks == [2, 4]
+    assert options.others == [("before", "/old/bin/python")]

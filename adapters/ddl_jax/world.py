@@ -83,9 +83,11 @@ def shutdown() -> None:
     unused = [_at_shutdown.pop()() for _ in range(len(_at_shutdown))]
     # What a thread of XLA does not leave, even aborted, is left as it is: it must not be freed.
     if _build.handler().ddl_jax_close() and all(unused):
-        comm.close()
-        if _ours:
-            ddl_core.finalize()
+        try:
+            comm.close()
+        finally:
+            if _ours:
+                ddl_core.finalize()
 
 
 def rank() -> int:

@@ -10,7 +10,9 @@ A kernel holds a thread of TensorFlow's until its operation is complete: the C A
 complete later, but what they are to call is gone when they have returned. Ranks must therefore not
 start operations in orders of their own, or all threads of one might wait for what has no thread on
 another. They do not: within a tf.function, operations that have effects run one by one in the order
-of the program; in a plain graph they would not, so there they are refused.
+of the program. Not so in the function of gradients that TensorFlow makes for a tape outside, so
+each operation of a graph is told to come after the one before it. In a plain graph, which ranks may
+build in any order, they are refused.
 
 TensorFlow never frees what a kernel was made with. So kernels of equal attributes share it.
 """
@@ -43,12 +45,13 @@ _PATIENCE = 1.0  # seconds for pending operations to end before an abort
 _TYPE, _TYPES, _NAME = "T: type", "T: list(type)", "tensor_name: string = ''"
 _OP = "op: {'sum','average','min','max','product','bit_and','bit_or','bit_xor'} = 'sum'"
 _CODES = {
-    **dict.fromkeys((errors.InvalidArgument, errors.Mismatch), tf.errors.INVALID_ARGUMENT),
-    errors.InvalidState: tf.errors.FAILED_PRECONDITION,
+    errors.InvalidArgument: tf.errors.INVALID_ARGUMENT,
+    **dict.fromkeys((errors.Mismatch, errors.InvalidState), tf.errors.FAILED_PRECONDITION),
     errors.Unsupported: tf.errors.UNIMPLEMENTED,
     **dict.fromkeys((errors.TimedOut, errors.Expired), tf.errors.DEADLINE_EXCEEDED),
     **dict.fromkeys((errors.OutOfMemory, errors.SystemRefused), tf.errors.RESOURCE_EXHAUSTED),
-    **dict.fromkeys((errors.Unreachable, errors.Refused, errors.PeerLost), tf.errors.UNAVAILABLE),
+    **dict.fromkeys((errors.Unreachable, errors.Refused), tf.errors.UNAVAILABLE),
+    **dict.fromkeys((errors.PeerLost, errors.Minority), tf.errors.UNAVAILABLE),
     errors.Aborted: tf.errors.ABORTED,
 }  # as csrc/status.hpp
 
@@ -228,6 +231,8 @@ def _expect(right: Any, text: str) -> None:
 
 # ---- the operations ----
 
+_LAST = "_ddl_last"  # the attribute of a graph that holds its latest operation
+
 
 class _Operation(NamedTuple):
     """What csrc/ops.cpp and csrc/kernels.cpp say of one."""
@@ -338,7 +343,9 @@ def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Call
             raise errors.Unsupported(
                 f"{what}: cannot be in {where}, because ddl_tensorflow has no native part: {reason}"
             )
-        result = wrapper(*inputs, **attributes)
+        with tf.control_dependencies(getattr(graph, _LAST, ())):
+            result = wrapper(*inputs, **attributes)
+        setattr(graph, _LAST, tf.nest.flatten(result)[:1])
         if operation.keeps_rows:
             for before, after in zip(tf.nest.flatten(inputs), tf.nest.flatten(result), strict=True):
                 after.set_shape(before.shape)

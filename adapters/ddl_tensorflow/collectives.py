@@ -9,11 +9,13 @@ is made of the function's and its place there, so all ranks trace the same funct
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_tensorflow import _build
@@ -50,14 +52,12 @@ def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tenso
     name     by which the operation is matched; None: as told on top
 
     All ranks call it. Has a gradient for sums and averages: that of all ranks' results. Raises
-    ddl_core.errors.InvalidArgument for an unknown op, Unsupported for an element type that cannot
-    be reduced so, InvalidState before init; and when it runs tf.errors.InvalidArgumentError when
-    ranks call different things, UnavailableError when a rank dies, AbortedError and
-    DeadlineExceededError.
+    ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for what is no dense
+    tensor, Unsupported (there a TypeError) for an element type that cannot be reduced so,
+    InvalidState before init; and when it runs tf.errors.FailedPreconditionError when ranks call
+    different things, UnavailableError when a rank dies, AbortedError and DeadlineExceededError.
     """
-    size()
-    tensor = tf.convert_to_tensor(tensor)
-    _check("allreduce", tensor, op)
+    tensor = checked("allreduce", tensor, op=op)
     with tf.name_scope(_scope(name, "allreduce")) as scope:
         return _operations().ddl_allreduce(tensor, op=op, tensor_name=match(name, scope))
 
@@ -73,9 +73,10 @@ def grouped_allreduce(
     All ranks call it. Otherwise as `allreduce`.
     """
     size()
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    for tensor in tensors:
-        _check("grouped_allreduce", tensor, op)
+    tensors = [
+        checked("grouped_allreduce", tensor, f"tensors[{place}]", op)
+        for place, tensor in enumerate(tensors)
+    ]
     if not tensors:
         return []
     with tf.name_scope(_scope(name, "grouped_allreduce")) as scope:
@@ -95,10 +96,8 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
     All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0.
     Raises like `allreduce`; InvalidArgument for a root that is no rank.
     """
-    if not 0 <= root < size():
-        raise InvalidArgument(f"root: {root} is not a rank; there are {size()}")
-    tensor = tf.convert_to_tensor(tensor)
-    _check("broadcast", tensor)
+    root = a_rank("root", root)
+    tensor = checked("broadcast", tensor)
     with tf.name_scope(_scope(name, "broadcast")) as scope:
         return _operations().ddl_broadcast(tensor, root=root, tensor_name=match(name, scope))
 
@@ -115,12 +114,14 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
     and either all or none with rows. Has a gradient. Raises like `allreduce`.
     """
     given = [] if rows is None else _numbers("rows", rows)
-    tensor = tf.convert_to_tensor(tensor)
-    _check("allgather", tensor)
+    tensor = checked("allgather", tensor)
     if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank()]):
         raise InvalidArgument(
             f"rows: is {given[rank()]} for this rank, whose tensor has {tensor.shape[0]}"
         )
+    if rows is None and _in_xla() and tensor.shape.rank is not None:
+        own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
+        given = [] if own is None else [own] * size()  # the gradient, too, needs to know
     with tf.name_scope(_scope(name, "allgather")) as scope:
         result, _ = _operations().ddl_allgather(tensor, rows=given, tensor_name=match(name, scope))
     if tensor.shape.rank == 0:
@@ -146,8 +147,7 @@ def reduce_scatter(
     the tensor cannot be shared so.
     """
     given = [] if rows is None else _numbers("rows", rows)
-    tensor = tf.convert_to_tensor(tensor)
-    _check("reduce_scatter", tensor, op)
+    tensor = checked("reduce_scatter", tensor, op=op)
     part = given[rank()] if given else _part(tensor)
     with tf.name_scope(_scope(name, "reduce_scatter")) as scope:
         result = _operations().ddl_reduce_scatter(
@@ -170,12 +170,13 @@ def alltoall(
     tensor of shape (size,). All ranks call it, and either all or none with sent_rows; functions
     compiled by XLA have equal parts. Has a gradient. Raises like `reduce_scatter`.
     """
-    tensor = tf.convert_to_tensor(tensor)
-    _check("alltoall", tensor)
+    tensor = checked("alltoall", tensor)
     if sent_rows is None:
         _part(tensor)
         sent = tf.constant([], tf.int64)
     elif tf.is_tensor(sent_rows):
+        if not sent_rows.dtype.is_integer:
+            raise InvalidArgument(f"sent_rows: is a tensor of {sent_rows.dtype.name}, not integers")
         sent = tf.cast(sent_rows, tf.int64)
     else:
         given = _numbers("sent_rows", sent_rows)
@@ -199,19 +200,58 @@ def barrier(name: str | None = None) -> Any:
         return _operations().ddl_barrier(tensor_name=match(name, scope))
 
 
+def _in_xla() -> bool:
+    """Whether what is traced here will be compiled by XLA."""
+    if tf.executing_eagerly():
+        return False
+    graph: Any = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
 def _operations() -> Any:
     return _build.load().operations
 
 
-def _check(what: str, tensor: tf.Tensor, op: str | None = None) -> None:
-    """Refuse what cannot be done, when a graph is traced already."""
+_REDUCING = ("allreduce", "grouped_allreduce", "reduce_scatter")
+
+
+class UnsupportedType(Unsupported, TypeError):
+    """Elements of a type that the operation does not take."""
+
+
+def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> tf.Tensor:
+    """The tensor that `argument` of the operation `what` is, or can be made. Refuses what cannot be
+    done, when a graph is traced already."""
     size()  # InvalidState before init
-    if op is not None and op not in _OPS:
+    reduces = what in _REDUCING
+    if reduces and not (isinstance(op, str) and op in _OPS):
         raise InvalidArgument(f"op: {op!r} is none of {', '.join(_OPS)}")
-    fit = _TYPES if op is None else _OPS[op]
-    if tensor.dtype not in fit:
-        done = "" if op is None else f" by {op}"
-        raise Unsupported(f"{what}: tensors of {tensor.dtype.name} cannot be moved{done}")
+    kind = type(value).__name__
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        raise InvalidArgument(
+            f"{argument}: is a {kind}, but {what} takes dense tensors; convert it first"
+        )
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{argument}: a {kind} that is no tensor ({error})") from error
+    if tensor.dtype not in (_OPS[op] if reduces else _TYPES):
+        by = f" by {op}" if reduces else ""
+        raise UnsupportedType(
+            f"{argument}: has elements of {tensor.dtype.name}, which {what}{by} does not take"
+        )
+    return tensor
+
+
+def a_rank(argument: str, given: Any) -> int:
+    """The number of a rank."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = -1
+    if not 0 <= number < size():
+        raise InvalidArgument(f"{argument}: {given!r} is not a rank; there are {size()}")
+    return number
 
 
 def _part(tensor: tf.Tensor) -> int | None:
@@ -226,9 +266,12 @@ def _part(tensor: tf.Tensor) -> int | None:
 
 
 def _numbers(what: str, given: Sequence[int]) -> list[int]:
-    numbers = [int(each) for each in given]
+    try:
+        numbers = [operator.index(each) for each in given]
+    except TypeError:
+        numbers = []
     if len(numbers) != size() or min(numbers) < 0:
-        raise InvalidArgument(f"{what}: {numbers} is not one number for each of {size()} ranks")
+        raise InvalidArgument(f"{what}: {given!r} is not one number for each of {size()} ranks")
     return numbers
 
 
@@ -241,6 +284,8 @@ def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
 
 def _scope(name: str | None, otherwise: str) -> str:
     """A name for the graph's node, of the characters that TensorFlow takes."""
+    if not (name is None or isinstance(name, str)):
+        raise InvalidArgument(f"name: {name!r} is no string")
     return f"ddl_{otherwise}" if name is None else re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)
 
 

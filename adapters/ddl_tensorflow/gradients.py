@@ -31,7 +31,11 @@ def _grouped_allreduce(op: tf.Operation, *gradients: Any) -> list[tf.Tensor]:
 @tf.RegisterGradient("DdlBroadcast")
 def _broadcast(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
     everyones = _operations().ddl_allreduce(gradient, op="sum", tensor_name=_name(op))
-    return everyones if op.get_attr("root") == rank() else tf.zeros_like(everyones)
+    if op.get_attr("root") == rank():
+        return everyones
+    # Zeros that depend on the operation. TensorFlow prunes what nothing depends on, and the root
+    # would wait for this rank; likewise in the gradient of this gradient.
+    return tf.where(False, everyones, tf.zeros_like(everyones))
 
 
 @tf.RegisterGradient("DdlAllgather")
@@ -52,6 +56,8 @@ def _reduce_scatter(op: tf.Operation, gradient: tf.Tensor) -> list[Any]:
         gradient = gradient / tf.cast(size(), gradient.dtype)
     rows = tf.get_static_value(op.inputs[1])
     given = [] if rows is None else [int(each) for each in rows]
+    if rows is not None and not given and gradient.shape.rank and gradient.shape[0] is not None:
+        given = [gradient.shape[0]] * size()  # equal parts: nobody need ask
     everyones, _ = _operations().ddl_allgather(gradient, rows=given, tensor_name=_name(op))
     return [tf.ensure_shape(everyones, op.inputs[0].shape), None]
 
@@ -59,9 +65,9 @@ def _reduce_scatter(op: tf.Operation, gradient: tf.Tensor) -> list[Any]:
 @tf.RegisterGradient("DdlAlltoall")
 def _alltoall(op: tf.Operation, gradient: tf.Tensor, _: Any) -> list[Any]:
     equal = op.inputs[1].shape == [0]  # none were given
-    returned, _ = _operations().ddl_alltoall(
-        gradient, op.inputs[1] if equal else op.outputs[1], tensor_name=_name(op)
-    )
+    # A constant of this graph, not the other's: XLA needs it when it compiles.
+    sent = tf.constant([], tf.int64) if equal else op.outputs[1]
+    returned, _ = _operations().ddl_alltoall(gradient, sent, tensor_name=_name(op))
     return [tf.ensure_shape(returned, op.inputs[0].shape), None]
 
 

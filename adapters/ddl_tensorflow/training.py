@@ -10,7 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from ddl_core.errors import InvalidArgument
-from ddl_tensorflow.collectives import allgather, allreduce, broadcast, grouped_allreduce
+from ddl_tensorflow.collectives import (
+    a_rank,
+    allgather,
+    allreduce,
+    broadcast,
+    checked,
+    grouped_allreduce,
+)
 from ddl_tensorflow.world import rank, size
 
 _WIRE = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
@@ -48,7 +55,7 @@ def allreduce_gradients(
             else:
                 result[place] = _gather_slices(gradient, op, name and f"{name}/{place}")
         elif gradient is not None:
-            dense[place] = tf.convert_to_tensor(gradient)
+            dense[place] = checked("grouped_allreduce", gradient, f"gradients[{place}]", op)
     reduced = grouped_allreduce([_narrowed(each, compression) for each in dense.values()], op, name)
     for (place, gradient), sum_ in zip(dense.items(), reduced, strict=True):
         result[place] = tf.cast(sum_, gradient.dtype)
@@ -114,6 +121,12 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     All ranks call it with variables of equal shapes and types in the same order. What cannot be
     moved, such as strings, stays as it is. Raises like `broadcast`.
     """
+    variables = list(variables)
+    for place, variable in enumerate(variables):
+        if not hasattr(variable, "assign"):
+            raise InvalidArgument(
+                f"variables[{place}]: is a {type(variable).__name__}, which is no variable"
+            )
     for variable in variables:
         value = tf.convert_to_tensor(variable)
         if value.dtype != tf.string:
@@ -126,8 +139,7 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     It is pickled, so objects come only from ranks that are trusted. All ranks call it. Raises like
     `broadcast`, and what pickling raises.
     """
-    if not 0 <= root < size():
-        raise InvalidArgument(f"root: {root} is not a rank; there are {size()}")
+    root = a_rank("root", root)
     everyones = allgather(_pickled(value) if rank() == root else tf.zeros([0], tf.uint8))
     return value if rank() == root else pickle.loads(everyones.numpy().tobytes())
 

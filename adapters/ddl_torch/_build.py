@@ -11,7 +11,7 @@ import atexit
 import hashlib
 import importlib.machinery
 import importlib.util
-import sysconfig
+import os
 import threading
 import warnings
 from pathlib import Path
@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 
 import ddl_core
-from ddl_core import native
+from ddl_core import native, places
 from ddl_core.native import BuildError
 
 NAME = "_ddl_torch"  # as in csrc/module.cpp
@@ -67,23 +67,28 @@ def build() -> Path:
 
 def path() -> Path:
     """The file of the native module for what is installed here, built or not."""
+    # Every process passes here while it joins, so without sysconfig and the library, which take
+    # longer than the rest.
     recipe = hashlib.sha256(repr(_flags()).encode())
-    for source in [*_sources(), *sorted(_SOURCES.glob("*.hpp")), _header()]:
+    for source in [*_sources(".cpp"), *_sources(".hpp"), _header()]:
         recipe.update(source.read_bytes())
-    abi = sysconfig.get_config_var("SOABI") or "unknown"
-    versions = f"torch-{torch.__version__}-{abi}-libddl-{ddl_core.version()}"
+    abi = importlib.machinery.EXTENSION_SUFFIXES[0].split(".")[1]
+    versions = f"torch-{torch.__version__}-{abi}-libddl-{places.header_version()}"
     folder = native.cache_folder() / "ddl_torch" / f"{versions}-{recipe.hexdigest()[:12]}"
     return folder / f"{NAME}.so"
 
 
 def _build(result: Path) -> None:
-    python = Path(sysconfig.get_path("include"), "Python.h")
+    import sysconfig
+
+    include = sysconfig.get_path("include")
+    python = Path(include, "Python.h")
     if not python.exists():
         raise BuildError(f"there is no {python}; install Python's headers (Debian: python3-dev)")
     # One translation unit: the headers of PyTorch take much longer than these files.
     unit = result.with_suffix(".cpp")
-    unit.write_text("".join(f'#include "{source}"\n' for source in _sources()))
-    native.run([*native.compiler(), str(unit), "-o", str(result), *_flags()])
+    unit.write_text("".join(f'#include "{source}"\n' for source in _sources(".cpp")))
+    native.run([*native.compiler(), str(unit), "-o", str(result), f"-isystem{include}", *_flags()])
 
 
 def _flags() -> list[str]:
@@ -96,7 +101,7 @@ def _flags() -> list[str]:
         *("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
         *("-DUSE_DISTRIBUTED", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
         *(f"-I{folder}" for folder in (_SOURCES, ddl_core.get_include())),
-        *(f"-isystem{folder}" for folder in (*includes, sysconfig.get_path("include"))),
+        *(f"-isystem{folder}" for folder in includes),
         *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"),
         # The very library that ddl_core has loaded.
         *(str(library), f"-Wl,-rpath,{library.parent}"),
@@ -109,8 +114,8 @@ def _flags() -> list[str]:
     return flags
 
 
-def _sources() -> list[Path]:
-    return sorted(_SOURCES.glob("*.cpp"))
+def _sources(suffix: str) -> list[Path]:
+    return [_SOURCES / name for name in sorted(os.listdir(_SOURCES)) if name.endswith(suffix)]
 
 
 def _header() -> Path:

@@ -1,4 +1,10 @@
-"""Operations on tensors of all ranks, under the names that all adapters of libddl share."""
+"""Operations on tensors of all ranks, under the names that all adapters of libddl share.
+
+All have gradients, sums and averages among the reductions, and these have gradients as well. A
+backward operation is called by all ranks, as the operation was: the tensors require grad on all
+ranks or on none, and what is made of the results goes into what backward() is called on, on every
+rank. Asynchronous operations have their gradients too; backward waits.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddl_torch import gradients
 from ddl_torch.world import group, rank, size
 
 Result = TypeVar("Result")
@@ -26,7 +33,7 @@ _OPS = {
 }
 
 # Renamed in PyTorch 2.13.
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_equal_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Work(Generic[Result]):
@@ -78,21 +85,35 @@ def allreduce(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Ten
     out      what gets the result, of the same shape and type; may be `tensor` itself. None: a new
              tensor
 
-    All ranks call it. Raises ddl_core.errors.InvalidArgument for an unknown op or an unfit `out`,
-    TypeError for an element type that cannot be reduced, NotImplementedError for an op that the
-    type does not have, ValueError for a tensor that is not dense or not in CPU memory, InvalidState
-    before init, and torch.distributed.DistBackendError when ranks call different things, a rank
-    dies, or the time passes.
+    All ranks call it. Has a gradient for sums and averages, but not into `out`: that of all ranks'
+    results. Raises ddl_core.errors.InvalidArgument for an unknown op or an unfit `out`, TypeError
+    for what is no tensor and for an element type that cannot be reduced, NotImplementedError for an
+    op that the type does not have, and in backward for one that has no gradient, ValueError for a
+    tensor that is not dense or not in CPU memory, RuntimeError for `out` where a gradient is
+    needed, InvalidState before init, and torch.distributed.DistBackendError when ranks call
+    different things, a rank dies, or the time passes.
     """
-    target, reduction = _prepared(tensor, out), _reduction(op)
-    dist.all_reduce(target, reduction, group=group())
-    return target
+    return _allreduce(tensor, op, out, False).wait()
 
 
 def allreduce_async(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Work[Tensor]:
     """Start `allreduce`. `tensor` may be changed at once, `out` not before the work is complete."""
-    target, reduction = _prepared(tensor, out), _reduction(op)
-    return Work(dist.all_reduce(target, reduction, group=group(), async_op=True), target)
+    return _allreduce(tensor, op, out, True)
+
+
+def _allreduce(tensor: Tensor, op: str, out: Tensor | None, is_async: bool) -> Work[Tensor]:
+    reduction = _reduction(op)
+
+    def start(own: Tensor) -> tuple[Any, list[Tensor]]:
+        target = _prepared(own, out)
+        return dist.all_reduce(target, reduction, group=group(), async_op=is_async), [target]
+
+    def transpose(gradient: Tensor) -> list[Tensor]:
+        return [allreduce(gradient, _linear("allreduce", op))]
+
+    own = _checked("tensor", tensor)
+    work, (result,) = gradients.start(start, transpose, [own], _outs(out))
+    return Work(work, result)
 
 
 def grouped_allreduce(
@@ -112,17 +133,31 @@ def grouped_allreduce_async(
     tensors: Sequence[Tensor], op: str = "sum", out: Sequence[Tensor] | None = None
 ) -> Work[list[Tensor]]:
     """Start `grouped_allreduce`."""
+    for name, several in (("tensors", tensors), ("out", out)):
+        if isinstance(several, Tensor):
+            raise TypeError(f"{name}: is one tensor; give a list of tensors, or call allreduce")
     if out is not None and len(out) != len(tensors):
         raise _invalid(f"out: has {len(out)} tensors, but there are {len(tensors)}")
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = _reduction(op)
-    targets = [
-        _prepared(tensor, None if out is None else out[number])
-        for number, tensor in enumerate(tensors)
-    ]
-    if not targets:
-        return Work(None, targets)
-    return Work(group().allreduce_coalesced(targets, options), targets)
+    given = [_checked(f"tensors[{number}]", tensor) for number, tensor in enumerate(tensors)]
+    outs = [_checked(f"out[{number}]", tensor) for number, tensor in enumerate(out or ())]
+    if not given:
+        return Work(None, [])
+
+    def start(*own: Tensor) -> tuple[Any, list[Tensor]]:
+        targets = list(map(_prepared, own, outs or [None] * len(own)))
+        return group().allreduce_coalesced(targets, options), targets
+
+    def transpose(*moved: Tensor) -> list[Tensor | None]:
+        # All that can have a gradient, so that they are the same on all ranks.
+        which = [number for number, each in enumerate(moved) if _has_gradient(each)]
+        linear = _linear("grouped_allreduce", op)
+        results = iter(grouped_allreduce([moved[number] for number in which], linear))
+        return [next(results) if number in which else None for number in range(len(moved))]
+
+    work, results = gradients.start(start, transpose, given, outs)
+    return Work(work, list(results))
 
 
 def broadcast(tensor: Tensor, root: int = 0, out: Tensor | None = None) -> Tensor:
@@ -133,17 +168,32 @@ def broadcast(tensor: Tensor, root: int = 0, out: Tensor | None = None) -> Tenso
     root     the rank whose values all get
     out      as for `allreduce`
 
-    All ranks call it. Raises like `allreduce`; ValueError for a root that is no rank.
+    All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0; so
+    where the root's tensor requires grad, those of the others do as well. Raises like `allreduce`;
+    InvalidArgument for a root that is no rank.
     """
-    target = _prepared(tensor, out)
-    dist.broadcast(target, _root(root), group=group())
-    return target
+    return _broadcast(tensor, root, out, False).wait()
 
 
 def broadcast_async(tensor: Tensor, root: int = 0, out: Tensor | None = None) -> Work[Tensor]:
     """Start `broadcast`."""
-    target = _prepared(tensor, out)
-    return Work(dist.broadcast(target, _root(root), group=group(), async_op=True), target)
+    return _broadcast(tensor, root, out, True)
+
+
+def _broadcast(tensor: Tensor, root: int, out: Tensor | None, is_async: bool) -> Work[Tensor]:
+    _root(root)
+
+    def start(own: Tensor) -> tuple[Any, list[Tensor]]:
+        target = _prepared(own, out)
+        return dist.broadcast(target, root, group=group(), async_op=is_async), [target]
+
+    def transpose(gradient: Tensor) -> list[Tensor]:
+        everyones = allreduce(gradient)
+        return [everyones if rank() == root else everyones * 0]
+
+    own = _checked("tensor", tensor)
+    work, (result,) = gradients.start(start, transpose, [own], _outs(out))
+    return Work(work, result)
 
 
 def allgather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
@@ -160,14 +210,23 @@ def allgather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
 
 def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[Tensor]:
     """Start `allgather`. `tensor` must not be changed before the work is complete."""
-    own = tensor.detach().reshape(tensor.shape or (1,))
-    counts = _rows("rows", rows, len(own))
-    if counts[rank()] != len(own):
-        raise _invalid(f"rows: is {counts[rank()]} for this rank, whose tensor has {len(own)}")
-    target = own.new_empty(sum(counts), *own.shape[1:])
-    return Work(
-        dist.all_gather(list(target.split(counts)), own, group=group(), async_op=True), target
-    )
+    given = _checked("tensor", tensor)
+    given = given.reshape(given.shape or (1,))
+    counts = _rows("rows", rows, len(given))
+    if counts[rank()] != len(given):
+        raise _invalid(f"rows: is {counts[rank()]} for this rank, whose tensor has {len(given)}")
+
+    def start(own: Tensor) -> tuple[Any, list[Tensor]]:
+        own = own.detach()
+        target = own.new_empty(sum(counts), *own.shape[1:])
+        parts = list(target.split(counts))
+        return dist.all_gather(parts, own, group=group(), async_op=True), [target]
+
+    def transpose(gradient: Tensor) -> list[Tensor]:
+        return [_reduce_scatter(gradient, "sum", None, counts).wait()]
+
+    work, (result,) = gradients.start(start, transpose, [given])
+    return Work(work, result)
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Tensor:
@@ -187,16 +246,35 @@ def reduce_scatter_async(
     tensor: Tensor, op: str = "sum", out: Tensor | None = None
 ) -> Work[Tensor]:
     """Start `reduce_scatter`. `tensor` must not be changed before the work is complete."""
+    return _reduce_scatter(tensor, op, out)
+
+
+def _reduce_scatter(
+    tensor: Tensor, op: str, out: Tensor | None, rows: list[int] | None = None
+) -> Work[Tensor]:
+    """rows: the size of each rank's part; None: equal parts."""
     reduction = _reduction(op)
-    part = (_part(tensor), *tensor.shape[1:])
-    if out is None:
-        target = tensor.new_empty(part)
-    elif out.shape == part and out.dtype == tensor.dtype:
-        target = out.detach()
-    else:
-        raise _unfit(out, part, tensor.dtype)
-    own = tensor.detach()
-    return Work(_reduce_scatter(target, own, reduction, group=group(), async_op=True), target)
+    given = _checked("tensor", tensor)
+    counts = [_part(given)] * size() if rows is None else rows
+    part = (counts[rank()], *given.shape[1:])
+    outs = _outs(out)
+    if out is not None and (out.shape != part or out.dtype != given.dtype):
+        raise _unfit(out, part, given.dtype)
+
+    def start(own: Tensor) -> tuple[Any, list[Tensor]]:
+        own = own.detach()
+        target = own.new_empty(part) if out is None else out.detach()
+        how = {"op": reduction, "group": group(), "async_op": True}
+        if rows is None:
+            return _equal_reduce_scatter(target, own, **how), [target]
+        return dist.reduce_scatter(target, list(own.split(counts)), **how), [target]
+
+    def transpose(gradient: Tensor) -> list[Tensor]:
+        everyones = allgather(gradient, counts)
+        return [everyones / size() if _linear("reduce_scatter", op) == "average" else everyones]
+
+    work, (result,) = gradients.start(start, transpose, [given], outs)
+    return Work(work, result)
 
 
 def alltoall(
@@ -224,20 +302,29 @@ def alltoall_async(
     received_rows: Sequence[int] | None = None,
 ) -> Work[Tensor]:
     """Start `alltoall`. `tensor` must not be changed before the work is complete."""
-    own = tensor.detach()
+    given = _checked("tensor", tensor)
     if sent_rows is None and received_rows is None:
-        _part(own)
-    sent = _rows("sent_rows", sent_rows, len(own) // size())
-    if sum(sent) != len(own):
-        raise _invalid(f"sent_rows: are {sum(sent)} in all, but the tensor has {len(own)}")
+        _part(given)
+    sent = _rows("sent_rows", sent_rows, len(given) // size())
+    if sum(sent) != len(given):
+        raise _invalid(f"sent_rows: are {sum(sent)} in all, but the tensor has {len(given)}")
     if received_rows is None and sent_rows is not None:
         taken = torch.empty(size(), dtype=torch.int64)
         dist.all_to_all_single(taken, torch.tensor(sent), group=group())
         received_rows = taken.tolist()
     received = _rows("received_rows", received_rows, sent[0])
-    target = own.new_empty(sum(received), *own.shape[1:])
-    work = dist.all_to_all_single(target, own, received, sent, group=group(), async_op=True)
-    return Work(work, target)
+
+    def start(own: Tensor) -> tuple[Any, list[Tensor]]:
+        own = own.detach()
+        target = own.new_empty(sum(received), *own.shape[1:])
+        work = dist.all_to_all_single(target, own, received, sent, group=group(), async_op=True)
+        return work, [target]
+
+    def transpose(gradient: Tensor) -> list[Tensor]:
+        return [alltoall(gradient, received, sent)]
+
+    work, (result,) = gradients.start(start, transpose, [given])
+    return Work(work, result)
 
 
 def barrier() -> None:
@@ -261,6 +348,44 @@ def _prepared(tensor: Tensor, out: Tensor | None) -> Tensor:
     if out.data_ptr() != tensor.data_ptr() or out.stride() != tensor.stride():
         out.copy_(tensor)
     return out
+
+
+def _checked(name: str, value: Any) -> Tensor:
+    """The argument, if it is a tensor whose memory an operation can use."""
+    if not isinstance(value, Tensor):
+        kind = type(value)
+        raise TypeError(
+            f"{name}: is of type {kind.__module__}.{kind.__qualname__}, not a torch.Tensor; make it"
+            " one by torch.as_tensor"
+        )
+    if value.layout != torch.strided:
+        raise ValueError(
+            f"{name}: is a tensor of layout {value.layout}, which is not dense; give its to_dense()"
+            + (", or call torch.distributed.all_reduce" if value.is_sparse else "")
+        )
+    if value.is_meta:
+        raise ValueError(f"{name}: is on the device meta, so it has no values; give it some on cpu")
+    if value.device.type != "cpu":
+        raise ValueError(
+            f"{name}: is on the device {value.device}, but operations are on CPU memory; give its"
+            " cpu()"
+        )
+    return value
+
+
+def _outs(out: Any) -> list[Tensor]:
+    return [] if out is None else [_checked("out", out)]
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _linear(name: str, op: str) -> str:
+    """The op, where it has a gradient."""
+    if op not in ("sum", "average"):
+        raise NotImplementedError(f"{name} by {op} has no gradient; by sum and average it has")
+    return op
 
 
 def _rows(name: str, given: Sequence[int] | None, otherwise: int) -> list[int]:

@@ -359,6 +359,11 @@ class ProcessGroup(dist.ProcessGroup):
         self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
     ) -> Work:
         copies: list[tuple[Tensor, Tensor]] = []
+        # All, so that what is wrong on all ranks is refused on all, and the group lives on.
+        if len(outputs) != self._comm.size:
+            raise ValueError(f"ddl: there are {len(outputs)} lists, but {self._comm.size} ranks")
+        for row in outputs:
+            _require_alike(row, inputs)
         columns = [[row[i] for row in outputs] for i in range(len(inputs))]
         calls = [self._allgatherv(c, x, copies) for c, x in zip(columns, inputs, strict=True)]
         return self._run(calls, [tensor for row in outputs for tensor in row], options, copies)
@@ -508,9 +513,10 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 # torch.compile must neither trace nor compile these: a graph ends before them and goes on behind.
-for _name, _method in list(vars(ProcessGroup).items()):
-    if callable(_method) and not _name.startswith("__"):
-        setattr(ProcessGroup, _name, torch.compiler.disable(_method))
+for _class in (ProcessGroup, Work):
+    for _name, _method in list(vars(_class).items()):
+        if callable(_method) and not _name.startswith("__"):
+            setattr(_class, _name, torch.compiler.disable(_method))
 
 
 def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
@@ -533,7 +539,15 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
         ) from error
     seconds = timeout.total_seconds()
     config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
-    return _endpoint.connect([store.get(key) for key in keys], rank, config), meeting
+    return _endpoint.connect(_get_all(store, keys), rank, config), meeting
+
+
+def _get_all(store: Any, keys: list[str]) -> list[bytes]:
+    """In one request where the store can, as in group.cpp."""
+    if store.has_extended_api():
+        values: list[bytes] = store.multi_get(keys)
+        return values
+    return [store.get(key) for key in keys]
 
 
 @contextmanager
@@ -633,6 +647,18 @@ def _apart(input: Tensor, output: Tensor) -> Tensor:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return torch.cat([_readable(part).detach().reshape(-1) for part in parts])
+
+
+def _require_alike(outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    if len(outputs) != len(inputs):
+        raise ValueError(f"ddl: there are {len(outputs)} outputs, but {len(inputs)} inputs")
+    for output, input in zip(outputs, inputs, strict=True):
+        if output.dtype != input.dtype:
+            raise TypeError(f"ddl: an output is of type {output.dtype}, its input {input.dtype}")
+        if output.numel() != input.numel():
+            raise ValueError(
+                f"ddl: an output has {output.numel()} elements, but its input has {input.numel()}"
+            )
 
 
 def _copy(to: Tensor, part: Tensor) -> None:

@@ -146,7 +146,7 @@ class _Reducer:
                 work = dist.all_reduce(gradient, _sparse_op(self._op), group(), async_op=True)
                 bucket.works.append(Work(work, gradient))
             elif self._wire is None or gradient.dtype not in (torch.float32, torch.float64):
-                dense.append(gradient)
+                dense.append(gradient.detach())  # after create_graph it has a gradient itself
             else:
                 wire = gradient.to(self._wire)
                 bucket.wires.append((gradient, wire))

@@ -114,7 +114,7 @@ def is_ddl(candidate: Any) -> bool:
     if not isinstance(candidate, dist.ProcessGroup):
         return False
     try:
-        return bool(_cpu_backend(candidate).name() == "ddl")
+        return bool(cpu_backend(candidate).name() == "ddl")
     except RuntimeError:  # it has none for the CPU
         return False
 
@@ -122,13 +122,13 @@ def is_ddl(candidate: Any) -> bool:
 def _local() -> tuple[int, int]:
     from ddl_torch import _build
 
-    backend = _cpu_backend(group())
+    backend = cpu_backend(group())
     place: tuple[int, int]
     place = backend.local() if hasattr(backend, "local") else _build.module().local(backend)
     return place
 
 
-def _cpu_backend(of: Any) -> Any:
+def cpu_backend(of: Any) -> Any:
     """The group's c10d backend for CPU tensors, without the wrapper of TORCH_DISTRIBUTED_DEBUG."""
     backend = of._get_backend(torch.device("cpu"))
     return getattr(backend, "wrapped_pg", backend)

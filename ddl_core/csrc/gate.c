@@ -9,12 +9,20 @@
  * Design notes. `inside` counts before `shut` is looked at, and who shuts looks at `inside` after
  * it: both sequentially consistent, so one of the two sees the other, also without a GIL.
  *
+ * A call that is blocking waits in slices, and looks for signals in between. Small operations are
+ * submitted with the GIL held, which takes less time than to give it away: whose peers are there
+ * already complete at once. Larger ones wait their first slice within the library, which spares
+ * them its thread. Who is interrupted leaves an operation that goes on, as if it had been
+ * asynchronous, so its arrays are kept.
+ *
  * Arrays are read through NumPy's array interface, its __array_struct__: unlike the buffer protocol
  * it is open to a module for all Pythons from 3.10 on. */
 #include "gate.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static PyObject *interface_name, *array_type;
 
@@ -130,16 +138,83 @@ static PyObject *tell(ddl_status status)
     return PyLong_FromLong(status);
 }
 
-/* Run a call without the GIL. */
-#define RUN(self, call)                                                                            \
-    ddl_status status;                                                                             \
-    if (!gate_enter(self))                                                                         \
-        Py_RETURN_NONE;                                                                            \
-    PyThreadState *state = PyEval_SaveThread();                                                    \
-    status = (call);                                                                               \
-    PyEval_RestoreThread(state);                                                                   \
-    gate_leave(self);                                                                              \
-    return tell(status)
+enum { QUICK = 512 }; /* elements: less work than to give the GIL away */
+
+ddl_status gate_wait(gate *self, ddl_work *work, int milliseconds)
+{
+    if (gate_enter(self)) {
+        ddl_status status = ddl_work_wait(work, milliseconds);
+        gate_leave(self);
+        return status;
+    }
+    /* Closed, which completes its works. */
+    ddl_status status = ddl_work_test(work);
+    if (status != DDL_INPROGRESS)
+        return status;
+    struct timespec moment = {.tv_nsec = 1000000};
+    nanosleep(&moment, NULL);
+    return DDL_ETIMEDOUT;
+}
+
+void gate_drop(gate *self, ddl_work *work, PyObject *first, PyObject *second)
+{
+    if (ddl_work_test(work) != DDL_INPROGRESS) {
+        ddl_work_destroy(work);
+        return;
+    }
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *entry = Py_BuildValue("(N(OO))", PyLong_FromVoidPtr(work), first, second);
+    if (!entry || PyList_Append(self->dropped, entry)) {
+        /* Without memory to remember them by, they are never freed. */
+        Py_INCREF(first);
+        Py_INCREF(second);
+    }
+    Py_XDECREF(entry);
+    PyErr_Restore(kind, value, trace);
+}
+
+/* What a call has come to: complete without a work, or else when its work is. */
+static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *send, PyObject *recv)
+{
+    if (!work)
+        return tell(status);
+    status = ddl_work_test(work);
+    while (status == DDL_INPROGRESS || status == DDL_ETIMEDOUT) {
+        PyThreadState *state = PyEval_SaveThread();
+        status = gate_wait(g, work, SLICE_MS);
+        PyEval_RestoreThread(state);
+        if (status == DDL_ETIMEDOUT && PyErr_CheckSignals()) {
+            gate_drop(g, work, send, recv);
+            return NULL;
+        }
+    }
+    ddl_work_destroy(work);
+    return tell(status);
+}
+
+/* Return what a call gives that reads and writes so many elements of these arrays. It takes
+ * `given`, its options, and stores `work`. Works that were dropped are for the general way to look
+ * after. */
+#define RUN(g, elements, send, recv, call)                                                         \
+    do {                                                                                           \
+        ddl_work *work = NULL;                                                                     \
+        PyThreadState *outside = NULL;                                                             \
+        if (PyList_Size((g)->dropped) || !gate_enter(g))                                           \
+            Py_RETURN_NONE;                                                                        \
+        if ((elements) > QUICK) {                                                                  \
+            options.wait_ms = SLICE_MS;                                                            \
+            outside = PyEval_SaveThread();                                                         \
+        }                                                                                          \
+        const ddl_options *given = outside || options.name ? &options : NULL;                      \
+        ddl_status status = (call);                                                                \
+        if (outside)                                                                               \
+            PyEval_RestoreThread(outside);                                                         \
+        gate_leave(g);                                                                             \
+        return finish(g, status, work, send, recv);                                                \
+    } while (0)
+
+#define DEFAULTS ((ddl_options){.struct_size = sizeof(ddl_options)})
 
 /* An int; false, with no exception set, for anything else. */
 static bool read_int(PyObject *object, int *out)
@@ -155,7 +230,7 @@ static bool read_int(PyObject *object, int *out)
 static bool read_name(PyObject *object, ddl_options *out)
 {
     Py_ssize_t length = 0;
-    *out = (ddl_options){.struct_size = sizeof *out};
+    *out = DEFAULTS;
     if (object == Py_None)
         return true;
     if (PyUnicode_Check(object))
@@ -181,10 +256,10 @@ static bool read_reduction(PyObject *const *args, Py_ssize_t n, reduction *out)
     return known;
 }
 
-static ddl_status reduce(gate *g, const reduction *r, ddl_work **work)
+static ddl_status reduce(gate *g, const reduction *r, const ddl_options *given, ddl_work **work)
 {
-    return ddl_allreduce(g->comm, r->from.data, r->to.data, r->to.count, r->to.dtype, r->op,
-                         r->options.name ? &r->options : NULL, work);
+    return ddl_allreduce(g->comm, r->from.data, r->to.data, r->to.count, r->to.dtype, r->op, given,
+                         work);
 }
 
 static PyObject *gate_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -193,7 +268,8 @@ static PyObject *gate_allreduce(PyObject *self, PyObject *const *args, Py_ssize_
     reduction r;
     if (!read_reduction(args, n, &r))
         Py_RETURN_NONE;
-    RUN(g, reduce(g, &r, NULL));
+    ddl_options options = r.options;
+    RUN(g, r.to.count, args[0], args[1], reduce(g, &r, given, &work));
 }
 
 /* allreduce_async(comm, type, send, recv, op, name): the work, or a status. */
@@ -205,7 +281,7 @@ static PyObject *gate_allreduce_async(PyObject *self, PyObject *const *args, Py_
         Py_RETURN_NONE;
     ddl_work *work;
     PyThreadState *state = PyEval_SaveThread();
-    ddl_status status = reduce(g, &r, &work);
+    ddl_status status = reduce(g, &r, r.options.name ? &r.options : NULL, &work);
     PyEval_RestoreThread(state);
     gate_leave(g);
     if (status != DDL_OK)
@@ -221,7 +297,9 @@ static PyObject *gate_broadcast(PyObject *self, PyObject *const *args, Py_ssize_
     int root;
     if (n != 2 || !read_int(args[1], &root) || !read_array(args[0], true, &buffer))
         Py_RETURN_NONE;
-    RUN(g, ddl_broadcast(g->comm, buffer.data, buffer.count, buffer.dtype, root, NULL, NULL));
+    ddl_options options = DEFAULTS;
+    RUN(g, buffer.count, args[0], Py_None,
+        ddl_broadcast(g->comm, buffer.data, buffer.count, buffer.dtype, root, given, &work));
 }
 
 static PyObject *gate_allgather(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -231,7 +309,9 @@ static PyObject *gate_allgather(PyObject *self, PyObject *const *args, Py_ssize_
     if (n != 2 || args[1] == Py_None || !read_pair(args[0], args[1], &from, &to) ||
         from.count * g->size != to.count)
         Py_RETURN_NONE;
-    RUN(g, ddl_allgather(g->comm, from.data, to.data, from.count, from.dtype, NULL, NULL));
+    ddl_options options = DEFAULTS;
+    RUN(g, to.count, args[0], args[1],
+        ddl_allgather(g->comm, from.data, to.data, from.count, from.dtype, given, &work));
 }
 
 static PyObject *gate_reduce_scatter(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -242,25 +322,41 @@ static PyObject *gate_reduce_scatter(PyObject *self, PyObject *const *args, Py_s
     if (n != 3 || args[1] == Py_None || !read_int(args[2], &op) ||
         !read_pair(args[0], args[1], &from, &to) || to.count * g->size != from.count)
         Py_RETURN_NONE;
-    RUN(g, ddl_reduce_scatter(g->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, NULL,
-                              NULL));
+    ddl_options options = DEFAULTS;
+    RUN(g, from.count, args[0], args[1],
+        ddl_reduce_scatter(g->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, given,
+                           &work));
 }
 
 static PyObject *gate_barrier(PyObject *self, PyObject *none)
 {
     (void)none;
     gate *g = (gate *)self;
-    RUN(g, ddl_barrier(g->comm, NULL, NULL));
+    ddl_options options = DEFAULTS;
+    RUN(g, 0, Py_None, Py_None, ddl_barrier(g->comm, given, &work));
+}
+
+/* drop(work, keep): gate_drop, of a work's address. */
+static PyObject *gate_drop_work(PyObject *self, PyObject *args)
+{
+    PyObject *address, *keep;
+    if (!PyArg_ParseTuple(args, "OO:drop", &address, &keep))
+        return NULL;
+    ddl_work *work = PyLong_AsVoidPtr(address);
+    if (!work)
+        return NULL;
+    gate_drop((gate *)self, work, keep, Py_None);
+    Py_RETURN_NONE;
 }
 
 /* ---------------------------------------------------------------------------------- the module */
 
-/* Gate(handle): of the ddl_comm at this address. */
+/* Gate(handle, dropped): of the ddl_comm at this address. */
 static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *handle;
+    PyObject *handle, *dropped;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "O", &handle))
+    if (!PyArg_ParseTuple(args, "OO", &handle, &dropped))
         return NULL;
     ddl_comm *comm = PyLong_AsVoidPtr(handle);
     if (PyErr_Occurred())
@@ -270,6 +366,7 @@ static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     if (self) {
         self->comm = comm;
         self->size = ddl_comm_size(comm);
+        self->dropped = Py_NewRef(dropped);
         atomic_init(&self->inside, 0);
         atomic_init(&self->shut, false);
     }
@@ -280,6 +377,7 @@ static void gate_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    Py_XDECREF(((gate *)self)->dropped);
     release(self);
     Py_DECREF(type);
 }
@@ -298,6 +396,7 @@ static PyMethodDef gate_methods[] = {{"__enter__", enter, METH_NOARGS, NULL},
                                      {"__exit__", leave, METH_VARARGS, NULL},
                                      {"shut", gate_shut, METH_NOARGS, NULL},
                                      {"barrier", gate_barrier, METH_NOARGS, NULL},
+                                     {"drop", gate_drop_work, METH_VARARGS, NULL},
                                      VERB(allreduce),
                                      VERB(allreduce_async),
                                      VERB(broadcast),
@@ -343,9 +442,41 @@ static PyObject *destroy(PyObject *module, PyObject *work)
     Py_RETURN_NONE;
 }
 
+/* Python drops exceptions that its exit handlers raise, and the exit code with them. */
+static bool exit_failed;
+
+static void fail_at_exit(int status)
+{
+    if (!exit_failed || status != 0)
+        return;
+    fflush(NULL);
+    _exit(1);
+}
+
+#ifdef __GLIBC__
+static void fail_at_exit_with(int status, void *unused)
+{
+    (void)unused;
+    fail_at_exit(status);
+}
+#else
+static void fail_at_any_exit(void)
+{
+    fail_at_exit(0);
+}
+#endif
+
+static PyObject *fail_exit(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    exit_failed = true;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {{"address", address_of, METH_O, NULL},
                                   {"test", test, METH_O, NULL},
                                   {"destroy", destroy, METH_O, NULL},
+                                  {"fail_exit", fail_exit, METH_NOARGS, NULL},
                                   {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_gate", .m_size = -1,
                                         .m_methods = functions};
@@ -359,6 +490,12 @@ PyMODINIT_FUNC PyInit__gate(void)
     interface_name = array_type ? PyUnicode_InternFromString("__array_struct__") : NULL;
     PyObject *pending = interface_name ? pending_type() : NULL;
     Py_XDECREF(numpy);
+    /* Among the first to be registered, so that it is called among the last. */
+#ifdef __GLIBC__
+    on_exit(fail_at_exit_with, NULL);
+#else
+    atexit(fail_at_any_exit);
+#endif
     if (pending && !PyModule_AddObject(module, "Pending", pending)) {
         if (!PyModule_AddObject(module, "Gate", type))
             return module;

@@ -10,8 +10,6 @@
  * It breaks such a cycle elsewhere. */
 #include "gate.h"
 
-enum { SLICE_MS = 100 }; /* how long one call waits, so that Ctrl-C is noticed in between */
-
 typedef struct pending {
     PyObject_HEAD PyObject *comm; /* the ddl_core.Comm, which takes back what is still under way */
     PyObject *entrance;           /* its gate */
@@ -25,31 +23,13 @@ static void *slot(PyTypeObject *type, int which)
     return PyType_GetSlot(type, which);
 }
 
-/* The status after at most so many milliseconds; DDL_ETIMEDOUT while it is pending. Without the
- * GIL. */
-static ddl_status wait_outside(gate *entrance, ddl_work *work, int milliseconds)
-{
-    if (gate_enter(entrance)) {
-        ddl_status status = ddl_work_wait(work, milliseconds);
-        gate_leave(entrance);
-        return status;
-    }
-    /* Closed, which completes its works. */
-    ddl_status status = ddl_work_test(work);
-    if (status != DDL_INPROGRESS)
-        return status;
-    struct timespec moment = {.tv_nsec = 1000000};
-    nanosleep(&moment, NULL);
-    return DDL_ETIMEDOUT;
-}
-
 PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *entrance, ddl_work *work,
                        PyObject *result, PyObject *keep)
 {
     pending *self = (pending *)((allocfunc)slot(type, Py_tp_alloc))(type, 0);
     if (!self) { /* memory that the operation uses cannot be kept: it ends before we return */
         PyThreadState *state = PyEval_SaveThread();
-        while (wait_outside((gate *)entrance, work, SLICE_MS) == DDL_ETIMEDOUT)
+        while (gate_wait((gate *)entrance, work, SLICE_MS) == DDL_ETIMEDOUT)
             ;
         PyEval_RestoreThread(state);
         ddl_work_destroy(work);
@@ -97,20 +77,9 @@ static int pending_traverse(PyObject *object, visitproc visit, void *arg)
 static void pending_finalize(PyObject *object)
 {
     pending *self = (pending *)object;
-    PyObject *kind, *value, *trace;
     if (!self->work || ddl_work_test(self->work) != DDL_INPROGRESS)
         return;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyObject *address = PyLong_FromVoidPtr(self->work);
-    PyObject *kept = PyTuple_Pack(2, self->keep ? self->keep : Py_None, self->result);
-    PyObject *done =
-        address && kept ? PyObject_CallMethod(self->comm, "_release", "OO", address, kept) : NULL;
-    if (!done)
-        PyErr_WriteUnraisable(self->comm);
-    Py_XDECREF(done);
-    Py_XDECREF(kept);
-    Py_XDECREF(address);
-    PyErr_Restore(kind, value, trace);
+    gate_drop((gate *)self->entrance, self->work, self->keep ? self->keep : Py_None, self->result);
     self->work = NULL;
 }
 
@@ -139,7 +108,7 @@ static ddl_status look(pending *self, int milliseconds)
     if (!milliseconds)
         return DDL_ETIMEDOUT;
     PyThreadState *state = PyEval_SaveThread();
-    status = wait_outside((gate *)self->entrance, self->work, milliseconds);
+    status = gate_wait((gate *)self->entrance, self->work, milliseconds);
     PyEval_RestoreThread(state);
     return status;
 }

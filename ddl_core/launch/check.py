@@ -60,7 +60,8 @@ def _facts() -> dict[str, Any]:
 def _limit_of_files() -> int:
     import resource
 
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # to which libddl raises the soft one
+    return hard if hard >= 0 else 1 << 62
 
 
 def _gather(comm: Comm, value: Any) -> list[Any]:
@@ -199,7 +200,7 @@ def _findings(
             )
         if fact["open files"] < 4096 and len(facts) > 64:
             found.append(
-                f"warning: {fact['host']} allows {fact['open files']} open files: ulimit -n"
+                f"warning: {fact['host']} allows {fact['open files']} open files: ulimit -Hn"
             )
     for fact, row in zip(facts, ways, strict=True):
         for other, way in zip(facts, row, strict=True):

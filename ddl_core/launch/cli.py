@@ -236,6 +236,8 @@ def _run_here(
         )
         shared |= placement.thread_variables(shared, number)
     shared.setdefault("PYTHONUNBUFFERED", "1")
+    if _has_loopback():  # nobody else needs to reach these ranks; an empty one says that some do
+        shared.setdefault("DDL_INTERFACES", "lo")
     if arguments.output_dir is None and console.draws_on(console.err):  # bars ask for the width
         columns, lines = shutil.get_terminal_size()
         prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
@@ -262,6 +264,16 @@ def _run_here(
         summary=arguments.verbose,
     )
     return Job(plan, console).run()
+
+
+def _has_loopback() -> bool:
+    """Whether it is up: in a new network namespace it is not."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+        except OSError:
+            return False
+    return True
 
 
 def _have_libcrypto() -> bool:

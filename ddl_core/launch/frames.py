@@ -17,8 +17,9 @@ import socket
 import struct
 from typing import Any
 
-HELLO, OUT, ERR, ENDED, TAKEN = b"H", b"O", b"E", b"X", b"T"  # of a rank
+HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # of a rank
 NONCE, GO, SIGNAL, INPUT, BYE = b"N", b"G", b"S", b"I", b"B"  # of ddlrun
+WITNESSED = b"W"  # of both: an endpoint's id, whose process has ended
 HEAD = struct.Struct("!cI")
 LARGEST = 1 << 20  # bytes in a frame
 TICK = 1.0  # seconds between two looks at a connection

@@ -6,16 +6,18 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_core.launch import exec_rank
+from ddl_core.launch import exec_rank, reports, witness
 from ddl_core.launch.console import Console, Stream
+from ddl_core.launch.failure import Failure
 from ddl_core.launch.placement import format_cores
-from ddl_core.launch.supervisor import CHUNK, Failure, Output, Supervisor, output_files
+from ddl_core.launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _TAIL_BYTES = 16 * 1024
 
@@ -50,8 +52,14 @@ class Job(Supervisor):
         self._ranks: list[subprocess.Popen[bytes]] = []
         self._outputs: list[Output] = []
         self._streams: dict[IO[bytes], Stream] = {}
+        self._host = socket.gethostname()
+        self._reports = reports.Reports()
+        self._witness = witness.Witness(self._selector)
+        self._own = {reports.VARIABLE: self._reports.name, witness.VARIABLE: self._witness.name}
 
     def _start(self) -> None:
+        if self._reports.socket is not None:
+            self._selector.register(self._reports.socket, selectors.EVENT_READ, self._read_reports)
         for rank in range(self._size):
             self._start_rank(rank)
 
@@ -63,7 +71,7 @@ class Job(Supervisor):
         out, err = output_files(folder, rank) if folder else (subprocess.PIPE, subprocess.PIPE)
         process = subprocess.Popen(
             [*wrapper, *self._plan.command],
-            env=self._plan.environments[rank],
+            env=self._environment(rank),
             stdin=None if rank == 0 and has_input() else subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -84,6 +92,11 @@ class Job(Supervisor):
                 self._selector.register(
                     pipe, selectors.EVENT_READ, lambda pipe=pipe: self._pump(pipe)
                 )
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        """With our own sockets, where there are any, and not those of a ddlrun around us."""
+        environment = {**self._plan.environments[rank], **self._own}
+        return {name: v for name, v in environment.items() if v or name not in self._own}
 
     def _pump(self, pipe: IO[bytes]) -> None:
         if pipe not in self._streams:  # closed since it was ready
@@ -112,28 +125,38 @@ class Job(Supervisor):
             stream.end()
 
     def _ended(self) -> list[Failure]:
-        failures = []
+        found = []
         for rank in sorted(self._running):
             pid = self._ranks[rank].pid
             # Not reaped before the job's end, so that the process group's number stays ours.
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
                 self._running.discard(rank)
-                if ended.si_status != 0:
-                    by_signal = ended.si_code != os.CLD_EXITED
-                    failures.append(Failure(rank, pid, ended.si_status, by_signal))
-        return failures
+                by_signal = ended.si_code != os.CLD_EXITED
+                found.append(Failure(rank, pid, ended.si_status, by_signal, self._host))
+        return found
+
+    def _read_reports(self) -> None:
+        for data in self._reports.read():
+            report = reports.parse(data)
+            if report is not None:
+                self._take_report(report)
+
+    def _is_late(self) -> bool:
+        return False
 
     def _name(self, rank: int) -> str:
-        return f"rank {rank} (pid {self._ranks[rank].pid})"
+        return f"rank {rank} on {self._host} (pid {self._ranks[rank].pid})"
 
     def _last_lines(self, rank: int) -> list[bytes]:
-        """What is in sight is not shown again."""
         if self._plan.output_dir is None:
-            return []
+            return list(self._outputs[rank].last)
         with open(self._plan.output_dir / f"rank.{rank}.err", "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read().splitlines()[-20:]
+
+    def _is_in_sight(self) -> bool:
+        return self._plan.output_dir is None
 
     def _send(self, number: int) -> None:
         for rank in self._running:
@@ -148,7 +171,9 @@ class Job(Supervisor):
             process.wait()
         for pipe in list(self._streams):
             self._close(pipe)
+        self._witness.close()
         self._selector.close()
+        self._reports.close()
 
 
 def has_input() -> bool:

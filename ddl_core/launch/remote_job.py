@@ -3,9 +3,10 @@
 Design notes. The launcher starts remote_rank.py once for each rank. Each connects back, and says
 which rank it is, on what host, and why it could not run. When all have come they are told to go,
 and where to meet. From then on their output, their ends and our signals travel on these
-connections; the launcher only keeps them. So one report names the first rank that failed, whatever
+connections; the launcher only keeps them. So one report names the rank that failed first, whatever
 the launcher, and all are ended at once. A connection that breaks or goes silent (keepalives, and
-what they do not see) is a lost rank, and ends its program on the other side.
+what they do not see) is a lost rank, and ends its program on the other side. Each rank has a
+witness of its own (witness.py); what one of them sees goes through here to all others.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_core.launch import frames
+from ddl_core.launch import frames, reports, witness
 from ddl_core.launch.console import Console
 from ddl_core.launch.errors import FAILED, LaunchError
+from ddl_core.launch.failure import Failure
 from ddl_core.launch.hosts import Layout
 from ddl_core.launch.job import has_input
 from ddl_core.launch.launchers import Launcher, Start, start
-from ddl_core.launch.supervisor import CHUNK, Failure, Output, Supervisor, output_files
+from ddl_core.launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
-_HEARSAY = 0.3  # seconds in which all that failed at once is heard of
 _LINGER = 2.0  # seconds for the launcher to end after its ranks
 _MOST_ON_WAY = 1 << 20  # bytes of rank 0's input on their way
 # What ranks on other hosts get of our environment, beside what -x names.
@@ -163,9 +164,8 @@ class RemoteJob(Supervisor):
         self._ranks: dict[int, _Connection] = {}
         self._outputs: list[Output] = []
         self._files: list[tuple[IO[bytes], IO[bytes]]] = []
-        self._failures: list[Failure] = []
+        self._ends: list[Failure] = []  # not yet taken
         self._give_up_at = time.monotonic() + plan.patience
-        self._report_at: float | None = None  # when the failures so far are to be reported
         self._gone = False  # all ranks have been told to go
         self._open_streams = 0
         self._input: IO[bytes] | None = None
@@ -340,12 +340,26 @@ class RemoteJob(Supervisor):
                 self._show(stream, payload)
         elif kind == frames.TAKEN and rank == 0:
             self._more_input(int(payload))
+        elif kind == frames.REPORT:
+            report = reports.parse(payload)
+            if report is not None:
+                self._take_report(report._replace(rank=rank))
+        elif kind == frames.WITNESSED:
+            self._spread(connection, payload)
         elif kind == frames.ENDED and rank in self._running:
             pid, code, by_signal = map(int, payload.split())
             self._running.discard(rank)
-            if code:
-                host = self._plan.layout.places[rank]
-                self._failures.append(Failure(rank, pid, code, bool(by_signal), host))
+            host = self._plan.layout.places[rank]
+            self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
+
+    def _spread(self, origin: _Connection, endpoint: bytes) -> None:
+        """What one rank's witness has seen goes to those of all others, until the job is ended. One
+        that does not read learns no more."""
+        if self._first is not None:
+            return
+        for other in self._ranks.values():
+            if other is not origin and len(endpoint) == witness.ID and len(other.queued) < CHUNK:
+                self._tell(other, frames.frame(frames.WITNESSED, endpoint))
 
     def _tell(self, connection: _Connection, data: bytes) -> None:
         connection.queued += data
@@ -373,7 +387,7 @@ class RemoteJob(Supervisor):
         rank = connection.hello["rank"]
         self._running.discard(rank)
         host = self._plan.layout.places[rank]
-        self._failures.append(
+        self._ends.append(
             Failure(rank, 0, FAILED, by_signal=False, host=host, lost=f"was lost: {why}")
         )
 
@@ -427,19 +441,15 @@ class RemoteJob(Supervisor):
                     self._lose(connection, "its host does not answer")
         if not self._gone and self._running:
             self._check_start()
-        if not self._failures or self._first is not None:
-            return []
-        # Word of who was killed may come later than from those who noticed it on other hosts.
-        certain = any(failure.by_signal or failure.lost for failure in self._failures)
-        if self._report_at is None:
-            self._report_at = time.monotonic() + _HEARSAY
-        if any(frames.is_late(connection.channel) for connection in self._connections.values()):
-            # The ranks may have lost that host, and have noticed it before us.
-            self._report_at = max(self._report_at, time.monotonic() + _HEARSAY)
-        if not certain and time.monotonic() < self._report_at and self._running:
-            return []
-        self._report_at = None
-        return self._failures
+        ends, self._ends = self._ends, []
+        return ends
+
+    def _read_reports(self) -> None:
+        """They come as frames."""
+
+    def _is_late(self) -> bool:
+        """The ranks may have lost a host, and have noticed it before us."""
+        return any(frames.is_late(connection.channel) for connection in self._connections.values())
 
     def _check_start(self) -> None:
         """LaunchError when the ranks will not all come."""
@@ -462,10 +472,8 @@ class RemoteJob(Supervisor):
         """Whether something of the ranks or of the launcher waits to be read."""
         return bool(self._selector.select(0.1))
 
-    def _time_left(self) -> float:
-        moments = [self._look_at, self._kill_at, self._report_at]
-        moments += [None if self._gone else self._give_up_at]
-        return max(0.0, min(m for m in moments if m is not None) - time.monotonic())
+    def _moments(self) -> list[float | None]:
+        return [*super()._moments(), self._look_at, None if self._gone else self._give_up_at]
 
     def _send(self, number: int) -> None:
         for rank in self._running:
@@ -477,6 +485,9 @@ class RemoteJob(Supervisor):
 
     def _last_lines(self, rank: int) -> list[bytes]:
         return list(self._outputs[rank].last)
+
+    def _is_in_sight(self) -> bool:
+        return False
 
     def _has_output(self) -> bool:
         return self._open_streams > 0 and bool(self._connections)

@@ -32,6 +32,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import frames  # type: ignore[import-not-found, unused-ignore]
 import placement  # type: ignore[import-not-found, unused-ignore]
+import reports  # type: ignore[import-not-found, unused-ignore]
+import witness  # type: ignore[import-not-found, unused-ignore]
 
 _CHUNK = 64 * 1024
 _CONNECT = 5.0  # seconds for each of ddlrun's addresses
@@ -219,6 +221,10 @@ class _Rank:
         self._input = bytearray()  # for its stdin
         self._input_ends = False
         self._told = False
+        self._reports = reports.Reports()
+        self._witness = witness.Witness(
+            self._selector, lambda ended: self._say(frames.frame(frames.WITNESSED, ended))
+        )
 
     def run(self, hello: dict[str, Any]) -> int:
         signal.signal(signal.SIGTERM, self._give_up)  # the launcher ends the job
@@ -252,6 +258,8 @@ class _Rank:
                 self._signal(payload[0])
             elif kind == frames.INPUT:
                 self._take_input(payload)
+            elif kind == frames.WITNESSED:
+                self._witness.spread(payload)
             elif kind == frames.BYE:
                 if payload != b"well":
                     self._give_up()
@@ -265,6 +273,15 @@ class _Rank:
         for name in _HIDDEN:
             os.environ.pop(name, None)
         os.environ.update(told["environment"])
+        for name, own in (
+            (reports.VARIABLE, self._reports.name),
+            (witness.VARIABLE, self._witness.name),
+        ):
+            os.environ.pop(name, None)
+            if own:
+                os.environ[name] = own
+        if self._reports.socket is not None:
+            self._selector.register(self._reports.socket, selectors.EVENT_READ, self._pass_reports)
         os.sched_setaffinity(0, self._cores)
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exec_rank.py")
         self._process = subprocess.Popen(
@@ -291,6 +308,10 @@ class _Rank:
             self._open -= 1
         self._say(frames.frame(kind, data))
 
+    def _pass_reports(self) -> None:
+        for data in self._reports.read():
+            self._say(frames.frame(frames.REPORT, data))
+
     def _report_end(self) -> None:
         process = self._process
         if process is None or self._told:
@@ -300,6 +321,7 @@ class _Rank:
         if ended is None:
             return
         self._told = True
+        self._pass_reports()
         for pipe, kind in ((process.stdout, frames.OUT), (process.stderr, frames.ERR)):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)

@@ -10,51 +10,23 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ddl_core.launch import culprit, reports
 from ddl_core.launch.console import Console, Stream
 from ddl_core.launch.errors import FAILED, LaunchError
+from ddl_core.launch.failure import Failure
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 DRAIN = 1.0  # seconds for output that others hold open after all ranks have ended
 CHUNK = 64 * 1024
 _TAIL = 20  # lines of the first rank that failed
-
-
-@dataclass(frozen=True)
-class Failure:
-    """How a rank failed: an exit code, or a signal's number; or in words, as `lost`."""
-
-    rank: int
-    pid: int
-    code: int
-    by_signal: bool
-    host: str = ""
-    lost: str = ""
-
-    def __str__(self) -> str:
-        where = f" on {self.host}" if self.host else ""
-        if self.lost:
-            return f"rank {self.rank}{where} {self.lost}"
-        how = f"ended with exit code {self.code}"
-        if self.by_signal:
-            names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(self.code, f'signal {self.code}')}"
-        return f"rank {self.rank}{where} (pid {self.pid}) {how}"
-
-    @property
-    def exit_code(self) -> int:
-        """As a shell gives it."""
-        return 128 + self.code if self.by_signal else self.code
-
-
-def cause(failures: list[Failure]) -> Failure:
-    """Of several ranks that failed at once, in the order of notice, the likely first: one that was
-    killed says nothing, while others end by themselves when they notice its loss."""
-    return min(failures, key=lambda failure: not failure.by_signal and not failure.lost)
+# Seconds from the first failure to the report: for other ranks' errors, which may blame another
+# one, and then for the end of the one that they blame.
+_SETTLE = 0.3
+_LATEST = 2.0
 
 
 class Output:
@@ -83,7 +55,10 @@ class Supervisor(ABC):
         self._output_dir = output_dir
         self._summary = summary
         self._running: set[int] = set()
+        self._evidence = {rank: culprit.Evidence() for rank in range(size)}
         self._first: Failure | None = None
+        self._report_at: float | None = None  # when what has failed so far is to be reported
+        self._report_latest = 0.0
         self._kill_at: float | None = None  # when grace is over
         self._asked_to_end = 0
         self._begun = time.monotonic()
@@ -95,7 +70,7 @@ class Supervisor(ABC):
             self._selector.register(wake, selectors.EVENT_READ, lambda: self._take_signals(wake))
             try:
                 self._start()
-                while self._running:
+                while self._running or (self._report_at is not None and self._first is None):
                     self._turn(self._time_left())
                 self._drain()
             except LaunchError as error:
@@ -117,7 +92,15 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _ended(self) -> list[Failure]:
-        """Take those that have ended out of `_running`; the failures among them."""
+        """Take those that have ended out of `_running`; how they ended."""
+
+    @abstractmethod
+    def _read_reports(self) -> None:
+        """Give the reports of ranks that have come to `_take_report`."""
+
+    @abstractmethod
+    def _is_late(self) -> bool:
+        """Whether word of a failure may be on its way for longer than usual."""
 
     @abstractmethod
     def _send(self, number: int) -> None:
@@ -132,6 +115,10 @@ class Supervisor(ABC):
         """What a rank wrote last."""
 
     @abstractmethod
+    def _is_in_sight(self) -> bool:
+        """Whether the user has seen the ranks' last lines, right above."""
+
+    @abstractmethod
     def _has_output(self) -> bool:
         """Whether output may come still."""
 
@@ -144,9 +131,11 @@ class Supervisor(ABC):
     def _turn(self, timeout: float | None) -> None:
         for key, _ in self._selector.select(timeout):
             key.data()
-        failures = self._ended()
-        if failures and self._first is None:
-            self._report(cause(failures))
+        self._read_reports()
+        now = time.monotonic()
+        for end in self._ended():
+            self._evidence[end.rank].end, self._evidence[end.rank].at = end, now
+        self._judge()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
             for rank in sorted(self._running):
@@ -157,7 +146,12 @@ class Supervisor(ABC):
             self._send(signal.SIGKILL)
 
     def _time_left(self) -> float | None:
-        return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+        moments = [moment for moment in self._moments() if moment is not None]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _moments(self) -> list[float | None]:
+        """When something is to be done although nothing is heard."""
+        return [self._kill_at, None if self._first else self._report_at]
 
     def _drain(self) -> None:
         """All ranks have ended: the rest of their output, if nobody else holds it open."""
@@ -166,6 +160,53 @@ class Supervisor(ABC):
             self._turn(max(0.0, deadline - time.monotonic()))
 
     # ---- the end of ranks ----
+
+    def _take_report(self, report: reports.Report) -> None:
+        evidence = self._evidence.get(report.rank)
+        if evidence is None:
+            return
+        if report.kind == "raised":
+            evidence.raised, evidence.told_at = report.text, time.monotonic()
+        else:
+            evidence.waits = report.kind == "joining"
+            evidence.joinings += report.kind == "joining"
+            evidence.joined += report.kind == "joined"
+
+    def _judge(self) -> None:
+        """Name the culprit, once it is known. Ranks that fail by its loss may be heard of first."""
+        if self._first is not None:
+            return
+        self._read_reports()  # of those that have ended meanwhile
+        failed = [rank for rank, evidence in self._evidence.items() if evidence.failed]
+        if not failed:
+            self._look_for_absent()
+            return
+        now = time.monotonic()
+        if self._report_at is None:
+            self._report_at, self._report_latest = now + _SETTLE, now + _LATEST
+        if self._is_late():
+            self._report_latest = max(self._report_latest, now + _SETTLE)
+            self._report_at = max(self._report_at, now + _SETTLE)
+        for rank in failed:
+            lines = self._last_lines(rank)
+            self._evidence[rank].tail = [line.decode(errors="replace") for line in lines]
+        rank, is_open = culprit.find(self._evidence)
+        if is_open and now >= self._report_at:
+            self._report_at = min(self._report_latest, now + _SETTLE)
+        is_over = not self._running and not self._has_output()
+        if is_over or now >= (self._report_latest if is_open else self._report_at):
+            self._report(culprit.accuse(rank, self._evidence, self._name(rank)))
+
+    def _look_for_absent(self) -> None:
+        """Ranks that wait for one that has ended would wait until their limit."""
+        absent = culprit.find_absent(self._evidence)
+        if absent is None:
+            self._report_at = None
+        elif self._report_at is None:  # others may come to wait as well
+            self._report_at = time.monotonic() + _SETTLE
+            self._report_latest = self._report_at + _LATEST
+        elif time.monotonic() >= self._report_at:
+            self._report(absent)
 
     def _report(self, first: Failure) -> None:
         self._first = first
@@ -191,7 +232,7 @@ class Supervisor(ABC):
             return
         if first.rank < 0:
             return
-        last = self._last_lines(first.rank) if self._size > 1 else []
+        last = [] if self._size == 1 or self._is_in_sight() else self._last_lines(first.rank)
         if last:
             self._console.say(f"the last lines of rank {first.rank}:")
             self._console.show([b"  | " + line for line in last])

@@ -21,7 +21,6 @@ from ddl_core.tools.quantities import show_bytes, show_seconds
 
 _ROOT = Path("/")
 _FILES_BASE = 64  # descriptors of a process
-_FILES_PER_RANK = 4  # for each other rank of the job, measured: 3, and 14 with 4 sockets
 _SHM_SMALL = 1 << 30  # bytes; containers have 64 MiB by default
 _MEMORY_PER_RANK = 256 << 20
 _QUICK_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
@@ -31,10 +30,14 @@ _CLOCK_SLOW = 1e-6  # seconds for a reading, from Python
 def limits(size: int, sockets: int = 1) -> Iterator[Finding]:
     """ulimit -n and -l, for a job of `size` ranks with so many sockets between two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = _FILES_BASE + _FILES_PER_RANK * sockets * size
+    # for each other rank, as libddl/src/comm/descriptors.c counts them over TCP
+    each = 3 if sockets == 1 else 2 * sockets + 5
+    need = _FILES_BASE + each * size
     told = f"{_limit(soft)} (at most {_limit(hard)}); a job of {size} takes about {need}"
-    if 0 <= soft < need:
-        yield wrong("open files", told, f"ulimit -n {need}, or LimitNOFILE= of the service")
+    if 0 <= hard < need:
+        yield wrong("open files", told, f"ulimit -Hn {need}, or LimitNOFILE= of the service")
+    elif 0 <= soft < need:
+        yield ok("open files", f"{told}; libddl raises the limit")
     else:
         yield ok("open files", told)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -132,21 +135,22 @@ def kernel(root: Path = _ROOT) -> Iterator[Finding]:
         if filtered
         else "the kernel is too old, or a security module forbids it"
     )
-    tries: tuple[tuple[str, Callable[[], None], bool], ...] = (
-        ("sealed memfd", _try_memfd, True),
-        ("abstract unix socket", _try_socket, True),
-        ("timerfd", _try_timerfd, True),
-        ("pidfd", _try_pidfd, False),
+    tcp = "; ranks of this host are joined by TCP, which is slower"
+    tries: tuple[tuple[str, Callable[[], None], Callable[[str], Finding]], ...] = (
+        ("sealed memfd", _try_memfd, lambda told: note("sealed memfd", told + tcp, blame)),
+        (
+            "abstract unix socket",
+            _try_socket,
+            lambda told: note("abstract unix socket", told + tcp, blame),
+        ),
+        ("timerfd", _try_timerfd, lambda told: wrong("timerfd", told, blame)),
+        ("pidfd", _try_pidfd, lambda told: ok("pidfd", f"{told}; libddl does without")),
     )
-    for what, attempt, needed in tries:
+    for what, attempt, refused in tries:
         try:
             attempt()
         except (OSError, AttributeError) as error:
-            told = f"refused: {error}"
-            if needed:
-                yield wrong(what, told, blame)
-            else:
-                yield ok(what, f"{told}; libddl does without")
+            yield refused(f"refused: {error}")
         else:
             yield ok(what, "usable")
     yield ok("seccomp", "a filter is active" if filtered else "no filter")

@@ -36,7 +36,7 @@ static inline void check_clean(unsigned before)
 static inline void await_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline)
 {
     ddl__guest guest;
-    if (!ddl__endpoint_guest(endpoint, seat, deadline, &guest))
+    if (!ddl__endpoint_guest(endpoint, seat, true, deadline, &guest))
         return;
     if (guest.hello.door == DDL__DOOR_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
@@ -121,20 +121,25 @@ static inline ddl__hello hear_answer(int fd)
     return answer;
 }
 
-/* Say a hello and prove it, with memory beside the proof: whether it is let in. */
+/* Say a hello and prove it, with memory beside the proof: whether it is let in. One that is
+ * numbered is not challenged, and may have been said before. */
 static inline bool knock(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello, int memory)
 {
     const ddl__job *job = ddl__endpoint_job(endpoint);
     ddl__session session;
     unsigned char proof[DDL__KEY];
     REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "hung up");
-    ddl__hello challenge = hear_answer(fd);
-    if (challenge.status != DDL_INPROGRESS)
+    ddl__hello challenge = {0};
+    if (!hello->number)
+        challenge = hear_answer(fd);
+    if (!hello->number && challenge.status != DDL_INPROGRESS)
         return false;
-    REQUIRE(ddl__session_begin(job, hello, &challenge, &session, proof) &&
-                send_piece(fd, proof, sizeof proof, memory, memory >= 0),
-            "hung up: %s", ddl__message());
+    REQUIRE(ddl__session_begin(job, hello, &challenge, &session, proof), "%s", ddl__message());
+    bool sent = send_piece(fd, proof, sizeof proof, memory, memory >= 0);
+    REQUIRE(sent || hello->number, "hung up");
     ddl__hello answer = hear_answer(fd);
+    if (hello->number && answer.status != DDL_INPROGRESS)
+        return false;
     REQUIRE(answer.status == DDL_INPROGRESS, "a right proof is refused: %s", answer.text);
     REQUIRE(ddl__answer_is_proven(job, &session, DDL__VOW_DOOR, &answer),
             "the door proves nothing");

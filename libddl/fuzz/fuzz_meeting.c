@@ -112,7 +112,7 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
     ddl__address addresses[2];
     addresses[rank] = *ddl__endpoint_address(s->endpoint);
     addresses[!rank] = s->peer;
-    int64_t start = ddl__now();
+    int64_t start = ddl__now(), warn_at = DDL__NEVER;
     ddl__reason told = {.status = DDL_OK};
     ddl__meeting meeting = {.endpoint = s->endpoint,
                             .seat = s->seat,
@@ -121,7 +121,9 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
                             .rank = rank,
                             .size = 2,
                             .kinds = kinds,
+                            .begun = start,
                             .deadline = start + PATIENCE_NS,
+                            .warn_at = &warn_at,
                             .arena = s->own,
                             .slots = s->slots,
                             .links = m->links,
@@ -229,7 +231,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
  * dial
  */
 
-enum { CHALLENGE, DOOR, MEMBER, ANSWERS, SCRIPT = 40 };
+enum { DOOR, MEMBER, ANSWERS, SCRIPT = 40 };
 
 /* What is said to a dialer: right answers, altered before they are proven, or after. */
 typedef struct call {
@@ -274,6 +276,7 @@ static void answer_call(host *h, const call *c, int fd)
     ddl__hello hello, answers[ANSWERS], sent;
     ddl__session session;
     unsigned char proof[DDL__KEY], right[DDL__KEY];
+    static const ddl__hello no_challenge;
     int64_t deadline = ddl__now() + PATIENCE_NS;
     if (!ddl__recv_all(fd, &hello, sizeof hello, deadline))
         return;
@@ -281,10 +284,10 @@ static void answer_call(host *h, const call *c, int fd)
         answers[i] = ddl__hello_answer(&hello, i == MEMBER ? DDL_OK : DDL_INPROGRESS, NULL);
     if (c->early)
         alter(c, answers);
-    if (!say(c, fd, answers, CHALLENGE, &sent) ||
-        !ddl__recv_all(fd, proof, sizeof proof, deadline) ||
-        !ddl__session_begin(job, &hello, &sent, &session, right))
+    if (!ddl__recv_all(fd, proof, sizeof proof, deadline) ||
+        !ddl__session_begin(job, &hello, &no_challenge, &session, right))
         return;
+    REQUIRE(hello.number, "it waits for a challenge");
     REQUIRE(!memcmp(proof, right, sizeof right), "a wrong proof");
     ddl__answer_prove(job, &session, DDL__VOW_DOOR, &answers[DOOR]);
     ddl__answer_prove(job, &session, DDL__VOW_MEMBER, &answers[MEMBER]);

@@ -25,7 +25,7 @@ compile src/reduce/dispatch.c
 compile src/reduce/portable.c
 compile src/reduce/neon.c -O3
 set -- "$build"/*.o
-for test in test_reduce test_reduce_small_floats test_reduce_scale; do
+for test in test_reduce test_reduce_small_floats test_reduce_scale test_fp_mode; do
     compile "tests/$test.c"
     "$cc" -static "$build/$test.o" "$@" -lm -o "$build/$test"
     "$qemu" "$build/$test"

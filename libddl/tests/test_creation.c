@@ -211,11 +211,11 @@ static void close_board(board *b, const pid_t *pids, int n)
     munmap(b, sizeof *b);
 }
 
-/* For want of memory, when it has a seat at its endpoint already, or by its settings, before. */
+/* For want of shared memory, where nothing else is allowed, when it has a seat at its endpoint
+ * already, or by its settings, before. */
 static void spoil(bool memory, bool spoilt)
 {
     struct rlimit files = {spoilt ? 4096 : RLIM_INFINITY, RLIM_INFINITY};
-    signal(SIGXFSZ, SIG_IGN);
     if (memory)
         CHECK(!setrlimit(RLIMIT_FSIZE, &files), "setrlimit");
     else if (spoilt)
@@ -247,7 +247,7 @@ static int create_with_failing(board *b, const failing *f, int rank)
     atomic_fetch_add(&b->failed, rank == f->rank);
     char words[40];
     snprintf(words, sizeof words, "rank %d on ", f->rank);
-    const char *why = f->memory ? "memfd" : "DDL_HEARTBEAT_MS", *text = ddl_last_error();
+    const char *why = f->memory ? "shared memory" : "DDL_HEARTBEAT_MS", *text = ddl_last_error();
     CHECK(got == (f->memory ? DDL_ESYSTEM : DDL_EINVAL) && strstr(text, why) &&
               (rank == f->rank || strstr(text, words)),
           "rank %d, with rank %d failing: %d \"%s\"", rank, f->rank, got, text);
@@ -265,13 +265,9 @@ static int create_with_failing(board *b, const failing *f, int rank)
 static void member_fails(void)
 {
     static const failing cases[] = {
-        {0, -1, false, 0},
-        {1, -1, false, 0},
-        {2, -1, false, DDL_LINK_TCP},
-        {2, 0, false, DDL_LINK_TCP},
-        {0, 2, false, 0},
-        {1, 0, true, 0},
-        {2, -1, true, 0},
+        {0, -1, false, 0},           {1, -1, false, 0}, {2, -1, false, DDL_LINK_TCP},
+        {2, 0, false, DDL_LINK_TCP}, {0, 2, false, 0},  {1, 0, true, DDL_LINK_SHM},
+        {2, -1, true, DDL_LINK_SHM},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pid_t pids[3];
@@ -287,10 +283,11 @@ static void member_fails(void)
 
 enum { STOPPED = 2 };
 
-static ddl_status create_in_time(ddl_endpoint *endpoint, const board *b, int rank, ddl_comm **comm)
+static ddl_status create_in_time(ddl_endpoint *endpoint, const board *b, int rank, uint32_t links,
+                                 ddl_comm **comm)
 {
     const void *list[] = {b->addresses[0], b->addresses[1], b->addresses[2], b->addresses[3]};
-    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000, .links = links};
     return ddl_comm_create(endpoint, list, b->lengths, rank, 4, &config, comm);
 }
 
@@ -302,6 +299,7 @@ static int create_after_failing(board *b, int rank, bool memory)
     ddl_endpoint_config config = {.struct_size = sizeof config, .host = "127.0.0.1"};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
+    uint32_t links = memory ? DDL_LINK_SHM : 0;
     setenv("DDL_LOG", "off", 0);
     OK(ddl_endpoint_create(&config, &endpoint));
     OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
@@ -313,15 +311,15 @@ static int create_after_failing(board *b, int rank, bool memory)
             usleep(300000); /* the others wait already */
             spoil(memory, true);
         }
-        ddl_status got = create_in_time(endpoint, b, rank, &comm);
-        const char *why = memory ? "memfd" : "DDL_HEARTBEAT_MS";
+        ddl_status got = create_in_time(endpoint, b, rank, links, &comm);
+        const char *why = memory ? "shared memory" : "DDL_HEARTBEAT_MS";
         CHECK(got == (memory ? DDL_ESYSTEM : DDL_EINVAL) && strstr(ddl_last_error(), why),
               "rank %d: %d \"%s\"", rank, got, ddl_last_error());
         if (rank == 1)
             spoil(memory, false);
         atomic_fetch_add(&b->failed, 1);
     }
-    OK(create_in_time(endpoint, b, rank, &comm));
+    OK(create_in_time(endpoint, b, rank, links, &comm));
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
     ddl_endpoint_destroy(endpoint);

@@ -175,10 +175,45 @@ static void refusals(ddl_comm *comm, void *argument)
     CHECK(!part, "outputs are untouched on failure");
 }
 
+/* In KiB; 0 where the system does not tell. */
+static long shared_memory(void)
+{
+    char line[256];
+    long kib = 0;
+    FILE *status = fopen("/proc/self/status", "re");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "RssShmem: %ld", &kib) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return kib;
+}
+
+/* A comm takes the memory that its operations need, not all that they ever may: allocating that
+ * took most of the time of a creation. */
+static void memory(ddl_comm *comm, void *argument)
+{
+    enum { COMMS = 4, MOST_KIB = 1024 }; /* for each comm, of all ranks: they are threads */
+    (void)argument;
+    ddl_comm *parts[COMMS];
+    OK(ddl_barrier(comm, NULL, NULL));
+    long before = shared_memory();
+    OK(ddl_barrier(comm, NULL, NULL));
+    for (int i = 0; i < COMMS; i++)
+        OK(ddl_comm_duplicate(comm, NULL, &parts[i]));
+    OK(ddl_barrier(comm, NULL, NULL));
+    long grown = shared_memory() - before;
+    CHECK(grown < COMMS * MOST_KIB * ddl_comm_size(comm), "%d comms take %ld KiB", COMMS, grown);
+    OK(ddl_barrier(comm, NULL, NULL));
+    for (int i = 0; i < COMMS; i++)
+        ddl_comm_destroy(parts[i]);
+}
+
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
-    static rank_fn *const tests[] = {split, subset, duplicate, in_parallel, descriptor, refusals};
+    static rank_fn *const tests[] = {split,      subset,   duplicate, in_parallel,
+                                     descriptor, refusals, memory};
     for (unsigned l = 0; l < 4; l++)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 5; size += 1 + (size > 2))

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdalign.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ static ddl__hello hello_for(const ddl__job *job, const ddl_endpoint *endpoint)
 
 /* ------------------------------------------------------------------------------- who is between */
 
-/* Which message: the dialer's are the even ones. */
+/* Which message: the dialer's are the even ones. A numbered hello is not challenged. */
 typedef enum message { HELLO, CHALLENGE, PROOF, DOOR, MEMBER, MESSAGES } message;
 
 /* Hands on one connection's messages, one of them altered: a byte at a place is turned round. */
@@ -57,7 +58,7 @@ typedef struct between {
     message end;   /* as many are handed on */
     size_t place;
     pthread_t thread;
-    unsigned char seen[MESSAGES][sizeof(ddl__hello)];
+    alignas(ddl__hello) unsigned char seen[MESSAGES][sizeof(ddl__hello)];
 } between;
 
 static void *hand_on(void *argument)
@@ -69,6 +70,8 @@ static void *hand_on(void *argument)
     int dialed = dial(b->behind);
     for (message m = HELLO; m < b->end; m++) {
         bool there = m == HELLO || m == PROOF;
+        if (m == CHALLENGE && ((const ddl__hello *)b->seen[HELLO])->number)
+            continue;
         size_t n = m == PROOF ? DDL__KEY : sizeof(ddl__hello);
         if (!ddl__recv_all(there ? dialer : dialed, b->seen[m], n, deadline))
             break;
@@ -130,7 +133,7 @@ static void test_altered(void)
         const char *name, *words;
     } alterations[] = {
         FIELD(HELLO, magic, "libddl's protocol"),
-        FIELD(HELLO, protocol, "protocol 5, we speak 4"),
+        FIELD(HELLO, protocol, "protocol 4, we speak 5"),
         FIELD(HELLO, door, ""),
         FIELD(HELLO, lane, differ),
         FIELD(HELLO, from, differ),
@@ -138,6 +141,7 @@ static void test_altered(void)
         FIELD(HELLO, size, differ),
         FIELD(HELLO, flags, "secret"),
         FIELD(HELLO, endpoint, "another endpoint"),
+        FIELD(HELLO, dialer, differ),
         FIELD(HELLO, comm, differ),
         FIELD(HELLO, arena, differ),
         FIELD(HELLO, nonce, differ),
@@ -195,6 +199,97 @@ static void test_replayed(void)
     ddl__hello answer = hear(fd);
     CHECK(answer.status == DDL_EREFUSED && strstr(answer.text, "secrets differ"), "%d \"%s\"",
           answer.status, answer.text);
+    close(fd);
+    ddl_endpoint_destroy(endpoint);
+}
+
+/* What a right dialer says at once: hello and proof. */
+typedef struct said {
+    ddl__hello hello;
+    unsigned char proof[DDL__KEY];
+} said;
+
+static said say_at_once(const ddl_endpoint *endpoint, uint64_t number)
+{
+    said s;
+    ddl__session session;
+    int fds[2];
+    const ddl__job *job = ddl__endpoint_job(endpoint);
+    ddl__hello hello = hello_for(job, endpoint);
+    hello.dialer.words[0] = 1234;
+    hello.number = number;
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    OK(ddl__knock_at_once(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session));
+    CHECK(ddl__recv_all(fds[1], &s, sizeof s, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
+    close(fds[0]);
+    close(fds[1]);
+    return s;
+}
+
+/* The endpoint's only answer. */
+static ddl__hello answer_to(const ddl_endpoint *endpoint, const said *s)
+{
+    int fd = dial(port_of(endpoint));
+    say(fd, s, sizeof *s);
+    ddl__hello answer = hear(fd);
+    close(fd);
+    return answer;
+}
+
+#define IS_REFUSED(answer, words)                                                                  \
+    CHECK((answer).status == DDL_EREFUSED && strstr((answer).text, words), "%d \"%s\"",            \
+          (answer).status, (answer).text)
+
+/* No challenge, and one answer; a second time it is refused, however many came in between. */
+static void test_at_once(void)
+{
+    enum { MANY = 4 * DDL__SEEN_LAST };
+    ddl_endpoint *endpoint = open_endpoint("secret"), *other = open_endpoint("secret");
+    said first = say_at_once(endpoint, 2), late = say_at_once(endpoint, 1), s;
+    ddl__hello answer = answer_to(endpoint, &first);
+    CHECK(answer.status == DDL_INPROGRESS, "refused: %s", answer.text);
+    answer = answer_to(endpoint, &first);
+    IS_REFUSED(answer, "said before");
+    answer = answer_to(endpoint, &late);
+    CHECK(answer.status == DDL_INPROGRESS, "one that was overtaken is refused: %s", answer.text);
+    for (uint64_t number = 3; number < MANY; number++) {
+        s = say_at_once(endpoint, number);
+        answer = answer_to(endpoint, &s);
+        CHECK(answer.status == DDL_INPROGRESS, "%s", answer.text);
+    }
+    answer = answer_to(endpoint, &first);
+    IS_REFUSED(answer, "said before");
+    answer = answer_to(endpoint, &late);
+    IS_REFUSED(answer, "said before");
+    answer = answer_to(endpoint, &s);
+    IS_REFUSED(answer, "said before");
+    answer = answer_to(other, &s);
+    IS_REFUSED(answer, "another endpoint");
+    ddl_endpoint_destroy(endpoint);
+    ddl_endpoint_destroy(other);
+}
+
+/* Each byte of it counts: another number, another endpoint, or none, so that it is challenged. */
+static void test_at_once_altered(void)
+{
+    static const size_t places[] = {offsetof(said, hello.door),   offsetof(said, hello.from),
+                                    offsetof(said, hello.comm),   offsetof(said, hello.dialer),
+                                    offsetof(said, hello.number), offsetof(said, hello.nonce),
+                                    offsetof(said, hello.arena),  offsetof(said, proof)};
+    ddl_endpoint *endpoint = open_endpoint("secret");
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        said s = say_at_once(endpoint, 2 + i); /* 3 becomes 2, which is as new */
+        ((unsigned char *)&s)[places[i]] ^= 1;
+        ddl__hello answer = answer_to(endpoint, &s);
+        CHECK(answer.status == DDL_EREFUSED, "byte %zu is altered, and it is let in", places[i]);
+    }
+    said s = say_at_once(endpoint, 1);
+    s.hello.number = 0;
+    int fd = dial(port_of(endpoint));
+    say(fd, &s, sizeof s);
+    CHECK(hear(fd).status == DDL_INPROGRESS, "no challenge");
+    ddl__hello answer = hear(fd);
+    IS_REFUSED(answer, "secrets differ");
     close(fd);
     ddl_endpoint_destroy(endpoint);
 }
@@ -277,7 +372,7 @@ static void test_old_protocol(void)
     say(fd, &hello, OLD_BYTES);
     ddl__hello answer = hear(fd);
     CHECK(answer.magic == DDL__HELLO_MAGIC && answer.protocol == DDL__PROTOCOL &&
-              answer.status == DDL_EREFUSED && strstr(answer.text, "protocol 3, we speak 4"),
+              answer.status == DDL_EREFUSED && strstr(answer.text, "protocol 3, we speak 5"),
           "%d \"%s\"", answer.status, answer.text);
     close(fd);
 
@@ -288,7 +383,7 @@ static void test_old_protocol(void)
     ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
     REFUSED(ddl__knock(ddl__endpoint_job(endpoint), fds[0], &ours, -1, ddl__deadline(PATIENCE_MS),
                        &session, NULL),
-            DDL_EREFUSED, "it speaks protocol 3, we speak 4");
+            DDL_EREFUSED, "it speaks protocol 3, we speak 5");
     close(fds[0]);
     close(fds[1]);
     ddl_endpoint_destroy(endpoint);
@@ -422,6 +517,8 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     test_altered();
     test_replayed();
+    test_at_once();
+    test_at_once_altered();
     test_vows();
     test_reflected();
     test_old_protocol();

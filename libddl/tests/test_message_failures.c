@@ -255,6 +255,30 @@ static int aborted(ddl_comm *comm)
     return 0;
 }
 
+/* A member leaves for which a receive, an operation by name and one by order wait. */
+static int left_all(ddl_comm *comm)
+{
+    float values[4] = {0};
+    ddl_work *works[4];
+    ddl_options by_name = {.struct_size = sizeof by_name, .name = "gradient"};
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == VICTIM) {
+        usleep(100000);
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    OK(ddl_recv(comm, data, 5, DDL_U8, VICTIM, 0, NULL, NULL, &works[0]));
+    OK(ddl_allreduce(comm, values, values, 2, DDL_F32, DDL_SUM, &by_name, &works[1]));
+    OK(ddl_allreduce(comm, values + 2, values + 2, 2, DDL_F32, DDL_SUM, NULL, &works[2]));
+    OK(ddl_recv(comm, data + 5, 5, DDL_U8, DDL_ANY_SOURCE, 0, NULL, NULL, &works[3]));
+    for (int k = 0; k < 4; k++) {
+        EXPECT(ddl_work_wait(works[k], -1), DDL_EPEER, "left the comm");
+        ddl_work_destroy(works[k]);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Destroying the comm completes what is pending, and frees what came unasked. */
 static int destroyed(ddl_comm *comm)
 {
@@ -287,6 +311,7 @@ static const process_test tests[] = {
     {"leaves_silently", leaves_silently, 0, false},
     {"all_leave", all_leave, 0, false},
     {"left_receiver", left_receiver, 0, false},
+    {"left_all", left_all, 0, false},
     {"mismatched_count", mismatched_count, 0, false},
     {"mismatched_dtype", mismatched_dtype, 0, false},
     {"mismatched_large", mismatched_large, 0, false},

@@ -189,7 +189,7 @@ static void test_choice(void)
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 256}, "one-shot"},
         {{.kind = DDL__ALLREDUCE, .size = 64, .count = 256}, "tree"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 1 << 20}, "ring"},
-        {{.kind = DDL__ALLREDUCE, .size = 9, .count = 2048, .all_shared = true}, "one-shot"},
+        {{.kind = DDL__ALLREDUCE, .size = 4, .count = 2048, .all_shared = true}, "one-shot"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 2049, .all_shared = true}, "direct"},
         {{.kind = DDL__REDUCE_SCATTER, .size = 4, .count = 1}, "direct"},
         {{.kind = DDL__ALLGATHER, .size = 64, .count = 1 << 20}, "ring"},

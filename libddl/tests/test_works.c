@@ -237,12 +237,50 @@ static void beside_a_sleeper(ddl_comm *comm, void *argument)
     ddl_work_destroy(work);
 }
 
+/* Patience: who waits long enough has no work; else the work is as any other. */
+static void patient(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int32_t data[2] = {1, 1}, number = 0;
+    ddl_work *work = (ddl_work *)(intptr_t)1;
+    ddl_options options = {.struct_size = sizeof options, .wait_ms = 30000};
+    (void)argument;
+    OK(ddl_allreduce(comm, NULL, data, 2, DDL_I32, DDL_SUM, &options, &work));
+    CHECK(!work && data[1] == size, "waited for, work %p, sum %d", (void *)work, data[1]);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (size > 1) { /* the last rank calls when the others have got their works */
+        options.wait_ms = 1;
+        if (rank < size - 1) {
+            OK(ddl_broadcast(comm, &number, 1, DDL_I32, size - 1, &options, &work));
+            CHECK(work, "rank %d waited for a rank that had not called", rank);
+        }
+        for (int r = 0; r < size - 1; r++) {
+            if (rank == size - 1)
+                OK(ddl_recv(comm, data, 1, DDL_I32, r, 0, NULL, NULL, NULL));
+            else if (rank == r)
+                OK(ddl_send(comm, data, 1, DDL_I32, size - 1, 0, NULL, NULL));
+        }
+        if (rank == size - 1) {
+            number = 7;
+            OK(ddl_broadcast(comm, &number, 1, DDL_I32, size - 1, NULL, NULL));
+        } else {
+            OK(ddl_work_wait(work, -1));
+            ddl_work_destroy(work);
+        }
+        CHECK(number == 7, "rank %d has %d", rank, number);
+    }
+    CHECK(ddl_barrier(comm, &options, NULL) == DDL_EINVAL, "patience without a work");
+    options.queued = 1;
+    CHECK(ddl_barrier(comm, &options, &work) == DDL_EINVAL, "patience and a queue");
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP};
-    static rank_fn *const tests[] = {many_pending, completion_queue,  in_background,
-                                     abandoned,    many_waiters,      late,
-                                     aborted,      waits_end_in_time, beside_a_sleeper};
+    static rank_fn *const tests[] = {
+        many_pending, completion_queue, in_background,     abandoned,        many_waiters,
+        late,         aborted,          waits_end_in_time, beside_a_sleeper, patient};
     for (unsigned l = 0; l < 3; l++)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 3; size++)

@@ -107,7 +107,7 @@ FIELD(ddl_options, struct_size, 0, 4);
 FIELD(ddl_options, memory, 4, 4);
 FIELD(ddl_options, timeout_ms, 8, 8);
 FIELD(ddl_options, queued, 16, 4);
-FIELD(ddl_options, reserved, 20, 4);
+FIELD(ddl_options, wait_ms, 20, 4);
 FIELD(ddl_options, user, 24, 8);
 FIELD(ddl_options, name, 32, 8); /* from here on: 0.2 */
 FIELD(ddl_options, prescale, 40, 8);

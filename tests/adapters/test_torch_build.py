@@ -78,6 +78,9 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
         ("operations", "OFF"),
         ("messages", "OFF"),
         ("async", "DETAIL"),
+        pytest.param("functional", "OFF", marks=pytest.mark.slow),
+        ("gradients", "OFF"),
+        ("refusals", "OFF"),
         ("training", "DETAIL"),
     ],
 )

@@ -55,6 +55,18 @@ def test_own_names(ddlrun: Run, size: int) -> None:
     assert ended.out.count("done") == size
 
 
+def test_gradients(ddlrun: Run) -> None:
+    ended = ddlrun(3, PROGRAMS / "torch_gradients.py", limit=180).expect_success()
+    numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
+    assert len(numbers) == 3 and min(numbers) > 100
+
+
+def test_gradients_of_functional_collectives(ddlrun: Run) -> None:
+    ended = ddlrun(2, PROGRAMS / "torch_functional.py", limit=180).expect_success()
+    numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
+    assert len(numbers) == 2 and min(numbers) > 60
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_own_training(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_own_training.py", limit=180).expect_success()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ import pytest
 
 if TYPE_CHECKING:
     from conftest import Finished, Run
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -38,16 +40,14 @@ Dead = dist.DistBackendError
 
 
 @pytest.fixture
-def ranks(run_program: Run, tmp_path: Path):  # type: ignore[no-untyped-def]
+def ranks(run_program: Run, find_port: Callable[[], int], tmp_path: Path):  # type: ignore[no-untyped-def]
     """`ranks(size, text, limit=60)`: START and a program on `size` processes that nobody watches,
     so that each ends as it likes."""
 
     def run_ranks(size: int, text: str, limit: float = 60) -> list[Finished]:
         program = tmp_path / "program.py"
         program.write_text(START + text)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = find_port()
 
         def start(rank: int) -> Finished:
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
@@ -135,6 +135,25 @@ dist.destroy_process_group()
 """
     for ended in ranks(2, text):
         ended.expect_success()
+
+
+def test_gradient_that_some_ranks_do_not_need(ddlrun: Run) -> None:
+    """They call something else than the transpose, so all are told. Nobody waits, and no gradient
+    is silently another."""
+    text = """
+import torch, torch.distributed as dist
+import ddl_torch as ddl
+ddl.init()
+x = torch.ones(2, requires_grad=ddl.rank() == 0)
+result = ddl.broadcast(x, 0).sum()
+try:
+    result.backward() if ddl.rank() == 0 else ddl.barrier()
+except dist.DistBackendError as error:
+    assert "all-reduce(f32, 2, sum)" in str(error) and "barrier" in str(error), error
+    print("told")
+ddl.shutdown()
+"""
+    assert ddlrun(2, text).expect_success().out.count("told") == 2
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -243,6 +262,51 @@ dist.barrier()
         ended.expect_success()
 
 
+SET_TIMEOUT = """
+import time, warnings
+from datetime import timedelta
+import torch, torch.distributed as dist
+dist.init_process_group("ddl")
+warnings.simplefilter("error")
+set_timeout = dist.distributed_c10d._set_pg_timeout
+groups = [dist.new_group([0, 1], backend="ddl") for _ in range(2)]
+both = dist.new_group([0, 1], backend="cpu:ddl,cuda:gloo")  # the default of each device's own
+for group in (*groups, both):
+    set_timeout(timedelta(seconds=1), group)
+for wrong, error in ((timedelta(0), ValueError), (1.5, TypeError)):
+    try:
+        set_timeout(wrong)
+        raise AssertionError(f"{wrong} was taken")
+    except error as raised:
+        assert "timeout" in str(raised), raised
+other = dist.new_group([0, 1], backend="gloo")
+set_timeout(timedelta(seconds=50), other)  # as before
+if dist.get_rank() == 0:
+    for group in (*groups[:1], both):
+        started = time.monotonic()
+        try:
+            dist.barrier(group)
+            raise AssertionError("the barrier was passed")
+        except dist.DistBackendError as error:
+            assert 0.9 < time.monotonic() - started < 20, error
+set_timeout(timedelta(seconds=50))
+dist.barrier()
+print("told")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}])
+def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
+    """PyTorch's own function would only warn."""
+    assert ddlrun(2, SET_TIMEOUT, env=env).expect_success().out.count("told") == 2
+
+
+def test_refused_arguments(ddlrun: Run) -> None:
+    ended = ddlrun(3, PROGRAMS / "torch_refusals.py", limit=120).expect_success()
+    assert ended.out.count("refused 32") == 3
+
+
 def test_rank_that_does_not_come(run_program: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
@@ -255,6 +319,27 @@ dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timede
     assert ended.code == 1
     said = "ddl: rank 1 of 3 could not meet the others within 1 s; missing: rank 0, 2"
     assert f"DistBackendError: {said}" in ended.err
+
+
+def test_groups_of_the_default_group_need_no_store(ranks: Run) -> None:
+    """Its members know each other's addresses: groups of all and of some, more than once."""
+    text = """
+store = dist.distributed_c10d._get_default_store()
+dist.barrier()
+keys = store.num_keys()
+dist.barrier()
+for members in [[0, 1, 2], [0, 2], [1], [0, 2], [0, 1, 2]]:
+    group = dist.new_group(members)
+    if rank in members:
+        ones = torch.ones(1)
+        dist.all_reduce(ones, group=group)
+        assert ones.item() == len(members), members
+        assert dist.get_group_rank(group, rank) == members.index(rank)
+dist.barrier()
+assert store.num_keys() == keys, (store.num_keys(), keys)
+"""
+    for ended in ranks(3, text):
+        ended.expect_success()
 
 
 def test_ctrl_c(ranks: Run) -> None:
@@ -337,3 +422,33 @@ dist.destroy_process_group()
 """
     for ended in ranks(2, text):
         ended.expect_success()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_requests_of_the_store(run_program: Run, tmp_path: Path, native: bool) -> None:
+    """A new group asks for all addresses at once: each request is a round trip, which takes long
+    where all ranks ask."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+from collections import Counter
+from datetime import timedelta
+import torch.distributed as dist
+from ddl_torch import _build, fallback
+class Counting(dist.Store):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.asked = dist.HashStore(), Counter()
+    def has_extended_api(self):
+        return True
+for name in ("set", "get", "add", "wait", "check", "multi_get"):
+    def method(self, *arguments, name=name):
+        self.asked[name] += 1
+        return getattr(self.inner, name)(*arguments)
+    setattr(Counting, name, method)
+store = Counting()
+more = ([], "") if {native} else ()  # it is the default group, so of no other group's members
+create = _build.module().create if {native} else fallback.ProcessGroup
+group = create(store, 0, 1, timedelta(seconds=20), *more)
+assert store.asked == dict(add=1, set=1, wait=1, multi_get=1), store.asked
+""")
+    run_program([sys.executable, program], cwd=tmp_path).expect_success()

@@ -181,9 +181,21 @@ def hold_gil(_build: Build, _probe: Probe, case: Case) -> Outcome:
 # ----------------------------------------------------------------------------------------- networks
 
 
+REJECT = "meta l4proto tcp reject with tcp reset"
+FIREWALL = f"""table inet ddl {{
+  chain in {{ type filter hook input priority 0; iifname "eth0" {REJECT}; }}
+  chain out {{ type filter hook output priority 0; oifname "eth0" {REJECT}; }}
+}}"""
+
+
 def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> Outcome:
-    """One host is cut off: both sides know it, and only one of them goes on."""
-    victim = case.size - 1
+    """One host is cut off: both sides know it, and only one of them goes on. By resets half of the
+    ranks is, as by a firewall that answers for the other side."""
+    victims = [case.size - 1]
+    if case.fault == "resets":
+        victims = list(range(case.size // 2, case.size))
+        hosts = [hosts[victims[0]] if rank in victims else h for rank, h in enumerate(hosts)]
+    victim = victims[0]
     name = f"{lab.prefix}{hosts[victim]}"
     with Job(build, case) as job:
         job.url = f"tcp://{lab.address(hosts[0])}:9999"
@@ -194,14 +206,17 @@ def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> O
         began = time.monotonic_ns()
         if case.fault == "link down":
             sh(f"ip -n {name} link set eth0 down")
+        elif case.fault == "resets":
+            sh(f"ip netns exec {name} nft '{FIREWALL}'")
         else:
             lab.unplug(hosts[victim], 0)
         if case.fault == "half-open":
             job.signal(victim, signal.SIGKILL)
         job.finish(range(case.size if case.fault != "half-open" else victim))
-        outcome = judge(job, probe, began, [victim], SILENT_S)
-        if case.fault != "half-open" and not job.find(victim, "minority"):
-            raise Wrong(f"the cut side goes on: {job.words_of(victim)}")
+        outcome = judge(job, probe, began, victims, SILENT_S)
+        for rank in victims if case.fault != "half-open" else []:
+            if not job.find(rank, "minority"):
+                raise Wrong(f"the cut side goes on: {job.words_of(rank)}")
         return outcome
 
 

@@ -155,9 +155,12 @@ class Plan:
         if "cut" not in self.only or os.geteuid() or not shutil.which("ip"):
             return []
         operations = ("large",) if self.short else ("small", "large", "messages", "idle")
-        return list(
-            itertools.product(("link down", "packets dropped", "half-open"), (2, 4), operations)
-        )
+        kinds = ["link down", "packets dropped", "half-open"]
+        if shutil.which("nft"):
+            kinds.append("resets")
+        else:
+            print("resets by a firewall skipped: they need nftables")
+        return list(itertools.product(kinds, (2, 4), operations))
 
 
 def run_all(plan: Plan) -> list[Outcome]:
@@ -198,6 +201,7 @@ NAMES = {
     "link down": "the link of a host goes down",
     "packets dropped": "all packets dropped",
     "half-open": "packets dropped, then kill -9",
+    "resets": "a firewall resets half of the ranks",
 }
 MARKS = ("<!-- begin: tests/chaos/run.py -->", "<!-- end: tests/chaos/run.py -->")
 

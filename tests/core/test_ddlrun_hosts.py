@@ -321,6 +321,54 @@ def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
     assert not hosts.left()
 
 
+def test_the_rank_that_others_lost_is_named(one: Hosts) -> None:
+    """It ends after those that fail by its loss."""
+    text = """
+import atexit, os, time
+if os.environ["DDL_RANK"] == "1":
+    atexit.register(time.sleep, 0.7)
+import numpy as np, ddl_core
+comm = ddl_core.init()
+x = np.ones(1000, np.float32)
+for step in range(1_000_000):
+    if comm.rank == 1 and step == 50:
+        raise ValueError("boom")
+    comm.allreduce(x)
+"""
+    code, _, err = one.run("-H", "h1,h2,h3", one.program(text))
+    assert code == 1
+    said = r"ddlrun: rank 1 on h2 \(pid \d+\) ended with exit code 1: ValueError: boom"
+    assert re.search(said, err), err
+    assert re.search(r"the last lines of rank 1:\n(  \| .*\n)*  \| ValueError: boom", err), err
+    assert not one.left()
+
+
+def test_ends_are_witnessed_on_all_hosts(one: Hosts) -> None:
+    """What the kernel of one host tells its witness reaches endpoints of all hosts, once."""
+    text = """
+import os, signal, socket, time
+rank = int(os.environ["DDL_RANK"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+witness = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+witness.connect(b"\\0" + os.environ["DDL_WITNESS"].encode())
+witness.sendall(b"ddlwitn1" + bytes([rank]) * 16)
+time.sleep(0.5)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+witness.settimeout(10)
+heard = witness.recv(24)
+witness.settimeout(0.2)
+try:
+    heard += witness.recv(24)
+except TimeoutError:
+    print(heard, flush=True)
+"""
+    code, out, err = one.run("-H", "h1:2,h2:1", one.program(text))
+    assert code == 128 + signal.SIGKILL, err
+    record = repr(b"ddlended" + bytes([1]) * 16)
+    assert sorted(out.splitlines()) == [f"[0 h1] {record}", f"[2 h2] {record}"], err
+
+
 def test_first_exit_code_is_kept(one: Hosts) -> None:
     text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(42); time.sleep(60)"
     code, _, err = one.run("-H", "h1,h2,h3", one.program(text))

@@ -96,7 +96,7 @@ def test_killed_rank_is_named_to_the_others(
     """
     ended = ddlrun(size, program(body), env={"DDL_LINKS": links}, limit=40)
     assert ended.code == 128 + 9
-    killed = re.search(r"ddlrun: rank 1 \(pid \d+\) was killed by SIGKILL", ended.err)
+    killed = re.search(r"ddlrun: rank 1 on \S+ \(pid \d+\) was killed by SIGKILL", ended.err)
     assert killed, ended.err
     for rank in set(range(size)) - {1}:
         name, seconds, message = caught(ended, rank)
@@ -114,7 +114,7 @@ def test_rank_that_raises_is_named_to_the_others(ddlrun: Run, links: str) -> Non
     """
     ended = ddlrun(3, program(body), env={"DDL_LINKS": links}, limit=40)
     assert ended.code == 7
-    assert re.search(r"ddlrun: rank 2 \(pid \d+\) ended with exit code 7", ended.err)
+    assert re.search(r"ddlrun: rank 2 on \S+ \(pid \d+\) ended with exit code 7", ended.err)
     for rank in range(2):
         name, _, message = caught(ended, rank)
         assert name == "PeerLost", message

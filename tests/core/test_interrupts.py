@@ -51,6 +51,66 @@ def test_interrupted_start_keeps_the_arrays(
     assert alive() is None
 
 
+def drop_at_the_limit(held: list[object]) -> None:
+    """Delete held[0] where no Python function can be called any more."""
+    try:
+        drop_at_the_limit(held)
+    except RecursionError:
+        if held:
+            del held[0]
+
+
+def test_dropped_where_nothing_can_be_called_keeps_the_arrays(pair: Pair) -> None:
+    a, b = pair
+    array = np.ones(1000)
+    alive = weakref.ref(array)
+    held: list[object] = [a.allreduce_async(array)]
+    del array
+    drop_at_the_limit(held)
+    assert not held
+    assert alive() is not None
+    assert b.allreduce(np.ones(1000))[0] == 2
+    following = a.allreduce_async(np.ones(3))
+    b.allreduce(np.ones(3))
+    following.wait()  # so the one before it is complete here as well
+    a.allreduce_async(np.ones(3), timeout=20)  # which looks after what was dropped
+    b.allreduce(np.ones(3))
+    assert alive() is None
+
+
+WITHOUT_MEMORY_TO_DROP = """
+import weakref
+import _testcapi
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from ddl_core import Endpoint
+
+endpoints = [Endpoint(secret="test") for _ in range(2)]
+addresses = [endpoint.address for endpoint in endpoints]
+with ThreadPoolExecutor(2) as pool:
+    a, b = pool.map(lambda rank: endpoints[rank].connect(addresses, rank), range(2))
+lost = 0
+for allocation in range(12):
+    array = np.ones(1000)
+    alive = weakref.ref(array)
+    work = a.allreduce_async(array)
+    del array
+    _testcapi.set_nomemory(allocation, allocation + 1)
+    del work
+    _testcapi.remove_mem_hooks()
+    lost += alive() is None
+    b.allreduce(np.ones(1000))
+print(lost)
+"""
+
+
+def test_dropped_without_memory_keeps_the_arrays(tmp_path: Path) -> None:
+    pytest.importorskip("_testcapi")
+    command = [sys.executable, "-c", WITHOUT_MEMORY_TO_DROP]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr
+
+
 def test_interrupted_join_loses_no_comm(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

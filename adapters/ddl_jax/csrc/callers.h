@@ -14,14 +14,28 @@
 enum { PATIENCE_S = 2 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
-static ddl_comm *world; /* guarded by lock, as is: */
-static int inside;      /* calls that use it, or comms made of it */
+static pthread_cond_t idle; /* of the monotonic clock, once `opened` */
+static bool opened;         /* guarded by lock, as are: */
+static ddl_comm *world;
+static int inside; /* calls that use it, or comms made of it */
+
+/* The time of day may be set while somebody waits. */
+static inline void prepare(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    opened = true;
+}
 
 /* Let calls use the comm, which stays the caller's. */
 static inline void open_world(ddl_comm *comm)
 {
     pthread_mutex_lock(&lock);
+    if (!opened)
+        prepare();
     world = comm;
     pthread_mutex_unlock(&lock);
 }
@@ -37,11 +51,17 @@ static inline ddl_comm *enter(void)
     return comm;
 }
 
+/* With the lock held. */
+static inline void leave_locked(void)
+{
+    if (--inside == 0)
+        pthread_cond_broadcast(&idle);
+}
+
 static inline void leave(void)
 {
     pthread_mutex_lock(&lock);
-    if (--inside == 0)
-        pthread_cond_broadcast(&idle);
+    leave_locked();
     pthread_mutex_unlock(&lock);
 }
 
@@ -49,7 +69,7 @@ static inline void leave(void)
 static inline bool all_left(void)
 {
     struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
+    clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += PATIENCE_S;
     while (inside && pthread_cond_timedwait(&idle, &lock, &end) == 0)
         continue;

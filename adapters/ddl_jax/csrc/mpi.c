@@ -8,8 +8,9 @@
  *   has them be, integers: a type's is its ddl_dtype, an op's its ddl_op, those of further comms
  *   and of requests are pointers. A failed call keeps its message for MPI_Error_string, which XLA
  *   asks at once, on the same thread.
- *   Comms end only when nobody is inside a call (callers.h). A thread between MPI_Isend and
- *   MPI_Wait is in none, and needs no comm for the latter: works outlive it.
+ *   Comms end only when nobody is inside a call (callers.h), also those that XLA frees. A thread
+ *   between MPI_Isend and MPI_Wait is inside none. Works outlive their comms and are complete by
+ *   then, so MPI_Wait looks before it waits.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -146,6 +147,7 @@ DDL_API void ddl_jax_mpi_open(ddl_comm *comm)
  * freed by then end here, and freeing them later does nothing. */
 typedef struct part {
     ddl_comm *comm;
+    bool freed; /* no new call may use it; destroyed as soon as nobody is inside */
     struct part *next;
 } part;
 
@@ -164,22 +166,29 @@ static bool remember(ddl_comm *comm)
     return true;
 }
 
-/* Destroy this comm, or with NULL any one. Whether there was one. */
-static bool forget(const ddl_comm *comm)
+/* With the lock held, so that nobody enters: destroy the comms that were freed, or all. Nobody is
+ * inside. */
+static void destroy_parts(bool all)
+{
+    for (part **place = &parts, *each; (each = *place);) {
+        if (!all && !each->freed) {
+            place = &each->next;
+            continue;
+        }
+        *place = each->next;
+        ddl_comm_destroy(each->comm);
+        free(each);
+    }
+}
+
+/* Instead of leave(). */
+static void leave_comm(void)
 {
     pthread_mutex_lock(&lock);
-    part **place = &parts;
-    while (*place && comm && (*place)->comm != comm)
-        place = &(*place)->next;
-    part *found = *place;
-    if (found)
-        *place = found->next;
+    if (inside == 1)
+        destroy_parts(false);
+    leave_locked();
     pthread_mutex_unlock(&lock);
-    if (!found)
-        return false;
-    ddl_comm_destroy(found->comm);
-    free(found);
-    return true;
 }
 
 static void abort_all(ddl_comm *comm, const char *reason)
@@ -195,12 +204,13 @@ DDL_API int ddl_jax_mpi_close(void)
 {
     if (!close_world(abort_all))
         return 0;
-    while (forget(NULL))
-        continue;
+    pthread_mutex_lock(&lock);
+    destroy_parts(true);
+    pthread_mutex_unlock(&lock);
     return 1;
 }
 
-/* The comm of a handle, for a call that calls leave() at its end; NULL, with a message: it is
+/* The comm of a handle, for a call that calls leave_comm() at its end; NULL, with a message: it is
  * none, or the world is closed. */
 static ddl_comm *enter_comm(handle comm)
 {
@@ -211,13 +221,13 @@ static ddl_comm *enter_comm(handle comm)
     }
     pthread_mutex_lock(&lock);
     for (part *each = parts; each && !found; each = each->next) {
-        if (each->comm == (ddl_comm *)comm)
+        if (each->comm == (ddl_comm *)comm && !each->freed)
             found = each->comm;
     }
     pthread_mutex_unlock(&lock);
     if (!found) {
         failed("libddl: jaxlib gave a comm that is no more");
-        leave();
+        leave_comm();
     }
     return found;
 }
@@ -225,7 +235,7 @@ static ddl_comm *enter_comm(handle comm)
 static int told_leaving(ddl_status status)
 {
     int code = told(status);
-    leave();
+    leave_comm();
     return code;
 }
 
@@ -244,7 +254,7 @@ DDL_API int MPIABI_Init_thread(int *count, char ***arguments, int required, int 
     *provided = required;
     if (!enter_comm(WORLD))
         return FAILED;
-    leave();
+    leave_comm();
     return SUCCESS;
 }
 
@@ -261,7 +271,7 @@ DDL_API int MPIABI_Comm_rank(handle comm, int *rank)
     if (!used)
         return FAILED;
     *rank = ddl_comm_rank(used);
-    leave();
+    leave_comm();
     return SUCCESS;
 }
 
@@ -271,7 +281,7 @@ DDL_API int MPIABI_Comm_size(handle comm, int *size)
     if (!used)
         return FAILED;
     *size = ddl_comm_size(used);
-    leave();
+    leave_comm();
     return SUCCESS;
 }
 
@@ -295,14 +305,20 @@ DDL_API int MPIABI_Comm_split(handle comm, int color, int key, handle *result)
     if (!used)
         return FAILED;
     int code = split(used, color, key, result);
-    leave();
+    leave_comm();
     return code;
 }
 
 DDL_API int MPIABI_Comm_free(handle *comm)
 {
-    if (*comm != WORLD && *comm)
-        forget((ddl_comm *)*comm);
+    ddl_comm *used = *comm == WORLD ? NULL : enter_comm(*comm);
+    if (used) {
+        pthread_mutex_lock(&lock);
+        for (part *each = parts; each; each = each->next)
+            each->freed = each->freed || each->comm == used;
+        pthread_mutex_unlock(&lock);
+        leave_comm();
+    }
     *comm = 0;
     return SUCCESS;
 }
@@ -346,7 +362,7 @@ DDL_API int MPIABI_Reduce_scatter(const void *send, void *recv, const int *count
     if (!used)
         return FAILED;
     if (!equal(counts, ddl_comm_size(used))) {
-        leave();
+        leave_comm();
         return failed("libddl: MPI_Reduce_scatter of unequal counts");
     }
     expect_result(send, recv, counts[0], 1, type);
@@ -374,6 +390,24 @@ DDL_API int MPIABI_Irecv(void *buffer, int count, handle type, int source, int t
                                  (ddl_work **)request));
 }
 
+/* The work's result, when it is complete. */
+static ddl_status finish(ddl_work *work)
+{
+    for (;;) {
+        bool open = enter();
+        ddl_status status = ddl_work_test(work);
+        if (status == DDL_INPROGRESS && open)
+            status = ddl_work_wait(work, -1);
+        if (open)
+            leave_comm();
+        if (status != DDL_INPROGRESS)
+            return status;
+        /* Closed, and the comm is about to end, which completes its works; or it was aborted. */
+        struct timespec moment = {.tv_nsec = 1000000};
+        nanosleep(&moment, NULL);
+    }
+}
+
 /* Statuses are never asked for: XLA gives MPI_STATUS_IGNORE. */
 DDL_API int MPIABI_Wait(handle *request, void *status)
 {
@@ -381,7 +415,7 @@ DDL_API int MPIABI_Wait(handle *request, void *status)
     ddl_work *work = (ddl_work *)*request;
     if (!work)
         return SUCCESS;
-    int code = told(ddl_work_wait(work, -1));
+    int code = told(finish(work));
     ddl_work_destroy(work);
     *request = 0;
     return code;

@@ -13,8 +13,8 @@ inline absl::StatusCode code_of(ddl_status status)
 {
     switch (status) {
     case DDL_OK: return absl::StatusCode::kOk;
-    case DDL_EINVAL:
-    case DDL_EMISMATCH: return absl::StatusCode::kInvalidArgument;
+    case DDL_EINVAL: return absl::StatusCode::kInvalidArgument;
+    case DDL_EMISMATCH: /* as Horovod's users catch it */
     case DDL_ESTATE: return absl::StatusCode::kFailedPrecondition;
     case DDL_EUNSUPPORTED: return absl::StatusCode::kUnimplemented;
     case DDL_INPROGRESS:
@@ -24,7 +24,8 @@ inline absl::StatusCode code_of(ddl_status status)
     case DDL_ESYSTEM: return absl::StatusCode::kResourceExhausted;
     case DDL_EUNREACHABLE:
     case DDL_EREFUSED:
-    case DDL_EPEER: return absl::StatusCode::kUnavailable;
+    case DDL_EPEER:
+    case DDL_EMINORITY: return absl::StatusCode::kUnavailable;
     case DDL_EABORTED: return absl::StatusCode::kAborted;
     case DDL_EINTERNAL: break;
     }

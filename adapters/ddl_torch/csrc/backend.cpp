@@ -32,9 +32,9 @@ GroupOfCalls create_calls(ddl_comm *comm, const char *operation)
 
 } // namespace
 
-Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout)
-    : c10d::Backend(rank, size), store_(std::move(store)),
-      group_(Group::join(*store_, rank, size, timeout)),
+Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank,
+                 int size, Milliseconds timeout)
+    : c10d::Backend(rank, size), store_(std::move(store)), group_(std::move(group)),
       options_(c10::make_intrusive<Options>("ddl", timeout))
 {
     init();
@@ -88,8 +88,11 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
     auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end())
         return nullptr;
-    return c10::make_intrusive<Backend>(store, int(own - ranks.begin()), int(ranks.size()),
-                                        options ? options->timeout : options_->timeout);
+    auto timeout = options ? options->timeout : options_->timeout;
+    auto group = group_->derive(ranks, "split", timeout);
+    TORCH_CHECK_WITH(DistBackendError, group, "ddl split: the process group has been shut down");
+    return c10::make_intrusive<Backend>(store, std::move(group), int(own - ranks.begin()),
+                                        int(ranks.size()), timeout);
 }
 
 void Backend::shutdown()

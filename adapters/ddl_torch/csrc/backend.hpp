@@ -38,7 +38,9 @@ class Backend final : public c10d::Backend
     using Milliseconds = std::chrono::milliseconds;
 
     // Joins the group: blocks until all ranks have, at most `timeout`.
-    Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout);
+    // Of a group that this rank has joined.
+    Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank, int size,
+            Milliseconds timeout);
     ~Backend() override;
 
     // ---- backend.cpp ----

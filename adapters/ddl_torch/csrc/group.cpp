@@ -23,6 +23,7 @@ constexpr double kCallbackPatience = 5.0; // seconds for callbacks to end, at ex
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
+std::weak_ptr<Group> default_group;
 
 using Bytes = std::vector<uint8_t>;
 
@@ -31,6 +32,15 @@ struct Meeting {
     std::vector<Bytes> addresses;
     uint64_t tag; // rank 0's choice: tells this group from all others with the same members
 };
+
+// Equal on all hosts, unlike std::hash. 0 has a meaning of its own.
+uint64_t derive_tag(uint64_t tag, const std::string &name)
+{
+    uint64_t digest = 0xcbf29ce484222325 ^ tag; // FNV-1a
+    for (unsigned char each : name)
+        digest = (digest ^ each) * 0x100000001b3;
+    return digest | 1;
+}
 
 std::string list_missing(c10d::Store &store, const std::vector<std::string> &keys)
 {
@@ -41,6 +51,18 @@ std::string list_missing(c10d::Store &store, const std::vector<std::string> &key
         if (!store.check({keys[rank]}) && ++missing <= kMax)
             text += (text.empty() ? "" : ", ") + std::to_string(rank);
     return text + (missing > kMax ? ", ..." : "");
+}
+
+// The keys' values, in one request where the store can: each is a round trip to rank 0's process,
+// which all ranks ask at the same time.
+std::vector<Bytes> get_all(c10d::Store &store, const std::vector<std::string> &keys)
+{
+    if (store.hasExtendedApi())
+        return store.multiGet(keys);
+    std::vector<Bytes> values;
+    for (const auto &key : keys)
+        values.push_back(store.get(key));
+    return values;
 }
 
 // Exchange addresses. Under one store several groups may meet one after the other (a group is
@@ -64,8 +86,7 @@ Meeting meet(c10d::Store &store, const std::string &address, int rank, int size,
     try {
         store.set(keys[rank], entry);
         store.wait(keys, timeout);
-        for (const auto &key : keys)
-            entries.push_back(store.get(key));
+        entries = get_all(store, keys);
     } catch (const std::exception &failure) {
         std::string missing, reason = failure.what();
         try {
@@ -140,25 +161,66 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
     auto endpoint = Endpoint::of_this_process();
     Meeting meeting = meet(store, endpoint->address(), rank, size, timeout);
 
-    std::vector<const void *> addresses;
-    std::vector<size_t> lengths;
-    for (const auto &address : meeting.addresses) {
-        addresses.push_back(address.data());
-        lengths.push_back(address.size());
-    }
     auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     ddl_comm_config config{};
-    config.struct_size = sizeof config;
     config.tag = meeting.tag;
     config.timeout_ms = std::max<int64_t>(left.count(), 1000); // they are all there
+    return create(std::move(endpoint), std::move(meeting.addresses), rank, config, timeout);
+}
+
+std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::string &name,
+                                     std::chrono::milliseconds timeout)
+{
+    auto held = use();
+    if (!held || owner_ != getpid())
+        return nullptr;
+    std::string list = name;
+    Addresses addresses;
+    int own = -1;
+    for (int rank : ranks) {
+        if (rank < 0 || size_t(rank) >= addresses_.size())
+            return nullptr;
+        if (rank == ddl_comm_rank(comm_))
+            own = int(addresses.size());
+        addresses.push_back(addresses_[rank]);
+        list += "," + std::to_string(rank);
+    }
+    ddl_comm_config config{};
+    config.tag = derive_tag(tag_, list);
+    config.timeout_ms = std::max<int64_t>(timeout.count(), 1);
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        config.epoch = ++derived_[list];
+    }
+    try {
+        return create(endpoint_, std::move(addresses), own, config, timeout);
+    } catch (...) { // it was not made, on no rank
+        std::lock_guard<std::mutex> lock(mutex_);
+        derived_[list]--;
+        throw;
+    }
+}
+
+std::shared_ptr<Group> Group::create(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
+                                     int rank, ddl_comm_config config,
+                                     std::chrono::milliseconds timeout)
+{
+    std::vector<const void *> starts;
+    std::vector<size_t> lengths;
+    for (const auto &address : addresses) {
+        starts.push_back(address.data());
+        lengths.push_back(address.size());
+    }
+    config.struct_size = sizeof config;
     config.operation_timeout_ms = timeout.count();
     ddl_comm *comm = nullptr;
-    check(ddl_comm_create(endpoint->handle, addresses.data(), lengths.data(), rank, size, &config,
-                          &comm),
+    check(ddl_comm_create(endpoint->handle, starts.data(), lengths.data(), rank,
+                          int(addresses.size()), &config, &comm),
           "group creation");
 
-    std::shared_ptr<Group> group(new Group(std::move(endpoint), comm, meeting.tag));
+    std::shared_ptr<Group> group(
+        new Group(std::move(endpoint), std::move(addresses), comm, config.tag));
     std::lock_guard<std::mutex> lock(registry_mutex);
     registry.erase(std::remove_if(registry.begin(), registry.end(),
                                   [](const auto &each) { return each.expired(); }),
@@ -167,9 +229,21 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
     return group;
 }
 
-Group::Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm, uint64_t tag)
-    : endpoint_(std::move(endpoint)), comm_(comm), tag_(tag), completion_(new Completion(comm)),
-      owner_(getpid())
+void Group::set_world(const std::shared_ptr<Group> &group)
+{
+    std::lock_guard<std::mutex> lock(registry_mutex);
+    default_group = group;
+}
+
+std::shared_ptr<Group> Group::world()
+{
+    std::lock_guard<std::mutex> lock(registry_mutex);
+    return default_group.lock();
+}
+
+Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag)
+    : endpoint_(std::move(endpoint)), addresses_(std::move(addresses)), comm_(comm), tag_(tag),
+      completion_(new Completion(comm)), owner_(getpid())
 {
 }
 

@@ -7,8 +7,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "completion.hpp"
 #include "ddl/ddl.h"
@@ -51,6 +54,16 @@ class Group
     // must call it. Throws DistBackendError that names the ranks that did not come.
     static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
                                        std::chrono::milliseconds timeout);
+
+    // The same for some of this group's ranks, in their order, who know each other's addresses
+    // already and need no store. Groups of equal ranks and name are told apart by how many there
+    // were before. nullptr when this group is closed.
+    std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
+                                  std::chrono::milliseconds timeout);
+
+    // The default group of this process: the one that was made last, while it is open.
+    static void set_world(const std::shared_ptr<Group> &group);
+    static std::shared_ptr<Group> world();
 
     ~Group();
     Group(const Group &) = delete;
@@ -103,9 +116,18 @@ class Group
     static void close_all();
 
   private:
-    Group(std::shared_ptr<Endpoint> endpoint, ddl_comm *comm, uint64_t tag);
+    using Addresses = std::vector<std::vector<uint8_t>>;
+
+    Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag);
+
+    static std::shared_ptr<Group> create(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
+                                         int rank, ddl_comm_config config,
+                                         std::chrono::milliseconds timeout);
 
     std::shared_ptr<Endpoint> endpoint_;
+    const Addresses addresses_; // of the ranks' endpoints
+    std::mutex mutex_;
+    std::map<std::string, uint64_t> derived_; // how many groups, by ranks and name
     ddl_comm *comm_;
     const uint64_t tag_;
     std::unique_ptr<Completion> completion_;

@@ -10,12 +10,24 @@ namespace
 {
 
 using ddl_torch::Backend;
+using ddl_torch::Group;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
+// `ranks` are the default group's that are members, and none for that group itself. Its members
+// know each other, so groups of them need not meet through the store. That all of them have it for
+// a default group, or none, is PyTorch's rule.
 BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
-                  std::chrono::milliseconds timeout)
+                  std::chrono::milliseconds timeout, const std::vector<int> &ranks,
+                  const std::string &name)
 {
-    return c10::make_intrusive<Backend>(store, rank, size, timeout);
+    std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world();
+    if (world)
+        group = world->derive(ranks, name, timeout);
+    if (!group)
+        group = Group::join(*store, rank, size, timeout);
+    if (ranks.empty())
+        Group::set_world(group);
+    return c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
 }
 
 std::pair<int, int> local(const BackendPtr &backend)
@@ -32,8 +44,8 @@ PYBIND11_MODULE(_ddl_torch, m)
     namespace py = pybind11;
     using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
-          py::arg("timeout"));
+          py::arg("timeout"), py::arg("ranks"), py::arg("name"));
     m.def("local", &local, no_gil(), py::arg("backend"));
-    m.def("close_all", &ddl_torch::Group::close_all, no_gil());
+    m.def("close_all", &Group::close_all, no_gil());
     m.def("library_version", &ddl_version);
 }

@@ -154,8 +154,9 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Ten
             column.push_back(list[i]);
         require_host(operation.name, "inputs", inputs[i]);
         require_each(operation.name, "outputs", column, inputs[i], size_);
-        require_elements(operation.name, "an input", inputs[i], "this rank's output",
-                         column[rank_].numel());
+        // All, so that what is wrong on all ranks is refused on all, and the group lives on.
+        for (const auto &tensor : column)
+            require_elements(operation.name, "an output", tensor, "its input", inputs[i].numel());
         at::Tensor from = readable(inputs[i], operation.buffers);
         allgather_part(operation, writable_blocks(column, operation.buffers), from);
     }

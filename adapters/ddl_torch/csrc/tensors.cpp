@@ -136,9 +136,10 @@ void require_host(const char *operation, const char *argument, const at::Tensor 
 {
     TORCH_CHECK_VALUE(tensor.defined(), "ddl ", operation, ": ", argument, " is undefined");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ddl ", operation, ": ", argument,
-                      " has layout ", tensor.layout(), "; it must be dense");
+                      " has layout ", tensor.layout(),
+                      "; it must be dense, so give its to_dense()");
     TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ddl ", operation, ": ", argument, " is on ",
-                      tensor.device(), "; it must be on the CPU");
+                      tensor.device(), "; it must be on the CPU, so give its cpu()");
 }
 
 void require_rank(const char *operation, const char *argument, int64_t rank, int ranks)

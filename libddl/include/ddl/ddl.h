@@ -114,6 +114,8 @@ typedef enum ddl_dtype {
  *                  xor is "an odd number"; no average.
  *   bit-wise and logical ops are for integers and bool; logical ones give 1 or 0.
  *   complex        sum and average only.
+ * The rounding and the flushing of subnormals to zero that a calling thread has set play no part:
+ * the library computes in IEEE 754's default mode, and leaves the thread's as it was.
  * Other pairs of dtype and op are refused with DDL_EUNSUPPORTED. */
 typedef enum ddl_op {
     DDL_SUM = 1,
@@ -181,7 +183,7 @@ typedef struct ddl_comm_config {
     int64_t heartbeat_ms;  /* equal on all members */
     int64_t suspect_ms;    /* a member silent for so long is warned of */
     int64_t dead_ms;       /* and for so long, is dead; at least three heartbeats */
-    int64_t stall_warn_ms; /* an operation that waits longer for others is warned of */
+    int64_t stall_warn_ms; /* an operation or a creation that waits longer is warned of */
 } ddl_comm_config;
 
 /* How one operation runs. */
@@ -190,7 +192,9 @@ typedef struct ddl_options {
     uint32_t memory;    /* ddl_memory of both buffers */
     int64_t timeout_ms; /* this operation's own limit; 0: the comm's */
     uint32_t queued;    /* 1: report completion through ddl_comm_completed */
-    uint32_t reserved;
+    /* Of a call with a work that is not queued: wait so long first, as a blocking call. What is
+     * complete by then has no work: *work is NULL, and the call returns its result. 0: do not. */
+    uint32_t wait_ms;
     void *user; /* handed back by ddl_comm_completed; never dereferenced */
 
     /* Match this operation by name instead of by order: see "Names" below. Borrowed for the call;
@@ -259,7 +263,8 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  *   again, its comm is dead as well. Signs of life come from a thread of the library: a program
  *   that computes, or holds an interpreter's lock, is alive.
  *   Who has left by ddl_comm_destroy is not missed, but by operations that it did not begin.
- *   An operation that waits for a second compares what all members have called in its place.
+ *   An operation that waits for a second compares what all members have called in its place. What
+ *   has ended everywhere although it differs is found by heartbeats, and by ddl_comm_destroy.
  * An operation may succeed on some members and fail on others, as when its last data had been sent
  * already. Send buffers are never written, unless they are in place. */
 
@@ -338,7 +343,10 @@ DDL_API ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason);
 
 /* Leave. Completes all works of the comm first (pending ones with DDL_EABORTED), tells the peers
  * goodbye, frees. NULL is fine. Cannot fail. Works stay valid until ddl_work_destroy. Not
- * concurrently with other calls on the same comm. */
+ * concurrently with other calls on the same comm.
+ *   The goodbyes tell each member's last operation. If a member is known to have called another one
+ *   than this rank did in its place, and no call has told so, the log names the two, and so does
+ *   ddl_last_error afterwards; it is "" otherwise. Of two members, at least the later one knows. */
 DDL_API void ddl_comm_destroy(ddl_comm *comm);
 
 /* --------------------------------------------------------------------------------- operations */

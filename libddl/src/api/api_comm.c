@@ -219,6 +219,6 @@ ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason)
 
 void ddl_comm_destroy(ddl_comm *comm)
 {
-    if (comm && !ddl__endpoint_inherited(comm->endpoint))
-        ddl__comm_destroy(comm);
+    if (comm && !ddl__endpoint_inherited(comm->endpoint) && ddl__comm_destroy(comm) == DDL_OK)
+        ddl__message_clear();
 }

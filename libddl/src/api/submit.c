@@ -123,6 +123,11 @@ ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_w
     if (status == DDL_OK && own->queued && !work)
         status = ddl__fail(DDL_EINVAL, "options.queued is 1, but work is NULL: a blocking call has "
                                        "nothing to report");
+    if (status == DDL_OK && own->wait_ms && (own->queued || own->group || !work))
+        status = ddl__fail(DDL_EINVAL,
+                           "options.wait_ms is %u: only for a call with a work that "
+                           "is neither queued nor of a group",
+                           own->wait_ms);
     return status;
 }
 
@@ -130,6 +135,7 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
 {
     call->timeout_ms = own->timeout_ms ? own->timeout_ms : limit_ms;
     call->queued = own->queued;
+    call->wait_ms = own->wait_ms;
     call->user = own->user;
     call->name = own->name && own->name[0] ? own->name : NULL;
     call->prescale = own->prescale == 1 ? 0 : own->prescale;

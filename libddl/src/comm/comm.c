@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/descriptors.h"
 #include "comm/environment.h"
 #include "comm/meet.h"
 #include "comm/plan_file.h"
@@ -21,6 +22,7 @@ enum {
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
     CREATION_MS = 5 * 60 * 1000,
+    COMMIT_MS = 1000, /* more, if little is left of it at the end */
     OPERATION_MS = 30 * 60 * 1000
 };
 
@@ -112,16 +114,39 @@ static bool has_cores(const ddl_comm *comm)
     return members <= comm->layout.place.cores;
 }
 
+/* Our memory for members of this host. Where there can be none, TCP joins them as well, if it may.
+ */
+static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
+{
+    const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
+    size_t size = (size_t)comm->size;
+    if (size == 1 || !(*kinds & sharing))
+        return DDL_OK;
+    bool reachable = ddl__endpoint_is_local(comm->endpoint);
+    if (reachable)
+        comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size));
+    else
+        ddl__fail(DDL_ESYSTEM, "this endpoint has no abstract unix socket");
+    if (comm->arena)
+        return DDL_OK;
+    if (!(*kinds & DDL_LINK_TCP))
+        return DDL_ESYSTEM;
+    if (reachable) /* else it was told when the endpoint was created */
+        ddl__log(DDL__WARN, "%s uses TCP to ranks of its host, which is slower: %s",
+                 comm->names[comm->rank], ddl__message());
+    *kinds &= ~sharing;
+    return DDL_OK;
+}
+
 /* Meet all members and put an engine over the links. On failure without an engine those made so far
  * stay in the meeting. */
 static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
 {
     size_t size = (size_t)comm->size;
-    bool sharing = size > 1 && meeting->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
-    if (sharing &&
-        !(comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size))))
-        return DDL_ESYSTEM;
-    bool cores = has_cores(comm), fences = sharing && cores && ddl__arena_fence(comm->arena);
+    ddl_status status = open_arena(comm, &meeting->kinds);
+    if (status != DDL_OK)
+        return status;
+    bool cores = has_cores(comm), fences = comm->arena && cores && ddl__arena_fence(comm->arena);
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
     meeting->arena = comm->arena;
@@ -130,7 +155,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
     meeting->messages = calloc(size, sizeof *meeting->messages);
     if (!comm->slots || !meeting->links || !meeting->messages)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
-    ddl_status status = ddl__meet(meeting);
+    status = ddl__meet(meeting);
     if (status != DDL_OK)
         return status;
     ddl__engine_config config = {.rank = comm->rank,
@@ -244,8 +269,8 @@ static int64_t nanoseconds(int64_t milliseconds)
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* All members are here: watch them from now on. */
-static ddl_status watch(ddl_comm *comm, ddl__digest id, int64_t deadline)
+/* Call those whom this rank calls to be watched; they answer when all members are here. */
+static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
 {
     if (comm->size == 1)
         return DDL_OK;
@@ -264,7 +289,20 @@ static ddl_status watch(ddl_comm *comm, ddl__digest id, int64_t deadline)
                                               .stall = nanoseconds(config->stall_warn_ms)},
                                    .trace_dir = ddl__environment_trace_dir(),
                                    .deadline = deadline};
-    return ddl__control_open(&control, &comm->control);
+    return ddl__control_call(&control, &comm->control);
+}
+
+/* No member takes the comm for created before all others can do nothing but the same: else a
+ * failure of one at its very end would leave it behind the others in counting, as creations that
+ * have failed do not count. The others say so if they fail, and are watched. */
+static ddl_status commit(ddl_comm *comm, int64_t deadline)
+{
+    int64_t left = (deadline - ddl__now()) / 1000000;
+    ddl__call call = {.kind = DDL__BARRIER,
+                      .dtype = DDL_U8,
+                      .uncounted = true, /* as users count their operations */
+                      .timeout_ms = left > COMMIT_MS ? left : COMMIT_MS};
+    return comm->size == 1 ? DDL_OK : ddl__engine_submit(comm->engine, &call, NULL);
 }
 
 /* This member cannot create the comm: the others need not wait for it. */
@@ -305,15 +343,24 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     ddl__digest list = digest_list(addresses, comm->size);
     uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
     ddl__reason told = {.status = DDL_OK};
+    int64_t warn_at = DDL__NEVER;
     ddl__meeting meeting = {.endpoint = comm->endpoint,
                             .comm = identify(list, counted, config),
                             .addresses = addresses,
                             .rank = comm->rank,
                             .size = comm->size,
                             .kinds = config->links,
+                            .begun = ddl__now(),
                             .deadline = deadline,
+                            .warn_at = &warn_at,
                             .told = &told};
     ddl_status status = complete_settings(comm, &meeting.kinds);
+    warn_at = ddl__deadline_after(meeting.begun, comm->config.stall_warn_ms);
+    if (status == DDL_OK)
+        status =
+            ddl__descriptors_provide(ddl__descriptors_needed(comm->endpoint, addresses, comm->rank,
+                                                             comm->size, meeting.kinds),
+                                     comm->size);
     if (status == DDL_OK)
         status = ddl__endpoint_enter(comm->endpoint, meeting.comm, &comm->seat);
     /* Else a comm of this name is alive here, and perhaps with the others. */
@@ -322,13 +369,19 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = connect_all(comm, &meeting);
     if (status == DDL_OK)
+        status = call_members(comm, meeting.comm, deadline);
+    if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_founded(comm->engine);
+    if (status == DDL_OK && comm->control) /* all members are here: watch them from now on */
+        status = ddl__control_open(comm->control);
     if (status == DDL_OK)
-        status = watch(comm, meeting.comm, deadline);
+        status = commit(comm, deadline);
     if (status != DDL_OK && entered)
         tell_failure(comm, &meeting, status);
+    if (status != DDL_OK && comm->control) /* this rank may try again, and is not gone */
+        ddl__control_abandon(comm->control);
     if (status != DDL_OK && counted)
         ddl__endpoint_uncount(comm->endpoint, list);
     return status;
@@ -377,11 +430,25 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
     return status;
 }
 
-void ddl__comm_destroy(ddl_comm *comm)
+void ddl__comm_abandon(ddl_comm *comm)
 {
     if (!comm)
         return;
-    ddl__control_close(comm->control);
+    char why[DDL__MESSAGE_MAX];
+    snprintf(why, sizeof why, "%s has given up this comm, which not all survivors could create",
+             comm->names[comm->rank]);
+    ddl__engine_fail(comm->engine, DDL_EPEER, why);
+    if (comm->control)
+        ddl__control_abandon(comm->control);
+    ddl__comm_destroy(comm);
+}
+
+ddl_status ddl__comm_destroy(ddl_comm *comm)
+{
+    char difference[DDL__MESSAGE_MAX];
+    if (!comm)
+        return DDL_OK;
+    ddl__control_close(comm->control, difference);
     if (comm->seat)
         ddl__endpoint_leave(comm->endpoint, comm->seat);
     ddl__engine_destroy(comm->engine);
@@ -391,4 +458,5 @@ void ddl__comm_destroy(ddl_comm *comm)
     free(comm->names);
     free(comm->addresses);
     free(comm);
+    return difference[0] ? ddl__fail(DDL_EMISMATCH, "%s", difference) : DDL_OK;
 }

@@ -32,7 +32,13 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
                             const size_t *lengths, int rank, int size,
                             const ddl_comm_config *config, bool is_world, int64_t deadline,
                             ddl_comm **comm);
-void ddl__comm_destroy(ddl_comm *comm);
+
+/* DDL_EMISMATCH, with the message set, when members are known to have called different operations
+ * and no caller knows it yet. */
+ddl_status ddl__comm_destroy(ddl_comm *comm);
+
+/* Destroy it, not with a goodbye: its members go on in another comm. NULL is fine. */
+void ddl__comm_abandon(ddl_comm *comm);
 
 /* The same from decoded addresses, which it takes over in any case. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,

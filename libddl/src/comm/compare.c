@@ -1,7 +1,11 @@
 /* An operation that waits for a second asks all members what they have called in its place. The
  * data path compares only what two ranks send each other; this finds what differs between ranks
  * that exchange nothing, and who has not come. Its own rank's operations are known from the flight
- * recorder, so asking and answering disturbs nobody who drives. */
+ * recorder, so asking and answering disturbs nobody who drives.
+ *
+ * An operation that ends everywhere although it differs is found by its last position: every
+ * heartbeat and every goodbye tells a member's last operation, which is compared with the own one
+ * of equal sequence. */
 #include <stdio.h>
 #include <string.h>
 
@@ -194,6 +198,42 @@ static bool find_leaver(ddl__control *c, const ddl__signature *own)
     return false;
 }
 
+/* ------------------------------------------------------------------------------- last operations
+ */
+
+/* Our operation of this sequence, if it is remembered; `last` is our last one. */
+static bool find_own(const ddl__control *c, const ddl__record *last, uint32_t sequence,
+                     ddl__record *own)
+{
+    uint32_t since = sequence_of(&last->signature) - sequence;
+    *own = *last;
+    return since == 0 || (since < DDL__RECORDS &&
+                          ddl__record_find(ddl__engine_recorder(c->engine), sequence, own));
+}
+
+bool ddl__compare_last(ddl__control *c, char text[DDL__MESSAGE_MAX])
+{
+    ddl__record last, own;
+    if (ddl__engine_pulse(c->engine).status != DDL_OK ||
+        !ddl__record_last(ddl__engine_recorder(c->engine), &last))
+        return false;
+    for (int rank = 0; rank < c->size; rank++) {
+        const ddl__member *member = &c->members[rank];
+        const ddl__signature *theirs = &member->position.last;
+        if (rank == c->rank || !theirs->words[0] ||
+            !find_own(c, &last, sequence_of(theirs), &own) ||
+            ddl__signatures_agree(&own.signature, theirs))
+            continue;
+        char their_call[DDL__CALL_MAX], own_call[DDL__CALL_MAX];
+        ddl__describe_whole(their_call, sizeof their_call, theirs);
+        ddl__describe_whole(own_call, sizeof own_call, &own.signature);
+        snprintf(text, DDL__MESSAGE_MAX, "%s called %s as operation %u; %s called %s",
+                 c->names[rank], their_call, sequence_of(theirs), c->names[c->rank], own_call);
+        return true;
+    }
+    return false;
+}
+
 /* ---------------------------------------------------------------------------------------- stalls
  */
 
@@ -248,6 +288,11 @@ void ddl__compare(ddl__control *c, int64_t now)
 {
     ddl__record record;
     ddl__stall *stall = &c->stall;
+    char difference[DDL__MESSAGE_MAX];
+    if (ddl__compare_last(c, difference)) {
+        ddl__control_end(c, DDL_EMISMATCH, "%s", difference);
+        return;
+    }
     if (c->announced || !ddl__record_last(ddl__engine_recorder(c->engine), &record) ||
         record.ended || now - record.started < LEFT_NS || find_leaver(c, &record.signature))
         return;

@@ -43,10 +43,17 @@ const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
 /* Sockets for each pair of interfaces. */
 unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint);
 
+/* Whether members of this host can come by a unix socket, and so share memory with it. */
+bool ddl__endpoint_is_local(const ddl_endpoint *endpoint);
+
 /* Whether it was made before this process was forked: then it cannot be used here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
+
+/* Begin a hello to another endpoint, which is to be said at once with its proof. */
+ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t door, int from, int to,
+                                   int size);
 
 /* Whom the door has refused last, and why; "" if nobody, or nobody who spoke our protocol. */
 void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size);
@@ -60,8 +67,9 @@ void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
 /* Take a seat for a comm; refused while a comm of the same id is alive here. */
 ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **seat);
 
-/* The next guest of this comm; false at the deadline. The guest's descriptors are the caller's. */
-bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline,
+/* The next guest of this comm; false at the deadline. The guest's descriptors are the caller's.
+ * Who comes to watch members may come early, and waits until `watching`. */
+bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, bool watching, int64_t deadline,
                          ddl__guest *guest);
 
 /* Whether a member has said that it cannot create this comm. */

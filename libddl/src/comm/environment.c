@@ -231,7 +231,7 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
                          sizeof layout->topology - 1);
     if (topology)
         strcpy(layout->topology, topology);
-    layout->place = ddl__place_find("");
+    layout->place = ddl__place_own();
     return read_options(layout);
 }
 
@@ -280,6 +280,12 @@ const char *ddl__environment_trace_dir(void)
     return folder && *folder ? folder : NULL;
 }
 
+const char *ddl__environment_witness(void)
+{
+    const char *name = getenv("DDL_WITNESS");
+    return name && *name ? name : NULL;
+}
+
 static ddl_status number(const char *name, int *value)
 {
     const char *text = getenv(name);
@@ -301,4 +307,13 @@ ddl_status ddl__environment_world(const char **url, int *rank, int *size)
         return DDL_OK;
     ddl_status status = number("DDL_RANK", rank);
     return status == DDL_OK ? number("DDL_SIZE", size) : status;
+}
+
+const char *ddl__environment_launcher(const char *url, int rank, int size)
+{
+    const char *name = getenv("DDL_LAUNCHER"), *own_url;
+    int own_rank, own_size;
+    if (!name || !*name || !url || ddl__environment_world(&own_url, &own_rank, &own_size) != DDL_OK)
+        return NULL;
+    return own_url && !strcmp(url, own_url) && rank == own_rank && size == own_size ? name : NULL;
 }

@@ -30,11 +30,17 @@ ddl_status ddl__environment_limits(ddl_comm_config *config);
 /* $DDL_TRACE_DIR, or NULL. */
 const char *ddl__environment_trace_dir(void);
 
+/* $DDL_WITNESS, or NULL. */
+const char *ddl__environment_witness(void);
+
 /* $DDL_PLAN_FILE, or NULL. */
 const char *ddl__environment_plan_file(void);
 
 /* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; without the first, NULL, 0 and 1.
  */
 ddl_status ddl__environment_world(const char **url, int *rank, int *size);
+
+/* $DDL_LAUNCHER, if this rendezvous is the one of all ranks that it has started; else NULL. */
+const char *ddl__environment_launcher(const char *url, int rank, int size);
 
 #endif

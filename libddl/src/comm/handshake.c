@@ -174,10 +174,59 @@ static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *cha
     return ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
+static const ddl__hello no_challenge;
+
+ddl_status ddl__knock_at_once(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                              int64_t deadline, ddl__session *session)
+{
+    struct {
+        ddl__hello hello;
+        unsigned char proof[DDL__KEY];
+    } said;
+    ddl_status status = DDL_ESYSTEM;
+    if (draw_nonce(job, hello) &&
+        ddl__session_begin(job, hello, &no_challenge, session, said.proof)) {
+        /* In one piece: TCP would keep a second one back until the first is acknowledged. But a
+           descriptor belongs to the proof only. */
+        said.hello = *hello;
+        size_t first = passed >= 0 ? sizeof said.hello : 0;
+        bool sent =
+            (!first || ddl__send_all(fd, &said, first, deadline)) &&
+            ddl__send_with_fd(fd, (char *)&said + first, sizeof said - first, passed, deadline);
+        /* Who has refused the hello has hung up already, and its answer says why. */
+        bool hung_up = !sent && (errno == EPIPE || errno == ECONNRESET);
+        status = sent || hung_up ? DDL_OK : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    }
+    if (status != DDL_OK)
+        ddl__session_end(session);
+    return status;
+}
+
+/* The door's answer to a proof. */
+static ddl_status hear_door(const ddl__job *job, int fd, int64_t deadline,
+                            const ddl__session *session, bool *handed)
+{
+    ddl__hello answer;
+    ddl_status status = hear_answer(fd, &answer, deadline);
+    *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
+    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_DOOR, &answer))
+        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
+    return status;
+}
+
+ddl_status ddl__await_door(const ddl__job *job, int fd, int64_t deadline, ddl__session *session,
+                           bool *handed)
+{
+    ddl_status status = hear_door(job, fd, deadline, session, handed);
+    if (status != DDL_OK)
+        ddl__session_end(session);
+    return status;
+}
+
 static ddl_status knock(const ddl__job *job, int fd, ddl__hello *hello, int passed,
                         int64_t deadline, ddl__session *session, bool *handed)
 {
-    ddl__hello challenge, answer;
+    ddl__hello challenge;
     unsigned char proof[DDL__KEY];
     if (!draw_nonce(job, hello))
         return DDL_ESYSTEM;
@@ -192,11 +241,7 @@ static ddl_status knock(const ddl__job *job, int fd, ddl__hello *hello, int pass
         return status;
     if (!ddl__send_with_fd(fd, proof, sizeof proof, passed, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    status = hear_answer(fd, &answer, deadline);
-    *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
-    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_DOOR, &answer))
-        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
-    return status;
+    return hear_door(job, fd, deadline, session, handed);
 }
 
 ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
@@ -237,6 +282,8 @@ bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *wh
         tell_difference(hello->flags, hello->from, flags_of(job), hello->to, own, sizeof own);
     if (own[0])
         why = own;
+    if (!why && hello->number && visit->seen)
+        return true;
     if (!why) {
         visit->challenge = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
         visit->challenge.flags = flags_of(job);
@@ -250,6 +297,15 @@ bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *wh
     return false;
 }
 
+/* Take a proof and what came along with it. False when they are not what was peeked at. */
+static bool take_proof(ddl__visit *visit)
+{
+    return !visit->local ||
+           (ddl__recv_all(visit->fd, &visit->said.hello, sizeof visit->said.hello, 0) &&
+            ddl__recv_with_fd(visit->fd, visit->said.proof, sizeof visit->said.proof,
+                              &visit->passed, 0));
+}
+
 /* All is said: believe it or not. */
 static ddl__news hear_proof(const ddl__job *job, ddl__visit *visit)
 {
@@ -259,21 +315,56 @@ static ddl__news hear_proof(const ddl__job *job, ddl__visit *visit)
     bool proven = ddl__session_begin(job, hello, &visit->challenge, &visit->session, right) &&
                   ddl__equal_secretly(right, visit->said.proof, sizeof right);
     ddl__forget(right, sizeof right);
-    if (proven && ddl__answer_prove(job, &visit->session, DDL__VOW_DOOR, &answer)) {
+    /* Where nothing is proven, nothing can be told by a number either. */
+    bool fresh = !hello->number || !visit->seen || !job->crypto || !proven ||
+                 ddl__seen_add(visit->seen, hello->dialer, hello->number);
+    if (proven && fresh && ddl__answer_prove(job, &visit->session, DDL__VOW_DOOR, &answer) &&
+        take_proof(visit)) {
         say(visit, &answer);
         return DDL__NEWS_PROVEN;
     }
     ddl__session_end(&visit->session);
-    refuse(visit, "another job: the secrets differ");
+    refuse(visit, fresh ? "another job: the secrets differ" : "this hello was said before");
     return DDL__NEWS_REFUSED;
+}
+
+/* More of what is said, up to `want` bytes in all: their number, 0 at the end, -1 with errno. */
+static ssize_t hear_more(ddl__visit *visit, size_t want)
+{
+    bool along;
+    char *said = (char *)&visit->said;
+    if (!visit->local)
+        return recv(visit->fd, said + visit->have, want - visit->have, MSG_DONTWAIT);
+    ssize_t n = ddl__peek_some(visit->fd, said, want, &along);
+    if (n <= 0)
+        return n;
+    /* Descriptors come with the proof only. Who says hello and proof at once may have sent them
+       when the hello is looked at, and the kernel mentions what lies right behind. */
+    if (along && (size_t)n < want)
+        return 0;
+    if ((size_t)n > visit->have)
+        return n - (ssize_t)visit->have;
+    errno = EAGAIN;
+    return -1;
+}
+
+/* The same, and 0 when it has ended and nothing more can come. What was said last may have come
+ * between a look and the end. */
+static ssize_t hear_or_end(ddl__visit *visit, size_t want)
+{
+    ssize_t n = hear_more(visit, want);
+    if (!visit->local || n >= 0 || errno != EAGAIN)
+        return n;
+    bool ended = ddl__has_ended(visit->fd);
+    n = hear_more(visit, want);
+    return n < 0 && errno == EAGAIN && ended ? 0 : n;
 }
 
 ddl__news ddl__visit_read(const ddl__job *job, ddl__visit *visit)
 {
     size_t whole = sizeof visit->said.hello;
-    size_t want = (visit->have < whole ? whole : sizeof visit->said) - visit->have;
     bool knew_head = visit->have >= DDL__HELLO_HEAD;
-    ssize_t n = ddl__recv_some(visit->fd, (char *)&visit->said + visit->have, want, &visit->passed);
+    ssize_t n = hear_or_end(visit, visit->have < whole ? whole : sizeof visit->said);
     if (n <= 0)
         return n < 0 && (errno == EAGAIN || errno == EINTR) ? DDL__NEWS_NONE : DDL__NEWS_OVER;
     visit->have += (size_t)n;

@@ -8,6 +8,10 @@
  *                         <-     the door's answer, proven; or a refusal
  *                         <-     for a link: the member's answer, proven, when it is ready
  *
+ * Who comes to an endpoint, whose random id it knows, needs no challenge: it numbers its hellos,
+ * says hello and proof at once, and no number is accepted twice (comm/seen.h). The challenge is all
+ * zeros then. A rendezvous has no such id, and challenges.
+ *
  * The session's key is an HMAC of the hello and the challenge under the job's key, so it is of this
  * connection only, and of all that was said in it: whom the dialer wants, as whom, and for what. A
  * proof is an HMAC under that key, of a word that says whose it is, and of what it vouches for. The
@@ -19,6 +23,7 @@
 #include <stdint.h>
 
 #include "comm/hello.h"
+#include "comm/seen.h"
 #include "net/seal.h"
 
 /* What the processes of a job share. */
@@ -80,6 +85,15 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
 /* Begin a hello, in which all else is zero. */
 ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t door, int from, int to, int size);
 
+/* Say a numbered hello and its proof, beside which `passed`, or -1, goes; does not wait for an
+ * answer. The session is the caller's to end then; on failure it is ended. */
+ddl_status ddl__knock_at_once(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                              int64_t deadline, ddl__session *session);
+
+/* Wait until the door has let in who said that. *handed and the session are as below. */
+ddl_status ddl__await_door(const ddl__job *job, int fd, int64_t deadline, ddl__session *session,
+                           bool *handed);
+
 /* Come to the door: returns when it has let us in. `passed`, or -1, goes with the proof. *handed,
  * if not NULL, tells whether what the hello points to is the peer's now, also on failure. The
  * session is the caller's to end then; on failure it is ended. */
@@ -88,10 +102,14 @@ ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed
 
 /* ---- the dialed one, who never blocks ---- */
 
-/* Somebody who has come; begins as zeros, but for fd and passed = -1. */
+/* Somebody who has come; begins as zeros, but for fd and passed = -1. Over a unix socket (`local`)
+ * nothing is taken out of the socket before the proof: see closer.h. Its descriptor must be watched
+ * edge-triggered. */
 typedef struct ddl__visit {
-    int fd, passed; /* a descriptor that came along, or -1 */
-    size_t have;    /* bytes of what is said */
+    int fd, passed; /* a descriptor that came along with the proof, or -1 */
+    bool local;
+    ddl__seen *seen; /* numbered hellos; NULL: all are challenged */
+    size_t have;     /* bytes of what is said */
     struct {
         ddl__hello hello;
         unsigned char proof[DDL__KEY];
@@ -111,8 +129,8 @@ typedef enum ddl__news {
 /* Take in what has come. */
 ddl__news ddl__visit_read(const ddl__job *job, ddl__visit *visit);
 
-/* Answer a hello: with a challenge, or with `why` it is refused. A job's own reasons come first.
- * False when it was refused; the message says why. */
+/* Answer a hello: with a challenge unless it is numbered, or with `why` it is refused. A job's own
+ * reasons come first. False when it was refused; the message says why. */
 bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *why);
 
 #endif

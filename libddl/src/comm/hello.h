@@ -6,7 +6,7 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 4 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 5 };
 
 /* How the connection is to be used. Over TCP the link's own connection is followed by its lanes, if
  * it has any, and these by the connection for messages and as many lanes of that. By the next kind
@@ -36,6 +36,8 @@ typedef struct ddl__hello {
     uint32_t flags;
     uint32_t attempt;     /* of a regret: which of the endpoint's it is that has failed */
     ddl__digest endpoint; /* that is meant */
+    ddl__digest dialer;   /* whose hello it is, and ... */
+    uint64_t number;      /* ... which of its hellos without a challenge, from 1 on; 0: with one */
     ddl__digest comm;
     uint64_t arena; /* inproc: the sender's arena, one reference of which goes with it */
     unsigned char nonce[DDL__KEY];

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fp_mode.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "topo/locality.h"
@@ -134,6 +135,21 @@ static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
     return status;
 }
 
+/* In the library's floating-point mode: costs, which all members must find equal, depend on it. */
+static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *shared,
+                                const ddl__place *places)
+{
+    ddl__fp_mode caller = ddl__fp_enter();
+    ddl_status status = mode && mode != 'r'
+                            ? declare(comm, shared)
+                            : ddl__topology_create(shared, comm->size, comm->layout.topology,
+                                                   !comm->is_world, &comm->topology);
+    if (status == DDL_OK)
+        status = ddl__topology_place(comm->topology, places);
+    ddl__fp_leave(caller);
+    return status;
+}
+
 ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const ddl__place *places)
 {
     ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
@@ -142,14 +158,8 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const 
     bool mode_counts;
     ddl_status status = check_mode(comm, &mode_counts);
     char mode = mode_counts ? comm->layout.mode : 0;
-    if (status == DDL_OK && mode && mode != 'r')
-        status = declare(comm, shared);
-    else if (status == DDL_OK)
-        status = ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world,
-                                      &comm->topology);
-    if (status != DDL_OK)
-        return status;
-    status = ddl__topology_place(comm->topology, places);
+    if (status == DDL_OK)
+        status = find_topology(comm, mode, shared, places);
     if (status != DDL_OK)
         return status;
     report(comm, mode_counts, locality.all_shared);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -131,4 +132,17 @@ ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
     name_ip(&address->ips[failed], ip, sizeof ip);
     return ddl__fail(DDL_ESYSTEM, "cannot listen on %s, %s%s: %s", ip,
                      ports.n ? "ports " : "any port", text, strerror(error));
+}
+
+int ddl__listen_local(const ddl__digest *endpoint)
+{
+    struct sockaddr_storage address;
+    socklen_t length = ddl__address_unix(endpoint, &address);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&address, length) && !listen(fd, SOMAXCONN))
+        return fd;
+    ddl__fail(DDL_ESYSTEM, "cannot listen on an abstract unix socket: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
 }

@@ -9,4 +9,7 @@
  * taken out, unless it is the only one. */
 ddl_status ddl__listen_all(ddl__address *address, const char *ports, int *fds);
 
+/* Listen on the unix socket by which an endpoint is found on its host; -1 with the message set. */
+int ddl__listen_local(const ddl__digest *endpoint);
+
 #endif

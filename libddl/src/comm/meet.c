@@ -1,5 +1,5 @@
-/* Every rank dials all lower ranks, in order, and then receives the higher ones. A dialed rank
- * accepts after its own dialing, so waits point to lower ranks only and end at rank 0.
+/* Every rank dials all lower ranks, hears what they answer, and then receives the higher ones. A
+ * dialed rank accepts after its own dialing, so waits point to lower ranks only and end at rank 0.
  *
  * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
  * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -35,8 +36,7 @@ static int64_t door_deadline(const ddl__meeting *m)
 
 static ddl__hello introduce(const ddl__meeting *m, int peer, uint8_t door)
 {
-    ddl__hello hello =
-        ddl__hello_begin(ddl__endpoint_job(m->endpoint), door, m->rank, peer, m->size);
+    ddl__hello hello = ddl__endpoint_introduce(m->endpoint, door, m->rank, peer, m->size);
     hello.endpoint = m->addresses[peer].endpoint;
     hello.comm = m->comm;
     return hello;
@@ -131,18 +131,93 @@ static bool make_links(const ddl__meeting *m, int peer, const ddl__hello *hello,
     return link;
 }
 
-/* Come in at the door, with our memory. */
-static ddl_status knock(const ddl__meeting *m, int fd, ddl__hello *hello, ddl__session *session)
+/* A connection to a peer's door, at which our hello and its proof were said. */
+typedef struct dialing {
+    int fd; /* -1: none */
+    ddl__hello hello;
+    ddl__session session;
+} dialing;
+
+static void give_up(dialing *d)
 {
-    bool handed, inproc = hello->door == DDL__DOOR_INPROC;
+    if (d->fd >= 0)
+        close(d->fd);
+    d->fd = -1;
+    ddl__session_end(&d->session);
+}
+
+/* Come to the door, with our memory, and do not wait for an answer. Takes fd over. */
+static ddl_status knock(const ddl__meeting *m, dialing *d, int fd, const ddl__hello *hello)
+{
+    bool inproc = hello->door == DDL__DOOR_INPROC;
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
+    d->fd = fd;
+    d->hello = *hello;
     if (inproc)
-        hello->arena = (uintptr_t)ddl__arena_share(m->arena);
-    ddl_status status = ddl__knock(ddl__endpoint_job(m->endpoint), fd, hello, passed,
-                                   door_deadline(m), session, &handed);
-    if (inproc && !handed)
+        d->hello.arena = (uintptr_t)ddl__arena_share(m->arena);
+    ddl_status status = ddl__knock_at_once(ddl__endpoint_job(m->endpoint), fd, &d->hello, passed,
+                                           door_deadline(m), &d->session);
+    if (status == DDL_OK)
+        return status;
+    if (inproc)
         ddl__arena_drop(m->arena); /* the reference stayed here */
+    give_up(d);
     return status;
+}
+
+/* Until the door has let us in. */
+static ddl_status await_door(const ddl__meeting *m, dialing *d)
+{
+    bool handed;
+    ddl_status status = ddl__await_door(ddl__endpoint_job(m->endpoint), d->fd, door_deadline(m),
+                                        &d->session, &handed);
+    if (status == DDL_OK)
+        return status;
+    if (d->hello.door == DDL__DOOR_INPROC && !handed)
+        ddl__arena_drop(m->arena);
+    give_up(d);
+    return status;
+}
+
+/* Whether both links with the peer are there, with all their lanes. */
+static bool is_whole(const ddl__meeting *m, int peer)
+{
+    const ddl__link *link = m->links[peer], *messages = m->messages[peer];
+    return link && messages &&
+           (!is_tcp(link) || ddl__tcp_link_lanes(link) == ddl__tcp_link_lanes(messages));
+}
+
+/* "1 on a, 3 on b": the members that are waited for. Of lower ranks that is one at a time. */
+static void list_missing(const ddl__meeting *m, char *list, size_t size)
+{
+    size_t n = 0;
+    list[0] = 0;
+    for (int i = 0; i < m->size && n + 80 < size; i++) {
+        if (i == m->rank || is_whole(m, i))
+            continue;
+        n += (size_t)snprintf(list + n, size - n, "%s%d on %s", n ? ", " : "", i,
+                              m->addresses[i].host);
+        if (i < m->rank)
+            break;
+    }
+}
+
+/* Somebody has not come for long. */
+static void warn_late(const ddl__meeting *m)
+{
+    char list[200], refusal[160];
+    int64_t now = ddl__now();
+    if (now < *m->warn_at)
+        return;
+    *m->warn_at = DDL__NEVER;
+    list_missing(m, list, sizeof list);
+    ddl__endpoint_refusal(m->endpoint, refusal, sizeof refusal);
+    ddl__log(DDL__WARN,
+             "rank %d on %s: the creation of a comm of %d ranks has waited for %.1f s: not there "
+             "yet: rank%s %s%s%s",
+             m->rank, ddl__endpoint_address(m->endpoint)->host, m->size,
+             (double)(now - m->begun) * 1e-9, strchr(list, ',') ? "s" : "", list,
+             refusal[0] ? "; it refused " : "", refusal);
 }
 
 /* A member that cannot create the comm says so, or why it has hung up; who just goes away again
@@ -151,6 +226,7 @@ static ddl_status check_present(const ddl__meeting *m)
 {
     ddl__regret regret;
     ddl__reason reason;
+    warn_late(m);
     if (ddl__endpoint_regret(m->endpoint, m->comm, &regret) &&
         (unsigned)regret.from < (unsigned)m->size) {
         *m->told = (ddl__reason){regret.status, regret.from, regret.attempt, NULL};
@@ -221,53 +297,91 @@ static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__sessi
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }
 
-/* Wait until the peer's comm accepts us, and make the link. Closes fd on failure; ends the session.
- */
-static ddl_status enter(const ddl__meeting *m, int peer, int fd, const ddl__hello *hello,
-                        ddl__session *session)
+/* Wait until the peer's comm accepts us, and make the link. */
+static ddl_status enter(const ddl__meeting *m, int peer, dialing *d)
 {
     ddl__hello answer;
     int passed = -1;
-    ddl_status status = hear(m, peer, fd, session, &answer, &passed);
+    ddl_status status = hear(m, peer, d->fd, &d->session, &answer, &passed);
     if (status == DDL_OK) {
-        if (!make_links(m, peer, hello, session, DDL__DIALER, fd, passed, answer.arena))
+        if (!make_links(m, peer, &d->hello, &d->session, DDL__DIALER, d->fd, passed, answer.arena))
             status = DDL_ESYSTEM;
     } else if (passed >= 0) {
         close(passed);
     }
-    ddl__session_end(session);
-    if (status != DDL_OK)
-        close(fd);
+    if (status == DDL_OK)
+        d->fd = -1; /* the link's */
+    give_up(d);
     return status;
 }
 
-/* Over the peer's unix socket. DDL_EUNREACHABLE when it is not here or does not want us so. */
-static ddl_status dial_local(const ddl__meeting *m, int peer)
+/* What a rank does to join a lower one. All are dialed before an answer is waited for. */
+typedef struct approach {
+    dialing dialing;
+    bool local, tcp; /* which way it was begun; tcp: messages have connections of their own */
+    bool here;       /* it has a unix socket on this host */
+    ddl__paths paths;
+    unsigned first, lanes; /* the path by which the peer answers; of the link, 0: none */
+    ddl_status status;     /* of the last path that was tried, */
+    char why[200];         /* and what was wrong with it */
+} approach;
+
+/* A connection to the peer's unix socket, or -1 with the status. ECONNREFUSED: nobody listens by
+ * its name, so it is not *here. A full backlog says that it is: wait for room. */
+static int connect_local(const ddl__meeting *m, int peer, bool *here, ddl_status *status)
 {
-    struct sockaddr_storage address;
-    socklen_t length = ddl__address_unix(&m->addresses[peer].endpoint, &address);
-    int fd = ddl__dial((struct sockaddr *)&address, length, door_deadline(m));
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&m->addresses[peer].endpoint, &to);
+    for (;;) {
+        int64_t tick = ddl__now() + PRESENT_NS;
+        int fd = ddl__dial((struct sockaddr *)&to, length, tick < m->deadline ? tick : m->deadline);
+        *here = fd >= 0 || errno != ECONNREFUSED;
+        if (fd >= 0)
+            return fd;
+        if (errno != ETIMEDOUT || ddl__now() >= m->deadline)
+            break;
+        if ((*status = check_present(m)) != DDL_OK)
+            return -1;
+    }
+    *status = ddl__fail(DDL_EUNREACHABLE, "rank %d on %s shares no memory with rank %d: %s", peer,
+                        m->addresses[peer].host, m->rank, strerror(errno));
+    return -1;
+}
+
+/* To the peer's unix socket. DDL_EUNREACHABLE when it is not here or must not be used. */
+static ddl_status dial_local(const ddl__meeting *m, int peer, approach *a)
+{
+    ddl_status status = DDL_OK;
+    int fd = connect_local(m, peer, &a->here, &status);
     if (fd < 0)
-        return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s shares no memory with rank %d", peer,
-                         m->addresses[peer].host, m->rank);
+        return status;
     bool ours = ddl__same_user(fd); /* our memory is for no other */
     uint8_t door = m->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__DOOR_INPROC
                    : m->kinds & DDL_LINK_SHM && ours                   ? DDL__DOOR_SHM
                                                                        : 0;
-    ddl__hello hello = introduce(m, peer, door);
-    ddl__session session;
-    if (door && knock(m, fd, &hello, &session) == DDL_OK)
-        return enter(m, peer, fd, &hello, &session);
+    if (door) {
+        ddl__hello hello = introduce(m, peer, door);
+        return knock(m, &a->dialing, fd, &hello);
+    }
     close(fd);
+    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
+                     m->addresses[peer].host, ours ? "not allowed" : "another user");
+}
+
+/* What the peer answers there. */
+static ddl_status enter_local(const ddl__meeting *m, int peer, dialing *d)
+{
     char why[DDL__MESSAGE_MAX - 128];
-    snprintf(why, sizeof why, "%s", door ? ddl__message() : ours ? "not allowed" : "another user");
+    if (await_door(m, d) == DDL_OK)
+        return enter(m, peer, d);
+    snprintf(why, sizeof why, "%s", ddl__message());
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
                      m->addresses[peer].host, why);
 }
 
-/* Come to the peer's door by a path. The connection, or -1 with the reason. */
-static int come(const ddl__meeting *m, int peer, ddl__hello *hello, ddl__path path,
-                ddl__session *session, ddl_status *status)
+/* Come to the peer's door by a path. */
+static ddl_status come(const ddl__meeting *m, int peer, dialing *d, uint8_t door, unsigned lane,
+                       ddl__path path)
 {
     struct sockaddr_storage to, from;
     struct sockaddr *own = NULL;
@@ -277,15 +391,11 @@ static int come(const ddl__meeting *m, int peer, ddl__hello *hello, ddl__path pa
         own = (struct sockaddr *)&from;
     }
     int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, door_deadline(m));
-    if (fd < 0) {
-        *status = ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-        return -1;
-    }
-    *status = knock(m, fd, hello, session);
-    if (*status == DDL_OK)
-        return fd;
-    close(fd);
-    return -1;
+    if (fd < 0)
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    ddl__hello hello = introduce(m, peer, door);
+    hello.lane = (uint8_t)lane;
+    return knock(m, d, fd, &hello);
 }
 
 static void warn_unused(const ddl__meeting *m, int peer, ddl__path path)
@@ -296,44 +406,69 @@ static void warn_unused(const ddl__meeting *m, int peer, ddl__path path)
              ddl__message());
 }
 
-/* Try the paths from number *first on, which becomes that of the one by which the peer answers. */
-static ddl_status dial_link(const ddl__meeting *m, int peer, uint8_t door, const ddl__paths *paths,
-                            unsigned *first)
+/* The present path does not do: the next one. */
+static void leave_path(const ddl__meeting *m, int peer, approach *a, ddl_status status)
 {
-    const ddl__address *to = &m->addresses[peer];
-    char why[DDL__MESSAGE_MAX - 128] = "it has no address that leads to it from here";
-    ddl_status status = DDL_EUNREACHABLE;
-    ddl__hello hello = introduce(m, peer, door);
-    ddl__session session;
-    for (; *first < paths->n; ++*first) {
-        int fd = come(m, peer, &hello, paths->path[*first], &session, &status);
-        if (fd >= 0)
-            return enter(m, peer, fd, &hello, &session);
-        snprintf(why, sizeof why, "%s", ddl__message());
-        if (*first + 1 < paths->at_once)
-            warn_unused(m, peer, paths->path[*first]);
+    a->status = status;
+    snprintf(a->why, sizeof a->why, "%s", ddl__message());
+    if (a->first + 1 < a->paths.at_once)
+        warn_unused(m, peer, a->paths.path[a->first]);
+    a->first++;
+}
+
+/* Dial by the first path on which there is somebody. */
+static void dial_path(const ddl__meeting *m, int peer, approach *a, uint8_t door)
+{
+    while (a->dialing.fd < 0 && a->first < a->paths.n) {
+        ddl_status status = come(m, peer, &a->dialing, door, 0, a->paths.path[a->first]);
+        if (status != DDL_OK)
+            leave_path(m, peer, a, status);
     }
-    return ddl__fail(status, "rank %d on %s, port %u: %s", peer, to->host, to->port, why);
+}
+
+static void begin_tcp(const ddl__meeting *m, int peer, approach *a)
+{
+    a->tcp = true;
+    a->paths = ddl__discover_paths(ddl__endpoint_address(m->endpoint), &m->addresses[peer]);
+    a->status = DDL_EUNREACHABLE;
+    snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
+    dial_path(m, peer, a, DDL__DOOR_TCP);
+}
+
+/* What the peer answers there, or by one of the paths that are left. */
+static ddl_status enter_tcp(const ddl__meeting *m, int peer, approach *a, uint8_t door)
+{
+    for (;;) {
+        dial_path(m, peer, a, door);
+        if (a->dialing.fd < 0)
+            return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, m->addresses[peer].host,
+                             m->addresses[peer].port, a->why);
+        ddl_status status = await_door(m, &a->dialing);
+        if (status == DDL_OK)
+            return enter(m, peer, &a->dialing);
+        leave_path(m, peer, a, status);
+    }
 }
 
 /* A path that does not lead there is given up for one that does. */
-static ddl_status dial_lanes(const ddl__meeting *m, int peer, uint8_t door, ddl__paths *paths,
-                             unsigned first, unsigned lanes)
+static ddl_status dial_lanes(const ddl__meeting *m, int peer, approach *a, uint8_t door)
 {
     ddl_status status = DDL_OK;
-    ddl__hello hello = introduce(m, peer, door);
-    ddl__session session;
-    for (unsigned lane = 1; status == DDL_OK && lane <= lanes; lane++) {
-        ddl__path *path = &paths->path[(lane - 1) % paths->at_once];
-        hello.lane = (uint8_t)lane;
-        int fd = come(m, peer, &hello, *path, &session, &status);
-        if (fd < 0) {
+    dialing d = {.fd = -1};
+    for (unsigned lane = 1; status == DDL_OK && lane <= a->lanes; lane++) {
+        ddl__path *path = &a->paths.path[(lane - 1) % a->paths.at_once];
+        status = come(m, peer, &d, door, lane, *path);
+        if (status == DDL_OK)
+            status = await_door(m, &d);
+        if (status != DDL_OK) {
             warn_unused(m, peer, *path);
-            *path = paths->path[first];
-            fd = come(m, peer, &hello, *path, &session, &status);
+            *path = a->paths.path[a->first];
+            status = come(m, peer, &d, door, lane, *path);
+            if (status == DDL_OK)
+                status = await_door(m, &d);
         }
-        if (fd >= 0)
-            status = enter(m, peer, fd, &hello, &session);
+        if (status == DDL_OK)
+            status = enter(m, peer, &d);
     }
     return status;
 }
@@ -346,45 +481,103 @@ static void log_paths(const ddl__meeting *m, int peer, unsigned lanes)
              m->addresses[peer].host, text, lanes ? lanes : 1, lanes ? "s" : "");
 }
 
-static ddl_status dial_tcp(const ddl__meeting *m, int peer)
+/* The link, with its lanes. */
+static ddl_status join_tcp(const ddl__meeting *m, int peer, approach *a)
 {
-    ddl__paths paths = ddl__discover_paths(ddl__endpoint_address(m->endpoint), &m->addresses[peer]);
-    unsigned first = 0;
-    ddl_status status = dial_link(m, peer, DDL__DOOR_TCP, &paths, &first);
-    if (first >= paths.at_once) { /* none of those that were chosen */
-        paths.path[0] = paths.path[first < paths.n ? first : 0];
-        paths.at_once = 1;
-        first = 0;
+    ddl_status status = enter_tcp(m, peer, a, DDL__DOOR_TCP);
+    ddl__paths *paths = &a->paths;
+    if (a->first >= paths->at_once) { /* none of those that were chosen */
+        paths->path[0] = paths->path[a->first < paths->n ? a->first : 0];
+        paths->at_once = 1;
+        a->first = 0;
     }
-    for (unsigned dead = 0; dead < first; dead++) /* its lanes would wait for it once more */
-        paths.path[dead] = paths.path[first];
-    unsigned sockets = paths.at_once * ddl__endpoint_sockets(m->endpoint);
-    unsigned lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
+    for (unsigned dead = 0; dead < a->first; dead++) /* its lanes would wait for it once more */
+        paths->path[dead] = paths->path[a->first];
+    unsigned sockets = paths->at_once * ddl__endpoint_sockets(m->endpoint);
+    a->lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
+    return status == DDL_OK ? dial_lanes(m, peer, a, DDL__DOOR_TCP) : status;
+}
+
+static ddl_status join_messages(const ddl__meeting *m, int peer, approach *a)
+{
+    ddl_status status = enter_tcp(m, peer, a, DDL__DOOR_MESSAGES);
     if (status == DDL_OK)
-        status = dial_lanes(m, peer, DDL__DOOR_TCP, &paths, first, lanes);
+        status = dial_lanes(m, peer, a, DDL__DOOR_MESSAGES);
     if (status == DDL_OK)
-        status = dial_link(m, peer, DDL__DOOR_MESSAGES, &paths, &first);
-    if (status == DDL_OK)
-        status = dial_lanes(m, peer, DDL__DOOR_MESSAGES, &paths, first, lanes);
-    if (status == DDL_OK)
-        log_paths(m, peer, lanes);
+        log_paths(m, peer, a->lanes);
     return status;
 }
 
-static ddl_status dial(const ddl__meeting *m, int peer)
+static bool may_share(const ddl__meeting *m)
 {
-    ddl_status status = DDL_EUNREACHABLE;
-    if (m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC))
-        status = dial_local(m, peer);
-    if (m->told->status != DDL_OK) /* whatever that status is, the peer was reached */
-        return status;
-    if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && m->kinds & DDL_LINK_TCP)
-        status = dial_tcp(m, peer);
+    return m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
+}
+
+/* Say so where shared memory was to be expected. */
+static void fall_back_to_tcp(const ddl__meeting *m, int peer, approach *a)
+{
+    if (a->here)
+        ddl__log(m->kinds & DDL_LINK_SHM ? DDL__WARN : DDL__INFO,
+                 "rank %d uses TCP to rank %d of the same host: %s", m->rank, peer, ddl__message());
+    begin_tcp(m, peer, a);
+}
+
+static void begin(const ddl__meeting *m, int peer, approach *a)
+{
+    a->local = may_share(m) && dial_local(m, peer, a) == DDL_OK;
+    if (!a->local && m->kinds & DDL_LINK_TCP)
+        fall_back_to_tcp(m, peer, a);
+}
+
+static ddl_status reached(const ddl__meeting *m, int peer, ddl_status status)
+{
     if (status != DDL_EUNREACHABLE || ddl__now() < m->deadline)
         return status;
     return ddl__fail(DDL_ETIMEDOUT,
                      "rank %d on %s did not answer before the creation's time was up", peer,
                      m->addresses[peer].host);
+}
+
+/* The first link with a peer that was dialed. */
+static ddl_status join(const ddl__meeting *m, int peer, approach *a)
+{
+    ddl_status status = DDL_EUNREACHABLE;
+    if (may_share(m) && !a->tcp) {
+        status = a->local ? DDL_OK : dial_local(m, peer, a);
+        if (status == DDL_OK)
+            status = enter_local(m, peer, &a->dialing);
+    }
+    if (m->told->status != DDL_OK) /* whatever that status is, the peer was reached */
+        return status;
+    if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && m->kinds & DDL_LINK_TCP) {
+        if (!a->tcp)
+            fall_back_to_tcp(m, peer, a);
+        status = join_tcp(m, peer, a);
+    }
+    return reached(m, peer, status);
+}
+
+/* Dial all lower ranks, and then hear one after the other. */
+static ddl_status dial_all(const ddl__meeting *m, approach *all)
+{
+    ddl_status status = check_present(m);
+    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
+        begin(m, peer, &all[peer]);
+    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
+        status = join(m, peer, &all[peer]);
+    bool checked = false;
+    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++) {
+        if (!all[peer].tcp)
+            continue;
+        if (!checked)
+            status = check_present(m);
+        checked = true;
+        dial_path(m, peer, &all[peer], DDL__DOOR_MESSAGES);
+    }
+    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
+        if (all[peer].tcp)
+            status = reached(m, peer, join_messages(m, peer, &all[peer]));
+    return status;
 }
 
 /* Lanes come in order, each link's behind the link; the second link has as many as the first. */
@@ -399,14 +592,6 @@ static const char *lane_objection(const ddl__hello *hello, const ddl__link *link
         (second ? hello->lane > ddl__tcp_link_lanes(link) : messages != NULL))
         return "a lane came out of order";
     return NULL;
-}
-
-/* Whether both links with the peer are there, with all their lanes. */
-static bool is_whole(const ddl__meeting *m, int peer)
-{
-    const ddl__link *link = m->links[peer], *messages = m->messages[peer];
-    return link && messages &&
-           (!is_tcp(link) || ddl__tcp_link_lanes(link) == ddl__tcp_link_lanes(messages));
 }
 
 /* Why a guest cannot be a member, or NULL. */
@@ -486,31 +671,34 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
 
 static ddl_status missing(const ddl__meeting *m)
 {
-    char list[200] = "", refusal[160];
-    size_t n = 0;
+    char list[200], refusal[160];
     ddl__endpoint_refusal(m->endpoint, refusal, sizeof refusal);
-    for (int i = m->rank + 1; i < m->size && n + 80 < sizeof list; i++)
-        if (!is_whole(m, i))
-            n += (size_t)snprintf(list + n, sizeof list - n, "%s%d on %s", n ? ", " : "", i,
-                                  m->addresses[i].host);
+    list_missing(m, list, sizeof list);
     return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s%s%s",
                      m->rank, list, refusal[0] ? "; it refused " : "", refusal);
 }
 
-ddl_status ddl__meet(const ddl__meeting *m)
+static ddl_status dial_lower(const ddl__meeting *m)
 {
-    for (int peer = 0; peer < m->rank; peer++) {
-        ddl_status status = check_present(m);
-        if (status == DDL_OK)
-            status = dial(m, peer);
-        if (status != DDL_OK)
-            return status;
-    }
+    approach *all = m->rank ? calloc((size_t)m->rank, sizeof *all) : NULL;
+    if (m->rank && !all)
+        return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", m->rank);
+    for (int peer = 0; peer < m->rank; peer++)
+        all[peer].dialing.fd = -1;
+    ddl_status status = dial_all(m, all);
+    for (int peer = 0; peer < m->rank; peer++)
+        give_up(&all[peer].dialing); /* memory that was on its way is the peer's */
+    free(all);
+    return status;
+}
+
+static ddl_status receive_higher(const ddl__meeting *m)
+{
     for (int left = m->size - 1 - m->rank; left > 0;) {
         ddl__guest guest;
         int64_t tick = ddl__now() + PRESENT_NS;
-        if (ddl__endpoint_guest(m->endpoint, m->seat, tick < m->deadline ? tick : m->deadline,
-                                &guest)) {
+        if (ddl__endpoint_guest(m->endpoint, m->seat, false,
+                                tick < m->deadline ? tick : m->deadline, &guest)) {
             left -= receive(m, &guest);
             ddl__session_end(&guest.session);
             continue;
@@ -522,4 +710,10 @@ ddl_status ddl__meet(const ddl__meeting *m)
             return missing(m);
     }
     return DDL_OK;
+}
+
+ddl_status ddl__meet(const ddl__meeting *m)
+{
+    ddl_status status = dial_lower(m);
+    return status == DDL_OK ? receive_higher(m) : status;
 }

@@ -15,7 +15,8 @@ typedef struct ddl__meeting {
     const ddl__address *addresses; /* by rank */
     int rank, size;
     uint32_t kinds; /* ddl_link_kind bits */
-    int64_t deadline;
+    int64_t begun, deadline;
+    int64_t *warn_at;  /* when to warn of who is missing; DDL__NEVER: not, or done */
     ddl__arena *arena; /* our own, where shared memory is allowed */
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: made here */

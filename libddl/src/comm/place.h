@@ -9,4 +9,8 @@
  * which all of these lie. What they do not tell is 0. */
 ddl__place ddl__place_find(const char *root);
 
+/* Where this process runs now. The files are read again only when the process has been bound to
+ * other cores since: reading them takes as long as joining several members. */
+ddl__place ddl__place_own(void);
+
 #endif

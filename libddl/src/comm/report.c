@@ -13,6 +13,7 @@ static const char *state_of(const ddl__member *member)
     case DDL__ALIVE: return member->suspect ? "suspect" : "alive";
     case DDL__LEFT: return "left";
     case DDL__KILLED:
+    case DDL__DISCONNECTED:
     case DDL__SILENT: return "dead";
     }
     return "?";

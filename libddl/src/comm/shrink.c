@@ -14,7 +14,10 @@
  * failure.
  *
  * A majority of those who may be alive goes on, or the half with the lowest of them: of a network
- * that is cut in two, at most one side. Who is known to have ended does not count.
+ * that is cut in two, at most one side. Who is known to have ended does not count (peer_death.c has
+ * what proves that); where it would decide, the leader waits a moment for a witness. A comm of an
+ * attempt that is given up is not left with a goodbye: a member that has it, and was given up with
+ * it, would count those who went on as gone.
  */
 #include "comm/shrink.h"
 
@@ -61,6 +64,14 @@ static bool keep_set(const ddl__control *c, unsigned char **set, const unsigned 
     return *set;
 }
 
+/* It goes on in the comm of an attempt that this rank has given up. */
+static void has_gone_on(ddl__control *c, int rank)
+{
+    ddl__member *member = &c->members[rank];
+    member->may_go_on = true;
+    ddl__member_dead(c, rank, DDL__SILENT, "it goes on without rank %d", c->rank);
+}
+
 void ddl__shrink_heard(ddl__control *c, int from, ddl__word word, const unsigned char *content,
                        size_t bytes)
 {
@@ -79,6 +90,8 @@ void ddl__shrink_heard(ddl__control *c, int from, ddl__word word, const unsigned
     } else if (word == DDL__DONE) {
         member->done = said.attempt;
         member->committed = said.leader ? said.attempt : member->committed;
+        if (said.leader && said.attempt != c->held)
+            has_gone_on(c, from);
     }
 }
 
@@ -115,8 +128,10 @@ static bool is_majority(const ddl__control *c, const unsigned char *live)
 {
     int possible = 0, going = 0, lowest = -1;
     for (int rank = 0; rank < c->size; rank++) {
-        ddl__fate fate = c->members[rank].fate;
-        if (rank != c->rank && (fate == DDL__KILLED || fate == DDL__LEFT))
+        const ddl__member *member = &c->members[rank];
+        /* Who shrank the comm before it left it goes on, perhaps. */
+        bool left = member->fate == DDL__LEFT && !member->joined;
+        if (rank != c->rank && (member->fate == DDL__KILLED || left))
             continue;
         lowest = lowest < 0 ? rank : lowest;
         possible++;
@@ -235,10 +250,15 @@ static ddl_status agree(ddl__control *c, uint32_t *attempt, uint32_t held, unsig
         }
         if (leader == c->rank && not_joined(c, *attempt) < 0) {
             decide(c, live);
-            if (!is_majority(c, live))
+            if (is_majority(c, live)) {
+                tell(c, DDL__VERDICT, *attempt, 0, live);
+                return DDL_OK;
+            }
+            if (ddl__now() >= c->evidence_until || ddl__now() >= deadline) {
+                memset(live, 0, set_bytes(c)); /* nobody goes on, so nobody waits for a verdict */
+                tell(c, DDL__VERDICT, *attempt, 0, live);
                 return fail_as_minority(c, "most of those who may be alive are out of reach");
-            tell(c, DDL__VERDICT, *attempt, 0, live);
-            return DDL_OK;
+            }
         }
         if (leader != c->rank && chief->decided == *attempt) {
             memcpy(live, chief->verdict, set_bytes(c));
@@ -282,7 +302,9 @@ static bool all_done(ddl__control *c, const unsigned char *live, uint32_t attemp
     for (;;) {
         bool all = true, lost = highest_attempt(c, attempt) > attempt;
         for (int rank = 0; rank < c->size; rank++) {
-            if (rank == c->rank || !has(live, rank) || c->members[rank].done >= attempt)
+            const ddl__member *member = &c->members[rank];
+            if (rank == c->rank || !has(live, rank) ||
+                (member->done >= attempt && !member->may_go_on))
                 continue;
             all = false;
             lost = lost || !is_alive(c, rank);
@@ -312,27 +334,30 @@ static ddl_status shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_co
     int64_t limit_ms = config->timeout_ms ? config->timeout_ms : ddl__creation_ms(&parent->config);
     int64_t deadline = ddl__deadline(limit_ms);
     ddl_comm *held = NULL; /* created, but not by all that is known of */
-    uint32_t held_attempt = 0;
+    c->held = 0;
     for (;;) {
         uint32_t attempt = c->attempt + 1;
-        ddl_status status = agree(c, &attempt, held_attempt, live, deadline);
-        if (status == DDL_INPROGRESS)
+        ddl_status status = agree(c, &attempt, c->held, live, deadline);
+        if (status == DDL_INPROGRESS) {
+            tell(c, DDL__DONE, c->held, 1, NULL);
             break;
+        }
         c->attempt = attempt;
+        c->held = 0;
         bool agreed = status == DDL_OK;
         if (agreed)
             expel_others(c, live);
         pthread_mutex_unlock(&c->watch->lock);
-        ddl__comm_destroy(held);
+        ddl__comm_abandon(held);
         held = NULL;
         if (agreed)
             status = create(parent, config, live, attempt, deadline, &held);
         pthread_mutex_lock(&c->watch->lock);
         if (status != DDL_OK && (!agreed || is_final(status) || ddl__now() >= deadline))
             return status;
+        c->held = held ? attempt : 0;
         if (held && all_done(c, live, attempt, deadline))
             break;
-        held_attempt = held ? attempt : 0;
     }
     *next = held;
     return DDL_OK;
@@ -346,7 +371,7 @@ static bool notice(ddl__control *c)
         const ddl__member *member = &c->members[rank];
         if (rank == c->rank)
             continue;
-        bool dead = member->fate == DDL__KILLED || member->fate == DDL__SILENT;
+        bool dead = ddl__is_dead(c, rank);
         bool joins = member->joined > c->attempt;
         failed = failed || dead || joins;
         if (dead)
@@ -354,6 +379,7 @@ static bool notice(ddl__control *c)
         else if (joins)
             ddl__control_end(c, DDL_EPEER, "%s shrinks the comm", c->names[rank]);
     }
+    ddl__control_settle(c);
     return failed;
 }
 

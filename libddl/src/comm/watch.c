@@ -1,7 +1,6 @@
 #include "comm/watch_state.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,35 +12,9 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "comm/witness.h"
 
-enum { WAKE, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
-
-/* What is under way when a process ends may stand still for so long, and is looked at so often. */
-static const int64_t GRACE_NS = 100 * 1000000ll, LOOK_NS = 25 * 1000000ll;
-
-/* --------------------------------------------------------------------------------------- deaths */
-
-void ddl__control_tell(ddl__control *c, ddl__word word, const void *content, size_t bytes)
-{
-    for (int i = 0; i < c->size; i++)
-        if (i != c->rank && c->members[i].fate == DDL__ALIVE)
-            ddl__wire_send(&c->members[i].wire, word, content, bytes);
-}
-
-void ddl__control_end(ddl__control *c, ddl_status status, const char *format, ...)
-{
-    char text[DDL__MESSAGE_MAX];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    c->ending++;
-    pthread_mutex_unlock(&c->watch->lock);
-    ddl__engine_fail(c->engine, status, text);
-    pthread_mutex_lock(&c->watch->lock);
-    c->ending--;
-    pthread_cond_broadcast(&c->watch->changed);
-}
+enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
 static void watch_wire(ddl__control *c, int rank, int operation)
 {
@@ -61,67 +34,14 @@ void ddl__watch_hurry(ddl__control *c)
         watch_wire(c, i, EPOLL_CTL_MOD);
 }
 
-static void bury(ddl__control *c, int rank, ddl__fate fate, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static void bury(ddl__control *c, int rank, ddl__fate fate, const char *format, ...)
-{
-    ddl__member *member = &c->members[rank];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(member->cause, sizeof member->cause, format, args);
-    va_end(args);
-    member->fate = fate;
-    c->detected++;
-    if (member->silent > c->detection_ns)
-        c->detection_ns = member->silent;
-    ddl__log(DDL__INFO, "%s: %s is dead: %s", c->names[c->rank], c->names[rank], member->cause);
-    pthread_cond_broadcast(&c->watch->changed);
-}
-
-/* It may be there, and must know that nobody counts on it any more. */
-static void expel(ddl__control *c, int rank)
-{
-    ddl__member *member = &c->members[rank];
-    ddl__wire_send(&member->wire, DDL__EXPEL, member->cause, strlen(member->cause));
-    ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
-}
-
-/* Its process has ended without a goodbye: see the design notes. */
-static void mourn(ddl__control *c, int rank)
-{
-    if (c->mourned >= 0)
-        return;
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    c->mourned = rank;
-    c->died_at = c->moved_at = ddl__now();
-    c->look_at = c->died_at + LOOK_NS;
-    c->begun_then = pulse.finished + pulse.pending;
-    c->finished_last = pulse.finished;
-    c->moves_last = pulse.moves + pulse.passes;
-}
-
-static void look_after_death(ddl__control *c, int64_t now)
-{
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    uint64_t moves = pulse.moves + pulse.passes;
-    if (pulse.finished != c->finished_last || moves != c->moves_last)
-        c->moved_at = now;
-    c->finished_last = pulse.finished;
-    c->moves_last = moves;
-    c->look_at = now + LOOK_NS;
-    /* As many as were under way then, not just these: messages, and what is called by name, may end
-     * before others that began earlier. So this may be a little early, and never too late, as it
-     * would be where a message is waited for that has nothing to do with the dead one. */
-    bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
-    bool stands = now - c->moved_at >= GRACE_NS;
-    if (pulse.status != DDL_OK || over || stands)
-        c->look_at = DDL__NEVER;
-    if (pulse.status == DDL_OK && (over || stands))
-        ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
-                         c->members[c->mourned].cause);
-}
-
 /* ---------------------------------------------------------------------------------------- words */
+
+void ddl__control_tell(ddl__control *c, ddl__word word, const void *content, size_t bytes)
+{
+    for (int i = 0; i < c->size; i++)
+        if (i != c->rank && c->members[i].fate == DDL__ALIVE)
+            ddl__wire_send(&c->members[i].wire, word, content, bytes);
+}
 
 typedef struct hearing {
     ddl__control *control;
@@ -147,7 +67,7 @@ static void be_told(ddl__control *c, int from, const unsigned char *content, siz
 static void be_expelled(ddl__control *c, int from, const unsigned char *content, size_t bytes)
 {
     ddl__member *member = &c->members[from];
-    member->against_us = true;
+    member->may_go_on = true;
     if (member->fate == DDL__ALIVE) {
         member->fate = DDL__SILENT;
         snprintf(member->cause, sizeof member->cause, "it has given up rank %d", c->rank);
@@ -162,6 +82,18 @@ static void note_position(ddl__member *member, const unsigned char *content, siz
         memcpy(&member->position, content, bytes);
 }
 
+/* A member that can know it says that another one's process has ended. */
+static void take_evidence(ddl__control *c, const unsigned char *content, size_t bytes)
+{
+    int32_t rank;
+    if (bytes != sizeof rank)
+        return;
+    memcpy(&rank, content, sizeof rank);
+    if (rank >= 0 && rank < c->size && rank != c->rank)
+        ddl__member_confirm(c, rank);
+}
+
+/* Each word only changes what the lock guards: a wire is in the middle of being read. */
 static void hear(void *context, ddl__word word, const unsigned char *content, size_t bytes)
 {
     const hearing *h = context;
@@ -174,6 +106,8 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
         if (member->fate == DDL__ALIVE) {
             member->fate = DDL__LEFT;
             snprintf(member->cause, sizeof member->cause, "it left the comm");
+        } else {
+            member->may_go_on = true;
         }
         break;
     case DDL__DEAD: be_told(c, h->from, content, bytes); break;
@@ -182,7 +116,11 @@ static void hear(void *context, ddl__word word, const unsigned char *content, si
     case DDL__ANSWER: ddl__compare_answered(c, h->from, content, bytes); break;
     case DDL__JOIN:
     case DDL__VERDICT:
-    case DDL__DONE: ddl__shrink_heard(c, h->from, word, content, bytes); break;
+    case DDL__DONE:
+        if (member->fate == DDL__ALIVE) /* else nobody counts on it any more */
+            ddl__shrink_heard(c, h->from, word, content, bytes);
+        break;
+    case DDL__CONFIRM: take_evidence(c, content, bytes); break;
     case DDL__ASK_NAME: ddl__names_asked(c, h->from, content, bytes); break;
     case DDL__ANSWER_NAME: ddl__names_answered(c, content, bytes); break;
     }
@@ -201,19 +139,10 @@ static void attend_member(ddl__control *c, int rank)
     }
     if (member->wire.fd < 0 || member->wire.state == DDL__WIRE_OPEN)
         return;
-    int error = member->wire.error;
-    bool ended = member->wire.state == DDL__WIRE_ENDED;
-    if (member->fate == DDL__ALIVE && ended) {
-        bury(c, rank, DDL__KILLED, "its process ended%s", error ? ": connection reset" : "");
-        ddl__engine_bereave(c->engine, rank);
-        mourn(c, rank);
-    } else if (member->fate == DDL__ALIVE) {
-        char words[128];
-        bury(c, rank, DDL__SILENT, "%s", ddl__stream_error(error, words, sizeof words));
-        expel(c, rank);
-    } else if (member->fate == DDL__SILENT && ended && !error && !member->against_us) {
-        member->fate = DDL__KILLED; /* so it was right; a reset may come from one that is alive */
-    }
+    if (member->wire.state == DDL__WIRE_ENDED)
+        ddl__member_ended(c, rank, member->wire.error);
+    else
+        ddl__member_unreachable(c, rank, member->wire.error);
     ddl__wire_close(&member->wire);
 }
 
@@ -238,8 +167,8 @@ static void judge_silence(ddl__control *c, int rank, int64_t elapsed)
     member->silent += elapsed;
     double s = (double)member->silent * 1e-9;
     if (member->silent >= c->limits.dead) {
-        bury(c, rank, DDL__SILENT, "silent for %.1f s", s);
-        expel(c, rank);
+        ddl__member_dead(c, rank, DDL__SILENT, "silent for %.1f s", s);
+        ddl__member_expel(c, rank);
     } else if (member->silent >= c->limits.suspect && !member->suspect) {
         member->suspect = true;
         ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", c->names[c->rank], c->names[rank],
@@ -259,8 +188,10 @@ static void beat(ddl__control *c, int64_t now)
         if (member->wire.fd < 0)
             continue;
         attend_member(c, i);
-        if (member->fate != DDL__ALIVE)
+        if (member->fate != DDL__ALIVE) {
+            ddl__wire_flush(&member->wire); /* the last word may wait for room */
             continue;
+        }
         /* Until the creation's limit a member may have yet to begin to watch. */
         if (!member->heard && (member->met || now >= c->config.deadline))
             judge_silence(c, i, elapsed < most ? elapsed : most);
@@ -277,13 +208,10 @@ void ddl__control_announce(ddl__control *c)
         return;
     c->announced = true;
     ddl__trace_leave(c);
-    struct {
-        int32_t status;
-        char text[DDL__MESSAGE_MAX];
-    } notice = {.status = pulse.status};
+    ddl__notice notice = {.status = pulse.status};
     snprintf(notice.text, sizeof notice.text, "%.300s", pulse.text);
     ddl__watch_hurry(c);
-    ddl__control_tell(c, DDL__DEAD, &notice, sizeof notice.status + strlen(notice.text));
+    ddl__control_tell(c, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
@@ -295,12 +223,27 @@ static void notify(ddl__watch *watch)
     (void)n; /* a full counter wakes as well */
 }
 
+/* The launcher has seen processes end. */
+static void hear_witness(ddl__watch *watch)
+{
+    ddl__digest ended;
+    while (ddl__witness_next(watch->witness, &ended))
+        for (ddl__control *c = watch->controls; c; c = c->next)
+            for (int rank = 0; rank < c->size; rank++)
+                if (rank != c->rank && ddl__digest_equal(c->config.addresses[rank].endpoint, ended))
+                    ddl__member_confirm(c, rank);
+}
+
 static void attend_event(ddl__watch *watch, uint64_t id)
 {
     uint64_t count;
     if (id == WAKE) {
         ssize_t n = read(watch->wake, &count, sizeof count);
         (void)n; /* awake, whatever it says */
+        return;
+    }
+    if (id == WITNESS) {
+        hear_witness(watch);
         return;
     }
     for (ddl__control *c = watch->controls; c; c = c->next)
@@ -319,7 +262,8 @@ static void work(ddl__control *c, int64_t now)
         ddl__names_watch(c, now);
     }
     if (now >= c->look_at)
-        look_after_death(c, now);
+        ddl__control_look_after_death(c, now);
+    ddl__control_settle(c);
     if (!c->announced)
         ddl__control_announce(c);
 }
@@ -367,12 +311,15 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
     watch->controls = c;
     for (int i = 0; i < c->size; i++) {
         watch_wire(c, i, EPOLL_CTL_ADD);
-        if (c->members[i].fate == DDL__KILLED) {
-            ddl__engine_bereave(c->engine, i);
-            mourn(c, i);
-        }
+        if (i != c->rank && ddl__witness_saw(watch->witness, &c->config.addresses[i].endpoint))
+            ddl__member_confirm(c, i);
+        if (c->members[i].fate == DDL__KILLED || c->members[i].fate == DDL__DISCONNECTED)
+            ddl__member_mourn(c, i);
+        if (c->members[i].fate == DDL__KILLED)
+            ddl__member_testify(c, i);
     }
     beat(c, now); /* before the program goes on: who was never heard of is not missed for long */
+    ddl__control_settle(c);
     pthread_mutex_unlock(&watch->lock);
     notify(watch);
     return true;
@@ -381,8 +328,11 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
 void ddl__watch_remove(ddl__control *c)
 {
     pthread_mutex_lock(&c->watch->lock);
-    while (c->ending)
-        pthread_cond_wait(&c->watch->changed, &c->watch->lock);
+    while (c->end.status != DDL_OK || c->ending)
+        if (c->end.status != DDL_OK)
+            ddl__control_settle(c);
+        else
+            pthread_cond_wait(&c->watch->changed, &c->watch->lock);
     ddl__control_announce(c);
     ddl__control **at = &c->watch->controls;
     while (*at != c)
@@ -391,7 +341,7 @@ void ddl__watch_remove(ddl__control *c)
     pthread_mutex_unlock(&c->watch->lock);
 }
 
-ddl__watch *ddl__watch_create(void)
+ddl__watch *ddl__watch_create(const ddl__digest *endpoint)
 {
     ddl__watch *watch = calloc(1, sizeof *watch);
     if (!watch) {
@@ -409,10 +359,14 @@ ddl__watch *ddl__watch_create(void)
     watch->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE};
     int error = 0;
+    watch->witness = ddl__witness_open(endpoint);
     if (watch->epoll < 0 || watch->wake < 0 ||
         epoll_ctl(watch->epoll, EPOLL_CTL_ADD, watch->wake, &event)) {
         error = errno;
     } else {
+        event.data.u64 = WITNESS;
+        if (watch->witness)
+            epoll_ctl(watch->epoll, EPOLL_CTL_ADD, ddl__witness_fd(watch->witness), &event);
         error = ddl__thread_start(&watch->thread, serve, watch);
         watch->started = !error;
     }
@@ -434,6 +388,7 @@ void ddl__watch_destroy(ddl__watch *watch)
         notify(watch);
         pthread_join(watch->thread, NULL);
     }
+    ddl__witness_close(watch->witness);
     ddl__close_guarded(watch->epoll);
     ddl__close_guarded(watch->wake);
     pthread_cond_destroy(&watch->changed);

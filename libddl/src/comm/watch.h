@@ -26,15 +26,26 @@ typedef struct ddl__control_config {
     int64_t deadline;      /* of the opening */
 } ddl__control_config;
 
-/* Connect to all members, of whom each has finished its ddl__meet, and watch them from now on. */
-ddl_status ddl__control_open(const ddl__control_config *config, ddl__control **control);
+/* Dial the members with lower ranks, without waiting for their answers: a part of the creation of a
+ * comm, after our ddl__meet. The control is the caller's to close. */
+ddl_status ddl__control_call(const ddl__control_config *config, ddl__control **control);
 
-/* Say goodbye and end; when it returns, the engine is not touched any more. NULL is fine. */
-void ddl__control_close(ddl__control *control);
+/* Be connected to all members, of whom each has finished its ddl__meet, and watch them from now on.
+ */
+ddl_status ddl__control_open(ddl__control *control);
 
-/* The thread; it is started for the first comm. */
+/* Say goodbye and end; when it returns, the engine is not touched any more. `difference` says what
+ * is known to differ between the members' operations, if no caller knows it yet; else "". NULL is
+ * fine. */
+void ddl__control_close(ddl__control *control, char difference[DDL__MESSAGE_MAX]);
+
+/* It is going to be closed, since its members go on in another comm. Who still counts on it learns
+ * that, and so cannot take them for gone. */
+void ddl__control_abandon(ddl__control *control);
+
+/* The thread of the endpoint with this id; it is started for the first comm. */
 typedef struct ddl__watch ddl__watch;
-ddl__watch *ddl__watch_create(void);
+ddl__watch *ddl__watch_create(const ddl__digest *endpoint);
 void ddl__watch_destroy(ddl__watch *watch);
 
 /* The ranks known to be dead, ascending: up to capacity into ranks; how many there are. */

@@ -1,6 +1,7 @@
 /* watch_state.h - the insides of a watch, for the files that make it up: control.c (opening and
- * closing), watch.c (the thread: heartbeats and deaths), compare.c and waiting.c (operations that
- * wait, by order and by name), shrink.c (who goes on).
+ * closing), watch.c (the thread: heartbeats and words), peer_death.c (what shows that a member is
+ * dead, and what follows), compare.c and waiting.c (operations that wait, by order and by name),
+ * shrink.c (who goes on).
  *
  * Design notes.
  *
@@ -10,9 +11,11 @@
  * nobody. When a comm is dead or is being shrunk, its words are read as they come.
  *
  * `lock` guards everything here. It may be held while an engine is asked or told something, whose
- * own locks come after it; the engine never calls up. It is left while a comm is ended, which takes
- * in what was sent before: for so long the control is `ending`, and is not removed. Events carry
- * serial numbers, not pointers.
+ * own locks come after it; the engine never calls up. It is left only by ddl__control_settle, which
+ * ends a comm and so takes in what was sent before: for so long the control is `ending`, and is not
+ * removed. ddl__control_end notes that a comm is to end, and may therefore be called in the middle
+ * of anything, as while a wire is read; settling may not. Events carry serial numbers, not
+ * pointers.
  *
  * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
  * not take that for the silence of the others.
@@ -26,15 +29,19 @@
 #define DDL_COMM_WATCH_STATE_H
 
 #include <pthread.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "comm/watch.h"
 #include "comm/wire.h"
 
 typedef enum ddl__fate {
     DDL__ALIVE,
-    DDL__LEFT,   /* it has destroyed the comm */
-    DDL__KILLED, /* its process has ended: the kernel says so */
-    DDL__SILENT  /* not heard of for too long, or unreachable; it may still be there */
+    DDL__LEFT,         /* it has destroyed the comm */
+    DDL__KILLED,       /* its process has ended: the kernel that ran it says so */
+    DDL__DISCONNECTED, /* its connection has ended: so has its process, or a network has cut it off
+                        */
+    DDL__SILENT        /* not heard of for too long, or unreachable; it may still be there */
 } ddl__fate;
 
 /* What a rank does, as it tells in every heartbeat. */
@@ -72,9 +79,12 @@ typedef struct ddl__member {
     bool heard; /* something, since the last heartbeat */
     bool met;   /* something, ever: it watches us as well by now */
     bool suspect;
-    bool against_us; /* it counts us as dead: its own end proves nothing about who goes on */
-    int64_t silent;  /* for so many nanoseconds */
-    char cause[96];  /* of a fate other than alive */
+    bool confirmed; /* a witness has seen its process end */
+    bool may_go_on; /* one of us gave up the other while it was there: it may have gone on, and
+                       others with it, so its own end proves nothing */
+    int64_t silent; /* for so many nanoseconds */
+    int64_t disconnected_at;
+    char cause[96]; /* of a fate other than alive */
     ddl__position position;
     ddl__answer answer;
 
@@ -84,6 +94,23 @@ typedef struct ddl__member {
     int leader;
     unsigned char *accused, *verdict; /* sets of ranks */
 } ddl__member;
+
+/* What DDL__DEAD says: a status and why; the text travels without its end. */
+typedef struct ddl__notice {
+    int32_t status;
+    char text[DDL__MESSAGE_MAX];
+} ddl__notice;
+
+static inline size_t ddl__notice_bytes(const ddl__notice *notice)
+{
+    return offsetof(ddl__notice, text) + strlen(notice->text);
+}
+
+/* Why a comm is to end; status DDL_OK: it is not. */
+typedef struct ddl__end {
+    ddl_status status;
+    char text[DDL__MESSAGE_MAX];
+} ddl__end;
 
 struct ddl__control {
     ddl__control *next;
@@ -95,19 +122,25 @@ struct ddl__control {
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members; /* by rank; our own has no wire */
+    ddl__member *members;       /* by rank; our own has no wire */
+    struct ddl__calling *calls; /* to lower ranks, while it is opened: see control.c */
+    bool watched;               /* it has been opened */
 
     int64_t last_beat, next_beat;
     bool urgent;     /* words are read as they come */
     bool announced;  /* the comm's death, to the members */
+    ddl__end end;    /* noted, to be settled */
     unsigned ending; /* threads that end the comm, without the lock */
+    bool abandoned;  /* see ddl__control_abandon */
     bool shrinking;
-    uint32_t attempt; /* the last one of shrinking */
+    uint32_t attempt; /* the last one of shrinking, */
+    uint32_t held;    /* and the one whose comm this rank has; 0: none */
 
     /* The first process that ended without a goodbye. */
     int mourned; /* rank, or -1 */
     int64_t died_at, moved_at, look_at;
     uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
+    int64_t evidence_until; /* until then a witness may speak of a connection that has ended */
 
     ddl__stall stall;
     int64_t warned_of; /* when the last operation by name was submitted that was warned of */
@@ -127,6 +160,7 @@ struct ddl__watch {
     pthread_cond_t changed; /* something was heard that a shrinking thread waits for */
     uint64_t serial;
     ddl__control *controls;
+    struct ddl__witness *witness; /* or NULL */
 };
 
 /* ---- watch.c ---- */
@@ -141,17 +175,48 @@ void ddl__watch_hurry(ddl__control *control);
 /* Under the lock: send it to all that can hear. */
 void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
 
-/* Under the lock, which is left meanwhile: the comm is dead. */
+/* Under the lock: what this rank does. */
+ddl__position ddl__own_position(const ddl__control *control, int64_t now);
+
+/* ---- peer_death.c; all under the lock ---- */
+
+/* The comm is to end; the first reason counts. */
 void ddl__control_end(ddl__control *control, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Under the lock: what this rank does. */
-ddl__position ddl__own_position(const ddl__control *control, int64_t now);
+/* End it, if that was noted. The lock is left meanwhile. */
+void ddl__control_settle(ddl__control *control);
+
+bool ddl__is_dead(const ddl__control *control, int rank);
+
+/* From now on the member counts as dead. */
+void ddl__member_dead(ddl__control *control, int rank, ddl__fate fate, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* It is dead, but may be there: tell it that nobody counts on it, and end the comm. */
+void ddl__member_expel(ddl__control *control, int rank);
+
+/* Its connection has ended, or nothing can be read from it any more. The caller closes it. */
+void ddl__member_ended(ddl__control *control, int rank, int error);
+void ddl__member_unreachable(ddl__control *control, int rank, int error);
+
+/* A witness has seen its process end; or this rank has, and tells all others. */
+void ddl__member_confirm(ddl__control *control, int rank);
+void ddl__member_testify(ddl__control *control, int rank);
+
+/* It ended without a goodbye: look after what is under way. */
+void ddl__member_mourn(ddl__control *control, int rank);
+void ddl__control_look_after_death(ddl__control *control, int64_t now);
 
 /* ---- compare.c; all under the lock ---- */
 
 /* With every heartbeat: look after an operation that waits. */
 void ddl__compare(ddl__control *control, int64_t now);
+
+/* Compare the members' last operations, as far as they have told them, with our own of equal
+ * sequence. True when one differs, and the comm is not dead already: `text` says who called what.
+ */
+bool ddl__compare_last(ddl__control *control, char text[DDL__MESSAGE_MAX]);
 
 /* A member asks, or answers. */
 void ddl__compare_asked(ddl__control *control, int from, const unsigned char *content,

@@ -42,7 +42,10 @@ static void drop(ddl__buffer *b, size_t n)
 
 void ddl__wire_open(ddl__wire *wire, int fd, ddl__seal *seal)
 {
+    struct sockaddr_storage own;
+    socklen_t length = sizeof own;
     memset(wire, 0, sizeof *wire);
+    wire->local = !getsockname(fd, (struct sockaddr *)&own, &length) && own.ss_family == AF_UNIX;
     wire->seal = seal;
     wire->fd = ddl__guard(fd);
 }
@@ -81,7 +84,7 @@ bool ddl__wire_flush(ddl__wire *wire)
 bool ddl__wire_send(ddl__wire *wire, ddl__word word, const void *content, size_t bytes)
 {
     head h = {MAGIC | (uint32_t)word, (uint32_t)bytes};
-    if (wire->fd < 0 || wire->state != DDL__WIRE_OPEN ||
+    if (wire->fd < 0 || wire->state == DDL__WIRE_ENDED ||
         wire->out.have + sizeof h + bytes > WAITING_MAX || !reserve(&wire->out, sizeof h + bytes))
         return false;
     add(&wire->out, &h, sizeof h);

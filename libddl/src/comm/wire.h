@@ -23,13 +23,14 @@ typedef enum ddl__word {
     DDL__VERDICT,  /* who goes on */
     DDL__DONE,     /* it has joined the comm of the verdict */
     DDL__ASK_NAME, /* to rank 0: who has not called this name? */
-    DDL__ANSWER_NAME
+    DDL__ANSWER_NAME,
+    DDL__CONFIRM /* the process of this rank has ended: I have it from the kernel that ran it */
 } ddl__word;
 
 typedef enum ddl__wire_state {
     DDL__WIRE_OPEN,
-    DDL__WIRE_ENDED, /* the peer's kernel said so: its process has ended or closed it */
-    DDL__WIRE_BROKEN /* no way to it any more; it may be alive */
+    DDL__WIRE_ENDED, /* end of file or reset: the peer's kernel said so, or what lies between */
+    DDL__WIRE_BROKEN /* no way to it any more, or what came is no word; it may be alive */
 } ddl__wire_state;
 
 typedef struct ddl__buffer {
@@ -39,6 +40,7 @@ typedef struct ddl__buffer {
 
 typedef struct ddl__wire {
     int fd;
+    bool local;      /* a unix socket: its end comes from the kernel that runs the peer */
     ddl__seal *seal; /* NULL: not encrypted */
     ddl__wire_state state;
     int error; /* an errno; 0: end of file */

@@ -57,8 +57,10 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         free(work);
         return;
     }
-    if (status != DDL_OK)
+    if (status != DDL_OK) {
         work->message = strdup(engine->message);
+        atomic_store_explicit(&engine->told, true, memory_order_relaxed);
+    }
     if (work->call.queued) {
         work->next = NULL;
         atomic_store_explicit(&work->reported, true, memory_order_relaxed);

@@ -237,6 +237,8 @@ static void check_blocked(ddl__engine *engine)
     check_stream(engine, &engine->ordered);
     check_stream(engine, &engine->named.stream);
     ddl__named_check_peers(engine);
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
+        return; /* nothing is pending any more */
     ddl__messages_check_peers(engine->messages);
     check_limits(engine);
 }
@@ -281,7 +283,7 @@ static void record(ddl__engine *engine, ddl__stream *stream)
     ddl_work *work = stream->current;
     if (!work->submitted)
         ddl__work_stamp(work);
-    if (!ddl__stream_is_own(stream, work))
+    if (!ddl__stream_is_own(stream, work) && !work->call.uncounted)
         ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
                           stream->busy ? ddl__now() : work->submitted);
 }
@@ -498,7 +500,7 @@ static void await_change(ddl__engine *engine, int64_t deadline)
 /* Drive, with the lock free meanwhile. */
 static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
-    engine->driven = true;
+    ddl__begin_to_drive(engine);
     engine->awaited = work;
     ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
@@ -506,7 +508,7 @@ static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t dea
     pthread_mutex_lock(&engine->lock);
     ddl__settle(engine);
     engine->awaited = NULL;
-    engine->driven = false;
+    ddl__cease_to_drive(engine);
 }
 
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline)
@@ -547,7 +549,7 @@ bool ddl__engine_was_driven(ddl__engine *engine)
 
 void ddl__advance_and_unlock(ddl__engine *engine)
 {
-    engine->driven = true;
+    ddl__begin_to_drive(engine);
     ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
     /* Else every span that comes now would wake the endpoint's thread, which slept here last. */
@@ -559,7 +561,7 @@ void ddl__advance_and_unlock(ddl__engine *engine)
     if (ddl__abort_is_due(engine))
         ddl__carry_out_abort(engine);
     pthread_mutex_lock(&engine->lock);
-    engine->driven = false;
+    ddl__cease_to_drive(engine);
     bool wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     if (wanted)
         pthread_cond_broadcast(&engine->changed);
@@ -576,12 +578,12 @@ void ddl__engine_look(ddl__engine *engine)
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    engine->driven = true;
+    ddl__begin_to_drive(engine);
     pthread_mutex_unlock(&engine->lock);
     attend(engine, 0);
     check_blocked(engine);
     pthread_mutex_lock(&engine->lock);
-    engine->driven = false;
+    ddl__cease_to_drive(engine);
     if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
         pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
@@ -595,7 +597,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
         pthread_mutex_unlock(&engine->lock);
         return DDL__BACKGROUND_IDLE;
     }
-    engine->driven = true;
+    ddl__begin_to_drive(engine);
     pthread_mutex_unlock(&engine->lock);
 
     attend(engine, 0);
@@ -623,7 +625,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
         pthread_mutex_unlock(&engine->lock);
     } while (true);
 
-    engine->driven = false;
+    ddl__cease_to_drive(engine);
     bool idle = !ddl__pending(engine) || wanted;
     if (wanted)
         pthread_cond_broadcast(&engine->changed);

@@ -87,6 +87,7 @@ void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *tex
 /* How it goes; any thread. */
 typedef struct ddl__pulse {
     ddl_status status;
+    bool told;                  /* a caller knows of the failure */
     uint64_t pending, finished; /* works */
     uint64_t moves;             /* steps of operations that are under way */
     uint64_t passes;            /* in which messages got on: a long one takes many */

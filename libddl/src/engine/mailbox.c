@@ -67,6 +67,13 @@ void ddl__mailbox_wait(ddl__mailbox *m, ddl_work *receive)
     ddl__queue_push(source == DDL_ANY_SOURCE ? &m->anywhere : &m->boxes[source].receives, receive);
 }
 
+void ddl__mailbox_drop_receives(ddl__mailbox *m)
+{
+    m->anywhere = (ddl__queue){NULL, NULL};
+    for (int i = 0; i < m->size; i++)
+        m->boxes[i].receives = (ddl__queue){NULL, NULL};
+}
+
 /* ------------------------------------------------------------------------------------- messages */
 
 bool ddl__mailbox_keep(ddl__mailbox *m, int source, const ddl__frame *frame, const void *payload,

@@ -34,4 +34,7 @@ ddl__arrival *ddl__mailbox_take_message(ddl__mailbox *mailbox, const ddl_work *r
 /* Keep a receive for which there is none. */
 void ddl__mailbox_wait(ddl__mailbox *mailbox, ddl_work *receive);
 
+/* All receives have ended otherwise. */
+void ddl__mailbox_drop_receives(ddl__mailbox *mailbox);
+
 #endif

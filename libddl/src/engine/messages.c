@@ -713,10 +713,18 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     for (ddl_work *work = m->pending; work; work = work->transfer.after)
         ddl__queue_push(&all, work);
     m->pending = NULL;
-    for (int i = 0; i < m->size; i++)
-        ddl__mail_clear(&m->peers[i].letters);
+    for (int i = 0; i < m->size; i++) {
+        peer *p = &m->peers[i];
+        ddl__mail_clear(&p->letters);
+        p->waiting = 0;
+        p->listed = false;
+        p->sends = p->accepted = p->leaving = p->accepting = (ddl__queue){NULL, NULL};
+    }
+    ddl__mailbox_drop_receives(m->mailbox);
+    ddl__ids_clear(&m->ids);
     atomic_store_explicit(&m->unsent, 0, memory_order_relaxed);
     m->n_active = m->n_anywhere = 0;
+    m->attentive = false;
     m->deadline = DDL__NEVER;
     m->status = DDL_OK;
     return all.head;

@@ -36,6 +36,7 @@
 
 #include <pthread.h>
 
+#include "base/fp_mode.h"
 #include "engine/engine.h"
 #include "engine/messages.h"
 #include "engine/named.h"
@@ -58,11 +59,13 @@ struct ddl__engine {
     int report;                  /* readable while `completed` has works; -1: nobody asked */
     atomic_uint n_messages;      /* pending works that are messages */
     bool driven;
+    ddl__fp_mode drivers_mode; /* of the driver's thread, but while it drives */
     atomic_bool
         asleep; /* the driver sleeps on `epoll`, or is about to look once more and then to */
     atomic_uint waiters;
     atomic_bool was_driven; /* see ddl__engine_was_driven */
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
+    atomic_bool told;       /* a call has returned it, or a work has ended with it */
     char message[DDL__MESSAGE_MAX];
     atomic_bool abort_asked; /* by a caller, or by who watches the peers */
     bool abort_by_word;      /* by the latter: what was sent before counts */
@@ -136,6 +139,20 @@ bool ddl__abort_is_due(const ddl__engine *engine);
 void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 
 /* ---- drive.c ---- */
+
+/* Under the lock: this thread becomes the driver, and later ceases to be it. The driver runs all
+ * kernels and makes all plans, so it does that in the library's floating-point mode. */
+static inline void ddl__begin_to_drive(ddl__engine *engine)
+{
+    engine->driven = true;
+    engine->drivers_mode = ddl__fp_enter();
+}
+
+static inline void ddl__cease_to_drive(ddl__engine *engine)
+{
+    ddl__fp_leave(engine->drivers_mode);
+    engine->driven = false;
+}
 
 /* Get on with a stream's works. False when it is blocked or there are none. */
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream);

@@ -38,7 +38,7 @@ void ddl__stream_close(ddl__stream *stream)
 
 void ddl__stream_push(ddl__stream *stream, ddl_work *work)
 {
-    work->sequence = stream->sequence++;
+    work->sequence = work->call.uncounted ? stream->sequence - 1 : stream->sequence++;
     if (stream->sequence == stream->sequences)
         stream->sequence = 0;
     work->next = NULL;

@@ -28,6 +28,8 @@ typedef struct ddl__call {
     void *recv;
     int64_t timeout_ms; /* this operation's limit */
     bool queued;
+    bool uncounted;   /* the library's own: not recorded, and has the number of the one before */
+    uint32_t wait_ms; /* how long who submits it waits before it gets a work */
     void *user;
     const char *name;           /* borrowed until it is submitted; NULL: matched by order */
     double prescale, postscale; /* 0: none */

@@ -13,7 +13,10 @@
 ddl_status ddl__engine_status(ddl__engine *engine)
 {
     ddl_status status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_acquire);
-    return status == DDL_OK ? DDL_OK : ddl__fail(status, "%s", engine->message);
+    if (status == DDL_OK)
+        return DDL_OK;
+    atomic_store_explicit(&engine->told, true, memory_order_relaxed);
+    return ddl__fail(status, "%s", engine->message);
 }
 
 ddl_status ddl__work_test(const ddl_work *work)
@@ -141,6 +144,33 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     return status;
 }
 
+/* As a blocking call, for some time; then it goes on as a work. */
+static ddl_status submit_patient(ddl__engine *engine, const submission *what, ddl_work **out)
+{
+    *out = NULL;
+    ddl_work *work = malloc(sizeof *work);
+    if (!work) {
+        free(what->call->blocks);
+        return ddl__fail(DDL_ENOMEM, "no memory for a work");
+    }
+    ddl_status status = enter(engine, what, work, true);
+    if (status != DDL_OK) {
+        free(work);
+        return status;
+    }
+    if (engine->driven)
+        ddl__wake_sleeper(engine);
+    ddl__wait_locked(engine, work, ddl__deadline(what->call->wait_ms));
+    ddl__unlock_and_hand_over(engine, DDL__SOON);
+    status = ddl__work_test(work);
+    if (status == DDL_INPROGRESS) {
+        *out = work;
+        return DDL_OK;
+    }
+    ddl__work_destroy(work);
+    return status;
+}
+
 /* Short enough for its first steps to take less time than waking a thread for them. */
 static bool is_quick(const submission *what)
 {
@@ -154,6 +184,8 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
 {
     if (!out)
         return submit_blocking(engine, what);
+    if (what->call->wait_ms)
+        return submit_patient(engine, what, out);
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
         free(what->call->blocks);
@@ -307,12 +339,12 @@ static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    engine->driven = true;
+    ddl__begin_to_drive(engine);
     pthread_mutex_unlock(&engine->lock);
     if (ddl__abort_is_due(engine))
         ddl__carry_out_abort(engine);
     pthread_mutex_lock(&engine->lock);
-    engine->driven = false;
+    ddl__cease_to_drive(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -335,6 +367,7 @@ ddl__pulse ddl__engine_pulse(ddl__engine *engine)
     pthread_mutex_lock(&engine->lock);
     ddl__pulse pulse = {
         .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
+        .told = atomic_load_explicit(&engine->told, memory_order_relaxed),
         .pending = engine->admitted - engine->finished,
         .finished = engine->finished,
         .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),

@@ -35,6 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -127,9 +128,9 @@ static size_t private_stride(uint64_t private_bytes)
     return lanes_bytes(1) + ((private_bytes + 4095) & ~(uint64_t)4095);
 }
 
-static void *map(int fd, size_t offset, size_t bytes, int flags)
+static void *map(int fd, size_t offset, size_t bytes)
 {
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, (off_t)offset);
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
     if (base == MAP_FAILED) {
         ddl__fail(DDL_ESYSTEM, "mmap of %zu shared bytes: %s", bytes, strerror(errno));
         return NULL;
@@ -147,10 +148,11 @@ static void outlet_place(outlet *o, void *memory, unsigned readers, uint64_t byt
     o->n_readers = readers;
 }
 
-/* Map the first outlet, at once if it is `filled`, and n private ones from that of reader `first`
- * on. */
-static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, bool filled,
-                             uint64_t private_bytes, unsigned first, unsigned n)
+/* Map the first outlet, and n private ones from that of reader `first` on. Pages are allocated when
+ * they are first written: zeroing them all here would take most of the time in which a comm is
+ * created, and many a comm never needs them. */
+static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t private_bytes,
+                             unsigned first, unsigned n)
 {
     ddl__arena *arena = calloc(1, sizeof *arena);
     if (!arena) {
@@ -162,11 +164,11 @@ static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, bool fill
     arena->first = first;
     arena->private_bytes = private_bytes;
     size_t stride = private_stride(private_bytes), mapped = lanes_bytes(readers) + bytes;
-    void *base = map(fd, 0, mapped, filled ? MAP_POPULATE : 0);
+    void *base = map(fd, 0, mapped);
     if (base) {
         arena->mapped = mapped;
         outlet_place(&arena->outlet, base, readers, bytes);
-        arena->privates = map(fd, mapped + first * stride, n * stride, 0);
+        arena->privates = map(fd, mapped + first * stride, n * stride);
     }
     if (arena->privates) {
         arena->privates_mapped = n * stride;
@@ -176,23 +178,42 @@ static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, bool fill
     return NULL;
 }
 
+/* An empty file becomes one of `total` bytes. Beyond RLIMIT_FSIZE the kernel would end the process
+ * by SIGXFSZ, unless that is handled. */
+static bool set_size(int fd, size_t total)
+{
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < total) {
+        ddl__fail(DDL_ESYSTEM,
+                  "shared memory of %zu bytes is a file, and files may have %llu bytes here: raise "
+                  "ulimit -f",
+                  total, (unsigned long long)limit.rlim_cur);
+        return false;
+    }
+    if (ftruncate(fd, (off_t)total)) {
+        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", total, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
 ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes)
 {
     bytes = (bytes + 4095) & ~(size_t)4095;
     size_t total = lanes_bytes(readers) + bytes + readers * private_stride(private_bytes);
     int fd = memfd_create("libddl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0 || ftruncate(fd, (off_t)total)) {
-        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", total, strerror(errno));
-        if (fd >= 0)
-            close(fd);
+    if (fd < 0) {
+        ddl__fail(DDL_ESYSTEM, "no memory file (memfd_create): %s", strerror(errno));
+        return NULL;
+    }
+    if (!set_size(fd, total)) {
+        close(fd);
         return NULL;
     }
     /* Peers must be able to trust the size. */
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    /* Where there are so many readers that lanes take more than spans, most of them are on other
-     * hosts, or many are here and would each have to map it all. */
-    bool filled = lanes_bytes(readers) <= bytes;
-    ddl__arena *arena = arena_map(fd, readers, bytes, filled, private_bytes, 0, readers);
+    ddl__arena *arena = arena_map(fd, readers, bytes, private_bytes, 0, readers);
     if (!arena) {
         close(fd);
         return NULL;
@@ -266,10 +287,7 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
         ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", number, said.readers);
         return NULL;
     }
-    /* What its owner has not filled is not ours to fill. */
-    bool filled = (uint64_t)status.st_blocks * 512 >= lanes_bytes(said.readers) + said.bytes;
-    ddl__arena *arena =
-        arena_map(fd, said.readers, said.bytes, filled, said.private_bytes, number, 1);
+    ddl__arena *arena = arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);
     if (arena)
         arena->fences = said.fences == 1;
     return arena;

@@ -32,6 +32,42 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
     return ddl__dial_from(NULL, address, length, deadline);
 }
 
+/* Connect, or begin to. A unix listener whose backlog is full has no room yet, and nothing tells
+ * when it has. */
+static int start_connect(int fd, const struct sockaddr *address, socklen_t length, int64_t deadline)
+{
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+    while (connect(fd, address, length)) {
+        if (errno != EAGAIN || address->sa_family != AF_UNIX)
+            return errno;
+        if (ddl__now() >= deadline)
+            return ETIMEDOUT;
+        nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+/* A port from which the kernel lets connections leave may be the one that is dialed, where nobody
+ * listens yet; TCP then joins the socket to itself. */
+static bool is_own_end(int fd)
+{
+    struct sockaddr_storage ends[2];
+    socklen_t lengths[2] = {sizeof ends[0], sizeof ends[1]};
+    memset(ends, 0, sizeof ends);
+    return !getsockname(fd, (struct sockaddr *)&ends[0], &lengths[0]) &&
+           !getpeername(fd, (struct sockaddr *)&ends[1], &lengths[1]) &&
+           ends[0].ss_family != AF_UNIX && lengths[0] == lengths[1] &&
+           !memcmp(&ends[0], &ends[1], lengths[0]);
+}
+
+/* Without a TIME_WAIT, in which nobody could listen there. */
+static void drop_connection(int fd)
+{
+    struct linger at_once = {.l_onoff = 1};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(fd);
+}
+
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline)
 {
@@ -45,8 +81,8 @@ int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, 
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
     if (from && bind(fd, from, length)) {
         error = errno;
-    } else if (connect(fd, address, length)) {
-        error = errno;
+    } else {
+        error = start_connect(fd, address, length, deadline);
         if (error == EINPROGRESS || error == EINTR) {
             error = 0;
             if (!ddl__await(fd, POLLOUT, deadline))
@@ -55,10 +91,10 @@ int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, 
                 error = errno;
         }
     }
-    if (error == 0)
+    if (error == 0 && !is_own_end(fd))
         return fd;
-    close(fd);
-    errno = error;
+    drop_connection(fd);
+    errno = error ? error : ECONNREFUSED;
     return -1;
 }
 
@@ -110,15 +146,6 @@ int ddl__listen(const char *host, uint16_t *port)
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline)
 {
     return ddl__send_with_fd(fd, bytes, n, -1, deadline);
-}
-
-bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline)
-{
-    int none = -1;
-    bool ok = ddl__recv_with_fd(fd, bytes, n, &none, deadline);
-    if (none >= 0)
-        close(none); /* nobody asked for one */
-    return ok;
 }
 
 /* Room for one descriptor, aligned as the kernel wants it. */
@@ -180,11 +207,12 @@ ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
     return k;
 }
 
-bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
+/* All bytes by the deadline. What comes along is taken if `passed` is given. */
+static bool recv_whole(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
 {
     char *at = bytes;
     while (n) {
-        ssize_t k = ddl__recv_some(fd, at, n, passed);
+        ssize_t k = passed ? ddl__recv_some(fd, at, n, passed) : recv(fd, at, n, MSG_DONTWAIT);
         if (k > 0) {
             at += k;
             n -= (size_t)k;
@@ -199,6 +227,31 @@ bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadl
         }
     }
     return true;
+}
+
+bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline)
+{
+    return recv_whole(fd, bytes, n, NULL, deadline);
+}
+
+bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
+{
+    return recv_whole(fd, bytes, n, passed, deadline);
+}
+
+ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along)
+{
+    struct iovec iov = {.iov_base = bytes, .iov_len = n};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK);
+    *along = k > 0 && message.msg_flags & MSG_CTRUNC; /* there was no room for it */
+    return k;
+}
+
+bool ddl__has_ended(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
 static bool other_end(int fd, struct ucred *who)

@@ -29,13 +29,21 @@ bool ddl__await(int fd, short events, int64_t deadline);
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 
-/* The same over a unix socket, with a descriptor beside the bytes; -1 for none. */
+/* The same over a unix socket, with a descriptor beside the bytes; -1 for none. What comes beside
+ * the bytes of ddl__recv_all is not taken. */
 bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline);
 bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
 
 /* What has come of the bytes without blocking: their number, 0 when the peer closed, -1 with errno.
  * *passed is set when a descriptor came along. */
 ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed);
+
+/* The same, but the bytes stay in the socket, and so does what came along: *along tells whether
+ * something did, beside the last of these bytes. Nothing is taken before the peer is known. */
+ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along);
+
+/* Whether the peer of a connection sends nothing any more. */
+bool ddl__has_ended(int fd);
 
 /* Whether the other end of a unix socket, as the kernel has it, is ours. */
 bool ddl__same_user(int fd);

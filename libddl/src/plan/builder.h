@@ -8,7 +8,8 @@
 /* What cuts plans up, and decides between them in shared memory. Bytes, but where it says
  * otherwise. */
 enum {
-    /* Below: everybody sends everything to everybody and reduces it all; a single hop. */
+    /* Up to these: everybody sends everything to everybody and reduces it all; a single hop. Among
+     * many ranks less, as ddl__one_hop_pays has it. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
     DDL__ONE_SHOT_DECLARED = 4 << 10, /* the same for levels that a mode string declares */
 
@@ -145,6 +146,9 @@ int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder);
 
 /* How long it is predicted to take, in seconds. */
 double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request);
+
+/* Whether a short reduction in shared memory takes no longer by one hop than by two. */
+bool ddl__one_hop_pays(const ddl__request *request);
 
 /* Bytes of a segment, as asked for or chosen: the same on all ranks. */
 int64_t ddl__algorithm_segment(ddl__algorithm by, const ddl__request *request);

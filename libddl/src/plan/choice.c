@@ -3,7 +3,8 @@
  * All depends only on what every member of a comm knows equally, and on nothing measured: the order
  * of additions must be the same everywhere and from run to run. Over wires the costs decide
  * (costs.c). In shared memory fixed sizes do, since a core's caches are no matter of latency and
- * bandwidth; they are measured (docs/performance.md). */
+ * bandwidth; they are measured (docs/performance.md) on few ranks, and costs bound them for many.
+ */
 #include <string.h>
 
 #include "plan/builder.h"
@@ -148,6 +149,7 @@ bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
 static ddl__algorithm choose_by_rule(const ddl__request *request)
 {
     int64_t bytes = request->count * (int64_t)request->element;
+    bool one_hop = bytes <= DDL__ONE_SHOT_SHARED && ddl__one_hop_pays(request);
     bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     bool declared = request->topology && request->topology->declared;
     if (request->size == 1)
@@ -156,7 +158,7 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
         return DDL__BY_DISSEMINATION;
     if (is_pairwise(request))
         return request->all_shared || request->sent ? DDL__BY_PAIRWISE : DDL__BY_CHOICE;
-    if (reduces && request->all_shared && bytes <= DDL__ONE_SHOT_SHARED)
+    if (reduces && request->all_shared && one_hop)
         return DDL__BY_ONE_SHOT;
     if (request->kind == DDL__ALLREDUCE && declared)
         return !request->all_shared && bytes <= DDL__ONE_SHOT_DECLARED ? DDL__BY_ONE_SHOT

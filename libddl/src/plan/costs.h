@@ -25,4 +25,9 @@
 #define DDL__SHARED_MESSAGE 0.05e-6
 #define DDL__MEMORY_BYTE    0.1e-9 /* of a pass */
 
+/* Of what is short in shared memory: a byte that another core's cache has; a hop beyond the first
+ * where ranks share cores, until all have had their turn. */
+#define DDL__CACHED_BYTE   0.024e-9
+#define DDL__SHARED_SWITCH 5e-6
+
 #endif

@@ -26,19 +26,19 @@ static bool share(const unsigned char *shared, int size, int i, int j)
     return i == j || (shared[a * n + b] && shared[b * n + a]);
 }
 
-/* Collect in `members` whoever is joined to `first` by a chain of ranks that share memory. */
-static int joined(const unsigned char *shared, int size, int first, int *members)
+/* Collect in `members` whoever is joined to `first` by a chain of ranks that share memory, and mark
+ * them as `found`. */
+static int joined(const unsigned char *shared, int size, int first, int *members, bool *found)
 {
     int n = 0;
     members[n++] = first;
+    found[first] = true;
     for (int at = 0; at < n; at++)
-        for (int i = 0; i < size; i++) {
-            bool known = !share(shared, size, members[at], i);
-            for (int m = 0; m < n && !known; m++)
-                known = members[m] == i;
-            if (!known)
+        for (int i = 0; i < size; i++)
+            if (!found[i] && share(shared, size, members[at], i)) {
+                found[i] = true;
                 members[n++] = i;
-        }
+            }
     return n;
 }
 
@@ -51,24 +51,31 @@ static bool is_clique(const unsigned char *shared, int size, const int *members,
     return true;
 }
 
+/* Ranks that are joined are looked at once, when the first of them is, so the time is that of
+ * reading `shared`. Those that are no clique are a host each, in their turn. */
 static ddl_status find_hosts(ddl__topology *t, const unsigned char *shared)
 {
     int *host = grouping_of(t, DDL__HOSTS);
     int *members = malloc((size_t)t->size * sizeof *members);
-    if (!members)
+    bool *found = calloc((size_t)t->size, sizeof *found);
+    if (!members || !found) {
+        free(members);
+        free(found);
         return ddl__fail(DDL_ENOMEM, "no memory for the topology of %d ranks", t->size);
+    }
     for (int r = 0; r < t->size; r++)
         host[r] = -1;
     for (int r = 0; r < t->size; r++) {
         if (host[r] >= 0)
             continue;
         host[r] = t->groups[DDL__HOSTS]++;
-        int n = joined(shared, t->size, r, members);
+        int n = found[r] ? 0 : joined(shared, t->size, r, members, found);
         if (is_clique(shared, t->size, members, n))
             for (int m = 0; m < n; m++)
                 host[members[m]] = host[r];
     }
     free(members);
+    free(found);
     return DDL_OK;
 }
 

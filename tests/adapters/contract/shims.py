@@ -101,7 +101,7 @@ class TensorFlow(Shim):
 
         import ddl_tensorflow
 
-        # A mismatch is an InvalidArgumentError, a dead rank an UnavailableError.
+        # A mismatch is a FailedPreconditionError, a dead rank an UnavailableError.
         self.tf, self.ddl, self.dead = tf, ddl_tensorflow, tf.errors.OpError
 
     def array(self, value: np.ndarray) -> Any:

@@ -197,11 +197,37 @@ shapes(tf.ones([2 * size, 3]), tf.ones([size, 3]))
 # ---- what is refused, when a graph is traced already ----
 
 text = tf.constant("text")
-refused(Unsupported, "allreduce: tensors of string cannot be moved by sum", ddl.allreduce, text)
 traced = tf.function(ddl.broadcast, autograph=False).get_concrete_function
-refused(Unsupported, "broadcast: tensors of string cannot be moved", traced, text)
-refused(Unsupported, "of float32 cannot be moved by bit_or", ddl.allreduce, tf.ones(1), "bit_or")
-refused(Unsupported, "of bool cannot be moved by average", ddl.allreduce, [True], "average")
+for error in (Unsupported, TypeError):
+    for strings in (text, "text", np.array(["text"])):
+        refused(error, "of string, which allreduce by sum does not", ddl.allreduce, strings)
+    refused(error, "tensor: has elements of string, which broadcast does not", traced, text)
+one = tf.ones(1)
+refused(Unsupported, "of float32, which allreduce by bit_or", ddl.allreduce, one, "bit_or")
+refused(Unsupported, "of bool, which allreduce by average", ddl.allreduce, [True], "average")
+ragged, sparse = tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([[0.0, 1.0]])
+for given, said in (
+    (ragged, "is a RaggedTensor, but"),
+    (sparse, "is a SparseTensor, but"),
+    (None, "a NoneType that is no tensor"),
+    ([[1], [2, 3]], "a list that is no tensor"),
+    (object(), "a object that is no tensor"),
+):
+    for function in (ddl.allgather, tf.function(ddl.alltoall, autograph=False)):
+        refused(ValueError, f"tensor: {said}", function, given)
+    refused(ValueError, f"tensors[1]: {said}", ddl.grouped_allreduce, [one, given])
+refused(ValueError, "gradients[1]: is a RaggedTensor", ddl.allreduce_gradients, [one, ragged])
+refused(ValueError, "variables[0]: is a ndarray", ddl.broadcast_variables, [np.ones(1)])
+assert ddl.allreduce([1, 2]).numpy().tolist() == [size, 2 * size]
+assert ddl.allreduce(np.ones(2, "f")).numpy().tolist() == [size] * 2
+refused(InvalidArgument, "op: None is none of", ddl.allreduce, one, None)
+refused(InvalidArgument, "op: ['sum'] is none of", ddl.allreduce, one, ["sum"])
+refused(InvalidArgument, "root: 'all' is not a rank", ddl.broadcast, one, "all")
+refused(InvalidArgument, "root: 0.5 is not a rank", ddl.broadcast, one, 0.5)
+refused(InvalidArgument, "name: 5 is no string", ddl.allreduce, one, "sum", 5)
+refused(InvalidArgument, "rows: 3 is not one number for each", ddl.allgather, one, 3)
+refused(InvalidArgument, "rows: [1.5", ddl.allgather, one, [1.5] * size)
+refused(InvalidArgument, "sent_rows: is a tensor of float32", ddl.alltoall, one, tf.ones(size))
 refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, tf.ones(1), "mean")
 refused(InvalidArgument, f"root: {size} is not a rank", ddl.broadcast, tf.ones(1), size)
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast, tf.ones(1), -1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ddl_core
 import ddl_torch as ddl
@@ -50,11 +52,38 @@ out = torch.empty(3, 2).t()
 ddl.allreduce(torch.full((2, 3), rank + 1.0), "min", out)
 assert torch.equal(out, torch.ones(2, 3))
 parameter = nn.Parameter(torch.tensor(float(rank)))
-assert not ddl.allreduce(parameter).requires_grad
+with torch.no_grad():
+    assert not ddl.allreduce(parameter).requires_grad
+assert ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).shape == ()
 refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, ones, op="mean")
 refused(InvalidArgument, "out: has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
 refused(TypeError, "loat8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
+
+with FakeTensorMode():  # without a GPU: a tensor that says that it is on one
+    on_gpu = torch.empty(size, device="cuda:0")
+UNFIT = [
+    (TypeError, np.ones(size), "is of type numpy.ndarray, not a torch.Tensor", "torch.as_tensor"),
+    (TypeError, [1.0] * size, "is of type builtins.list, not a torch.Tensor", "torch.as_tensor"),
+    (ValueError, torch.ones(size).to_sparse(), "of layout torch.sparse_coo", "to_dense()"),
+    (ValueError, torch.ones(size, 1).to_sparse_csr(), "of layout torch.sparse_csr", "to_dense()"),
+    (ValueError, torch.empty(size, device="meta"), "is on the device meta", "no values"),
+    (ValueError, on_gpu, "is on the device cuda:0", "give its cpu()"),
+]
+OPERATIONS = ["allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall"]
+for error, unfit, what, remedy in UNFIT:
+    for name in OPERATIONS:
+        for form in (getattr(ddl, name), getattr(ddl, f"{name}_async")):
+            for text in ("tensor: is ", what, remedy):
+                refused(error, text, form, unfit)
+    refused(error, "tensors[1]: is ", ddl.grouped_allreduce, [ones, unfit])
+    refused(error, what, ddl.grouped_allreduce, [ones, unfit])
+    for name in OPERATIONS[:2]:
+        refused(error, "out: is ", getattr(ddl, name), torch.ones(size), out=unfit)
+    refused(error, "out: is ", ddl.reduce_scatter, torch.ones(size * size), out=unfit)
+    refused(error, "out[0]: is ", ddl.grouped_allreduce, [torch.ones(size)], out=[unfit])
+refused(TypeError, "tensors: is one tensor; give a list", ddl.grouped_allreduce, ones)
+refused(TypeError, "out: is one tensor; give a list", ddl.grouped_allreduce, [ones], out=ones)
 
 value = torch.tensor([rank, rank])
 assert ddl.broadcast(value, size - 1).tolist() == [size - 1] * 2

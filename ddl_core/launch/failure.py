@@ -1,0 +1,48 @@
+"""How a rank ended."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank ended: an exit code, or a signal's number; or in words, as `lost`.
+
+    said   the last line of the exception by which it ended, where that is known
+    name   what messages call it, where that is not its rank, host and process
+    """
+
+    rank: int
+    pid: int
+    code: int
+    by_signal: bool
+    host: str = ""
+    lost: str = ""
+    said: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.lost:
+            return f"{self.who} {self.lost}"
+        how = f"ended with exit code {self.code}"
+        if self.by_signal:
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was killed by {names.get(self.code, f'signal {self.code}')}"
+        return f"{self.who} {how}" + (f": {self.said}" if self.said else "")
+
+    @property
+    def who(self) -> str:
+        """What messages call the rank: "rank 1 on a (pid 812)"."""
+        where = f" on {self.host}" if self.host else ""
+        return self.name or f"rank {self.rank}{where}" + (f" (pid {self.pid})" if self.pid else "")
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.code or self.lost)
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell gives it."""
+        return 128 + self.code if self.by_signal else self.code

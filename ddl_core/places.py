@@ -1,0 +1,43 @@
+"""Where the library and its header lie, without loading it: an adapter whose native part calls it
+needs no more of ddl_core."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from pathlib import Path
+
+
+def get_include() -> str:
+    """The folder to compile against: it holds ddl/ddl.h."""
+    return str(_folder() / "include")
+
+
+def library_path() -> str:
+    """The shared library that this process uses. Link native code to this very file, so that there
+    is one libddl in the process."""
+    return str(_folder() / "lib" / "libddl.so.1")
+
+
+def header_version() -> str:
+    """The version that ddl.h is of, as 'major.minor.patch'."""
+    header = Path(get_include(), "ddl", "ddl.h").read_text()
+    return ".".join(re.findall(r"#define DDL_VERSION_[A-Z]+ (\d+)", header))
+
+
+def missing(why: object) -> ImportError:
+    """What to raise where the library was not built into this package."""
+    return ImportError(
+        f"{Path(__file__).parent} has no usable libddl ({why}). Install it with"
+        " 'pip install .' in the project's folder, and start Python outside of that folder, where"
+        " the sources would be imported instead."
+    )
+
+
+@functools.cache
+def _folder() -> Path:
+    spec = importlib.util.find_spec("ddl_core._ddl")
+    if spec is None or spec.origin is None:
+        raise missing("there is no module _ddl")
+    return Path(spec.origin).parent

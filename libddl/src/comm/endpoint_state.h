@@ -1,0 +1,126 @@
+/* endpoint_state.h - the insides of an endpoint, for the files that make it up: endpoint.c (its
+ * thread, its seats, opening and closing), pending.c (listeners, and connections that no comm has
+ * yet).
+ *
+ * Design notes.
+ *
+ * One thread per endpoint. It accepts connections, has their handshakes without blocking, refuses
+ * at once who is wrong here (another door, job or version), and keeps the others until the comm
+ * they want takes its seat. It also drives the engines of comms for which nobody waits.
+ *
+ * `lock` guards everything here. The thread lets go of it while an engine runs (`busy`), so that
+ * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
+ * numbers, never pointers, since a seat may be gone when its event is looked at.
+ *
+ * Listeners and who has come by them are in an epoll descriptor of their own, `door`. When
+ * strangers come in numbers it is looked at only once in BEAT_MS, and at some of them: each time
+ * that the thread wakes, it takes a core from a rank. While somebody waits for a guest it is always
+ * open, so members that meet are not kept waiting; nobody is banned, for a host that has a stranger
+ * may have members as well.
+ *
+ * An engine's own epoll descriptor is watched one-shot, and only while the engine is asleep in the
+ * background: otherwise the thread would turn for data that a waiting caller is about to take.
+ */
+#ifndef DDL_COMM_ENDPOINT_STATE_H
+#define DDL_COMM_ENDPOINT_STATE_H
+
+#include <pthread.h>
+
+#include "comm/closer.h"
+#include "comm/counters.h"
+#include "comm/crowd.h"
+#include "comm/endpoint.h"
+#include "comm/watch.h"
+
+/* Events' ids. */
+enum {
+    DDL__WAKE,
+    DDL__TIMER,
+    DDL__DOOR_EVENT,
+    DDL__UNIX_LISTENER,
+    DDL__TCP_LISTENER,
+    DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, seats */
+};
+
+enum {
+    DDL__BEAT_MS = 10,  /* between two looks at a crowd */
+    DDL__REST_MS = 100, /* until listeners are tried again that could not accept */
+};
+
+/* A connection whose handshake is not complete yet, or that waits for its comm. */
+typedef struct ddl__visitor {
+    struct ddl__visitor *next;
+    uint64_t serial;
+    ddl__visit visit;
+    bool challenged; /* its hello fits */
+    bool proven;     /* it waits for its comm */
+    bool gone;       /* or has left, and only its last word does */
+    int64_t deadline;
+} ddl__visitor;
+
+struct ddl__seat {
+    ddl__seat *next;
+    uint64_t serial;
+    ddl__digest comm;
+    ddl__engine *engine; /* NULL while the comm is being created */
+    uint64_t failed;     /* the serial at which that had failed, or 0 */
+    bool ready;          /* to be driven */
+    bool soon;           /* to be driven when the timer has run out */
+    bool asleep;         /* driven, nothing to do until its fd says so */
+    bool busy;           /* the thread is in it */
+};
+
+struct ddl_endpoint {
+    unsigned generation; /* of the process that made it */
+    ddl__address address;
+    ddl__job job;
+    unsigned sockets;
+    int epoll, wake, timer, door, local;
+    int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
+    bool timed;                   /* the timer runs */
+    int turns;                    /* how often it still is to, if nobody needs it again */
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a guest has come, or a seat is not busy any more */
+    bool stop;
+    uint64_t serial;
+    ddl__visitor *visitors;
+    unsigned n_visitors;
+    ddl__crowd crowd;
+    ddl__closer *closer;
+    int64_t rest_until; /* the listeners are not looked at before; 0: they are */
+    int64_t troubled;   /* when one could not accept last, or 0 */
+    unsigned hosts;     /* threads that wait for a guest */
+    bool shut;          /* the door, but for a look at */
+    int64_t look_at;    /* this time */
+    ddl__seat *seats;
+    ddl__counters counters;
+    char refusal[160]; /* the last one */
+    ddl__seen seen;    /* hellos of others that needed no challenge, */
+    uint64_t said;     /* and how many this endpoint has said */
+    ddl__regrets regrets;
+    ddl__watch *watch; /* NULL until there is a comm of several members */
+};
+
+/* ---- pending.c; the caller has the lock ---- */
+
+/* Accept some of those who have come, and hear some of what they have said. */
+void ddl__pending_look(ddl_endpoint *endpoint);
+
+/* Do what time has come for: rest, open or shut the door, drop whose time is up. */
+void ddl__pending_keep(ddl_endpoint *endpoint);
+
+/* The next guest of the comm that has this seat, if one is there. Who comes to watch members may
+ * come early, and waits until `watching`. */
+bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__seat *seat, bool watching,
+                       ddl__guest *guest);
+
+/* The seat is given up: drop who came for it. */
+void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__seat *seat);
+
+/* The endpoint ends: drop all. */
+void ddl__pending_end(ddl_endpoint *endpoint);
+
+#endif

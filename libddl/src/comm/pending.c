@@ -1,0 +1,375 @@
+/* Connections that have come to an endpoint's listeners and that no comm has yet. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/endpoint_state.h"
+#include "comm/regrets.h"
+#include "net/shm.h"
+#include "net/socket.h"
+
+enum {
+    VISITORS_MAX = 4096,
+    STRANGERS_MAX = 64,  /* connections without a whole hello */
+    UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
+    LOOK = 16            /* events of the door, and newcomers at a listener, at a time */
+};
+
+/* A handshake must be complete, and its comm be created, within these. */
+static const int64_t HANDSHAKE_NS = 10 * 1000000000ll, PARKED_NS = 600 * 1000000000ll;
+
+/* Accepting has recovered when nothing has gone wrong for so long: then it is warned of again. */
+static const int64_t RECOVERED_NS = 10 * 1000000000ll;
+
+/* Close the connection of somebody who has proven nothing: what he sent must keep nobody here. */
+static void discard(ddl_endpoint *endpoint, int fd, bool local)
+{
+    if (local)
+        ddl__closer_add(endpoint->closer, fd);
+    else
+        close(fd);
+}
+
+static void drop_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
+{
+    if (!v->proven)
+        ddl__crowd_count(&endpoint->crowd, ddl__now());
+    /* A reference of an arena travels with an in-process hello. */
+    if (v->proven && v->visit.said.hello.door == DDL__DOOR_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)v->visit.said.hello.arena);
+    discard(endpoint, v->visit.fd, v->visit.local && !v->proven);
+    if (v->visit.passed >= 0)
+        close(v->visit.passed);
+    ddl__session_end(&v->visit.session);
+    free(v);
+}
+
+static void unlink_visitor(ddl_endpoint *endpoint, ddl__visitor **at)
+{
+    *at = (*at)->next;
+    endpoint->n_visitors--;
+}
+
+/* Why a complete hello is refused at the door, or NULL. */
+static const char *objection(const ddl_endpoint *endpoint, const ddl__visitor *v)
+{
+    const ddl__hello *hello = &v->visit.said.hello;
+    if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
+        return "another endpoint was meant";
+    bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
+    bool any = hello->door == DDL__DOOR_CONTROL || hello->door == DDL__DOOR_REGRET;
+    if ((tcp == v->visit.local && !any) ||
+        (!tcp && !any && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
+        return "a wrong kind of connection";
+    /* Pointers are believed only from this very process. */
+    if (hello->door == DDL__DOOR_INPROC && !ddl__same_process(v->visit.fd))
+        return "another process";
+    return NULL;
+}
+
+static void note_refusal(ddl_endpoint *endpoint, const ddl__visitor *v)
+{
+    const ddl__hello *hello = &v->visit.said.hello;
+    ddl__log(DDL__INFO, "refused a connection: %s", ddl__message());
+    if (v->visit.have >= sizeof *hello)
+        snprintf(endpoint->refusal, sizeof endpoint->refusal, "rank %u: %s", hello->from,
+                 ddl__message());
+}
+
+/* Read what there is until it means something. A unix socket is watched edge-triggered, so what is
+ * left there would not be mentioned again. */
+static ddl__news read_all(const ddl_endpoint *endpoint, ddl__visit *visit)
+{
+    ddl__news news;
+    size_t had;
+    do {
+        had = visit->have;
+        news = ddl__visit_read(&endpoint->job, visit);
+    } while (news == DDL__NEWS_NONE && visit->have > had);
+    return news;
+}
+
+/* Read on; false when the visitor is to be dropped. */
+static bool hear_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
+{
+    ddl__news news = read_all(endpoint, &v->visit);
+    if (news == DDL__NEWS_HELLO) {
+        v->challenged = ddl__visit_challenge(&endpoint->job, &v->visit, objection(endpoint, v));
+        if (!v->challenged)
+            note_refusal(endpoint, v);
+        if (!v->challenged)
+            return false;
+        news = read_all(endpoint, &v->visit); /* mostly its proof is there already */
+    }
+    switch (news) {
+    case DDL__NEWS_NONE:
+    case DDL__NEWS_HELLO: return true;
+    case DDL__NEWS_PROVEN: break;
+    case DDL__NEWS_REFUSED: note_refusal(endpoint, v); return false;
+    case DDL__NEWS_OVER: return false;
+    }
+    v->proven = true;
+    const ddl__hello *hello = &v->visit.said.hello;
+    if (hello->door == DDL__DOOR_REGRET) {
+        ddl__regrets_add(&endpoint->regrets, hello);
+        return false; /* that is all */
+    }
+    ddl__regrets_forget(&endpoint->regrets, hello->comm, (int)hello->from);
+    /* From here on only its going away is of interest. */
+    struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
+    epoll_ctl(endpoint->door, EPOLL_CTL_MOD, v->visit.fd, &event);
+    v->deadline = ddl__now() + PARKED_NS;
+    pthread_cond_broadcast(&endpoint->changed);
+    return true;
+}
+
+/* The oldest one, at the end of the list, gives way: of those who have not said who they are, else,
+ * since an endpoint's id is known to few, of those who have not proven it. */
+static void limit_strangers(ddl_endpoint *endpoint)
+{
+    unsigned strangers = 0, unproven = 0;
+    ddl__visitor **stranger = NULL, **oldest = NULL;
+    for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+        if (!(*at)->proven) {
+            unproven++;
+            oldest = at;
+            strangers += !(*at)->challenged;
+            stranger = (*at)->challenged ? stranger : at;
+        }
+    if (strangers > STRANGERS_MAX)
+        oldest = stranger;
+    else if (unproven <= UNPROVEN_MAX)
+        return;
+    ddl__visitor *v = *oldest;
+    bool before = v->challenged;
+    if (hear_visitor(endpoint, v) && (v->proven || v->challenged != before))
+        return;
+    unlink_visitor(endpoint, oldest);
+    drop_visitor(endpoint, v);
+}
+
+/* Most strangers have said enough by now to be sent away at once. */
+static void take_in(ddl_endpoint *endpoint, int fd, bool local)
+{
+    ddl__visitor *v =
+        endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (ddl__visitor *)NULL;
+    if (!v) {
+        ddl__crowd_count(&endpoint->crowd, ddl__now());
+        discard(endpoint, fd, local);
+        return;
+    }
+    v->serial = endpoint->serial++;
+    v->visit.fd = fd;
+    v->visit.passed = -1;
+    v->visit.seen = &endpoint->seen;
+    v->visit.local = local;
+    v->deadline = ddl__now() + HANDSHAKE_NS;
+    uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
+    struct epoll_event event = {.events = events, .data.u64 = v->serial};
+    if (epoll_ctl(endpoint->door, EPOLL_CTL_ADD, fd, &event) || !hear_visitor(endpoint, v)) {
+        drop_visitor(endpoint, v);
+        return;
+    }
+    v->next = endpoint->visitors;
+    endpoint->visitors = v;
+    endpoint->n_visitors++;
+    limit_strangers(endpoint);
+}
+
+static void watch_listeners(ddl_endpoint *endpoint, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.u64 = DDL__UNIX_LISTENER};
+    epoll_ctl(endpoint->door, EPOLL_CTL_MOD, endpoint->local, &event);
+    for (unsigned i = 0; i < endpoint->address.n_ips; i++) {
+        event.data.u64 = DDL__TCP_LISTENER + i;
+        epoll_ctl(endpoint->door, EPOLL_CTL_MOD, endpoint->tcp[i], &event);
+    }
+}
+
+/* A listener that cannot accept stays readable. */
+static void rest(ddl_endpoint *endpoint, const char *why)
+{
+    int64_t now = ddl__now();
+    if (!endpoint->troubled || now - endpoint->troubled > RECOVERED_NS)
+        ddl__log(DDL__WARN, "cannot accept connections, trying every %d ms: %s", DDL__REST_MS, why);
+    endpoint->troubled = now;
+    endpoint->rest_until = now + DDL__REST_MS * 1000000ll;
+    watch_listeners(endpoint, 0);
+}
+
+static void end_rest(ddl_endpoint *endpoint)
+{
+    if (!endpoint->rest_until || ddl__now() < endpoint->rest_until)
+        return;
+    endpoint->rest_until = 0;
+    watch_listeners(endpoint, EPOLLIN);
+}
+
+static const char *accept_error(int error)
+{
+    return error == EMFILE ? "this process has as many descriptors open as it may: raise ulimit -n"
+                           : strerror(error);
+}
+
+static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
+{
+    int fd = -1;
+    for (int i = 0; i < LOOK; i++) {
+        if (local && ddl__closer_is_full(endpoint->closer)) {
+            rest(endpoint, "connections of strangers cannot be closed");
+            return;
+        }
+        if ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
+            break;
+        if (!local || ddl__same_user(fd)) {
+            take_in(endpoint, fd, local);
+            continue;
+        }
+        ddl__log(DDL__INFO, "refused a connection: another user");
+        ddl__crowd_count(&endpoint->crowd, ddl__now());
+        discard(endpoint, fd, local);
+    }
+    if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
+        rest(endpoint, accept_error(errno));
+}
+
+static bool has_seat(const ddl_endpoint *endpoint, ddl__digest comm)
+{
+    const ddl__seat *seat = endpoint->seats;
+    while (seat && !ddl__digest_equal(seat->comm, comm))
+        seat = seat->next;
+    return seat;
+}
+
+/* A member that was there and has left already: its last word is in the socket. */
+static bool leaves_word(const ddl_endpoint *endpoint, const ddl__visitor *v)
+{
+    return v->proven && v->visit.said.hello.door == DDL__DOOR_CONTROL &&
+           has_seat(endpoint, v->visit.said.hello.comm);
+}
+
+static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
+{
+    for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+        if ((*at)->serial == serial) {
+            ddl__visitor *v = *at;
+            if (leaves_word(endpoint, v)) {
+                v->gone = true;
+                epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
+            } else if (v->proven || !hear_visitor(endpoint, v)) {
+                unlink_visitor(endpoint, at);
+                drop_visitor(endpoint, v);
+            }
+            return;
+        }
+}
+
+static void expire_visitors(ddl_endpoint *endpoint)
+{
+    int64_t now = ddl__now();
+    for (ddl__visitor **at = &endpoint->visitors; *at;) {
+        ddl__visitor *v = *at;
+        if (v->deadline > now) {
+            at = &v->next;
+            continue;
+        }
+        unlink_visitor(endpoint, at);
+        drop_visitor(endpoint, v);
+    }
+}
+
+void ddl__pending_look(ddl_endpoint *endpoint)
+{
+    struct epoll_event events[LOOK];
+    int n = epoll_wait(endpoint->door, events, LOOK, 0);
+    for (int i = 0; i < n; i++) {
+        uint64_t id = events[i].data.u64;
+        if (id == DDL__UNIX_LISTENER)
+            accept_some(endpoint, endpoint->local, true);
+        else if (id < DDL__FIRST_SERIAL)
+            accept_some(endpoint, endpoint->tcp[id - DDL__TCP_LISTENER], false);
+        else
+            attend_visitor(endpoint, id);
+    }
+    endpoint->look_at = ddl__now() + DDL__BEAT_MS * 1000000ll;
+}
+
+/* Shut the door while there is a crowd, and look at it when it is time to. */
+static void keep_door(ddl_endpoint *endpoint)
+{
+    int64_t now = ddl__now();
+    bool shut = !endpoint->hosts && ddl__crowd_is_there(&endpoint->crowd, now);
+    struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DDL__DOOR_EVENT};
+    if (shut != endpoint->shut &&
+        !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->door, &event))
+        endpoint->shut = shut;
+    if (endpoint->shut && now >= endpoint->look_at)
+        ddl__pending_look(endpoint);
+}
+
+void ddl__pending_keep(ddl_endpoint *endpoint)
+{
+    end_rest(endpoint);
+    keep_door(endpoint);
+    expire_visitors(endpoint);
+}
+
+bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__seat *seat, bool watching,
+                       ddl__guest *guest)
+{
+    for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
+        ddl__visitor *v = *at;
+        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm) ||
+            (v->visit.said.hello.door == DDL__DOOR_CONTROL && !watching))
+            continue;
+        epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
+        *guest = (ddl__guest){v->visit.fd, v->visit.passed, v->visit.said.hello, v->visit.session};
+        unlink_visitor(endpoint, at);
+        ddl__session_end(&v->visit.session);
+        free(v);
+        return true;
+    }
+    return false;
+}
+
+void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__seat *seat)
+{
+    /* Who still waits here came for a later comm of the same name, unless this one never was, and
+       he came before that was known; but nobody calls to watch a comm that we have not joined. */
+    for (ddl__visitor **at = &endpoint->visitors; *at;) {
+        ddl__visitor *v = *at;
+        bool watches = v->visit.said.hello.door == DDL__DOOR_CONTROL;
+        if (!v->proven || (seat->engine && !v->gone && !watches) ||
+            (seat->failed && v->serial > seat->failed) ||
+            !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {
+            at = &v->next;
+            continue;
+        }
+        unlink_visitor(endpoint, at);
+        drop_visitor(endpoint, v);
+    }
+}
+
+/* Who has connected and was not accepted may have sent something as well. */
+static void empty_local(ddl_endpoint *endpoint)
+{
+    if (endpoint->local < 0)
+        return;
+    shutdown(endpoint->local, SHUT_RDWR);
+    for (int fd; (fd = accept4(endpoint->local, NULL, NULL, SOCK_CLOEXEC)) >= 0;)
+        discard(endpoint, fd, true);
+}
+
+void ddl__pending_end(ddl_endpoint *endpoint)
+{
+    for (ddl__visitor *v; (v = endpoint->visitors);) {
+        endpoint->visitors = v->next;
+        drop_visitor(endpoint, v);
+    }
+    empty_local(endpoint);
+}

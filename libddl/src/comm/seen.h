@@ -1,0 +1,24 @@
+/* seen.h - which handshakes an endpoint has accepted that needed no challenge, so that none that
+ * was recorded is accepted again. Each dialer numbers its own, from 1 on. */
+#ifndef DDL_COMM_SEEN_H
+#define DDL_COMM_SEEN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/digest.h"
+
+/* As many later ones of a dialer may overtake one that is on its way. */
+enum { DDL__SEEN_LAST = 32 };
+
+typedef struct ddl__seen {
+    struct ddl__seen_dialer *dialers;
+} ddl__seen; /* begins as zeros */
+
+/* Remember a number of a dialer that has proven the secret. False: it is not new, or so old that
+ * this cannot be told. */
+bool ddl__seen_add(ddl__seen *seen, ddl__digest dialer, uint64_t number);
+
+void ddl__seen_free(ddl__seen *seen);
+
+#endif

@@ -1,0 +1,100 @@
+/* A process that runs out of descriptors: it says so once, does not burn a core meanwhile, and
+ * accepts again when there are some. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "comm/endpoint.h"
+#include "net/socket.h"
+#include "processes.h"
+
+enum { LIMIT = 64, CALLERS = 40, SHORT_MS = 1500, LIMIT_MS = 20000, TEXT = 1 << 16 };
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static unsigned take_all(int *fds)
+{
+    unsigned n = 0;
+    while (n < LIMIT && (fds[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        n++;
+    return n;
+}
+
+/* The endpoint's process: with no descriptor left while callers come, then with some. */
+static int starve(int told, int go)
+{
+    int fds[LIMIT];
+    char byte;
+    struct rlimit limit;
+    ddl_endpoint *endpoint;
+    CHECK(!getrlimit(RLIMIT_NOFILE, &limit), "getrlimit");
+    limit.rlim_cur = LIMIT;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    const ddl__address *address = ddl__endpoint_address(endpoint);
+    unsigned n = take_all(fds);
+    CHECK(write(told, address, sizeof *address) == sizeof *address, "write");
+    CHECK(read(go, &byte, 1) == 1, "read");
+    double before = cpu_seconds();
+    usleep(SHORT_MS * 1000);
+    double used = cpu_seconds() - before;
+    CHECK(used < 0.3e-3 * SHORT_MS, "%g s of a core in %d ms", used, SHORT_MS);
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+    CHECK(read(go, &byte, 1) == 1, "read"); /* until the callers were answered */
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+/* Say hello, and whether it is answered. */
+static void greet(int fd, const ddl__address *address)
+{
+    ddl__job job = {.crypto = NULL};
+    ddl__hello hello = ddl__hello_begin(&job, DDL__DOOR_TCP, 1, 0, 2), answer;
+    hello.endpoint = address->endpoint;
+    CHECK(ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(LIMIT_MS)) &&
+              ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(LIMIT_MS)),
+          "no answer: %s", strerror(errno));
+    CHECK(answer.status == DDL_INPROGRESS, "refused: %s", answer.text);
+}
+
+int main(void)
+{
+    static char said[TEXT];
+    int fds[CALLERS], told[2], go[2], err[2], status;
+    ddl__address address;
+    struct sockaddr_storage to;
+    setenv("DDL_LOG", "warn", 1);
+    CHECK(!pipe(told) && !pipe(go) && !pipe(err), "pipe");
+    pid_t child = fork();
+    if (!child) {
+        dup2(err[1], STDERR_FILENO);
+        _exit(starve(told[1], go[0]));
+    }
+    close(err[1]);
+    CHECK(read(told[0], &address, sizeof address) == sizeof address, "read");
+    for (int i = 0; i < CALLERS; i++) {
+        socklen_t length =
+            i % 2 ? ddl__address_unix(&address.endpoint, &to) : ddl__address_ip(&address, 0, &to);
+        fds[i] = ddl__dial((struct sockaddr *)&to, length, ddl__deadline(LIMIT_MS));
+        CHECK(fds[i] >= 0, "%s", strerror(errno));
+    }
+    CHECK(write(go[1], "x", 1) == 1, "write");
+    greet(fds[0], &address);
+    CHECK(write(go[1], "x", 1) == 1, "write");
+    size_t n = 0;
+    for (ssize_t k; n < TEXT - 1 && (k = read(err[0], said + n, TEXT - 1 - n)) > 0;)
+        n += (size_t)k;
+    CHECK(waitpid(child, &status, 0) == child && !status, "%x: %s", (unsigned)status, said);
+    unsigned lines = 0;
+    for (const char *at = said; (at = strchr(at, '\n')); at++)
+        lines++;
+    CHECK(lines == 1 && strstr(said, "ulimit -n"), "%u lines: %s", lines, said);
+    return 0;
+}

@@ -1,0 +1,124 @@
+/* Members that are alive and given up: one that is stopped at the very end of a shrink's creation
+ * until the others have gone on, and one whose heartbeats cannot be understood. Of two worlds only
+ * one goes on. Ranks are processes. */
+#include "comm/comm.h"
+#include "comm/watch_state.h"
+#include "processes.h"
+
+enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
+
+static bool armed;
+static atomic_int *stage; /* 1: stopped; 2: the others have gone on */
+
+bool __real_ddl__watch_add(ddl__watch *watch, ddl__control *control);
+bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control);
+
+/* All members have called each other, and the survivor's comm is as good as made. */
+bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control)
+{
+    if (armed) {
+        armed = false;
+        atomic_store(stage, 1);
+        raise(SIGSTOP);
+    }
+    return __real_ddl__watch_add(watch, control);
+}
+
+static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
+
+static ddl_status fail_once(ddl_comm *comm)
+{
+    ddl_status status = DDL_OK;
+    while (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    return status;
+}
+
+/* Continued: neither this shrink nor another one may end in a comm that works. */
+static int be_left_out(ddl_comm *comm)
+{
+    ddl_comm *next = NULL;
+    armed = true;
+    ddl_status status = ddl_comm_shrink(comm, &config, &next);
+    for (int i = 0; status == DDL_OK; i++) {
+        CHECK(i < 2, "it goes on");
+        CHECK(fail_once(next) == DDL_EPEER, "%s", ddl_last_error());
+        ddl_comm *again = NULL;
+        status = ddl_comm_shrink(next, &config, &again);
+        ddl_comm_destroy(next);
+        next = again;
+    }
+    CHECK(status == DDL_EMINORITY, "%d %s", status, ddl_last_error());
+    return 0;
+}
+
+static int is_given_up(ddl_comm *comm)
+{
+    int32_t pids[SIZE], own = getpid();
+    int rank = ddl_comm_rank(comm);
+    ddl_comm *next;
+    OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (rank == VICTIM) {
+        usleep(100000); /* until all are through the barrier */
+        kill(getpid(), SIGKILL);
+    }
+    CHECK(fail_once(comm) == DDL_EPEER, "%s", ddl_last_error());
+    if (rank == STOPPED)
+        return be_left_out(comm);
+    OK(ddl_comm_shrink(comm, &config, &next));
+    CHECK(atomic_load(stage) >= 1, "rank %d was not stopped in time", STOPPED);
+    CHECK(ddl_comm_size(next) == 2, "%d are left", ddl_comm_size(next));
+    OK(ddl_barrier(next, NULL, NULL));
+    if (rank == 0)
+        kill(pids[STOPPED], SIGCONT);
+    ddl_comm_destroy(comm);
+    for (int i = 0; i < 100; i++) {
+        int32_t one = 1;
+        usleep(10000);
+        OK(ddl_allreduce(next, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+        CHECK(one == 2, "%d", one);
+    }
+    ddl_comm_destroy(next);
+    return 0;
+}
+
+/* As when a record is altered on its way. */
+static int is_misunderstood(ddl_comm *comm)
+{
+    static const char nonsense[] =
+        "this is no message of libddl, and long enough to be seen as none";
+    ddl_comm *next = NULL;
+    int rank = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl__control *c = comm->control;
+    pthread_mutex_lock(&c->watch->lock);
+    for (int peer = 0; peer < SIZE; peer++)
+        if (rank == STOPPED && peer != rank)
+            send(c->members[peer].wire.fd, nonsense, sizeof nonsense, MSG_NOSIGNAL);
+    pthread_mutex_unlock(&c->watch->lock);
+    CHECK(fail_once(comm) == DDL_EPEER, "%s", ddl_last_error());
+    ddl_status status = ddl_comm_shrink(comm, &config, &next);
+    if (rank == STOPPED) {
+        CHECK(status == DDL_EMINORITY, "%d %s", status, ddl_last_error());
+    } else {
+        CHECK(status == DDL_OK && ddl_comm_size(next) == SIZE - 1, "%d %s", status,
+              ddl_last_error());
+        OK(ddl_barrier(next, NULL, NULL));
+    }
+    ddl_comm_destroy(next);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const process_test tests[] = {{"is_given_up", is_given_up, 1 << VICTIM, false},
+                                         {"is_misunderstood", is_misunderstood, 0, false}};
+    setenv("DDL_LOG", "off", 0);
+    setenv("DDL_DEAD_MS", "1000", 1);
+    stage = mmap(NULL, sizeof *stage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(stage != MAP_FAILED, "no shared memory");
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
+    return 0;
+}

@@ -1,0 +1,145 @@
+/* Strangers of this host that send descriptors whose closing blocks: they hold up neither a
+ * creation nor the end of an endpoint. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/endpoint.h"
+#include "net/socket.h"
+#include "ranks.h"
+
+enum { RANKS = 2, STRANGERS = 12, LINGER_S = 30, LIMIT_MS = 10000 };
+
+/* A TCP socket with unsent data, which takes LINGER_S to close. The other end is never read. */
+static int make_lingering(int listener)
+{
+    static const char bytes[1 << 16];
+    struct linger linger = {1, LINGER_S};
+    struct sockaddr_storage to;
+    socklen_t length = sizeof to;
+    CHECK(!getsockname(listener, (struct sockaddr *)&to, &length), "%s", strerror(errno));
+    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__deadline(LIMIT_MS));
+    CHECK(fd >= 0, "%s", strerror(errno));
+    while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+        ;
+    CHECK(!setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), "linger");
+    return fd;
+}
+
+static int dial_local(const ddl_endpoint *endpoint)
+{
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&ddl__endpoint_address(endpoint)->endpoint, &to);
+    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__deadline(LIMIT_MS));
+    CHECK(fd >= 0, "%s", strerror(errno));
+    return fd;
+}
+
+/* What a stranger says before it goes: a byte of nothing, a hello, or a hello with what follows a
+ * challenge, with the descriptor beside it. */
+static void attack(const ddl_endpoint *endpoint, int listener, int how)
+{
+    int passed = make_lingering(listener), fd = dial_local(endpoint);
+    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__DOOR_SHM, 1, 0, 2);
+    unsigned char proof[DDL__KEY] = {1};
+    hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
+    if (how == 2)
+        ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(LIMIT_MS));
+    if (how == 0)
+        ddl__send_with_fd(fd, "x", 1, passed, ddl__deadline(LIMIT_MS));
+    else if (how == 1)
+        ddl__send_with_fd(fd, &hello, sizeof hello, passed, ddl__deadline(LIMIT_MS));
+    else
+        ddl__send_with_fd(fd, proof, sizeof proof, passed, ddl__deadline(LIMIT_MS));
+}
+
+/* Each stranger is a process that ends when it has spoken, for the exit of a process does not
+ * linger: the endpoint then has the last reference. Its listener stays open here, and with it the
+ * other ends, so the data stay unsent. */
+static void run_attack(ddl_endpoint *const *endpoints, int listener, bool as_nobody)
+{
+    pid_t strangers[STRANGERS];
+    for (int i = 0; i < STRANGERS; i++) {
+        strangers[i] = fork();
+        CHECK(strangers[i] >= 0, "fork");
+        if (strangers[i])
+            continue;
+        if (as_nobody && (setgid(65534) || setuid(65534)))
+            _exit(1);
+        attack(endpoints[i % RANKS], listener, i / RANKS % 3);
+        _exit(0);
+    }
+    for (int i = 0; i < STRANGERS; i++) {
+        int status;
+        CHECK(waitpid(strangers[i], &status, 0) == strangers[i] && !status, "a stranger failed");
+    }
+}
+
+static unsigned count_fds(void)
+{
+    unsigned n = 0;
+    for (int fd = 0; fd < 512; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static void *create(void *argument)
+{
+    rank_thread *self = argument;
+    const void *addresses[RANKS] = {self->all->addresses[0], self->all->addresses[1]};
+    ddl_comm *comm;
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = LIMIT_MS};
+    OK(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths, self->rank,
+                       RANKS, &config, &comm));
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
+static void test(const char *name, bool as_nobody)
+{
+    static ranks all;
+    rank_thread threads[RANKS];
+    uint16_t port = 0;
+    unsigned before = count_fds();
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "%s", ddl__message());
+    all.size = RANKS;
+    for (int i = 0; i < RANKS; i++) {
+        OK(ddl_endpoint_create(NULL, &all.endpoints[i]));
+        OK(ddl_endpoint_address(all.endpoints[i], all.addresses[i], DDL_ADDRESS_MAX,
+                                &all.lengths[i]));
+    }
+    run_attack(all.endpoints, listener, as_nobody);
+    int64_t start = ddl__now();
+    for (int i = 0; i < RANKS; i++) {
+        threads[i] = (rank_thread){.all = &all, .rank = i};
+        CHECK(!pthread_create(&threads[i].thread, NULL, create, &threads[i]), "thread");
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(threads[i].thread, NULL);
+    double created = 1e-9 * (double)(ddl__now() - start);
+    run_attack(all.endpoints, listener, as_nobody);
+    start = ddl__now();
+    for (int i = 0; i < RANKS; i++)
+        ddl_endpoint_destroy(all.endpoints[i]);
+    double ended = 1e-9 * (double)(ddl__now() - start);
+    printf("%s: created in %.3f s, endpoints destroyed in %.3f s\n", name, created, ended);
+    CHECK(created < LINGER_S / 2 && ended < LINGER_S / 2, "held up");
+    close(listener); /* with it the other ends of the lingering sockets, which are reset */
+    for (int64_t end = ddl__deadline(LIMIT_MS); count_fds() > before && ddl__now() < end;)
+        usleep(1000);
+    CHECK(count_fds() <= before, "%u descriptors, and %u before", count_fds(), before);
+}
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 0);
+    test("the same user", false);
+    if (geteuid() == 0)
+        test("another user", true);
+    return 0;
+}

@@ -1,0 +1,74 @@
+/* test_one_shot.c - when a reduction in shared memory is done in one hop: up to 8 KiB on few ranks,
+ * and on many as long as what all read, the square of the ranks, costs less than a second hop. All
+ * ranks choose the same. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "check.h"
+#include "plan/builder.h"
+
+enum { MOST = 256, FEW = 4, LARGEST = 8 << 10 };
+
+static bool is_one_shot(int size, int64_t bytes, double crowding, ddl__kind kind)
+{
+    const char *name = NULL;
+    ddl__topology *t;
+    const int dimensions[DDL__DIMENSIONS] = {size, 1, 1, 1};
+    CHECK(ddl__topology_declare(dimensions, &t) == DDL_OK, "%d ranks", size);
+    t->declared = false;
+    t->crowding = crowding;
+    for (int rank = 0; rank<size; rank += size> 1 ? size - 1 : 1) {
+        ddl__request request = {.kind = kind,
+                                .rank = rank,
+                                .size = size,
+                                .count = bytes / 4,
+                                .element = 4,
+                                .all_shared = true,
+                                .topology = t};
+        ddl__plan *plan = ddl__plan_create(&request);
+        CHECK(plan, "no memory");
+        CHECK(!name || !strcmp(plan->name, name), "%s on rank 0, %s on the last of %d", name,
+              plan->name, size);
+        name = plan->name;
+        ddl__plan_destroy(plan);
+    }
+    ddl__topology_destroy(t);
+    CHECK(!strcmp(name, "one-shot") || !strcmp(name, "direct"), "%s of %d ranks", name, size);
+    return !strcmp(name, "one-shot");
+}
+
+/* The most bytes that go in one hop; above these none do. */
+static int64_t most_bytes(int size, double crowding, ddl__kind kind)
+{
+    int64_t most = 0;
+    for (int64_t bytes = 4; bytes <= 2 * LARGEST; bytes += bytes < 64 ? 4 : 64) {
+        bool one = is_one_shot(size, bytes, crowding, kind);
+        CHECK(!one || most == bytes - (bytes <= 64 ? 4 : 64), "%d ranks, %lld bytes", size,
+              (long long)bytes);
+        most = one ? bytes : most;
+    }
+    return most;
+}
+
+int main(void)
+{
+    static const ddl__kind kinds[] = {DDL__ALLREDUCE, DDL__REDUCE_TO_ROOT};
+    static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, MOST};
+    for (int k = 0; k < 2; k++) {
+        int64_t before = LARGEST;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            int size = sizes[i];
+            int64_t most = most_bytes(size, 1, kinds[k]), crowded = most_bytes(size, 4, kinds[k]);
+            CHECK(size > FEW || most == LARGEST, "%d ranks: up to %lld", size, (long long)most);
+            CHECK(most <= before && most <= crowded && crowded <= LARGEST,
+                  "%d ranks: up to %lld, among fewer %lld, crowded %lld", size, (long long)most,
+                  (long long)before, (long long)crowded);
+            CHECK(most >= 1024, "%d ranks: up to %lld", size, (long long)most);
+            before = most;
+            printf("%d ranks: up to %lld, sharing cores %lld\n", size, (long long)most,
+                   (long long)crowded);
+        }
+        CHECK(before <= LARGEST / 3, "%d ranks: up to %lld", MOST, (long long)before);
+    }
+    return 0;
+}

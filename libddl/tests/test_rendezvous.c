@@ -1,0 +1,281 @@
+/* A rendezvous that not all ranks come to, or not as they should: what is said, when, and to whom.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "net/socket.h"
+#include "processes.h"
+#include "ranks.h"
+
+enum { TEXT_MAX = 4000 };
+
+/* How a rank comes. */
+typedef struct visitor {
+    int rank, size;
+    const char *secret;
+    bool encrypts;
+    int delay_ms, timeout_ms, stall_warn_ms;
+    int descriptors;                     /* its limit; 0: as it is */
+    void (*run)(const struct visitor *); /* NULL: visit */
+    pid_t pid;
+    FILE *said;          /* to stderr */
+    char text[TEXT_MAX]; /* the same, with the failure's message at its end */
+    int status;          /* of the rendezvous, negated */
+} visitor;
+
+static char url[64];
+
+static void visit(const visitor *v)
+{
+    struct rlimit limit;
+    ddl_endpoint_config own = {.struct_size = sizeof own,
+                               .secret = v->secret,
+                               .encrypt = v->encrypts ? 1 : -1,
+                               .interfaces = "lo"};
+    ddl_comm_config config = {.struct_size = sizeof config,
+                              .timeout_ms = v->timeout_ms,
+                              .stall_warn_ms = v->stall_warn_ms};
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    if (v->descriptors) {
+        CHECK(!getrlimit(RLIMIT_NOFILE, &limit), "getrlimit");
+        limit.rlim_cur = (rlim_t)v->descriptors;
+        CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
+    }
+    usleep((useconds_t)v->delay_ms * 1000);
+    OK(ddl_endpoint_create(&own, &endpoint));
+    ddl_status status = ddl_rendezvous(endpoint, url, v->rank, v->size, &config, &comm);
+    if (status != DDL_OK)
+        fprintf(stderr, "failed: %s\n", ddl_last_error());
+    else
+        ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    fflush(stderr);
+    _exit(-(int)status);
+}
+
+static void start(visitor *v)
+{
+    CHECK((v->said = tmpfile()), "%s", strerror(errno));
+    fflush(NULL);
+    v->pid = fork();
+    CHECK(v->pid >= 0, "fork");
+    if (v->pid)
+        return;
+    dup2(fileno(v->said), 2);
+    (v->run ? v->run : visit)(v);
+}
+
+static void finish(visitor *v)
+{
+    CHECK(waitpid(v->pid, &v->status, 0) == v->pid, "waitpid");
+    CHECK(WIFEXITED(v->status), "rank %d ended with %#x", v->rank, (unsigned)v->status);
+    v->status = -WEXITSTATUS(v->status);
+    rewind(v->said);
+    v->text[fread(v->text, 1, sizeof v->text - 1, v->said)] = 0;
+    fclose(v->said);
+}
+
+static void run(visitor *visitors, int n)
+{
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    for (int i = 0; i < n; i++)
+        start(&visitors[i]);
+    for (int i = 0; i < n; i++)
+        finish(&visitors[i]);
+}
+
+static int count(const char *text, const char *words)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, words)); at++)
+        n++;
+    return n;
+}
+
+#define SAYS(visitor, times, words)                                                                \
+    CHECK(count((visitor).text, words) == (times), "rank %d says \"%s\" %d times, not %d:\n%s",    \
+          (visitor).rank, words, count((visitor).text, words), times, (visitor).text)
+
+static void test_late(void)
+{
+    visitor v[3] = {{.rank = 0, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
+                    {.rank = 1, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
+                    {.rank = 2, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300}};
+    v[2].delay_ms = 1500;
+    run(v, 3);
+    for (int r = 0; r < 3; r++)
+        CHECK(v[r].status == DDL_OK, "rank %d: %s", r, v[r].text);
+    SAYS(v[0], 1, "the rendezvous has waited for ");
+    SAYS(v[0], 1, "have ranks 0-1 of 3, waiting for 2");
+    SAYS(v[1], 1, "the rendezvous has waited for ");
+    SAYS(v[1], 1, "rank 0 says: have ranks 0-1 of 3, waiting for 2");
+    SAYS(v[2], 0, "waited");
+}
+
+static void test_late_rank_0(void)
+{
+    visitor v[2] = {{.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 1200},
+                    {.rank = 1, .size = 2, .timeout_ms = 20000, .stall_warn_ms = 300}};
+    run(v, 2);
+    for (int r = 0; r < 2; r++)
+        CHECK(v[r].status == DDL_OK, "rank %d: %s", r, v[r].text);
+    SAYS(v[1], 1, "for rank 0 at the rendezvous tcp://127.0.0.1:");
+    SAYS(v[1], 1, "Connection refused; is rank 0 running?");
+}
+
+static void test_no_warnings(void)
+{
+    visitor v[2] = {
+        {.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 400, .stall_warn_ms = -1},
+        {.rank = 1, .size = 2, .timeout_ms = 20000, .stall_warn_ms = -1}};
+    run(v, 2);
+    for (int r = 0; r < 2; r++)
+        CHECK(v[r].status == DDL_OK && !v[r].text[0], "rank %d: %s", r, v[r].text);
+}
+
+/* Something else listens where rank 0 should. */
+static void test_no_answer(void)
+{
+    visitor v = {.rank = 1, .size = 2, .timeout_ms = 1000, .stall_warn_ms = 300};
+    uint16_t port = 0;
+    int silent = ddl__listen("127.0.0.1", &port);
+    CHECK(silent >= 0, "no port");
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+    start(&v);
+    finish(&v);
+    close(silent);
+    CHECK(v.status == DDL_ETIMEDOUT, "%d: %s", v.status, v.text);
+    SAYS(v, 1, "what listens there does not answer");
+}
+
+/* Rank 0 says so at once, not when its time is up; and the other one learns it. */
+static void test_refused(const char *secret, const char *why)
+{
+    visitor v[3] = {{.rank = 0, .size = 3, .timeout_ms = 1500, .secret = "ours"},
+                    {.rank = 1, .size = 3, .timeout_ms = 9000, .secret = secret},
+                    {.rank = 2, .size = 3, .timeout_ms = 9000, .secret = "ours"}};
+    char words[200];
+    v[0].stall_warn_ms = 800;
+    run(v, 3);
+    CHECK(v[1].status == DDL_EREFUSED, "%d: %s", v[1].status, v[1].text);
+    SAYS(v[1], 1, "failed: the rendezvous at tcp://127.0.0.1:");
+    SAYS(v[1], 1, why);
+    SAYS(v[0], 1, "the rendezvous refused rank 1 from 127.0.0.1: ");
+    snprintf(words, sizeof words, "refused rank 1: %s", why);
+    SAYS(v[0], 2, words); /* in the warning of who is missing, and in the failure */
+    SAYS(v[2], 2, "waiting for 1; it refused rank 1: ");
+    const char *at_once = strstr(v[0].text, "from 127.0.0.1: "),
+               *later = strstr(v[0].text, "has waited");
+    CHECK(later && at_once < later, "%s", v[0].text);
+}
+
+/* Those who have come learn who is missing, also over what is encrypted. */
+static void test_missing_is_told_encrypted(void)
+{
+    visitor v[2] = {
+        {.rank = 0, .size = 4, .timeout_ms = 800, .secret = "ours", .encrypts = true},
+        {.rank = 1, .size = 4, .timeout_ms = 20000, .secret = "ours", .encrypts = true}};
+    v[0].stall_warn_ms = 200;
+    run(v, 2);
+    for (int r = 0; r < 2; r++) {
+        CHECK(v[r].status == DDL_ETIMEDOUT, "rank %d: %d: %s", r, v[r].status, v[r].text);
+        SAYS(v[r], 1, "timed out: have ranks 0-1 of 4, waiting for 2-3");
+    }
+    SAYS(v[1], 1, "rank 0 says: have ranks 0-1 of 4, waiting for 2-3");
+}
+
+static void test_few_descriptors(void)
+{
+    visitor v[3] = {{.rank = 0, .size = 3, .timeout_ms = 5000, .descriptors = 64},
+                    {.rank = 1, .size = 3, .timeout_ms = 5000, .descriptors = 64},
+                    {.rank = 2, .size = 3, .timeout_ms = 5000, .descriptors = 64}};
+    run(v, 3);
+    for (int r = 0; r < 3; r++)
+        CHECK(v[r].status == DDL_OK, "rank %d: %d: %s", r, v[r].status, v[r].text);
+}
+
+/* Rank 0 has descriptors for itself and for few others. */
+static void test_too_few_descriptors(void)
+{
+    enum { SIZE = 12 };
+    visitor v[SIZE];
+    memset(v, 0, sizeof v);
+    for (int r = 0; r < SIZE; r++)
+        v[r] = (visitor){.rank = r, .size = SIZE, .timeout_ms = 1000};
+    v[0].descriptors = 14;
+    run(v, SIZE);
+    CHECK(v[0].status == DDL_ETIMEDOUT, "%d: %s", v[0].status, v[0].text);
+    SAYS(v[0], 1, "raise ulimit -n");
+}
+
+/* Nobody listens at a port that the kernel may give to who dials it. */
+static void test_own_end(void)
+{
+    uint16_t port = 0;
+    int listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "no port");
+    close(listener);
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = ddl__dial_from((struct sockaddr *)&at, (struct sockaddr *)&at, sizeof at, INT64_MAX);
+    CHECK(fd < 0 && errno == ECONNREFUSED, "connected to itself: %d, %s", fd, strerror(errno));
+    listener = ddl__listen("127.0.0.1", &port);
+    CHECK(listener >= 0, "the port is taken: %s", strerror(errno));
+    close(listener);
+}
+
+/* A comm of two that is created from addresses, where the other one does not come. */
+static void create_alone(const visitor *v)
+{
+    ddl_endpoint *endpoints[2];
+    unsigned char bytes[2][DDL_ADDRESS_MAX];
+    const void *addresses[2] = {bytes[0], bytes[1]};
+    size_t lengths[2];
+    ddl_comm_config config = {.struct_size = sizeof config,
+                              .timeout_ms = v->timeout_ms,
+                              .stall_warn_ms = v->stall_warn_ms};
+    ddl_comm *comm;
+    for (int i = 0; i < 2; i++) {
+        OK(ddl_endpoint_create(NULL, &endpoints[i]));
+        OK(ddl_endpoint_address(endpoints[i], bytes[i], DDL_ADDRESS_MAX, &lengths[i]));
+    }
+    ddl_status status =
+        ddl_comm_create(endpoints[v->rank], addresses, lengths, v->rank, 2, &config, &comm);
+    for (int i = 0; i < 2; i++)
+        ddl_endpoint_destroy(endpoints[i]);
+    fflush(stderr);
+    _exit(-(int)status);
+}
+
+static void test_creation(int rank)
+{
+    char words[100];
+    visitor v = {
+        .rank = rank, .size = 2, .timeout_ms = 1000, .stall_warn_ms = 300, .run = create_alone};
+    start(&v);
+    finish(&v);
+    CHECK(v.status == DDL_ETIMEDOUT, "%d: %s", v.status, v.text);
+    snprintf(words, sizeof words, "not there yet: rank %d on ", !rank);
+    SAYS(v, 1, "the creation of a comm of 2 ranks has waited for ");
+    SAYS(v, 1, words);
+}
+
+int main(void)
+{
+    test_own_end();
+    test_late();
+    test_late_rank_0();
+    test_no_warnings();
+    test_no_answer();
+    test_refused("theirs", "another job: the secrets differ");
+    test_refused("", "rank 0 has a secret (DDL_SECRET), and rank 1 has none");
+    test_missing_is_told_encrypted();
+    test_few_descriptors();
+    test_too_few_descriptors();
+    test_creation(0);
+    test_creation(1);
+    return 0;
+}

@@ -1,0 +1,88 @@
+/* Creations over one list are counted alike by all members, also when one has failed on one of them
+ * only, at its very end: the next one succeeds. */
+#include <errno.h>
+
+#include "comm/watch_state.h"
+#include "processes.h"
+
+enum { RANKS = 3, LIMIT_MS = 20000, LATE_MS = 200 };
+
+typedef struct shared {
+    unsigned char addresses[RANKS][DDL_ADDRESS_MAX];
+    size_t lengths[RANKS];
+    atomic_int ready;
+    ddl_status first[RANKS];
+} shared;
+
+static bool fails; /* this process's next creation, when those of the others may have succeeded */
+
+bool __real_ddl__watch_add(ddl__watch *watch, ddl__control *control);
+bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control);
+
+bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control)
+{
+    if (!fails)
+        return __real_ddl__watch_add(watch, control);
+    fails = false;
+    usleep(LATE_MS * 1000);
+    errno = ENOMEM;
+    return false;
+}
+
+static int member(shared *s, int rank, int failing)
+{
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    const void *addresses[RANKS];
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = LIMIT_MS};
+    for (int i = 0; i < RANKS; i++)
+        addresses[i] = s->addresses[i];
+    OK(ddl_endpoint_create(NULL, &endpoint));
+    OK(ddl_endpoint_address(endpoint, s->addresses[rank], DDL_ADDRESS_MAX, &s->lengths[rank]));
+    atomic_fetch_add(&s->ready, 1);
+    for (double end = seconds() + 30; atomic_load(&s->ready) < RANKS; usleep(200))
+        CHECK(seconds() < end, "not all come");
+    fails = rank == failing;
+    s->first[rank] = ddl_comm_create(endpoint, addresses, s->lengths, rank, RANKS, &config, &comm);
+    if (s->first[rank] == DDL_OK) {
+        CHECK(ddl_barrier(comm, NULL, NULL) != DDL_OK, "a comm without one of its members");
+        ddl_comm_destroy(comm);
+    }
+    double start = seconds();
+    for (int k = 0; k < 3; k++) {
+        int32_t one = 1;
+        OK(ddl_comm_create(endpoint, addresses, s->lengths, rank, RANKS, &config, &comm));
+        OK(ddl_allreduce(comm, &one, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+        CHECK(one == RANKS, "%d", one);
+        ddl_comm_destroy(comm);
+    }
+    CHECK(seconds() - start < 1e-3 * LIMIT_MS / 2, "created after %g s", seconds() - start);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+static void test(int failing)
+{
+    int status;
+    pid_t pids[RANKS];
+    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(s != MAP_FAILED, "no shared memory");
+    fflush(NULL);
+    for (int rank = 0; rank < RANKS; rank++)
+        if (!(pids[rank] = fork()))
+            _exit(member(s, rank, failing));
+    for (int rank = 0; rank < RANKS; rank++)
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
+              (unsigned)status);
+    for (int rank = 0; rank < RANKS; rank++)
+        CHECK(s->first[rank] != DDL_OK, "rank %d has a comm that rank %d has not", rank, failing);
+    munmap(s, sizeof *s);
+}
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 0);
+    for (int failing = 0; failing < RANKS; failing++)
+        test(failing);
+    return 0;
+}

@@ -1,0 +1,75 @@
+"""Where the ranks of a job on one machine listen."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+# Each rank tells the addresses at which it listens, by what the kernel says of its own sockets.
+LISTENING = """
+import json, os, sys, threading, time
+import ddl_core
+
+LISTEN = "0A"
+
+def own_sockets():
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            pass
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+def listening():
+    own, found = own_sockets(), set()
+    for table in ("tcp", "tcp6"):
+        if os.path.exists(f"/proc/self/net/{table}"):
+            for line in open(f"/proc/self/net/{table}").readlines()[1:]:
+                words = line.split()
+                if words[3] == LISTEN and words[9] in own:
+                    found.add(words[1].rpartition(":")[0])
+    return found
+
+seen = set()
+if os.environ["DDL_RANK"] == "0":  # of the rendezvous as well, which is over when init returns
+    def look():
+        while not ddl_core.is_initialized():
+            seen.update(listening())
+            time.sleep(0.01)
+    watcher = threading.Thread(target=look)
+    watcher.start()
+else:
+    time.sleep(0.3)
+comm = ddl_core.init(ddl_core.Config(links=["tcp"]))
+comm.barrier()
+print(json.dumps(sorted(seen | listening())))
+comm.barrier()
+"""
+LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
+
+
+def addresses(ended: object) -> set[str]:
+    return {address for rank in range(2) for address in json.loads(ended.lines(rank)[0])}  # type: ignore[attr-defined]
+
+
+def test_nobody_else_can_reach_the_ranks_of_one_machine(ddlrun: Run) -> None:
+    found = addresses(ddlrun(2, LISTENING).expect_success())
+    assert found and found <= LOOPBACK
+
+
+def test_a_job_that_may_grow_listens_for_others(ddlrun: Run) -> None:
+    """DDL_INTERFACES that is set, if only to nothing, is left alone."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("there is no way to other hosts")
+    found = addresses(ddlrun(2, LISTENING, options=["-x", "DDL_INTERFACES="]).expect_success())
+    assert found - LOOPBACK

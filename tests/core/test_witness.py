@@ -1,0 +1,291 @@
+"""The launcher as witness of its ranks' ends: real sockets, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ddl_core.launch.witness import ENDED, HELLO, LEAVE, Witness
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+LIMIT = 10.0
+
+# An endpoint, as libddl makes one.
+ENDPOINT = """
+import os, socket, sys, time
+def connect(name, own):
+    witness = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    witness.connect(b"\\0" + name.encode())
+    witness.sendall(b"ddlwitn1" + own)
+    return witness
+"""
+
+
+class Served:
+    """A witness and the loop that serves it."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.told: list[bytes] = []
+        self.opened: list[socket.socket] = []
+        self.witness = Witness(self.selector, self.told.append)
+
+    def serve(self, seconds: float = 0.0, until: Callable[[], bool] = lambda: False) -> None:
+        """Serve until then; at least what is there already."""
+        deadline = time.monotonic() + seconds
+        while True:
+            ready = self.selector.select(0.01)
+            for key, _ in ready:
+                key.data()
+            if until() or (not ready and time.monotonic() >= deadline):
+                return
+
+    def connect(self, own: bytes = b"") -> socket.socket:
+        """An endpoint of this process; without an id it has not said which it is."""
+        endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.opened.append(endpoint)
+        endpoint.connect(b"\0" + self.witness.name.encode())
+        endpoint.setblocking(False)
+        endpoint.sendall(HELLO + own if own else b"")
+        self.serve()
+        return endpoint
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.witness.close()
+    assert not served.selector.get_map()
+    served.selector.close()
+    for endpoint in served.opened:
+        endpoint.close()
+
+
+def own_id(number: int) -> bytes:
+    return bytes([number]) * 16
+
+
+def received(endpoint: socket.socket) -> bytes | None:
+    """What has come; None: nothing, b"": it is closed."""
+    try:
+        return endpoint.recv(1000)
+    except BlockingIOError:
+        return None
+    except ConnectionResetError:
+        return b""
+
+
+def test_a_killed_process_is_told_to_all_others(served: Served) -> None:
+    others = [served.connect(own_id(number)) for number in (1, 2)]
+    mute = served.connect()
+    text = f"{ENDPOINT}\nconnect(sys.argv[1], bytes([9]) * 16)\nprint(flush=True)\ntime.sleep(60)"
+    command = [sys.executable, "-c", text.replace("\nconnect(", "\nkept = connect(")]
+    with subprocess.Popen([*command, served.witness.name], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        served.serve()
+        assert [received(other) for other in others] == [None, None]
+        process.send_signal(signal.SIGKILL)
+        served.serve(LIMIT, lambda: bool(served.told))
+    assert [received(other) for other in others] == [ENDED + own_id(9)] * 2
+    assert received(mute) is None  # nobody has said which endpoint this is
+    assert served.told == [own_id(9)]
+
+
+def test_a_goodbye_is_no_end(served: Served) -> None:
+    leaves, stays = served.connect(own_id(1)), served.connect(own_id(2))
+    leaves.sendall(LEAVE + own_id(1))
+    leaves.close()
+    served.serve(0.1)
+    assert received(stays) is None
+    assert not served.told
+
+
+def test_records_in_pieces_and_two_at_once(served: Served) -> None:
+    pieces, stays = served.connect(), served.connect(own_id(2))
+    for byte in HELLO + own_id(1):
+        pieces.sendall(bytes([byte]))
+        served.serve()
+    pieces.close()
+    served.serve(LIMIT, lambda: bool(served.told))
+    assert received(stays) == ENDED + own_id(1)
+    once = served.connect()
+    once.sendall(HELLO + own_id(3) + LEAVE + own_id(3))
+    once.close()
+    served.serve(0.1)
+    assert received(stays) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n" * 2,
+        LEAVE + own_id(1),
+        HELLO + own_id(1) + HELLO + own_id(2),
+        HELLO + own_id(1) + LEAVE + own_id(2),
+        HELLO + own_id(1) + ENDED + own_id(2),
+    ],
+    ids=["other words", "leave first", "two hellos", "leave of another", "ended"],
+)
+def test_what_is_no_record_is_dropped(served: Served, said: bytes) -> None:
+    """And nobody's end is told for it, its process being there."""
+    stranger, stays = served.connect(), served.connect(own_id(5))
+    stranger.sendall(said)
+    served.serve(0.1)
+    assert received(stranger) == b""
+    assert received(stays) is None
+    assert not served.told
+
+
+def test_the_end_of_half_a_record_is_nobodys(served: Served) -> None:
+    half, stays = served.connect(), served.connect(own_id(5))
+    half.sendall(HELLO + own_id(1)[:7])
+    half.close()
+    served.serve(0.1)
+    assert received(stays) is None
+
+
+def test_who_does_not_read_is_dropped(served: Served) -> None:
+    """It fills its own socket and holds up nobody."""
+    deaf, reads = served.connect(own_id(1)), served.connect(own_id(2))
+    heard = 0
+    for number in range(20_000):
+        served.witness.spread(number.to_bytes(16, "big"))
+        heard += len(received(reads) or b"")
+    assert heard == 20_000 * 24
+    held = 0
+    while data := received(deaf):
+        held += len(data)
+    assert data == b"", "it is still connected"
+    assert 0 < held < 20_000 * 24
+    served.witness.spread(own_id(3))
+    assert received(reads) == ENDED + own_id(3)
+
+
+def test_what_other_hosts_have_seen(served: Served) -> None:
+    endpoints = [served.connect(own_id(number)) for number in (1, 2)]
+    served.witness.spread(own_id(7))
+    assert [received(endpoint) for endpoint in endpoints] == [ENDED + own_id(7)] * 2
+    assert not served.told  # they know
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_other_users_are_not_heard(served: Served) -> None:
+    stays = served.connect(own_id(1))
+    text = (
+        f"import os\nos.setuid(65534)\n{ENDPOINT}\nprint(connect(sys.argv[1], b'x' * 16).recv(1))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", text, served.witness.name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        served.serve(LIMIT, lambda: process.poll() is not None)
+        out, err = process.communicate(timeout=LIMIT)
+    assert out == b"b''\n" or b"Error" in err  # closed before, or after, it has written
+    served.serve()
+    assert received(stays) is None
+    assert not served.told
+
+
+# ---- ddlrun ----
+
+RANKS = f"""
+import signal
+{ENDPOINT}
+rank = int(os.environ["DDL_RANK"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+witness = connect(os.environ["DDL_WITNESS"], bytes([rank]) * 16)
+print("ready", flush=True)
+time.sleep(0.5)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+witness.settimeout({LIMIT})
+print(witness.recv(24), flush=True)
+"""
+
+
+def test_ddlrun_is_the_witness(ddlrun: Run) -> None:
+    ended = ddlrun(3, RANKS)
+    assert ended.code == 128 + signal.SIGKILL
+    for rank in (0, 2):
+        assert ended.lines(rank) == ["ready", repr(ENDED + own_id(1))], ended.err
+
+
+NO_ABSTRACT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+int bind(int fd, const struct sockaddr *address, socklen_t length)
+{
+    int (*next)(int, const struct sockaddr *, socklen_t) =
+        (int (*)(int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "bind");
+    const struct sockaddr_un *name = (const struct sockaddr_un *)address;
+    if (address->sa_family == AF_UNIX && length > 2 && !name->sun_path[0]) {
+        errno = EINVAL;
+        return -1;
+    }
+    return next(fd, address, length);
+}
+"""
+
+
+def test_where_there_are_no_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "none.c").write_text(NO_ABSTRACT)
+    library = tmp_path / "none.so"
+    command = [compiler, "-shared", "-fPIC", "-o", library, tmp_path / "none.c", "-ldl"]
+    subprocess.run(command, check=True)
+    (tmp_path / "program.py").write_text(
+        "import os; print(os.environ.get('DDL_WITNESS'), os.environ.get('DDL_LAUNCHER'))"
+    )
+    command = [sys.executable, "-m", "ddl_core.launch", "-n", "2", "program.py"]
+    env = {"LD_PRELOAD": str(library), "DDL_WITNESS": "another", "DDL_LAUNCHER": "another"}
+    ended = run_program(command, cwd=tmp_path, env=env).expect_success()
+    assert sorted(ended.out.splitlines()) == ["[0] None None", "[1] None None"]
+
+
+SURVIVOR = """
+import os, signal
+import numpy as np
+import ddl_core
+comm = ddl_core.init()
+comm.barrier()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ddlrun ends a job that has lost a rank
+comm.barrier()
+if comm.rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        comm.barrier()
+except ddl_core.errors.PeerLost:
+    survivors = comm.shrink()
+ones = np.ones(1)
+survivors.allreduce(ones)
+print("goes on with", survivors.size, ones[0], flush=True)
+"""
+
+
+def test_survivor_goes_on_by_the_launchers_word(ddlrun: Run) -> None:
+    """Over TCP the loss of the lower half of two is a cut network's doing, for all that the other
+    one can know by itself."""
+    ended = ddlrun(2, SURVIVOR, options=["--grace", "10"], env={"DDL_LINKS": "tcp"})
+    assert "goes on with 1 1.0" in ended.out, ended
+    assert "rank 0" in ended.err
