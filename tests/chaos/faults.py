@@ -210,10 +210,11 @@ def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> O
             sh(f"ip netns exec {name} nft '{FIREWALL}'")
         else:
             lab.unplug(hosts[victim], 0)
+        striking = (time.monotonic_ns() - began) * 1e-9  # the kernel's lock may take a second
         if case.fault == "half-open":
             job.signal(victim, signal.SIGKILL)
         job.finish(range(case.size if case.fault != "half-open" else victim))
-        outcome = judge(job, probe, began, victims, SILENT_S)
+        outcome = judge(job, probe, began, victims, SILENT_S, striking)
         for rank in victims if case.fault != "half-open" else []:
             if not job.find(rank, "minority"):
                 raise Wrong(f"the cut side goes on: {job.words_of(rank)}")

@@ -188,9 +188,10 @@ class Job:
 
 
 class Probe:
-    """How late the machine wakes who sleeps."""
+    """How late the machine wakes who sleeps, and how many times each bound is allowed."""
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, times: float = 1.0) -> None:
+        self.times = times
         self.process = subprocess.Popen([build.load, "probe"], stdout=subprocess.PIPE, text=True)
         self.delays: list[tuple[int, int]] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -213,8 +214,11 @@ def judge(
     began: int,
     dead: Sequence[int],
     bound: float,
+    striking: float = 0.0,
 ) -> Outcome:
-    """All others have the right error in time, and go on together."""
+    """All others have the right error in time, and go on together. The fault itself took `striking`
+    seconds from `began` on."""
+    bound *= probe.times
     case, outcome = job.case, Outcome(job.case)
     others = [rank for rank in range(case.size) if rank not in dead]
     time.sleep(0.005)  # the probe's last words
@@ -232,6 +236,7 @@ def judge(
             crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
             excuse = bound * (crowd - 1) if crowd > 2 else 0.0
             excess, excuse = seconds - bound, max(excuse, 3 * probe.worst(began, failed.at))
+            excuse += striking
             if excess > excuse:
                 raise Wrong(f"rank {rank} knew it after {seconds:.3f} s, bound {bound} s: {text}")
             outcome.allowance = max(outcome.allowance, excess)
