@@ -219,11 +219,11 @@ static int epoll_on(ddl__link *link)
     return epoll;
 }
 
-static bool fences; /* are promised */
+static const ddl__fences *fences; /* that are promised, if any */
 static void announce_sleep(ddl__link *link)
 {
     link->ops->sleeping(link, true);
-    if (fences)
+    if (fences && ddl__fences_joined(fences))
         ddl__fence_heavy();
 }
 

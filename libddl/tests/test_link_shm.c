@@ -7,6 +7,7 @@
 enum { ARENA = 2 * LARGEST };
 
 typedef struct memory {
+    ddl__fences fences;
     ddl__arena *arenas[1 + LEAVES];
     ddl__link *first[2 * LEAVES]; /* those that have links beside them */
 } memory;
@@ -18,10 +19,12 @@ static void create(star *s)
     ddl__arena **arenas = m->arenas;
     s->own = m;
     arenas[0] = ddl__arena_create(s->leaves, ARENA, ARENA);
-    fences = ddl__arena_fence(arenas[0]); /* test_link_inproc does without */
+    ddl__fences_start(&m->fences); /* test_link_inproc does without */
+    fences = &m->fences;
+    ddl__arena_fence(arenas[0], fences);
     for (unsigned i = 0; i < s->leaves; i++) {
         arenas[1 + i] = ddl__arena_create(1, ARENA, ARENA);
-        ddl__arena_fence(arenas[1 + i]);
+        ddl__arena_fence(arenas[1 + i], fences);
         ddl__arena *centre = ddl__arena_open(ddl__arena_fd(arenas[0]), i);
         ddl__arena *leaf = ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
         int fds[2];
@@ -54,6 +57,8 @@ static void destroy(star *s)
         link_destroy(&m->first[i]);
     for (unsigned i = 0; i < 1 + LEAVES; i++)
         ddl__arena_drop(m->arenas[i]);
+    ddl__fences_stop(&m->fences);
+    fences = NULL;
     free(m);
 }
 

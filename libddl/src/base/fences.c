@@ -3,23 +3,30 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/forks.h"
+#include "base/thread.h"
 
 /* The kernel's numbers, which not every C library has. */
 enum { GLOBAL_EXPEDITED = 1 << 1, REGISTER_GLOBAL_EXPEDITED = 1 << 2 };
 
-/* The kernel waits for all processors when a process with threads registers, even if it has done so
- * before; once is enough for a process, and a forked child registers itself. */
-bool ddl__fences_join(void)
+static void *join(void *argument)
 {
-    static atomic_uint joined; /* the generation that has, + 1 */
-    unsigned generation = ddl__generation() + 1;
-    if (atomic_load_explicit(&joined, memory_order_relaxed) == generation)
-        return true;
-    if (syscall(SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0))
-        return false;
-    atomic_store_explicit(&joined, generation, memory_order_relaxed);
-    return true;
+    ddl__fences *fences = argument;
+    bool joined = !syscall(SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0);
+    atomic_store_explicit(&fences->joined, joined, memory_order_release);
+    return NULL;
+}
+
+void ddl__fences_start(ddl__fences *fences)
+{
+    atomic_init(&fences->joined, false);
+    fences->started = !ddl__thread_start(&fences->thread, join, fences);
+}
+
+void ddl__fences_stop(ddl__fences *fences)
+{
+    if (fences->started)
+        pthread_join(fences->thread, NULL);
+    fences->started = false;
 }
 
 void ddl__fence_heavy(void)

@@ -11,12 +11,29 @@
 #ifndef DDL_BASE_FENCES_H
 #define DDL_BASE_FENCES_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Take part with this process. False where the system cannot: then both sides must store and load
- * with sequential consistency. */
-bool ddl__fences_join(void);
+/* Whether this process takes part. The kernel waits for all processors before it does, some
+ * milliseconds in a process with threads, so a thread of its own asks for it. */
+typedef struct ddl__fences {
+    atomic_bool joined;
+    pthread_t thread;
+    bool started;
+} ddl__fences;
+
+void ddl__fences_start(ddl__fences *fences);
+
+/* Ends the thread. The process goes on taking part. */
+void ddl__fences_stop(ddl__fences *fences);
+
+/* Until then, and where the system cannot, both sides must store and load with sequential
+ * consistency. */
+static inline bool ddl__fences_joined(const ddl__fences *fences)
+{
+    return atomic_load_explicit(&fences->joined, memory_order_acquire);
+}
 
 static inline void ddl__fence_light(void)
 {

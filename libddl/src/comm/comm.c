@@ -146,7 +146,10 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
     ddl_status status = open_arena(comm, &meeting->kinds);
     if (status != DDL_OK)
         return status;
-    bool cores = has_cores(comm), fences = comm->arena && cores && ddl__arena_fence(comm->arena);
+    bool cores = has_cores(comm);
+    const ddl__fences *fences = comm->arena && cores ? ddl__endpoint_fences(comm->endpoint) : NULL;
+    if (fences)
+        ddl__arena_fence(comm->arena, fences);
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
     meeting->arena = comm->arena;

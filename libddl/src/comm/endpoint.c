@@ -290,6 +290,11 @@ unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint)
     return endpoint->sockets;
 }
 
+const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint)
+{
+    return &endpoint->fences;
+}
+
 bool ddl__endpoint_is_local(const ddl_endpoint *endpoint)
 {
     return endpoint->local >= 0;
@@ -409,6 +414,8 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     ddl_status status = ddl__job_open(&endpoint->job, config->secret, config->encrypt > 0);
     if (status == DDL_OK)
         status = open_ports(endpoint, config);
+    if (status == DDL_OK && endpoint->local >= 0)
+        ddl__fences_start(&endpoint->fences);
     if (status == DDL_OK) {
         int error = ddl__thread_start(&endpoint->thread, serve, endpoint);
         endpoint->started = !error;
@@ -434,6 +441,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
         notify(endpoint);
         pthread_join(endpoint->thread, NULL);
     }
+    ddl__fences_stop(&endpoint->fences);
     ddl__pending_end(endpoint);
     ddl__counters_free(&endpoint->counters);
     ddl__seen_free(&endpoint->seen);

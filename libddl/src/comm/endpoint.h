@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "base/fences.h"
 #include "comm/address.h"
 #include "comm/handshake.h"
 #include "engine/engine.h"
@@ -45,6 +46,9 @@ unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint);
 
 /* Whether members of this host can come by a unix socket, and so share memory with it. */
 bool ddl__endpoint_is_local(const ddl_endpoint *endpoint);
+
+/* For the arenas of its comms. */
+const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint);
 
 /* Whether it was made before this process was forked: then it cannot be used here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);

@@ -81,6 +81,7 @@ struct ddl_endpoint {
     int turns;                    /* how often it still is to, if nobody needs it again */
     pthread_t thread;
     bool started;
+    ddl__fences fences; /* for memory that is shared with members of this host */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a guest has come, or a seat is not busy any more */

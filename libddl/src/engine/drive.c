@@ -370,7 +370,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
     /* Who has submitted under the lock and found nobody asleep is to be seen from here on. */
     pthread_mutex_lock(&engine->lock);
     pthread_mutex_unlock(&engine->lock);
-    if (engine->config.fences)
+    if (engine->config.fences && ddl__fences_joined(engine->config.fences))
         ddl__fence_heavy();
 }
 

@@ -2,6 +2,7 @@
 #ifndef DDL_ENGINE_ENGINE_H
 #define DDL_ENGINE_ENGINE_H
 
+#include "base/fences.h"
 #include "engine/choices.h"
 #include "engine/group.h"
 #include "engine/recorder.h"
@@ -20,7 +21,7 @@ typedef struct ddl__engine_config {
     int64_t segment_bytes;
     int64_t window;         /* see ddl__request */
     int64_t message_window; /* the same of the message links */
-    bool fences;            /* its arena promises heavy fences: see ddl__arena_fence */
+    const ddl__fences *fences; /* heavy ones that its arena promises, or NULL */
     bool sharing_cores;     /* more members on this host than cores */
     /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
      * with no lock held. */

@@ -73,8 +73,8 @@ typedef struct ddl__link_ops {
     /* Whether spans were published that the peer has not released, or the wire not taken. */
     bool (*owes)(const ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake; a peer publishing to a sleeper
-     * makes link->fd readable. After announcing it on all links, pass a heavy fence if
-     * that was promised (ddl__arena_fence), and look for spans once more before sleeping. */
+     * makes link->fd readable. After announcing it on all links, pass a heavy fence if the arena's
+     * fences (ddl__arena_fence) are joined, and look for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
     /* link->fd has an event: take in doorbells, goodbyes and errors. */
     void (*attend)(ddl__link *link);

@@ -72,7 +72,7 @@ typedef struct lane {
 typedef struct header {
     uint32_t magic, layout, readers, queue;
     uint64_t bytes, private_bytes; /* of the first outlet, and of each private one */
-    uint32_t fences;               /* 1: the owner's driver passes a heavy one before it sleeps */
+    atomic_uint fences; /* 1: from now on the owner's driver passes a heavy one before it sleeps */
     alignas(LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
     alignas(PAIR) lane lanes[];
 } header;
@@ -106,7 +106,7 @@ typedef struct outlet {
 struct ddl__arena {
     atomic_uint references;
     int fd;
-    bool fences;   /* its owner's process takes part: see the header */
+    const ddl__fences *fences; /* that its owner's driver passes, or NULL */
     outlet outlet; /* the one for all */
     size_t mapped;
 
@@ -235,11 +235,9 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
     return arena;
 }
 
-bool ddl__arena_fence(ddl__arena *arena)
+void ddl__arena_fence(ddl__arena *arena, const ddl__fences *fences)
 {
-    arena->fences = ddl__fences_join();
-    arena->outlet.shared->fences = arena->fences;
-    return arena->fences;
+    arena->fences = fences;
 }
 
 int ddl__arena_fd(const ddl__arena *arena)
@@ -287,10 +285,7 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
         ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", number, said.readers);
         return NULL;
     }
-    ddl__arena *arena = arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);
-    if (arena)
-        arena->fences = said.fences == 1;
-    return arena;
+    return arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);
 }
 
 ddl__arena *ddl__arena_share(ddl__arena *arena)
@@ -351,7 +346,9 @@ typedef struct shm_link {
     unsigned to, from;
     uint64_t position; /* spans released by us */
     unsigned held;     /* after them: peeked at and not yet released */
-    bool light;        /* the peer passes a heavy fence before it sleeps */
+    const ddl__fences *fences;
+    atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
+    bool light;                            /* both take part: see tell */
 
     /* A link beside another one: */
     struct shm_link *first; /* has the doorbell and knows how the peer is */
@@ -370,6 +367,14 @@ static shm_link *shm(ddl__link *link)
     return (shm_link *)link;
 }
 
+/* This process has joined, so each sleep of our driver from now on has a heavy fence. Whether the
+ * peer has said so, too. */
+static bool are_promised(const shm_link *s)
+{
+    atomic_store_explicit(s->own_fences, 1, memory_order_release);
+    return atomic_load_explicit(s->peer_fences, memory_order_acquire) == 1;
+}
+
 /* Store what the peer is to see, and wake its driver if it sleeps. */
 static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
 {
@@ -382,6 +387,7 @@ static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
     } else {
         atomic_store_explicit(where, value, memory_order_seq_cst);
         asleep = atomic_load_explicit(sleeping, memory_order_seq_cst);
+        s->light = s->fences && ddl__fences_joined(s->fences) && are_promised(s);
     }
     if (asleep && atomic_exchange_explicit(sleeping, 0, memory_order_relaxed))
         send(s->link.fd, "D", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -663,7 +669,9 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     s->peer = &peer->outlet;
     s->from = from;
     s->peer_arena = peer;
-    s->light = beside->light = own->fences && peer->fences;
+    s->fences = beside->fences = own->fences;
+    s->own_fences = beside->own_fences = &own->outlet.shared->fences;
+    s->peer_fences = beside->peer_fences = &peer->outlet.shared->fences;
 
     beside->link.ops = s->link.ops;
     beside->link.fd = fd;

@@ -4,6 +4,7 @@
 #ifndef DDL_NET_SHM_H
 #define DDL_NET_SHM_H
 
+#include "base/fences.h"
 #include "net/link.h"
 
 /* One rank's outgoing memory. */
@@ -14,11 +15,10 @@ typedef struct ddl__arena ddl__arena;
  * NULL when memory is refused (message set). */
 ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes);
 
-/* Before anybody has opened it: its owner's driver will pass a heavy fence (base/fences.h) each
- * time that it has announced to sleep. False where the system cannot, and then it need not. Two
- * peers that both do so publish to each other with less waiting; it is not for those who sleep
- * often. */
-bool ddl__arena_fence(ddl__arena *arena);
+/* Before a link is made of it: once this process has joined `fences`, its owner's driver passes a
+ * heavy one each time that it has announced to sleep. Two peers that both do so publish to each
+ * other with less waiting; it is not for those who sleep often. `fences` is borrowed. */
+void ddl__arena_fence(ddl__arena *arena, const ddl__fences *fences);
 
 /* The memfd to hand to peers; owned by the arena. */
 int ddl__arena_fd(const ddl__arena *arena);
