@@ -11,8 +11,8 @@ within 4 s. Since the machine may be crowded, a probe beside it all notes how la
 where that may be the cause of a late answer, three times the worst such delay within the case is
 allowed on top, and where the load is more than twice the cores, the bound once more for each time
 that it is above them. How often that was needed is said at the end. The sample is part of
-`make test`, which runs anywhere: it allows each bound four times, so that a death that is known only
-by silence is still an error.
+`make test`, which runs anywhere: it allows four times each bound, so a death that is known only by
+silence is still an error.
 
 Network faults need root, iproute2 and namespaces, and are skipped without them.
 """

@@ -346,12 +346,16 @@ for step in range(1_000_000):
 def test_ends_are_witnessed_on_all_hosts(one: Hosts) -> None:
     """What the kernel of one host tells its witness reaches endpoints of all hosts, once."""
     text = """
-import os, signal, socket, time
+import os, pathlib, signal, socket, time
 rank = int(os.environ["DDL_RANK"])
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+here = pathlib.Path(__file__).parent
 witness = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 witness.connect(b"\\0" + os.environ["DDL_WITNESS"].encode())
 witness.sendall(b"ddlwitn1" + bytes([rank]) * 16)
+(here / f"connected-{rank}").touch()
+while len(list(here.glob("connected-*"))) < 3:  # the hosts share their files
+    time.sleep(0.01)
 time.sleep(0.5)
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -362,6 +366,7 @@ try:
     heard += witness.recv(24)
 except TimeoutError:
     print(heard, flush=True)
+witness.sendall(b"ddlleave" + bytes([rank]) * 16)  # else the others would hear of this end as well
 """
     code, out, err = one.run("-H", "h1:2,h2:1", one.program(text))
     assert code == 128 + signal.SIGKILL, err
