@@ -47,12 +47,15 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
         CHECK(seconds() < end, "not all come");
     if (scarce)
         use_up(3); /* each peer takes two at least */
+    if (scarce && rank == 0 && hard == ENOUGH)
+        usleep(300000); /* the others connect before the limit is raised */
     double start = seconds();
     ddl_status status =
         ddl_comm_create(endpoint, addresses, b->lengths, rank, RANKS, &config, &comm);
     if (hard < ENOUGH) {
-        CHECK(status == DDL_ESYSTEM && strstr(ddl_last_error(), "ulimit -Hn"), "rank %d: %d %s",
-              rank, status, ddl_last_error());
+        bool own = status == DDL_ESYSTEM && strstr(ddl_last_error(), "ulimit -Hn");
+        bool told = strstr(ddl_last_error(), "could not create the comm: a comm of 3 members takes");
+        CHECK(own || told, "rank %d: %d %s", rank, status, ddl_last_error());
         CHECK(seconds() - start < 0.5e-3 * LIMIT_MS, "after %g s", seconds() - start);
         return 0;
     }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "net/socket.h"
 
@@ -300,6 +301,9 @@ bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *wh
 /* Take a proof and what came along with it. False when they are not what was peeked at. */
 static bool take_proof(ddl__visit *visit)
 {
+    if (visit->passed >= 0)
+        close(visit->passed);
+    visit->passed = -1;
     return !visit->local ||
            (ddl__recv_all(visit->fd, &visit->said.hello, sizeof visit->said.hello, 0) &&
             ddl__recv_with_fd(visit->fd, visit->said.proof, sizeof visit->said.proof,

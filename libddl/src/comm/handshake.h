@@ -102,11 +102,11 @@ ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed
 
 /* ---- the dialed one, who never blocks ---- */
 
-/* Somebody who has come; begins as zeros, but for fd and passed = -1. Over a unix socket (`local`)
- * nothing is taken out of the socket before the proof: see closer.h. Its descriptor must be watched
- * edge-triggered. */
+/* Somebody who has come; begins as zeros, but for fd and passed: any descriptor that keeps room for
+ * the one that comes along, or -1. Over a unix socket (`local`) nothing is taken out of the socket
+ * before the proof: see closer.h. Its descriptor must be watched edge-triggered. */
 typedef struct ddl__visit {
-    int fd, passed; /* a descriptor that came along with the proof, or -1 */
+    int fd, passed; /* passed: what came along with the proof, or -1 */
     bool local;
     ddl__seen *seen; /* numbered hellos; NULL: all are challenged */
     size_t have;     /* bytes of what is said */

@@ -1,5 +1,6 @@
 /* Connections that have come to an endpoint's listeners and that no comm has yet. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,18 +155,20 @@ static void limit_strangers(ddl_endpoint *endpoint)
 }
 
 /* Most strangers have said enough by now to be sent away at once. */
-static void take_in(ddl_endpoint *endpoint, int fd, bool local)
+static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
 {
     ddl__visitor *v =
         endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (ddl__visitor *)NULL;
     if (!v) {
         ddl__crowd_count(&endpoint->crowd, ddl__now());
         discard(endpoint, fd, local);
+        if (spare >= 0)
+            close(spare);
         return;
     }
     v->serial = endpoint->serial++;
     v->visit.fd = fd;
-    v->visit.passed = -1;
+    v->visit.passed = spare;
     v->visit.seen = &endpoint->seen;
     v->visit.local = local;
     v->deadline = ddl__now() + HANDSHAKE_NS;
@@ -224,12 +227,20 @@ static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
             rest(endpoint, "connections of strangers cannot be closed");
             return;
         }
-        if ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
-            break;
-        if (!local || ddl__same_user(fd)) {
-            take_in(endpoint, fd, local);
+        /* The kernel drops a descriptor that comes along where there is no room for it: who comes
+         * waits in the backlog until a comm that is created here has raised the limit. */
+        int spare = local ? fcntl(endpoint->wake, F_DUPFD_CLOEXEC, 0) : -1;
+        fd = local && spare < 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0 && (!local || ddl__same_user(fd))) {
+            take_in(endpoint, fd, local, spare);
             continue;
         }
+        int error = errno;
+        if (spare >= 0)
+            close(spare);
+        errno = error;
+        if (fd < 0)
+            break;
         ddl__log(DDL__INFO, "refused a connection: another user");
         ddl__crowd_count(&endpoint->crowd, ddl__now());
         discard(endpoint, fd, local);
