@@ -54,7 +54,8 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
         ddl_comm_create(endpoint, addresses, b->lengths, rank, RANKS, &config, &comm);
     if (hard < ENOUGH) {
         bool own = status == DDL_ESYSTEM && strstr(ddl_last_error(), "ulimit -Hn");
-        bool told = strstr(ddl_last_error(), "could not create the comm: a comm of 3 members takes");
+        bool told =
+            strstr(ddl_last_error(), "could not create the comm: a comm of 3 members takes");
         CHECK(own || told, "rank %d: %d %s", rank, status, ddl_last_error());
         CHECK(seconds() - start < 0.5e-3 * LIMIT_MS, "after %g s", seconds() - start);
         return 0;

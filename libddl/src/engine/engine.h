@@ -19,10 +19,10 @@ typedef struct ddl__engine_config {
     ddl__link **messages; /* the same for messages; they go before the others */
     char **names; /* by rank: "rank 2 on host" for messages; borrowed, outlives the engine */
     int64_t segment_bytes;
-    int64_t window;         /* see ddl__request */
-    int64_t message_window; /* the same of the message links */
+    int64_t window;            /* see ddl__request */
+    int64_t message_window;    /* the same of the message links */
     const ddl__fences *fences; /* heavy ones that its arena promises, or NULL */
-    bool sharing_cores;     /* more members on this host than cores */
+    bool sharing_cores;        /* more members on this host than cores */
     /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
      * with no lock held. */
     void (*need_progress)(void *context, ddl__urgency urgency);

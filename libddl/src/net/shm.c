@@ -107,7 +107,7 @@ struct ddl__arena {
     atomic_uint references;
     int fd;
     const ddl__fences *fences; /* that its owner's driver passes, or NULL */
-    outlet outlet; /* the one for all */
+    outlet outlet;             /* the one for all */
     size_t mapped;
 
     /* Private outlets, from that of reader `first` on. */
