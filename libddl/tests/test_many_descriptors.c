@@ -47,7 +47,7 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
         CHECK(seconds() < end, "not all come");
     if (scarce)
         use_up(3); /* each peer takes two at least */
-    if (scarce && rank == 0 && hard == ENOUGH)
+    if (scarce && rank == 0 && links == DDL_LINK_SHM)
         usleep(300000); /* the others connect before the limit is raised */
     double start = seconds();
     ddl_status status =
