@@ -13,19 +13,27 @@ static void *join(void *argument)
     ddl__fences *fences = argument;
     bool joined = !syscall(SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0);
     atomic_store_explicit(&fences->joined, joined, memory_order_release);
+    sem_post(&fences->done);
     return NULL;
 }
 
 void ddl__fences_start(ddl__fences *fences)
 {
+    pthread_t thread;
     atomic_init(&fences->joined, false);
-    fences->started = !ddl__thread_start(&fences->thread, join, fences);
+    sem_init(&fences->done, 0, 0);
+    fences->started = !ddl__thread_start(&thread, join, fences);
+    if (fences->started)
+        pthread_detach(thread); /* many a process ends without ddl__fences_stop */
 }
 
 void ddl__fences_stop(ddl__fences *fences)
 {
-    if (fences->started)
-        pthread_join(fences->thread, NULL);
+    if (!fences->started)
+        return;
+    while (sem_wait(&fences->done)) /* EINTR */
+        ;
+    sem_destroy(&fences->done);
     fences->started = false;
 }
 

@@ -11,7 +11,7 @@
 #ifndef DDL_BASE_FENCES_H
 #define DDL_BASE_FENCES_H
 
-#include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -19,13 +19,13 @@
  * milliseconds in a process with threads, so a thread of its own asks for it. */
 typedef struct ddl__fences {
     atomic_bool joined;
-    pthread_t thread;
+    sem_t done; /* posted at the thread's end */
     bool started;
 } ddl__fences;
 
 void ddl__fences_start(ddl__fences *fences);
 
-/* Ends the thread. The process goes on taking part. */
+/* Waits for the thread's end. The process goes on taking part. */
 void ddl__fences_stop(ddl__fences *fences);
 
 /* Until then, and where the system cannot, both sides must store and load with sequential
