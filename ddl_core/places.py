@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import re
 from pathlib import Path
 
 
@@ -23,7 +22,8 @@ def library_path() -> str:
 def header_version() -> str:
     """The version that ddl.h is of, as 'major.minor.patch'."""
     header = Path(get_include(), "ddl", "ddl.h").read_text()
-    return ".".join(re.findall(r"#define DDL_VERSION_[A-Z]+ (\d+)", header))
+    lines = header.split("#define DDL_VERSION_")[1:4]
+    return ".".join(line.split(maxsplit=2)[1] for line in lines)
 
 
 def missing(why: object) -> ImportError:

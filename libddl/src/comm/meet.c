@@ -4,9 +4,10 @@
  * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
  * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
  * their arenas over it. Where that fails they meet over TCP, by the paths that both hosts'
- * interfaces give (topo/interfaces.h). Each connection is accepted before the dialer opens the next
- * one: the link's, its lanes, the one for messages, and its lanes, of which there must be as many;
- * so the dialed rank knows without being told when all are there. */
+ * interfaces give (topo/interfaces.h). A pair has one connection for the link and one for messages,
+ * which are dialed together. Where they have lanes, each connection is accepted before the dialer
+ * opens the next one: the link's, its lanes, the one for messages, and its lanes, of which there
+ * must be as many; so the dialed rank knows without being told when all are there. */
 #include "comm/meet.h"
 
 #include <arpa/inet.h>
@@ -318,8 +319,9 @@ static ddl_status enter(const ddl__meeting *m, int peer, dialing *d)
 /* What a rank does to join a lower one. All are dialed before an answer is waited for. */
 typedef struct approach {
     dialing dialing;
-    bool local, tcp; /* which way it was begun; tcp: messages have connections of their own */
-    bool here;       /* it has a unix socket on this host */
+    dialing messages; /* dialed beside it where neither has lanes */
+    bool local, tcp;  /* which way it was begun; tcp: messages have connections of their own */
+    bool here;        /* it has a unix socket on this host */
     ddl__paths paths;
     unsigned first, lanes; /* the path by which the peer answers; of the link, 0: none */
     ddl_status status;     /* of the last path that was tried, */
@@ -411,6 +413,7 @@ static void leave_path(const ddl__meeting *m, int peer, approach *a, ddl_status 
 {
     a->status = status;
     snprintf(a->why, sizeof a->why, "%s", ddl__message());
+    give_up(&a->messages);
     if (a->first + 1 < a->paths.at_once)
         warn_unused(m, peer, a->paths.path[a->first]);
     a->first++;
@@ -433,6 +436,8 @@ static void begin_tcp(const ddl__meeting *m, int peer, approach *a)
     a->status = DDL_EUNREACHABLE;
     snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
     dial_path(m, peer, a, DDL__DOOR_TCP);
+    if (a->dialing.fd >= 0 && a->paths.at_once * ddl__endpoint_sockets(m->endpoint) == 1)
+        come(m, peer, &a->messages, DDL__DOOR_MESSAGES, 0, a->paths.path[a->first]);
 }
 
 /* What the peer answers there, or by one of the paths that are left. */
@@ -572,6 +577,8 @@ static ddl_status dial_all(const ddl__meeting *m, approach *all)
         if (!checked)
             status = check_present(m);
         checked = true;
+        all[peer].dialing = all[peer].messages;
+        all[peer].messages.fd = -1;
         dial_path(m, peer, &all[peer], DDL__DOOR_MESSAGES);
     }
     for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
@@ -586,7 +593,7 @@ static const char *lane_objection(const ddl__hello *hello, const ddl__link *link
 {
     bool second = hello->door == DDL__DOOR_MESSAGES;
     const ddl__link *to = second ? messages : link;
-    if (!over_tcp(hello->door) || !to || !is_tcp(to))
+    if (!over_tcp(hello->door) || !link || !to || !is_tcp(to))
         return "a lane came without its link";
     if (hello->lane != ddl__tcp_link_lanes(to) + 1 ||
         (second ? hello->lane > ddl__tcp_link_lanes(link) : messages != NULL))
@@ -604,8 +611,6 @@ static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
     if (hello->door == DDL__DOOR_CONTROL)
         return "nobody is to be watched yet";
     const ddl__link *link = m->links[hello->from], *messages = m->messages[hello->from];
-    if (second && !link)
-        return "a second connection came without a first one";
     if (hello->lane)
         return lane_objection(hello, link, messages);
     if (second ? messages : link)
@@ -684,10 +689,12 @@ static ddl_status dial_lower(const ddl__meeting *m)
     if (m->rank && !all)
         return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", m->rank);
     for (int peer = 0; peer < m->rank; peer++)
-        all[peer].dialing.fd = -1;
+        all[peer].dialing.fd = all[peer].messages.fd = -1;
     ddl_status status = dial_all(m, all);
-    for (int peer = 0; peer < m->rank; peer++)
+    for (int peer = 0; peer < m->rank; peer++) {
         give_up(&all[peer].dialing); /* memory that was on its way is the peer's */
+        give_up(&all[peer].messages);
+    }
     free(all);
     return status;
 }
