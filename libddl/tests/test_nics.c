@@ -185,7 +185,7 @@ static int just_work(ddl_comm *comm, int rank)
 }
 
 /* Where it matters how long the hosts took to meet. */
-static int just_meet(ddl_comm *comm, int rank)
+static int just_connect(ddl_comm *comm, int rank)
 {
     (void)rank;
     reduce(comm, 1000);
@@ -259,7 +259,7 @@ static const lab LABS[] = {
       UP "ip addr add 10.77.0.2/24 dev eth0" NO_CARRIER("10.76.0.2", "10.76.0.1")},
      "tcp://10.77.0.1:7000",
      NULL,
-     just_meet,
+     just_connect,
      4.5},
     {"one network leads nowhere, which is waited for once, 5 s",
      {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",
@@ -267,7 +267,7 @@ static const lab LABS[] = {
          " && ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud permanent"},
      "tcp://10.78.0.1:7000",
      NULL,
-     just_meet,
+     just_connect,
      9.5},
     {"an interface's name is of any bytes",
      {UP "ip link set eth1 down && ip link set eth1 name \xc3\xa9th && ip link set \xc3\xa9th up"
@@ -275,7 +275,7 @@ static const lab LABS[] = {
       UP "ip addr add 10.77.0.2/24 dev eth1"},
      "tcp://10.77.0.1:7000",
      NULL,
-     just_meet,
+     just_connect,
      30},
     {"a wire dies",
      {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",

@@ -320,7 +320,7 @@ static void *pour(void *argument)
 }
 
 /* Members meet again and again meanwhile, each time within a moment. */
-static void test_meeting_in_flood(bool speaks)
+static void test_wireup_in_flood(bool speaks)
 {
     enum { TIMES = 5, CROWDED = 2 * DDL__CROWD_BURST + 100 };
     char url[URL_MAX];
@@ -350,8 +350,8 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     test_crowd();
     test_flood();
-    test_meeting_in_flood(false);
-    test_meeting_in_flood(true);
+    test_wireup_in_flood(false);
+    test_wireup_in_flood(true);
     test_many_silent();
     test_many_challenged();
     test_talkative();

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "comm/descriptors.h"
 #include "comm/environment.h"
-#include "comm/meet.h"
 #include "comm/plan_file.h"
 #include "comm/regrets.h"
+#include "comm/wireup.h"
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
@@ -139,11 +139,11 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
 }
 
 /* Meet all members and put an engine over the links. On failure without an engine those made so far
- * stay in the meeting. */
-static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
+ * stay in the wireup. */
+static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
 {
     size_t size = (size_t)comm->size;
-    ddl_status status = open_arena(comm, &meeting->kinds);
+    ddl_status status = open_arena(comm, &wireup->kinds);
     if (status != DDL_OK)
         return status;
     bool cores = has_cores(comm);
@@ -152,19 +152,19 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
         ddl__arena_fence(comm->arena, fences);
     size_t slot = comm->segment_bytes > SLOT_BYTES ? comm->segment_bytes : SLOT_BYTES;
     comm->slots = ddl__slots_create(slot, SLOTS);
-    meeting->arena = comm->arena;
-    meeting->slots = comm->slots;
-    meeting->links = calloc(size, sizeof *meeting->links);
-    meeting->messages = calloc(size, sizeof *meeting->messages);
-    if (!comm->slots || !meeting->links || !meeting->messages)
+    wireup->arena = comm->arena;
+    wireup->slots = comm->slots;
+    wireup->links = calloc(size, sizeof *wireup->links);
+    wireup->messages = calloc(size, sizeof *wireup->messages);
+    if (!comm->slots || !wireup->links || !wireup->messages)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
-    status = ddl__meet(meeting);
+    status = ddl__wireup_run(wireup);
     if (status != DDL_OK)
         return status;
     ddl__engine_config config = {.rank = comm->rank,
                                  .size = comm->size,
-                                 .links = meeting->links,
-                                 .messages = meeting->messages,
+                                 .links = wireup->links,
+                                 .messages = wireup->messages,
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,
@@ -174,7 +174,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__meeting *meeting)
                                  .need_progress = need_progress,
                                  .keep_choices = keep_choices,
                                  .context = comm};
-    meeting->links = meeting->messages = NULL; /* the engine's, also if there is none */
+    wireup->links = wireup->messages = NULL; /* the engine's, also if there is none */
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
@@ -309,15 +309,15 @@ static ddl_status commit(ddl_comm *comm, int64_t deadline)
 }
 
 /* This member cannot create the comm: the others need not wait for it. */
-static void tell_failure(const ddl_comm *comm, ddl__meeting *meeting, ddl_status status)
+static void tell_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX];
     if (!comm->engine) {
-        ddl__meet_failed(meeting, status);
-        if (meeting->messages)
-            ddl__links_destroy(meeting->messages, (size_t)comm->size);
-        if (meeting->links)
-            ddl__links_destroy(meeting->links, (size_t)comm->size);
+        ddl__wireup_failed(wireup, status);
+        if (wireup->messages)
+            ddl__links_destroy(wireup->messages, (size_t)comm->size);
+        if (wireup->links)
+            ddl__links_destroy(wireup->links, (size_t)comm->size);
         return;
     }
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
@@ -347,32 +347,32 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
     ddl__reason told = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
-    ddl__meeting meeting = {.endpoint = comm->endpoint,
-                            .comm = identify(list, counted, config),
-                            .addresses = addresses,
-                            .rank = comm->rank,
-                            .size = comm->size,
-                            .kinds = config->links,
-                            .begun = ddl__now(),
-                            .deadline = deadline,
-                            .warn_at = &warn_at,
-                            .told = &told};
-    ddl_status status = complete_settings(comm, &meeting.kinds);
-    warn_at = ddl__deadline_after(meeting.begun, comm->config.stall_warn_ms);
+    ddl__wireup wireup = {.endpoint = comm->endpoint,
+                          .comm = identify(list, counted, config),
+                          .addresses = addresses,
+                          .rank = comm->rank,
+                          .size = comm->size,
+                          .kinds = config->links,
+                          .begun = ddl__now(),
+                          .deadline = deadline,
+                          .warn_at = &warn_at,
+                          .told = &told};
+    ddl_status status = complete_settings(comm, &wireup.kinds);
+    warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
         status =
             ddl__descriptors_provide(ddl__descriptors_needed(comm->endpoint, addresses, comm->rank,
-                                                             comm->size, meeting.kinds),
+                                                             comm->size, wireup.kinds),
                                      comm->size);
     if (status == DDL_OK)
-        status = ddl__endpoint_enter(comm->endpoint, meeting.comm, &comm->seat);
+        status = ddl__endpoint_enter(comm->endpoint, wireup.comm, &comm->seat);
     /* Else a comm of this name is alive here, and perhaps with the others. */
     bool entered = status != DDL_ESTATE;
-    meeting.seat = comm->seat;
+    wireup.seat = comm->seat;
     if (status == DDL_OK)
-        status = connect_all(comm, &meeting);
+        status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = call_members(comm, meeting.comm, deadline);
+        status = call_members(comm, wireup.comm, deadline);
     if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
@@ -382,7 +382,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = commit(comm, deadline);
     if (status != DDL_OK && entered)
-        tell_failure(comm, &meeting, status);
+        tell_failure(comm, &wireup, status);
     if (status != DDL_OK && comm->control) /* this rank may try again, and is not gone */
         ddl__control_abandon(comm->control);
     if (status != DDL_OK && counted)

@@ -1,6 +1,6 @@
-/* Opening: as in meet.c every rank dials all lower ones and receives the higher ones. It dials when
- * its own ddl__meet is over, and hears the answers when all have finished theirs; until then the
- * connection waits at the peer's endpoint, where ddl__meet leaves it alone. */
+/* Opening: as in wireup.c every rank dials all lower ones and receives the higher ones. It dials
+ * when its own ddl__wireup_run is over, and hears the answers when all have finished theirs; until
+ * then the connection waits at the peer's endpoint, where ddl__wireup_run leaves it alone. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -74,7 +74,7 @@ bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regre
 /* -------------------------------------------------------------------------------------- telling
  */
 
-static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, socklen_t length,
+static bool tell_at(const ddl__wireup *m, int peer, const struct sockaddr *to, socklen_t length,
                     const ddl__reason *why, int64_t end)
 {
     const ddl__job *job = ddl__endpoint_job(m->endpoint);
@@ -96,7 +96,7 @@ static bool tell_at(const ddl__meeting *m, int peer, const struct sockaddr *to, 
 }
 
 /* Over the unix socket, if the peer is here. */
-static void tell(const ddl__meeting *m, int peer, const ddl__reason *why, int64_t end)
+static void tell(const ddl__wireup *m, int peer, const ddl__reason *why, int64_t end)
 {
     const ddl__address *address = &m->addresses[peer];
     struct sockaddr_storage to;
@@ -108,7 +108,7 @@ static void tell(const ddl__meeting *m, int peer, const ddl__reason *why, int64_
     }
 }
 
-void ddl__meet_failed(const ddl__meeting *m, ddl_status status)
+void ddl__wireup_failed(const ddl__wireup *m, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], said[DDL__REASON_MAX];
     const ddl__reason *told = m->told;

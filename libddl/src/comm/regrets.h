@@ -9,7 +9,7 @@
 #define DDL_COMM_REGRETS_H
 
 #include "comm/hello.h"
-#include "comm/meet.h"
+#include "comm/wireup.h"
 
 /* ---- what an endpoint was told, until somebody asks; a few, of which the oldest gives way. The
  * caller locks. ---- */
@@ -32,6 +32,6 @@ bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regre
  * the others at their doors, as far as it can be done within a second. Nobody is told twice by
  * different members of the same (`told`); and who fails for want of time may come again, so those
  * who are late are not told that. */
-void ddl__meet_failed(const ddl__meeting *meeting, ddl_status status);
+void ddl__wireup_failed(const ddl__wireup *wireup, ddl_status status);
 
 #endif

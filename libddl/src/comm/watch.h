@@ -27,10 +27,11 @@ typedef struct ddl__control_config {
 } ddl__control_config;
 
 /* Dial the members with lower ranks, without waiting for their answers: a part of the creation of a
- * comm, after our ddl__meet. The control is the caller's to close. */
+ * comm, after our ddl__wireup_run. The control is the caller's to close. */
 ddl_status ddl__control_call(const ddl__control_config *config, ddl__control **control);
 
-/* Be connected to all members, of whom each has finished its ddl__meet, and watch them from now on.
+/* Be connected to all members, of whom each has finished its ddl__wireup_run, and watch them from
+ * now on.
  */
 ddl_status ddl__control_open(ddl__control *control);
 

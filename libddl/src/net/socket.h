@@ -1,4 +1,4 @@
-/* socket.h - sockets with deadlines, for meeting peers; links have their own ways. */
+/* socket.h - sockets with deadlines, for connecting peers; links have their own ways. */
 #ifndef DDL_NET_SOCKET_H
 #define DDL_NET_SOCKET_H
 

@@ -1,4 +1,4 @@
-/* The meeting of a comm of two, one of whom says anything. As rank 0 we are dialed, by a stranger
+/* The wireup of a comm of two, one of whom says anything. As rank 0 we are dialed, by a stranger
  * and by the right one, who must get the place that the stranger could not take; over TCP by a
  * second connection, for messages. As rank 1 we dial, and are answered with altered answers and
  * altered memory. */
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "comm/meet.h"
+#include "comm/wireup.h"
 #include "door.h"
 
 enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };
@@ -114,23 +114,23 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
     addresses[!rank] = s->peer;
     int64_t start = ddl__now(), warn_at = DDL__NEVER;
     ddl__reason told = {.status = DDL_OK};
-    ddl__meeting meeting = {.endpoint = s->endpoint,
-                            .seat = s->seat,
-                            .comm = s->comm,
-                            .addresses = addresses,
-                            .rank = rank,
-                            .size = 2,
-                            .kinds = kinds,
-                            .begun = start,
-                            .deadline = start + PATIENCE_NS,
-                            .warn_at = &warn_at,
-                            .arena = s->own,
-                            .slots = s->slots,
-                            .links = m->links,
-                            .messages = m->messages,
-                            .told = &told};
+    ddl__wireup wireup = {.endpoint = s->endpoint,
+                          .seat = s->seat,
+                          .comm = s->comm,
+                          .addresses = addresses,
+                          .rank = rank,
+                          .size = 2,
+                          .kinds = kinds,
+                          .begun = start,
+                          .deadline = start + PATIENCE_NS,
+                          .warn_at = &warn_at,
+                          .arena = s->own,
+                          .slots = s->slots,
+                          .links = m->links,
+                          .messages = m->messages,
+                          .told = &told};
     ddl__message_clear();
-    ddl_status status = ddl__meet(&meeting);
+    ddl_status status = ddl__wireup_run(&wireup);
     REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());
     REQUIRE(!m->links[rank] && !m->messages[rank], "a link to ourselves");
     REQUIRE(!m->messages[!rank] == (status != DDL_OK), "status %d", status);
@@ -172,8 +172,8 @@ static void *come_again(void *argument)
     return NULL;
 }
 
-/* Over TCP the meeting lasts until the second connection is there. */
-static void meet_both(const stage *s, bool local, member *m, met *made)
+/* Over TCP the wireup lasts until the second connection is there. */
+static void connect_both(const stage *s, bool local, member *m, met *made)
 {
     ddl__hello answer;
     pthread_t thread;
@@ -210,7 +210,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
     }
     int stranger = fds[late];
     member m = {.stage = s, .fd = fds[!late], .second = -1, .by_lane = hello.lane == 1, .lane = -1};
-    meet_both(s, local, &m, &made);
+    connect_both(s, local, &m, &made);
     /* Either of the two may have either connection over TCP; the stranger has one at most. */
     use_links(&made, 1, m.in ? m.fd : stranger, m.second, in);
     drop_links(&made, 1);

@@ -1,14 +1,14 @@
-/* meet.h - joining every pair of a new comm's members by two links: for collectives and for
+/* wireup.h - joining every pair of a new comm's members by two links: for collectives and for
  * messages. */
-#ifndef DDL_COMM_MEET_H
-#define DDL_COMM_MEET_H
+#ifndef DDL_COMM_WIREUP_H
+#define DDL_COMM_WIREUP_H
 
 #include "comm/endpoint.h"
 #include "engine/reason.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
-typedef struct ddl__meeting {
+typedef struct ddl__wireup {
     ddl_endpoint *endpoint;
     ddl__seat *seat;
     ddl__digest comm;
@@ -21,9 +21,9 @@ typedef struct ddl__meeting {
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: made here */
     ddl__reason *told;             /* set where it fails because of what another member tells all */
-} ddl__meeting;
+} ddl__wireup;
 
 /* Dial the lower ranks, receive the higher ones. On failure the links made so far stay in links. */
-ddl_status ddl__meet(const ddl__meeting *meeting);
+ddl_status ddl__wireup_run(const ddl__wireup *wireup);
 
 #endif

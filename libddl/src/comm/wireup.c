@@ -8,7 +8,7 @@
  * which are dialed together. Where they have lanes, each connection is accepted before the dialer
  * opens the next one: the link's, its lanes, the one for messages, and its lanes, of which there
  * must be as many; so the dialed rank knows without being told when all are there. */
-#include "comm/meet.h"
+#include "comm/wireup.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,13 +29,13 @@ static const int64_t DOOR_NS = 5 * 1000000000ll;
 /* How often a waiting rank looks whether those who came are still there. */
 static const int64_t PRESENT_NS = 100 * 1000000ll;
 
-static int64_t door_deadline(const ddl__meeting *m)
+static int64_t door_deadline(const ddl__wireup *m)
 {
     int64_t limit = ddl__now() + DOOR_NS;
     return limit < m->deadline ? limit : m->deadline;
 }
 
-static ddl__hello introduce(const ddl__meeting *m, int peer, uint8_t door)
+static ddl__hello introduce(const ddl__wireup *m, int peer, uint8_t door)
 {
     ddl__hello hello = ddl__endpoint_introduce(m->endpoint, door, m->rank, peer, m->size);
     hello.endpoint = m->addresses[peer].endpoint;
@@ -54,7 +54,7 @@ static bool is_tcp(const ddl__link *link)
 }
 
 /* As messages call it: "eth0 10.0.0.1 to 10.0.0.2". */
-static void name_connection(const ddl__meeting *m, int fd, char *name, size_t size)
+static void name_connection(const ddl__wireup *m, int fd, char *name, size_t size)
 {
     const ddl__address *own = ddl__endpoint_address(m->endpoint);
     struct sockaddr_storage ends[2], candidate;
@@ -79,7 +79,7 @@ static void name_connection(const ddl__meeting *m, int fd, char *name, size_t si
 }
 
 /* A link of one connection, or one more connection for a link that is there. */
-static ddl__link *make_tcp(const ddl__meeting *m, ddl__link *link, unsigned lane, int fd,
+static ddl__link *make_tcp(const ddl__wireup *m, ddl__link *link, unsigned lane, int fd,
                            const ddl__session *session, ddl__side side)
 {
     char name[128];
@@ -100,7 +100,7 @@ static ddl__link *make_tcp(const ddl__meeting *m, ddl__link *link, unsigned lane
 
 /* Make the link, or both, of what the two sides exchanged, as the hello says, or give it a lane.
  * Takes `fd` over only on success; `passed` is closed. */
-static bool make_links(const ddl__meeting *m, int peer, const ddl__hello *hello,
+static bool make_links(const ddl__wireup *m, int peer, const ddl__hello *hello,
                        const ddl__session *session, ddl__side side, int fd, int passed,
                        uint64_t pointer)
 {
@@ -148,7 +148,7 @@ static void give_up(dialing *d)
 }
 
 /* Come to the door, with our memory, and do not wait for an answer. Takes fd over. */
-static ddl_status knock(const ddl__meeting *m, dialing *d, int fd, const ddl__hello *hello)
+static ddl_status knock(const ddl__wireup *m, dialing *d, int fd, const ddl__hello *hello)
 {
     bool inproc = hello->door == DDL__DOOR_INPROC;
     int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
@@ -167,7 +167,7 @@ static ddl_status knock(const ddl__meeting *m, dialing *d, int fd, const ddl__he
 }
 
 /* Until the door has let us in. */
-static ddl_status await_door(const ddl__meeting *m, dialing *d)
+static ddl_status await_door(const ddl__wireup *m, dialing *d)
 {
     bool handed;
     ddl_status status = ddl__await_door(ddl__endpoint_job(m->endpoint), d->fd, door_deadline(m),
@@ -181,7 +181,7 @@ static ddl_status await_door(const ddl__meeting *m, dialing *d)
 }
 
 /* Whether both links with the peer are there, with all their lanes. */
-static bool is_whole(const ddl__meeting *m, int peer)
+static bool is_whole(const ddl__wireup *m, int peer)
 {
     const ddl__link *link = m->links[peer], *messages = m->messages[peer];
     return link && messages &&
@@ -189,7 +189,7 @@ static bool is_whole(const ddl__meeting *m, int peer)
 }
 
 /* "1 on a, 3 on b": the members that are waited for. Of lower ranks that is one at a time. */
-static void list_missing(const ddl__meeting *m, char *list, size_t size)
+static void list_missing(const ddl__wireup *m, char *list, size_t size)
 {
     size_t n = 0;
     list[0] = 0;
@@ -204,7 +204,7 @@ static void list_missing(const ddl__meeting *m, char *list, size_t size)
 }
 
 /* Somebody has not come for long. */
-static void warn_late(const ddl__meeting *m)
+static void warn_late(const ddl__wireup *m)
 {
     char list[200], refusal[160];
     int64_t now = ddl__now();
@@ -223,7 +223,7 @@ static void warn_late(const ddl__meeting *m)
 
 /* A member that cannot create the comm says so, or why it has hung up; who just goes away again
  * ends the creation for all as well. */
-static ddl_status check_present(const ddl__meeting *m)
+static ddl_status check_present(const ddl__wireup *m)
 {
     ddl__regret regret;
     ddl__reason reason;
@@ -254,7 +254,7 @@ static ddl_status check_present(const ddl__meeting *m)
 }
 
 /* Until the peer's comm says something, if it can. */
-static ddl_status await_word(const ddl__meeting *m, int fd)
+static ddl_status await_word(const ddl__wireup *m, int fd)
 {
     ddl_status status;
     do {
@@ -267,7 +267,7 @@ static ddl_status await_word(const ddl__meeting *m, int fd)
 }
 
 /* What the peer's comm says to us; *passed is the caller's also on failure. */
-static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__session *session,
+static ddl_status hear(const ddl__wireup *m, int peer, int fd, const ddl__session *session,
                        ddl__hello *answer, int *passed)
 {
     const char *host = m->addresses[peer].host;
@@ -299,7 +299,7 @@ static ddl_status hear(const ddl__meeting *m, int peer, int fd, const ddl__sessi
 }
 
 /* Wait until the peer's comm accepts us, and make the link. */
-static ddl_status enter(const ddl__meeting *m, int peer, dialing *d)
+static ddl_status enter(const ddl__wireup *m, int peer, dialing *d)
 {
     ddl__hello answer;
     int passed = -1;
@@ -330,7 +330,7 @@ typedef struct approach {
 
 /* A connection to the peer's unix socket, or -1 with the status. ECONNREFUSED: nobody listens by
  * its name, so it is not *here. A full backlog says that it is: wait for room. */
-static int connect_local(const ddl__meeting *m, int peer, bool *here, ddl_status *status)
+static int connect_local(const ddl__wireup *m, int peer, bool *here, ddl_status *status)
 {
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&m->addresses[peer].endpoint, &to);
@@ -351,7 +351,7 @@ static int connect_local(const ddl__meeting *m, int peer, bool *here, ddl_status
 }
 
 /* To the peer's unix socket. DDL_EUNREACHABLE when it is not here or must not be used. */
-static ddl_status dial_local(const ddl__meeting *m, int peer, approach *a)
+static ddl_status dial_local(const ddl__wireup *m, int peer, approach *a)
 {
     ddl_status status = DDL_OK;
     int fd = connect_local(m, peer, &a->here, &status);
@@ -371,7 +371,7 @@ static ddl_status dial_local(const ddl__meeting *m, int peer, approach *a)
 }
 
 /* What the peer answers there. */
-static ddl_status enter_local(const ddl__meeting *m, int peer, dialing *d)
+static ddl_status enter_local(const ddl__wireup *m, int peer, dialing *d)
 {
     char why[DDL__MESSAGE_MAX - 128];
     if (await_door(m, d) == DDL_OK)
@@ -382,7 +382,7 @@ static ddl_status enter_local(const ddl__meeting *m, int peer, dialing *d)
 }
 
 /* Come to the peer's door by a path. */
-static ddl_status come(const ddl__meeting *m, int peer, dialing *d, uint8_t door, unsigned lane,
+static ddl_status come(const ddl__wireup *m, int peer, dialing *d, uint8_t door, unsigned lane,
                        ddl__path path)
 {
     struct sockaddr_storage to, from;
@@ -400,7 +400,7 @@ static ddl_status come(const ddl__meeting *m, int peer, dialing *d, uint8_t door
     return knock(m, d, fd, &hello);
 }
 
-static void warn_unused(const ddl__meeting *m, int peer, ddl__path path)
+static void warn_unused(const ddl__wireup *m, int peer, ddl__path path)
 {
     const ddl__address *own = ddl__endpoint_address(m->endpoint);
     ddl__log(DDL__WARN, "rank %d on %s is not reached over %s, which is not used: %s", peer,
@@ -409,7 +409,7 @@ static void warn_unused(const ddl__meeting *m, int peer, ddl__path path)
 }
 
 /* The present path does not do: the next one. */
-static void leave_path(const ddl__meeting *m, int peer, approach *a, ddl_status status)
+static void leave_path(const ddl__wireup *m, int peer, approach *a, ddl_status status)
 {
     a->status = status;
     snprintf(a->why, sizeof a->why, "%s", ddl__message());
@@ -420,7 +420,7 @@ static void leave_path(const ddl__meeting *m, int peer, approach *a, ddl_status 
 }
 
 /* Dial by the first path on which there is somebody. */
-static void dial_path(const ddl__meeting *m, int peer, approach *a, uint8_t door)
+static void dial_path(const ddl__wireup *m, int peer, approach *a, uint8_t door)
 {
     while (a->dialing.fd < 0 && a->first < a->paths.n) {
         ddl_status status = come(m, peer, &a->dialing, door, 0, a->paths.path[a->first]);
@@ -429,7 +429,7 @@ static void dial_path(const ddl__meeting *m, int peer, approach *a, uint8_t door
     }
 }
 
-static void begin_tcp(const ddl__meeting *m, int peer, approach *a)
+static void begin_tcp(const ddl__wireup *m, int peer, approach *a)
 {
     a->tcp = true;
     a->paths = ddl__discover_paths(ddl__endpoint_address(m->endpoint), &m->addresses[peer]);
@@ -441,7 +441,7 @@ static void begin_tcp(const ddl__meeting *m, int peer, approach *a)
 }
 
 /* What the peer answers there, or by one of the paths that are left. */
-static ddl_status enter_tcp(const ddl__meeting *m, int peer, approach *a, uint8_t door)
+static ddl_status enter_tcp(const ddl__wireup *m, int peer, approach *a, uint8_t door)
 {
     for (;;) {
         dial_path(m, peer, a, door);
@@ -456,7 +456,7 @@ static ddl_status enter_tcp(const ddl__meeting *m, int peer, approach *a, uint8_
 }
 
 /* A path that does not lead there is given up for one that does. */
-static ddl_status dial_lanes(const ddl__meeting *m, int peer, approach *a, uint8_t door)
+static ddl_status dial_lanes(const ddl__wireup *m, int peer, approach *a, uint8_t door)
 {
     ddl_status status = DDL_OK;
     dialing d = {.fd = -1};
@@ -478,7 +478,7 @@ static ddl_status dial_lanes(const ddl__meeting *m, int peer, approach *a, uint8
     return status;
 }
 
-static void log_paths(const ddl__meeting *m, int peer, unsigned lanes)
+static void log_paths(const ddl__wireup *m, int peer, unsigned lanes)
 {
     char text[400];
     ddl__tcp_link_describe(m->links[peer], text, sizeof text);
@@ -487,7 +487,7 @@ static void log_paths(const ddl__meeting *m, int peer, unsigned lanes)
 }
 
 /* The link, with its lanes. */
-static ddl_status join_tcp(const ddl__meeting *m, int peer, approach *a)
+static ddl_status join_tcp(const ddl__wireup *m, int peer, approach *a)
 {
     ddl_status status = enter_tcp(m, peer, a, DDL__DOOR_TCP);
     ddl__paths *paths = &a->paths;
@@ -503,7 +503,7 @@ static ddl_status join_tcp(const ddl__meeting *m, int peer, approach *a)
     return status == DDL_OK ? dial_lanes(m, peer, a, DDL__DOOR_TCP) : status;
 }
 
-static ddl_status join_messages(const ddl__meeting *m, int peer, approach *a)
+static ddl_status join_messages(const ddl__wireup *m, int peer, approach *a)
 {
     ddl_status status = enter_tcp(m, peer, a, DDL__DOOR_MESSAGES);
     if (status == DDL_OK)
@@ -513,13 +513,13 @@ static ddl_status join_messages(const ddl__meeting *m, int peer, approach *a)
     return status;
 }
 
-static bool may_share(const ddl__meeting *m)
+static bool may_share(const ddl__wireup *m)
 {
     return m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
 }
 
 /* Say so where shared memory was to be expected. */
-static void fall_back_to_tcp(const ddl__meeting *m, int peer, approach *a)
+static void fall_back_to_tcp(const ddl__wireup *m, int peer, approach *a)
 {
     if (a->here)
         ddl__log(m->kinds & DDL_LINK_SHM ? DDL__WARN : DDL__INFO,
@@ -527,14 +527,14 @@ static void fall_back_to_tcp(const ddl__meeting *m, int peer, approach *a)
     begin_tcp(m, peer, a);
 }
 
-static void begin(const ddl__meeting *m, int peer, approach *a)
+static void begin(const ddl__wireup *m, int peer, approach *a)
 {
     a->local = may_share(m) && dial_local(m, peer, a) == DDL_OK;
     if (!a->local && m->kinds & DDL_LINK_TCP)
         fall_back_to_tcp(m, peer, a);
 }
 
-static ddl_status reached(const ddl__meeting *m, int peer, ddl_status status)
+static ddl_status reached(const ddl__wireup *m, int peer, ddl_status status)
 {
     if (status != DDL_EUNREACHABLE || ddl__now() < m->deadline)
         return status;
@@ -544,7 +544,7 @@ static ddl_status reached(const ddl__meeting *m, int peer, ddl_status status)
 }
 
 /* The first link with a peer that was dialed. */
-static ddl_status join(const ddl__meeting *m, int peer, approach *a)
+static ddl_status join(const ddl__wireup *m, int peer, approach *a)
 {
     ddl_status status = DDL_EUNREACHABLE;
     if (may_share(m) && !a->tcp) {
@@ -563,7 +563,7 @@ static ddl_status join(const ddl__meeting *m, int peer, approach *a)
 }
 
 /* Dial all lower ranks, and then hear one after the other. */
-static ddl_status dial_all(const ddl__meeting *m, approach *all)
+static ddl_status dial_all(const ddl__wireup *m, approach *all)
 {
     ddl_status status = check_present(m);
     for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
@@ -602,7 +602,7 @@ static const char *lane_objection(const ddl__hello *hello, const ddl__link *link
 }
 
 /* Why a guest cannot be a member, or NULL. */
-static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
+static const char *objection(const ddl__wireup *m, const ddl__hello *hello)
 {
     if (hello->to != (uint32_t)m->rank || hello->size != (uint32_t)m->size ||
         hello->from <= (uint32_t)m->rank || hello->from >= (uint32_t)m->size)
@@ -622,7 +622,7 @@ static const char *objection(const ddl__meeting *m, const ddl__hello *hello)
 }
 
 /* Forget what make_links made. */
-static void unmake_links(const ddl__meeting *m, int peer, uint8_t door)
+static void unmake_links(const ddl__wireup *m, int peer, uint8_t door)
 {
     ddl__link **made = door == DDL__DOOR_MESSAGES ? &m->messages[peer] : &m->links[peer];
     (*made)->ops->destroy(*made);
@@ -632,14 +632,14 @@ static void unmake_links(const ddl__meeting *m, int peer, uint8_t door)
 }
 
 /* Nothing of it was altered on its way. */
-static void vow(const ddl__meeting *m, const ddl__guest *guest, ddl__hello *answer)
+static void vow(const ddl__wireup *m, const ddl__guest *guest, ddl__hello *answer)
 {
     ddl__answer_prove(ddl__endpoint_job(m->endpoint), &guest->session, DDL__VOW_MEMBER, answer);
 }
 
 /* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
  */
-static bool receive(const ddl__meeting *m, ddl__guest *guest)
+static bool receive(const ddl__wireup *m, ddl__guest *guest)
 {
     const ddl__hello *hello = &guest->hello;
     const char *why = objection(m, hello);
@@ -674,7 +674,7 @@ static bool receive(const ddl__meeting *m, ddl__guest *guest)
     return false;
 }
 
-static ddl_status missing(const ddl__meeting *m)
+static ddl_status missing(const ddl__wireup *m)
 {
     char list[200], refusal[160];
     ddl__endpoint_refusal(m->endpoint, refusal, sizeof refusal);
@@ -683,7 +683,7 @@ static ddl_status missing(const ddl__meeting *m)
                      m->rank, list, refusal[0] ? "; it refused " : "", refusal);
 }
 
-static ddl_status dial_lower(const ddl__meeting *m)
+static ddl_status dial_lower(const ddl__wireup *m)
 {
     approach *all = m->rank ? calloc((size_t)m->rank, sizeof *all) : NULL;
     if (m->rank && !all)
@@ -699,7 +699,7 @@ static ddl_status dial_lower(const ddl__meeting *m)
     return status;
 }
 
-static ddl_status receive_higher(const ddl__meeting *m)
+static ddl_status receive_higher(const ddl__wireup *m)
 {
     for (int left = m->size - 1 - m->rank; left > 0;) {
         ddl__guest guest;
@@ -719,7 +719,7 @@ static ddl_status receive_higher(const ddl__meeting *m)
     return DDL_OK;
 }
 
-ddl_status ddl__meet(const ddl__meeting *m)
+ddl_status ddl__wireup_run(const ddl__wireup *m)
 {
     ddl_status status = dial_lower(m);
     return status == DDL_OK ? receive_higher(m) : status;
