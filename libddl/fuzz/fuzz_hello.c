@@ -1,14 +1,14 @@
-/* An endpoint's door: a real endpoint, and strangers who come to its listeners with any bytes, in
- * any pieces, with descriptors beside them, and prove what they say rightly, wrongly or not at all.
- * It must let in who fits, refuse who does not and say why, keep nothing of those who left, and go
- * on serving. */
+/* An endpoint's listeners: a real endpoint, and unauthenticated clients who connect to its
+ * listeners with any bytes, in any pieces, with descriptors beside them, and prove what they say
+ * rightly, wrongly or not at all. It must let in who fits, refuse who does not and say why, keep
+ * nothing of those who left, and go on serving. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 
-#include "door.h"
 #include "net/shm.h"
 #include "net/socket.h"
+#include "raw_client.h"
 
 enum { PIECES_MAX = 8, MORE = 64 };
 
@@ -52,12 +52,12 @@ static house *the_house(void)
 /* All fields that decide are right: then it must be challenged, and with a right proof let in. */
 static bool fits(const house *h, const ddl__hello *hello, bool local)
 {
-    ddl__hello right = right_hello(h->endpoint, h->comm, hello->door);
+    ddl__hello right = right_hello(h->endpoint, h->comm, hello->kind);
     return hello->magic == right.magic && hello->protocol == right.protocol &&
            hello->flags == right.flags && ddl__digest_equal(hello->endpoint, right.endpoint) &&
-           (hello->door == DDL__DOOR_CONTROL || hello->door == DDL__DOOR_REGRET ||
-            (local ? hello->door == DDL__DOOR_SHM || hello->door == DDL__DOOR_INPROC
-                   : hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES));
+           (hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE ||
+            (local ? hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_INPROC
+                   : hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES));
 }
 
 /* Send in pieces, with descriptors beside them. Whether none came with a piece that ends before
@@ -102,8 +102,8 @@ static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
     bool again = hello->number && !in_now; /* it may have been said before */
     REQUIRE(in_now == proven || again, "a %s proof is %s", proven ? "right" : "wrong",
             in_now ? "taken" : "refused");
-    REQUIRE(!in_now || ddl__answer_is_proven(job, &session, DDL__VOW_DOOR, &answer),
-            "the door proves nothing");
+    REQUIRE(!in_now || ddl__answer_is_proven(job, &session, DDL__VOW_ADMISSION, &answer),
+            "the endpoint proves nothing");
     return in_now;
 }
 
@@ -126,7 +126,7 @@ static bool visit(const house *h, input *in)
         input_alter(in, &said, sizeof said.hello);
     if (how & 8)
         n = input_length(in, sizeof said);
-    bool whole = n >= sizeof said.hello, pointer = whole && said.hello.door == DDL__DOOR_INPROC;
+    bool whole = n >= sizeof said.hello, pointer = whole && said.hello.kind == DDL__CONN_INPROC;
     /* A pointer is believed from this very process, which is the only one that has any. */
     if (pointer)
         said.hello.arena = (uintptr_t)ddl__arena_share(h->arena);
@@ -151,15 +151,15 @@ static bool visit(const house *h, input *in)
     if (how & 16)
         take_guest(h->endpoint, h->seat);
     close(fd);
-    return let_in && said.hello.door == DDL__DOOR_CONTROL &&
+    return let_in && said.hello.kind == DDL__CONN_CONTROL &&
            ddl__digest_equal(said.hello.comm, h->comm);
 }
 
 static void check_serving(const house *h, bool local)
 {
-    ddl__hello hello = right_hello(h->endpoint, h->comm, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
+    ddl__hello hello = right_hello(h->endpoint, h->comm, local ? DDL__CONN_SHM : DDL__CONN_TCP);
     int fd = dial(h->endpoint, local);
-    REQUIRE(knock(h->endpoint, fd, &hello, -1), "the right one is not let in");
+    REQUIRE(initiate(h->endpoint, fd, &hello, -1), "the right one is not let in");
     close(fd);
 }
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "comm/wireup.h"
-#include "door.h"
+#include "raw_client.h"
 
 enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };
 
@@ -158,17 +158,17 @@ static void *come_again(void *argument)
 {
     member *m = argument;
     const stage *s = m->stage;
-    ddl__hello answer, hello = right_hello(s->endpoint, s->comm, DDL__DOOR_MESSAGES);
+    ddl__hello answer, hello = right_hello(s->endpoint, s->comm, DDL__CONN_MESSAGES);
     REQUIRE(ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
             strerror(errno));
     m->in = answer.status == DDL_OK;
     m->second = dial(s->endpoint, false);
-    REQUIRE(knock(s->endpoint, m->second, &hello, -1), "the second connection is not let in");
+    REQUIRE(initiate(s->endpoint, m->second, &hello, -1), "the second connection is not let in");
     if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + PATIENCE_NS))
         return NULL;
     m->lane = dial(s->endpoint, false);
     hello.lane = 1;
-    knock(s->endpoint, m->lane, &hello, -1);
+    initiate(s->endpoint, m->lane, &hello, -1);
     return NULL;
 }
 
@@ -192,20 +192,20 @@ static void run_dialed(const stage *s, input *in, unsigned before)
 {
     met made = {0};
     bool local = input_byte(in) % 2;
-    ddl__hello hello = right_hello(s->endpoint, s->comm, local ? DDL__DOOR_SHM : DDL__DOOR_TCP);
+    ddl__hello hello = right_hello(s->endpoint, s->comm, local ? DDL__CONN_SHM : DDL__CONN_TCP);
     ddl__hello right = hello;
     input_alter(in, &hello, sizeof hello);
-    if (hello.door == DDL__DOOR_INPROC)
-        hello.door = DDL__DOOR_SHM; /* this process's pointers are right ones */
+    if (hello.kind == DDL__CONN_INPROC)
+        hello.kind = DDL__CONN_SHM; /* this process's pointers are right ones */
     int memory = local ? make_memory(s, in) : -1, whole = dup(ddl__arena_fd(s->theirs));
     int fds[2]; /* whose turn comes first is the endpoint's choice */
     unsigned late = input_byte(in) % 2;
     for (unsigned i = 0; i < 2; i++) {
         fds[i] = dial(s->endpoint, local);
         if (i == late)
-            knock(s->endpoint, fds[i], &hello, memory);
+            initiate(s->endpoint, fds[i], &hello, memory);
         else
-            REQUIRE(knock(s->endpoint, fds[i], &right, local ? whole : -1),
+            REQUIRE(initiate(s->endpoint, fds[i], &right, local ? whole : -1),
                     "the right one is not let in");
     }
     int stranger = fds[late];
@@ -223,7 +223,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
         close(m.lane);
     if (memory >= 0)
         close(memory);
-    if (hello.door == DDL__DOOR_CONTROL)
+    if (hello.kind == DDL__CONN_CONTROL)
         take_last_words(s->endpoint, s->seat, before);
 }
 
@@ -231,7 +231,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
  * dial
  */
 
-enum { DOOR, MEMBER, ANSWERS, SCRIPT = 40 };
+enum { ADMISSION, MEMBER, ANSWERS, SCRIPT = 40 };
 
 /* What is said to a dialer: right answers, altered before they are proven, or after. */
 typedef struct call {
@@ -289,9 +289,9 @@ static void answer_call(host *h, const call *c, int fd)
         return;
     REQUIRE(hello.number, "it waits for a challenge");
     REQUIRE(!memcmp(proof, right, sizeof right), "a wrong proof");
-    ddl__answer_prove(job, &session, DDL__VOW_DOOR, &answers[DOOR]);
+    ddl__answer_prove(job, &session, DDL__VOW_ADMISSION, &answers[ADMISSION]);
     ddl__answer_prove(job, &session, DDL__VOW_MEMBER, &answers[MEMBER]);
-    if (say(c, fd, answers, DOOR, &sent) && say(c, fd, answers, MEMBER, &sent)) {
+    if (say(c, fd, answers, ADMISSION, &sent) && say(c, fd, answers, MEMBER, &sent)) {
         if (ddl__answer_is_proven(job, &session, DDL__VOW_MEMBER, &sent))
             h->let_in = true;
         send(fd, h->more, MORE, MSG_DONTWAIT | MSG_NOSIGNAL);

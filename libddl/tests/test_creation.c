@@ -1,5 +1,5 @@
-/* Comms that are created again, differently on each side, with strangers at the door, or while a
- * member dies. */
+/* Comms that are created again, differently on each side, with unauthenticated clients connecting,
+ * or while a member dies. */
 #include <dirent.h>
 #include <sys/resource.h>
 
@@ -279,7 +279,7 @@ static void member_fails(void)
     }
 }
 
-/* ---- a member that fails tells the others at their doors, one of which answers slowly ---- */
+/* ---- a member that fails tells the others at their endpoints, one of which answers slowly ---- */
 
 enum { STOPPED = 2 };
 

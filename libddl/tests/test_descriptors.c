@@ -56,7 +56,7 @@ static int starve(int told, int go)
 static void greet(int fd, const ddl__address *address)
 {
     ddl__job job = {.crypto = NULL};
-    ddl__hello hello = ddl__hello_begin(&job, DDL__DOOR_TCP, 1, 0, 2), answer;
+    ddl__hello hello = ddl__hello_begin(&job, DDL__CONN_TCP, 1, 0, 2), answer;
     hello.endpoint = address->endpoint;
     CHECK(ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(LIMIT_MS)) &&
               ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(LIMIT_MS)),

@@ -1,5 +1,5 @@
-/* Who does not know the job's secret gets no further than the door, whether it comes or is come to,
- * and whatever it has seen or can alter on the way; and both sides learn why. */
+/* Who does not know the job's secret gets no further than the handshake, whether it comes or is
+ * come to, and whatever it has seen or can alter on the way; and both sides learn why. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -39,7 +39,7 @@ static uint16_t port_of(const ddl_endpoint *endpoint)
 
 static ddl__hello hello_for(const ddl__job *job, const ddl_endpoint *endpoint)
 {
-    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_TCP, 1, 0, 2);
+    ddl__hello hello = ddl__hello_begin(job, DDL__CONN_TCP, 1, 0, 2);
     hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
     hello.comm.words[0] = 7;
     return hello;
@@ -48,7 +48,7 @@ static ddl__hello hello_for(const ddl__job *job, const ddl_endpoint *endpoint)
 /* ------------------------------------------------------------------------------- who is between */
 
 /* Which message: the dialer's are the even ones. A numbered hello is not challenged. */
-typedef enum message { HELLO, CHALLENGE, PROOF, DOOR, MEMBER, MESSAGES } message;
+typedef enum message { HELLO, CHALLENGE, PROOF, ADMISSION, MEMBER, MESSAGES } message;
 
 /* Hands on one connection's messages, one of them altered: a byte at a place is turned round. */
 typedef struct between {
@@ -113,7 +113,8 @@ static ddl_status come_through(ddl_endpoint *endpoint, message which, size_t pla
     ddl__hello hello = hello_for(job, endpoint);
     int fd = dial(b->port);
     stand(b);
-    ddl_status status = ddl__knock(job, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
+    ddl_status status =
+        ddl__handshake_initiate(job, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
     close(fd);
     leave(b);
     return status;
@@ -134,7 +135,7 @@ static void test_altered(void)
     } alterations[] = {
         FIELD(HELLO, magic, "libddl's protocol"),
         FIELD(HELLO, protocol, "protocol 4, we speak 5"),
-        FIELD(HELLO, door, ""),
+        FIELD(HELLO, kind, ""),
         FIELD(HELLO, lane, differ),
         FIELD(HELLO, from, differ),
         FIELD(HELLO, to, differ),
@@ -154,10 +155,10 @@ static void test_altered(void)
         FIELD(CHALLENGE, nonce, differ),
         {PROOF, 0, "the proof", differ},
         {PROOF, DDL__KEY - 1, "the proof's end", differ},
-        FIELD(DOOR, lane, lies),
-        FIELD(DOOR, status, ""),
-        FIELD(DOOR, text, lies),
-        FIELD(DOOR, proof, lies),
+        FIELD(ADMISSION, lane, lies),
+        FIELD(ADMISSION, status, ""),
+        FIELD(ADMISSION, text, lies),
+        FIELD(ADMISSION, proof, lies),
     };
     ddl_endpoint *endpoint = open_endpoint("secret");
     between b;
@@ -219,7 +220,7 @@ static said say_at_once(const ddl_endpoint *endpoint, uint64_t number)
     hello.dialer.words[0] = 1234;
     hello.number = number;
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    OK(ddl__knock_at_once(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session));
+    OK(ddl__handshake_start(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session));
     CHECK(ddl__recv_all(fds[1], &s, sizeof s, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
     close(fds[0]);
     close(fds[1]);
@@ -272,7 +273,7 @@ static void test_at_once(void)
 /* Each byte of it counts: another number, another endpoint, or none, so that it is challenged. */
 static void test_at_once_altered(void)
 {
-    static const size_t places[] = {offsetof(said, hello.door),   offsetof(said, hello.from),
+    static const size_t places[] = {offsetof(said, hello.kind),   offsetof(said, hello.from),
                                     offsetof(said, hello.comm),   offsetof(said, hello.dialer),
                                     offsetof(said, hello.number), offsetof(said, hello.nonce),
                                     offsetof(said, hello.arena),  offsetof(said, proof)};
@@ -347,8 +348,8 @@ static void test_reflected(void)
         CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
         mirror m = {fds[1], nonce};
         CHECK(!pthread_create(&thread, NULL, reflect, &m), "no thread");
-        ddl_status status =
-            ddl__knock(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
+        ddl_status status = ddl__handshake_initiate(job, fds[0], &hello, -1,
+                                                    ddl__deadline(PATIENCE_MS), &session, NULL);
         CHECK(status == DDL_EREFUSED && strstr(ddl__message(), "does not know the job's secret"),
               "%d \"%s\"", status, ddl__message());
         pthread_join(thread, NULL);
@@ -381,8 +382,8 @@ static void test_old_protocol(void)
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
     say(fds[1], &hello, OLD_BYTES);
     ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
-    REFUSED(ddl__knock(ddl__endpoint_job(endpoint), fds[0], &ours, -1, ddl__deadline(PATIENCE_MS),
-                       &session, NULL),
+    REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours, -1,
+                                    ddl__deadline(PATIENCE_MS), &session, NULL),
             DDL_EREFUSED, "it speaks protocol 3, we speak 5");
     close(fds[0]);
     close(fds[1]);

@@ -393,9 +393,9 @@ static void test_damaged_card(void)
     while ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
         CHECK(ddl__now() < deadline, "%s", strerror(errno));
     const ddl__job none = {0};
-    ddl__hello hello = ddl__hello_begin(&none, DDL__DOOR_RENDEZVOUS, 1, 0, 2);
+    ddl__hello hello = ddl__hello_begin(&none, DDL__CONN_RENDEZVOUS, 1, 0, 2);
     ddl__session session;
-    CHECK(ddl__knock(&none, fd, &hello, -1, deadline, &session, NULL) == DDL_OK, "%s",
+    CHECK(ddl__handshake_initiate(&none, fd, &hello, -1, deadline, &session, NULL) == DDL_OK, "%s",
           ddl__message());
     unsigned char proof[DDL__KEY] = {0};
     ddl__card card = make_card(1, 2), answer;

@@ -44,7 +44,7 @@ static int dial_local(const ddl_endpoint *endpoint)
 static void attack(const ddl_endpoint *endpoint, int listener, int how)
 {
     int passed = make_lingering(listener), fd = dial_local(endpoint);
-    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__DOOR_SHM, 1, 0, 2);
+    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__CONN_SHM, 1, 0, 2);
     unsigned char proof[DDL__KEY] = {1};
     hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
     if (how == 2)

@@ -1,4 +1,4 @@
-/* Strangers at the door, many, slow and talkative ones: they are heard for so long and no longer,
+/* Unauthenticated clients, many, slow and talkative ones: they are heard for so long and no longer,
  * so many of them and no more, and members come in meanwhile. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -72,7 +72,7 @@ static ddl_endpoint *open_endpoint(void)
 
 static ddl__hello right_hello(const ddl_endpoint *endpoint)
 {
-    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__DOOR_TCP, 1, 0, 2);
+    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__CONN_TCP, 1, 0, 2);
     hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
     return hello;
 }
@@ -95,8 +95,8 @@ static void check_open(const ddl_endpoint *endpoint)
     int fd = dial(ddl__endpoint_address(endpoint)->port);
     ddl__hello hello = right_hello(endpoint);
     ddl__session session;
-    CHECK(ddl__knock(ddl__endpoint_job(endpoint), fd, &hello, -1, ddl__deadline(PATIENCE_MS),
-                     &session, NULL) == DDL_OK,
+    CHECK(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fd, &hello, -1,
+                                  ddl__deadline(PATIENCE_MS), &session, NULL) == DDL_OK,
           "the right one is not let in: %s", ddl__message());
     CHECK(since(start) < 1e-3 * SOON_MS, "let in after %g s", since(start));
     close(fd);
@@ -197,7 +197,7 @@ static uint16_t choose_url(char url[URL_MAX])
 }
 
 /* Each says a byte of the right words now and then: before its hello is whole, and of its proof. At
- * the endpoint's door and at the rendezvous, whose callers are more than there are places, and
+ * the endpoint's listeners and at the rendezvous, whose callers are more than there are places, and
  * where two members meet meanwhile. */
 static void test_slow(void)
 {
@@ -285,7 +285,8 @@ static void test_flood(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* Strangers without end at two endpoints' doors: who talk nonsense, or know all but the secret. */
+/* Strangers without end at two endpoints' listeners: who talk nonsense, or know all but the secret.
+ */
 typedef struct flood {
     ddl_endpoint *const *at;
     bool speaks;
@@ -309,8 +310,8 @@ static void *pour(void *argument)
         if (!f->speaks)
             send(fd, words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
         else
-            CHECK(ddl__knock(&wrong, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL) !=
-                      DDL_OK,
+            CHECK(ddl__handshake_initiate(&wrong, fd, &hello, -1, ddl__deadline(PATIENCE_MS),
+                                          &session, NULL) != DDL_OK,
                   "let in without the secret");
         close(fd);
         usleep(PAUSE_US);

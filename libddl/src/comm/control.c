@@ -15,7 +15,7 @@
 #include "net/tcp.h"
 
 /* How long one address may take, and how often a waiting rank looks after the others. */
-static const int64_t DOOR_NS = 5 * 1000000000ll, LOOK_NS = 50 * 1000000ll;
+static const int64_t DIAL_NS = 5 * 1000000000ll, LOOK_NS = 50 * 1000000ll;
 
 static int64_t within(const ddl__control *c, int64_t ns)
 {
@@ -23,7 +23,7 @@ static int64_t within(const ddl__control *c, int64_t ns)
     return limit < c->config.deadline ? limit : c->config.deadline;
 }
 
-/* A connection to a lower rank, at whose door hello and proof were said. */
+/* A connection to a lower rank, to which hello and proof were sent. */
 typedef struct ddl__calling {
     int fd; /* -1: none */
     ddl__session session;
@@ -68,18 +68,18 @@ static int dial_address(ddl__control *c, const struct sockaddr *to, socklen_t le
     bool local = to->sa_family == AF_UNIX;
     int fd;
     do
-        fd = ddl__dial(to, length, within(c, local ? LOOK_NS : DOOR_NS));
+        fd = ddl__dial(to, length, within(c, local ? LOOK_NS : DIAL_NS));
     while (fd < 0 && local && errno == ETIMEDOUT && ddl__now() < c->config.deadline &&
            check_present(c) == DDL_OK);
     return fd;
 }
 
-/* Come to the peer's door and do not wait for an answer; false with the message set. */
+/* Start the handshake with the peer; do not wait for an answer; false with the message set. */
 static bool call_at(ddl__control *c, int peer, const struct sockaddr *to, socklen_t length)
 {
     calling *k = &c->calls[peer];
     ddl_endpoint *endpoint = c->config.endpoint;
-    ddl__hello hello = ddl__endpoint_introduce(endpoint, DDL__DOOR_CONTROL, c->rank, peer, c->size);
+    ddl__hello hello = ddl__endpoint_introduce(endpoint, DDL__CONN_CONTROL, c->rank, peer, c->size);
     hello.endpoint = c->config.addresses[peer].endpoint;
     hello.comm = c->config.comm;
     k->fd = dial_address(c, to, length);
@@ -87,8 +87,8 @@ static bool call_at(ddl__control *c, int peer, const struct sockaddr *to, sockle
         ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
         return false;
     }
-    if (ddl__knock_at_once(ddl__endpoint_job(endpoint), k->fd, &hello, -1, within(c, DOOR_NS),
-                           &k->session) == DDL_OK)
+    if (ddl__handshake_start(ddl__endpoint_job(endpoint), k->fd, &hello, -1, within(c, DIAL_NS),
+                             &k->session) == DDL_OK)
         return true;
     hang_up(k);
     return false;
@@ -114,12 +114,12 @@ static bool call(ddl__control *c, int peer)
     return said;
 }
 
-/* Until the door has let us in; false with the message set. */
+/* Wait until the peer's endpoint admits us; false with the message set. */
 static bool be_let_in(const ddl__control *c, calling *k, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(c->config.endpoint);
     bool handed;
-    return ddl__await_door(job, k->fd, within(c, DOOR_NS), &k->session, &handed) == DDL_OK &&
+    return ddl__handshake_finish(job, k->fd, within(c, DIAL_NS), &k->session, &handed) == DDL_OK &&
            ddl__session_seal(job, &k->session, k->fd, DDL__DIALER, seal) == DDL_OK;
 }
 
@@ -127,10 +127,10 @@ static bool be_let_in(const ddl__control *c, calling *k, ddl__seal **seal)
 static void receive(ddl__control *c, ddl__guest *guest)
 {
     const ddl__hello *hello = &guest->hello;
-    bool fits = hello->door == DDL__DOOR_CONTROL && hello->to == (uint32_t)c->rank &&
+    bool fits = hello->kind == DDL__CONN_CONTROL && hello->to == (uint32_t)c->rank &&
                 hello->size == (uint32_t)c->size && hello->from > (uint32_t)c->rank &&
                 hello->from < (uint32_t)c->size && c->members[hello->from].wire.fd < 0;
-    if (hello->door == DDL__DOOR_INPROC)
+    if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
     if (guest->passed >= 0)
         close(guest->passed);
@@ -141,7 +141,7 @@ static void receive(ddl__control *c, ddl__guest *guest)
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
-    ddl__send_all(guest->fd, &answer, sizeof answer, within(c, DOOR_NS));
+    ddl__send_all(guest->fd, &answer, sizeof answer, within(c, DIAL_NS));
     close(guest->fd);
 }
 

@@ -114,7 +114,7 @@ static void attend_event(ddl_endpoint *endpoint, uint64_t id)
         if (read(endpoint->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
         return;
-    case DDL__DOOR_EVENT: ddl__pending_look(endpoint); return;
+    case DDL__LISTEN_EVENT: ddl__pending_look(endpoint); return;
     default: break;
     }
     for (ddl__seat *s = endpoint->seats; s; s = s->next)
@@ -310,9 +310,9 @@ const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint)
     return &endpoint->job;
 }
 
-ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t door, int from, int to, int size)
+ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t kind, int from, int to, int size)
 {
-    ddl__hello hello = ddl__hello_begin(&endpoint->job, door, from, to, size);
+    ddl__hello hello = ddl__hello_begin(&endpoint->job, kind, from, to, size);
     hello.dialer = endpoint->address.endpoint;
     pthread_mutex_lock(&endpoint->lock);
     hello.number = ++endpoint->said;
@@ -376,17 +376,17 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
         ddl__log(DDL__WARN, "TCP is used to ranks of the same host as well, which is slower: %s",
                  ddl__message());
     endpoint->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
-    endpoint->door = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    endpoint->listeners = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     endpoint->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     endpoint->timer = ddl__guard(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     bool watched =
-        endpoint->epoll >= 0 && endpoint->door >= 0 && endpoint->wake >= 0 &&
+        endpoint->epoll >= 0 && endpoint->listeners >= 0 && endpoint->wake >= 0 &&
         endpoint->timer >= 0 && watch(endpoint->epoll, endpoint->wake, DDL__WAKE) &&
         watch(endpoint->epoll, endpoint->timer, DDL__TIMER) &&
-        watch(endpoint->epoll, endpoint->door, DDL__DOOR_EVENT) &&
-        (endpoint->local < 0 || watch(endpoint->door, endpoint->local, DDL__UNIX_LISTENER));
+        watch(endpoint->epoll, endpoint->listeners, DDL__LISTEN_EVENT) &&
+        (endpoint->local < 0 || watch(endpoint->listeners, endpoint->local, DDL__UNIX_LISTENER));
     for (unsigned i = 0; watched && i < endpoint->address.n_ips; i++)
-        watched = watch(endpoint->door, endpoint->tcp[i], DDL__TCP_LISTENER + i);
+        watched = watch(endpoint->listeners, endpoint->tcp[i], DDL__TCP_LISTENER + i);
     return watched ? DDL_OK
                    : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
 }
@@ -396,7 +396,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint)
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
-    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->door = endpoint->local = -1;
+    endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->listeners = endpoint->local = -1;
     endpoint->serial = DDL__FIRST_SERIAL;
     endpoint->generation = ddl__generation();
     endpoint->closer = ddl__closer_create();
@@ -447,7 +447,8 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     ddl__seen_free(&endpoint->seen);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);
-    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->door, endpoint->local};
+    int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->listeners,
+                 endpoint->local};
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
         ddl__close_guarded(fds[i]);
     ddl__closer_release(endpoint->closer);

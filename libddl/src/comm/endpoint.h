@@ -56,10 +56,11 @@ bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 
 /* Begin a hello to another endpoint, which is to be said at once with its proof. */
-ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t door, int from, int to,
+ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
                                    int size);
 
-/* Whom the door has refused last, and why; "" if nobody, or nobody who spoke our protocol. */
+/* The last client that the endpoint refused, and why; "" if nobody, or nobody who spoke our
+ * protocol. */
 void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
 /* How many comms were created over exactly this list before, counting from 1. */

@@ -5,14 +5,14 @@
  * Design notes.
  *
  * One thread per endpoint. It accepts connections, has their handshakes without blocking, refuses
- * at once who is wrong here (another door, job or version), and keeps the others until the comm
+ * at once who is wrong here (another endpoint, job or version), and keeps the others until the comm
  * they want takes its seat. It also drives the engines of comms for which nobody waits.
  *
  * `lock` guards everything here. The thread lets go of it while an engine runs (`busy`), so that
  * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
  * numbers, never pointers, since a seat may be gone when its event is looked at.
  *
- * Listeners and who has come by them are in an epoll descriptor of their own, `door`. When
+ * Listeners and who has come by them are in an epoll descriptor of their own, `listeners`. When
  * strangers come in numbers it is looked at only once in BEAT_MS, and at some of them: each time
  * that the thread wakes, it takes a core from a rank. While somebody waits for a guest it is always
  * open, so members that meet are not kept waiting; nobody is banned, for a host that has a stranger
@@ -36,7 +36,7 @@
 enum {
     DDL__WAKE,
     DDL__TIMER,
-    DDL__DOOR_EVENT,
+    DDL__LISTEN_EVENT,
     DDL__UNIX_LISTENER,
     DDL__TCP_LISTENER,
     DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, seats */
@@ -75,7 +75,7 @@ struct ddl_endpoint {
     ddl__address address;
     ddl__job job;
     unsigned sockets;
-    int epoll, wake, timer, door, local;
+    int epoll, wake, timer, listeners, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
     bool timed;                   /* the timer runs */
     int turns;                    /* how often it still is to, if nobody needs it again */
@@ -94,7 +94,7 @@ struct ddl_endpoint {
     int64_t rest_until; /* the listeners are not looked at before; 0: they are */
     int64_t troubled;   /* when one could not accept last, or 0 */
     unsigned hosts;     /* threads that wait for a guest */
-    bool shut;          /* the door, but for a look at */
+    bool shut;          /* the listeners are not polled, but for a look at */
     int64_t look_at;    /* this time */
     ddl__seat *seats;
     ddl__counters counters;
@@ -110,7 +110,7 @@ struct ddl_endpoint {
 /* Accept some of those who have come, and hear some of what they have said. */
 void ddl__pending_look(ddl_endpoint *endpoint);
 
-/* Do what time has come for: rest, open or shut the door, drop whose time is up. */
+/* Do what time has come for: rest, poll the listeners or stop, drop whose time is up. */
 void ddl__pending_keep(ddl_endpoint *endpoint);
 
 /* The next guest of the comm that has this seat, if one is there. Who comes to watch members may

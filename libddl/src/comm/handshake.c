@@ -134,13 +134,13 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
 
 /* ----------------------------------------------------------------------------------- the dialer */
 
-ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t door, int from, int to, int size)
+ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to, int size)
 {
     ddl__hello hello;
     memset(&hello, 0, sizeof hello);
     hello.magic = DDL__HELLO_MAGIC;
     hello.protocol = DDL__PROTOCOL;
-    hello.door = door;
+    hello.kind = kind;
     hello.from = (uint32_t)from;
     hello.to = (uint32_t)to;
     hello.size = (uint32_t)size;
@@ -177,8 +177,8 @@ static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *cha
 
 static const ddl__hello no_challenge;
 
-ddl_status ddl__knock_at_once(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                              int64_t deadline, ddl__session *session)
+ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                                int64_t deadline, ddl__session *session)
 {
     struct {
         ddl__hello hello;
@@ -203,29 +203,29 @@ ddl_status ddl__knock_at_once(const ddl__job *job, int fd, ddl__hello *hello, in
     return status;
 }
 
-/* The door's answer to a proof. */
-static ddl_status hear_door(const ddl__job *job, int fd, int64_t deadline,
-                            const ddl__session *session, bool *handed)
+/* The endpoint's answer to a proof. */
+static ddl_status receive_admission(const ddl__job *job, int fd, int64_t deadline,
+                                    const ddl__session *session, bool *handed)
 {
     ddl__hello answer;
     ddl_status status = hear_answer(fd, &answer, deadline);
     *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
-    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_DOOR, &answer))
+    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_ADMISSION, &answer))
         status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
     return status;
 }
 
-ddl_status ddl__await_door(const ddl__job *job, int fd, int64_t deadline, ddl__session *session,
-                           bool *handed)
+ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
+                                 ddl__session *session, bool *handed)
 {
-    ddl_status status = hear_door(job, fd, deadline, session, handed);
+    ddl_status status = receive_admission(job, fd, deadline, session, handed);
     if (status != DDL_OK)
         ddl__session_end(session);
     return status;
 }
 
-static ddl_status knock(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                        int64_t deadline, ddl__session *session, bool *handed)
+static ddl_status initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                           int64_t deadline, ddl__session *session, bool *handed)
 {
     ddl__hello challenge;
     unsigned char proof[DDL__KEY];
@@ -242,14 +242,14 @@ static ddl_status knock(const ddl__job *job, int fd, ddl__hello *hello, int pass
         return status;
     if (!ddl__send_with_fd(fd, proof, sizeof proof, passed, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    return hear_door(job, fd, deadline, session, handed);
+    return receive_admission(job, fd, deadline, session, handed);
 }
 
-ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
-                      ddl__session *session, bool *handed)
+ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                                   int64_t deadline, ddl__session *session, bool *handed)
 {
     bool any = false;
-    ddl_status status = knock(job, fd, hello, passed, deadline, session, &any);
+    ddl_status status = initiate(job, fd, hello, passed, deadline, session, &any);
     int error = errno;
     if (handed)
         *handed = any;
@@ -322,7 +322,7 @@ static ddl__news hear_proof(const ddl__job *job, ddl__visit *visit)
     /* Where nothing is proven, nothing can be told by a number either. */
     bool fresh = !hello->number || !visit->seen || !job->crypto || !proven ||
                  ddl__seen_add(visit->seen, hello->dialer, hello->number);
-    if (proven && fresh && ddl__answer_prove(job, &visit->session, DDL__VOW_DOOR, &answer) &&
+    if (proven && fresh && ddl__answer_prove(job, &visit->session, DDL__VOW_ADMISSION, &answer) &&
         take_proof(visit)) {
         say(visit, &answer);
         return DDL__NEWS_PROVEN;

@@ -5,7 +5,7 @@
  *   hello, with a nonce   ->
  *                         <-     challenge: another nonce; or a refusal
  *   proof                 ->
- *                         <-     the door's answer, proven; or a refusal
+ *                         <-     the endpoint's answer, proven; or a refusal
  *                         <-     for a link: the member's answer, proven, when it is ready
  *
  * Who comes to an endpoint, whose random id it knows, needs no challenge: it numbers its hellos,
@@ -50,7 +50,7 @@ void ddl__session_end(ddl__session *session);
 /* Under what a proof is given: so none can be taken for another one. */
 typedef enum ddl__vow {
     DDL__VOW_HELLO = 1,
-    DDL__VOW_DOOR,
+    DDL__VOW_ADMISSION,
     DDL__VOW_MEMBER,
     DDL__VOW_CARD,
     DDL__VOW_CARDS,
@@ -83,22 +83,22 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
 /* ---- the dialer ---- */
 
 /* Begin a hello, in which all else is zero. */
-ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t door, int from, int to, int size);
+ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to, int size);
 
 /* Say a numbered hello and its proof, beside which `passed`, or -1, goes; does not wait for an
  * answer. The session is the caller's to end then; on failure it is ended. */
-ddl_status ddl__knock_at_once(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                              int64_t deadline, ddl__session *session);
+ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                                int64_t deadline, ddl__session *session);
 
-/* Wait until the door has let in who said that. *handed and the session are as below. */
-ddl_status ddl__await_door(const ddl__job *job, int fd, int64_t deadline, ddl__session *session,
-                           bool *handed);
+/* Wait until the endpoint has admitted us. *handed and the session are as below. */
+ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
+                                 ddl__session *session, bool *handed);
 
-/* Come to the door: returns when it has let us in. `passed`, or -1, goes with the proof. *handed,
- * if not NULL, tells whether what the hello points to is the peer's now, also on failure. The
- * session is the caller's to end then; on failure it is ended. */
-ddl_status ddl__knock(const ddl__job *job, int fd, ddl__hello *hello, int passed, int64_t deadline,
-                      ddl__session *session, bool *handed);
+/* Make the whole handshake: returns when the endpoint has admitted us. `passed`, or -1, goes with
+ * the proof. *handed, if not NULL, tells whether what the hello points to is the peer's now, also
+ * on failure. The session is the caller's to end then; on failure it is ended. */
+ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                                   int64_t deadline, ddl__session *session, bool *handed);
 
 /* ---- the dialed one, who never blocks ---- */
 
@@ -121,7 +121,7 @@ typedef struct ddl__visit {
 typedef enum ddl__news {
     DDL__NEWS_NONE,
     DDL__NEWS_HELLO,   /* is whole, or none: challenge it or refuse it */
-    DDL__NEWS_PROVEN,  /* the door's answer is given */
+    DDL__NEWS_PROVEN,  /* the endpoint's answer is given */
     DDL__NEWS_REFUSED, /* its proof is wrong: it was told, and the message says so */
     DDL__NEWS_OVER     /* it has left */
 } ddl__news;

@@ -13,13 +13,14 @@ enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 5 };
  * members watch each other, over TCP or a unix socket; by the last one they come to a rendezvous.
  */
 enum {
-    DDL__DOOR_TCP = 1,
-    DDL__DOOR_SHM = 2,
-    DDL__DOOR_INPROC = 3,
-    DDL__DOOR_MESSAGES = 4,
-    DDL__DOOR_CONTROL = 5,
-    DDL__DOOR_RENDEZVOUS = 6,
-    DDL__DOOR_REGRET = 7 /* no connection: the dialer cannot create the comm, and says why */
+    DDL__CONN_TCP = 1,
+    DDL__CONN_SHM = 2,
+    DDL__CONN_INPROC = 3,
+    DDL__CONN_MESSAGES = 4,
+    DDL__CONN_CONTROL = 5,
+    DDL__CONN_RENDEZVOUS = 6,
+    DDL__CONN_CREATE_FAILURE =
+        7 /* no connection: the dialer cannot create the comm, and says why */
 };
 
 /* What the sender was told about its job. */
@@ -28,9 +29,10 @@ enum { DDL__HELLO_SECRET = 1, DDL__HELLO_ENCRYPT = 2 };
 typedef struct ddl__hello {
     uint32_t magic;
     uint16_t protocol; /* magic and protocol keep their places in every version */
-    uint8_t door;
+    uint8_t kind;
     uint8_t lane; /* 0: the link itself; else which of its lanes, counted from 1 */
-    /* Of an answer: DDL_INPROGRESS at the door, DDL_OK accepted, else refused; of a regret. */
+    /* Of an answer: DDL_INPROGRESS from the endpoint, DDL_OK accepted, else refused; of a regret.
+     */
     int32_t status;
     uint32_t from, to, size; /* ranks */
     uint32_t flags;

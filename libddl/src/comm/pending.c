@@ -18,7 +18,7 @@ enum {
     VISITORS_MAX = 4096,
     STRANGERS_MAX = 64,  /* connections without a whole hello */
     UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
-    LOOK = 16            /* events of the door, and newcomers at a listener, at a time */
+    LOOK = 16            /* listen events, and new connections at a listener, at a time */
 };
 
 /* A handshake must be complete, and its comm be created, within these. */
@@ -41,7 +41,7 @@ static void drop_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
     if (!v->proven)
         ddl__crowd_count(&endpoint->crowd, ddl__now());
     /* A reference of an arena travels with an in-process hello. */
-    if (v->proven && v->visit.said.hello.door == DDL__DOOR_INPROC)
+    if (v->proven && v->visit.said.hello.kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)v->visit.said.hello.arena);
     discard(endpoint, v->visit.fd, v->visit.local && !v->proven);
     if (v->visit.passed >= 0)
@@ -56,19 +56,19 @@ static void unlink_visitor(ddl_endpoint *endpoint, ddl__visitor **at)
     endpoint->n_visitors--;
 }
 
-/* Why a complete hello is refused at the door, or NULL. */
+/* Why a complete hello is refused by the endpoint, or NULL. */
 static const char *objection(const ddl_endpoint *endpoint, const ddl__visitor *v)
 {
     const ddl__hello *hello = &v->visit.said.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
-    bool tcp = hello->door == DDL__DOOR_TCP || hello->door == DDL__DOOR_MESSAGES;
-    bool any = hello->door == DDL__DOOR_CONTROL || hello->door == DDL__DOOR_REGRET;
+    bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES;
+    bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
     if ((tcp == v->visit.local && !any) ||
-        (!tcp && !any && hello->door != DDL__DOOR_SHM && hello->door != DDL__DOOR_INPROC))
+        (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";
     /* Pointers are believed only from this very process. */
-    if (hello->door == DDL__DOOR_INPROC && !ddl__same_process(v->visit.fd))
+    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(v->visit.fd))
         return "another process";
     return NULL;
 }
@@ -116,14 +116,14 @@ static bool hear_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
     }
     v->proven = true;
     const ddl__hello *hello = &v->visit.said.hello;
-    if (hello->door == DDL__DOOR_REGRET) {
+    if (hello->kind == DDL__CONN_CREATE_FAILURE) {
         ddl__regrets_add(&endpoint->regrets, hello);
         return false; /* that is all */
     }
     ddl__regrets_forget(&endpoint->regrets, hello->comm, (int)hello->from);
     /* From here on only its going away is of interest. */
     struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
-    epoll_ctl(endpoint->door, EPOLL_CTL_MOD, v->visit.fd, &event);
+    epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, v->visit.fd, &event);
     v->deadline = ddl__now() + PARKED_NS;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
@@ -174,7 +174,7 @@ static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
     v->deadline = ddl__now() + HANDSHAKE_NS;
     uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
     struct epoll_event event = {.events = events, .data.u64 = v->serial};
-    if (epoll_ctl(endpoint->door, EPOLL_CTL_ADD, fd, &event) || !hear_visitor(endpoint, v)) {
+    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !hear_visitor(endpoint, v)) {
         drop_visitor(endpoint, v);
         return;
     }
@@ -187,10 +187,10 @@ static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
 static void watch_listeners(ddl_endpoint *endpoint, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.u64 = DDL__UNIX_LISTENER};
-    epoll_ctl(endpoint->door, EPOLL_CTL_MOD, endpoint->local, &event);
+    epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, endpoint->local, &event);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++) {
         event.data.u64 = DDL__TCP_LISTENER + i;
-        epoll_ctl(endpoint->door, EPOLL_CTL_MOD, endpoint->tcp[i], &event);
+        epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, endpoint->tcp[i], &event);
     }
 }
 
@@ -260,7 +260,7 @@ static bool has_seat(const ddl_endpoint *endpoint, ddl__digest comm)
 /* A member that was there and has left already: its last word is in the socket. */
 static bool leaves_word(const ddl_endpoint *endpoint, const ddl__visitor *v)
 {
-    return v->proven && v->visit.said.hello.door == DDL__DOOR_CONTROL &&
+    return v->proven && v->visit.said.hello.kind == DDL__CONN_CONTROL &&
            has_seat(endpoint, v->visit.said.hello.comm);
 }
 
@@ -271,7 +271,7 @@ static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
             ddl__visitor *v = *at;
             if (leaves_word(endpoint, v)) {
                 v->gone = true;
-                epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
+                epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->visit.fd, NULL);
             } else if (v->proven || !hear_visitor(endpoint, v)) {
                 unlink_visitor(endpoint, at);
                 drop_visitor(endpoint, v);
@@ -297,7 +297,7 @@ static void expire_visitors(ddl_endpoint *endpoint)
 void ddl__pending_look(ddl_endpoint *endpoint)
 {
     struct epoll_event events[LOOK];
-    int n = epoll_wait(endpoint->door, events, LOOK, 0);
+    int n = epoll_wait(endpoint->listeners, events, LOOK, 0);
     for (int i = 0; i < n; i++) {
         uint64_t id = events[i].data.u64;
         if (id == DDL__UNIX_LISTENER)
@@ -310,14 +310,15 @@ void ddl__pending_look(ddl_endpoint *endpoint)
     endpoint->look_at = ddl__now() + DDL__BEAT_MS * 1000000ll;
 }
 
-/* Shut the door while there is a crowd, and look at it when it is time to. */
-static void keep_door(ddl_endpoint *endpoint)
+/* Stop polling the listeners while too many unauthenticated clients come; look at them from time to
+ * time. */
+static void limit_listening(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
     bool shut = !endpoint->hosts && ddl__crowd_is_there(&endpoint->crowd, now);
-    struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DDL__DOOR_EVENT};
+    struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DDL__LISTEN_EVENT};
     if (shut != endpoint->shut &&
-        !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->door, &event))
+        !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->listeners, &event))
         endpoint->shut = shut;
     if (endpoint->shut && now >= endpoint->look_at)
         ddl__pending_look(endpoint);
@@ -326,7 +327,7 @@ static void keep_door(ddl_endpoint *endpoint)
 void ddl__pending_keep(ddl_endpoint *endpoint)
 {
     end_rest(endpoint);
-    keep_door(endpoint);
+    limit_listening(endpoint);
     expire_visitors(endpoint);
 }
 
@@ -336,9 +337,9 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__seat *seat, bool watch
     for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
         ddl__visitor *v = *at;
         if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm) ||
-            (v->visit.said.hello.door == DDL__DOOR_CONTROL && !watching))
+            (v->visit.said.hello.kind == DDL__CONN_CONTROL && !watching))
             continue;
-        epoll_ctl(endpoint->door, EPOLL_CTL_DEL, v->visit.fd, NULL);
+        epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->visit.fd, NULL);
         *guest = (ddl__guest){v->visit.fd, v->visit.passed, v->visit.said.hello, v->visit.session};
         unlink_visitor(endpoint, at);
         ddl__session_end(&v->visit.session);
@@ -354,7 +355,7 @@ void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__seat *seat)
        he came before that was known; but nobody calls to watch a comm that we have not joined. */
     for (ddl__visitor **at = &endpoint->visitors; *at;) {
         ddl__visitor *v = *at;
-        bool watches = v->visit.said.hello.door == DDL__DOOR_CONTROL;
+        bool watches = v->visit.said.hello.kind == DDL__CONN_CONTROL;
         if (!v->proven || (seat->engine && !v->gone && !watches) ||
             (seat->failed && v->serial > seat->failed) ||
             !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {

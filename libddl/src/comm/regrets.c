@@ -79,7 +79,7 @@ static bool tell_at(const ddl__wireup *m, int peer, const struct sockaddr *to, s
 {
     const ddl__job *job = ddl__endpoint_job(m->endpoint);
     int64_t own = ddl__now() + ONE_NS, deadline = own < end ? own : end;
-    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_REGRET, m->rank, peer, m->size);
+    ddl__hello hello = ddl__hello_begin(job, DDL__CONN_CREATE_FAILURE, m->rank, peer, m->size);
     ddl__session session;
     hello.endpoint = m->addresses[peer].endpoint;
     hello.comm = m->comm;
@@ -89,7 +89,7 @@ static bool tell_at(const ddl__wireup *m, int peer, const struct sockaddr *to, s
     int fd = ddl__dial(to, length, deadline);
     if (fd < 0)
         return false;
-    bool told = ddl__knock(job, fd, &hello, -1, deadline, &session, NULL) == DDL_OK;
+    bool told = ddl__handshake_initiate(job, fd, &hello, -1, deadline, &session, NULL) == DDL_OK;
     ddl__session_end(&session);
     close(fd);
     return told;

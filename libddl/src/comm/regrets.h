@@ -29,7 +29,7 @@ bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regre
 /* ---- telling ---- */
 
 /* This member fails, with the message set, which stays: those it has links with learn it by them,
- * the others at their doors, as far as it can be done within a second. Nobody is told twice by
+ * the others at their endpoints, as far as it can be done within a second. Nobody is told twice by
  * different members of the same (`told`); and who fails for want of time may come again, so those
  * who are late are not told that. */
 void ddl__wireup_failed(const ddl__wireup *wireup, ddl_status status);

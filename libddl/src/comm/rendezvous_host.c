@@ -139,10 +139,10 @@ static void admit(host *h, caller *from)
     }
 }
 
-/* Why a caller is not at the right door, or NULL. */
+/* Why a client is not for this rendezvous, or NULL. */
 static const char *objection(const ddl__hello *hello)
 {
-    return hello->door == DDL__DOOR_RENDEZVOUS ? NULL : "this is the door of a rendezvous";
+    return hello->kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
 }
 
 /* Its handshake. */

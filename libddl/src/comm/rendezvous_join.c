@@ -107,14 +107,14 @@ static ddl_status hear_list(ddl__rendezvous_plan *p, const ddl__session *session
 static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
 {
     const ddl__job *job = ddl__endpoint_job(p->endpoint);
-    ddl__hello hello = ddl__hello_begin(job, DDL__DOOR_RENDEZVOUS, p->rank, 0, p->size);
+    ddl__hello hello = ddl__hello_begin(job, DDL__CONN_RENDEZVOUS, p->rank, 0, p->size);
     int64_t answer_by = until_warning(p);
     ddl__session session;
     struct {
         ddl__card card;
         unsigned char proof[DDL__KEY];
     } piece = {.card = p->cards[p->rank]};
-    ddl_status status = ddl__knock(job, fd, &hello, -1, answer_by, &session, NULL);
+    ddl_status status = ddl__handshake_initiate(job, fd, &hello, -1, answer_by, &session, NULL);
     if (status == DDL_EREFUSED) {
         char why[DDL__MESSAGE_MAX / 2];
         snprintf(why, sizeof why, "%s", ddl__message());

@@ -24,28 +24,28 @@
 #include "net/socket.h"
 
 /* How long an address may take to answer before the next one is tried. */
-static const int64_t DOOR_NS = 5 * 1000000000ll;
+static const int64_t DIAL_NS = 5 * 1000000000ll;
 
 /* How often a waiting rank looks whether those who came are still there. */
 static const int64_t PRESENT_NS = 100 * 1000000ll;
 
-static int64_t door_deadline(const ddl__wireup *m)
+static int64_t dial_deadline(const ddl__wireup *m)
 {
-    int64_t limit = ddl__now() + DOOR_NS;
+    int64_t limit = ddl__now() + DIAL_NS;
     return limit < m->deadline ? limit : m->deadline;
 }
 
-static ddl__hello introduce(const ddl__wireup *m, int peer, uint8_t door)
+static ddl__hello introduce(const ddl__wireup *m, int peer, uint8_t kind)
 {
-    ddl__hello hello = ddl__endpoint_introduce(m->endpoint, door, m->rank, peer, m->size);
+    ddl__hello hello = ddl__endpoint_introduce(m->endpoint, kind, m->rank, peer, m->size);
     hello.endpoint = m->addresses[peer].endpoint;
     hello.comm = m->comm;
     return hello;
 }
 
-static bool over_tcp(uint8_t door)
+static bool over_tcp(uint8_t kind)
 {
-    return door == DDL__DOOR_TCP || door == DDL__DOOR_MESSAGES;
+    return kind == DDL__CONN_TCP || kind == DDL__CONN_MESSAGES;
 }
 
 static bool is_tcp(const ddl__link *link)
@@ -105,19 +105,19 @@ static bool make_links(const ddl__wireup *m, int peer, const ddl__hello *hello,
                        uint64_t pointer)
 {
     ddl__link *link = NULL;
-    uint8_t door = hello->door;
-    if (over_tcp(door)) {
-        link = door == DDL__DOOR_TCP ? m->links[peer] : m->messages[peer];
+    uint8_t kind = hello->kind;
+    if (over_tcp(kind)) {
+        link = kind == DDL__CONN_TCP ? m->links[peer] : m->messages[peer];
         link = make_tcp(m, link, hello->lane, fd, session, side);
         if (!link)
             return false;
     } else {
-        ddl__arena *theirs = door == DDL__DOOR_INPROC ? (ddl__arena *)(uintptr_t)pointer
+        ddl__arena *theirs = kind == DDL__CONN_INPROC ? (ddl__arena *)(uintptr_t)pointer
                              : passed >= 0            ? ddl__arena_open(passed, (unsigned)m->rank)
                                                       : NULL;
         if (theirs)
             link = ddl__shm_link_create(m->arena, (unsigned)peer, theirs, (unsigned)m->rank, fd,
-                                        door == DDL__DOOR_INPROC);
+                                        kind == DDL__CONN_INPROC);
         else if (passed < 0)
             ddl__fail(DDL_EREFUSED, "no shared memory came with the hello");
         if (theirs && !link)
@@ -125,14 +125,14 @@ static bool make_links(const ddl__wireup *m, int peer, const ddl__hello *hello,
     }
     if (passed >= 0)
         close(passed);
-    if (door != DDL__DOOR_MESSAGES)
+    if (kind != DDL__CONN_MESSAGES)
         m->links[peer] = link;
-    if (door != DDL__DOOR_TCP)
-        m->messages[peer] = over_tcp(door) || !link ? link : ddl__shm_link_beside(link);
+    if (kind != DDL__CONN_TCP)
+        m->messages[peer] = over_tcp(kind) || !link ? link : ddl__shm_link_beside(link);
     return link;
 }
 
-/* A connection to a peer's door, at which our hello and its proof were said. */
+/* A connection to a peer, over which our hello and its proof were sent. */
 typedef struct dialing {
     int fd; /* -1: none */
     ddl__hello hello;
@@ -147,17 +147,17 @@ static void give_up(dialing *d)
     ddl__session_end(&d->session);
 }
 
-/* Come to the door, with our memory, and do not wait for an answer. Takes fd over. */
-static ddl_status knock(const ddl__wireup *m, dialing *d, int fd, const ddl__hello *hello)
+/* Start the handshake, with our memory; do not wait for an answer. Takes fd over. */
+static ddl_status initiate(const ddl__wireup *m, dialing *d, int fd, const ddl__hello *hello)
 {
-    bool inproc = hello->door == DDL__DOOR_INPROC;
-    int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
+    bool inproc = hello->kind == DDL__CONN_INPROC;
+    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(m->arena) : -1;
     d->fd = fd;
     d->hello = *hello;
     if (inproc)
         d->hello.arena = (uintptr_t)ddl__arena_share(m->arena);
-    ddl_status status = ddl__knock_at_once(ddl__endpoint_job(m->endpoint), fd, &d->hello, passed,
-                                           door_deadline(m), &d->session);
+    ddl_status status = ddl__handshake_start(ddl__endpoint_job(m->endpoint), fd, &d->hello, passed,
+                                             dial_deadline(m), &d->session);
     if (status == DDL_OK)
         return status;
     if (inproc)
@@ -166,15 +166,15 @@ static ddl_status knock(const ddl__wireup *m, dialing *d, int fd, const ddl__hel
     return status;
 }
 
-/* Until the door has let us in. */
-static ddl_status await_door(const ddl__wireup *m, dialing *d)
+/* Wait until the peer's endpoint admits us. */
+static ddl_status await_admission(const ddl__wireup *m, dialing *d)
 {
     bool handed;
-    ddl_status status = ddl__await_door(ddl__endpoint_job(m->endpoint), d->fd, door_deadline(m),
-                                        &d->session, &handed);
+    ddl_status status = ddl__handshake_finish(ddl__endpoint_job(m->endpoint), d->fd,
+                                              dial_deadline(m), &d->session, &handed);
     if (status == DDL_OK)
         return status;
-    if (d->hello.door == DDL__DOOR_INPROC && !handed)
+    if (d->hello.kind == DDL__CONN_INPROC && !handed)
         ddl__arena_drop(m->arena);
     give_up(d);
     return status;
@@ -358,12 +358,12 @@ static ddl_status dial_local(const ddl__wireup *m, int peer, approach *a)
     if (fd < 0)
         return status;
     bool ours = ddl__same_user(fd); /* our memory is for no other */
-    uint8_t door = m->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__DOOR_INPROC
-                   : m->kinds & DDL_LINK_SHM && ours                   ? DDL__DOOR_SHM
+    uint8_t kind = m->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__CONN_INPROC
+                   : m->kinds & DDL_LINK_SHM && ours                   ? DDL__CONN_SHM
                                                                        : 0;
-    if (door) {
-        ddl__hello hello = introduce(m, peer, door);
-        return knock(m, &a->dialing, fd, &hello);
+    if (kind) {
+        ddl__hello hello = introduce(m, peer, kind);
+        return initiate(m, &a->dialing, fd, &hello);
     }
     close(fd);
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
@@ -374,15 +374,15 @@ static ddl_status dial_local(const ddl__wireup *m, int peer, approach *a)
 static ddl_status enter_local(const ddl__wireup *m, int peer, dialing *d)
 {
     char why[DDL__MESSAGE_MAX - 128];
-    if (await_door(m, d) == DDL_OK)
+    if (await_admission(m, d) == DDL_OK)
         return enter(m, peer, d);
     snprintf(why, sizeof why, "%s", ddl__message());
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
                      m->addresses[peer].host, why);
 }
 
-/* Come to the peer's door by a path. */
-static ddl_status come(const ddl__wireup *m, int peer, dialing *d, uint8_t door, unsigned lane,
+/* Start a handshake with the peer over a path. */
+static ddl_status come(const ddl__wireup *m, int peer, dialing *d, uint8_t kind, unsigned lane,
                        ddl__path path)
 {
     struct sockaddr_storage to, from;
@@ -392,12 +392,12 @@ static ddl_status come(const ddl__wireup *m, int peer, dialing *d, uint8_t door,
         ddl__address_of(&ddl__endpoint_address(m->endpoint)->ips[path.ours], 0, &from);
         own = (struct sockaddr *)&from;
     }
-    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, door_deadline(m));
+    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, dial_deadline(m));
     if (fd < 0)
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    ddl__hello hello = introduce(m, peer, door);
+    ddl__hello hello = introduce(m, peer, kind);
     hello.lane = (uint8_t)lane;
-    return knock(m, d, fd, &hello);
+    return initiate(m, d, fd, &hello);
 }
 
 static void warn_unused(const ddl__wireup *m, int peer, ddl__path path)
@@ -420,10 +420,10 @@ static void leave_path(const ddl__wireup *m, int peer, approach *a, ddl_status s
 }
 
 /* Dial by the first path on which there is somebody. */
-static void dial_path(const ddl__wireup *m, int peer, approach *a, uint8_t door)
+static void dial_path(const ddl__wireup *m, int peer, approach *a, uint8_t kind)
 {
     while (a->dialing.fd < 0 && a->first < a->paths.n) {
-        ddl_status status = come(m, peer, &a->dialing, door, 0, a->paths.path[a->first]);
+        ddl_status status = come(m, peer, &a->dialing, kind, 0, a->paths.path[a->first]);
         if (status != DDL_OK)
             leave_path(m, peer, a, status);
     }
@@ -435,20 +435,20 @@ static void begin_tcp(const ddl__wireup *m, int peer, approach *a)
     a->paths = ddl__discover_paths(ddl__endpoint_address(m->endpoint), &m->addresses[peer]);
     a->status = DDL_EUNREACHABLE;
     snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
-    dial_path(m, peer, a, DDL__DOOR_TCP);
+    dial_path(m, peer, a, DDL__CONN_TCP);
     if (a->dialing.fd >= 0 && a->paths.at_once * ddl__endpoint_sockets(m->endpoint) == 1)
-        come(m, peer, &a->messages, DDL__DOOR_MESSAGES, 0, a->paths.path[a->first]);
+        come(m, peer, &a->messages, DDL__CONN_MESSAGES, 0, a->paths.path[a->first]);
 }
 
 /* What the peer answers there, or by one of the paths that are left. */
-static ddl_status enter_tcp(const ddl__wireup *m, int peer, approach *a, uint8_t door)
+static ddl_status enter_tcp(const ddl__wireup *m, int peer, approach *a, uint8_t kind)
 {
     for (;;) {
-        dial_path(m, peer, a, door);
+        dial_path(m, peer, a, kind);
         if (a->dialing.fd < 0)
             return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, m->addresses[peer].host,
                              m->addresses[peer].port, a->why);
-        ddl_status status = await_door(m, &a->dialing);
+        ddl_status status = await_admission(m, &a->dialing);
         if (status == DDL_OK)
             return enter(m, peer, &a->dialing);
         leave_path(m, peer, a, status);
@@ -456,21 +456,21 @@ static ddl_status enter_tcp(const ddl__wireup *m, int peer, approach *a, uint8_t
 }
 
 /* A path that does not lead there is given up for one that does. */
-static ddl_status dial_lanes(const ddl__wireup *m, int peer, approach *a, uint8_t door)
+static ddl_status dial_lanes(const ddl__wireup *m, int peer, approach *a, uint8_t kind)
 {
     ddl_status status = DDL_OK;
     dialing d = {.fd = -1};
     for (unsigned lane = 1; status == DDL_OK && lane <= a->lanes; lane++) {
         ddl__path *path = &a->paths.path[(lane - 1) % a->paths.at_once];
-        status = come(m, peer, &d, door, lane, *path);
+        status = come(m, peer, &d, kind, lane, *path);
         if (status == DDL_OK)
-            status = await_door(m, &d);
+            status = await_admission(m, &d);
         if (status != DDL_OK) {
             warn_unused(m, peer, *path);
             *path = a->paths.path[a->first];
-            status = come(m, peer, &d, door, lane, *path);
+            status = come(m, peer, &d, kind, lane, *path);
             if (status == DDL_OK)
-                status = await_door(m, &d);
+                status = await_admission(m, &d);
         }
         if (status == DDL_OK)
             status = enter(m, peer, &d);
@@ -489,7 +489,7 @@ static void log_paths(const ddl__wireup *m, int peer, unsigned lanes)
 /* The link, with its lanes. */
 static ddl_status join_tcp(const ddl__wireup *m, int peer, approach *a)
 {
-    ddl_status status = enter_tcp(m, peer, a, DDL__DOOR_TCP);
+    ddl_status status = enter_tcp(m, peer, a, DDL__CONN_TCP);
     ddl__paths *paths = &a->paths;
     if (a->first >= paths->at_once) { /* none of those that were chosen */
         paths->path[0] = paths->path[a->first < paths->n ? a->first : 0];
@@ -500,14 +500,14 @@ static ddl_status join_tcp(const ddl__wireup *m, int peer, approach *a)
         paths->path[dead] = paths->path[a->first];
     unsigned sockets = paths->at_once * ddl__endpoint_sockets(m->endpoint);
     a->lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
-    return status == DDL_OK ? dial_lanes(m, peer, a, DDL__DOOR_TCP) : status;
+    return status == DDL_OK ? dial_lanes(m, peer, a, DDL__CONN_TCP) : status;
 }
 
 static ddl_status join_messages(const ddl__wireup *m, int peer, approach *a)
 {
-    ddl_status status = enter_tcp(m, peer, a, DDL__DOOR_MESSAGES);
+    ddl_status status = enter_tcp(m, peer, a, DDL__CONN_MESSAGES);
     if (status == DDL_OK)
-        status = dial_lanes(m, peer, a, DDL__DOOR_MESSAGES);
+        status = dial_lanes(m, peer, a, DDL__CONN_MESSAGES);
     if (status == DDL_OK)
         log_paths(m, peer, a->lanes);
     return status;
@@ -579,7 +579,7 @@ static ddl_status dial_all(const ddl__wireup *m, approach *all)
         checked = true;
         all[peer].dialing = all[peer].messages;
         all[peer].messages.fd = -1;
-        dial_path(m, peer, &all[peer], DDL__DOOR_MESSAGES);
+        dial_path(m, peer, &all[peer], DDL__CONN_MESSAGES);
     }
     for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
         if (all[peer].tcp)
@@ -591,9 +591,9 @@ static ddl_status dial_all(const ddl__wireup *m, approach *all)
 static const char *lane_objection(const ddl__hello *hello, const ddl__link *link,
                                   const ddl__link *messages)
 {
-    bool second = hello->door == DDL__DOOR_MESSAGES;
+    bool second = hello->kind == DDL__CONN_MESSAGES;
     const ddl__link *to = second ? messages : link;
-    if (!over_tcp(hello->door) || !link || !to || !is_tcp(to))
+    if (!over_tcp(hello->kind) || !link || !to || !is_tcp(to))
         return "a lane came without its link";
     if (hello->lane != ddl__tcp_link_lanes(to) + 1 ||
         (second ? hello->lane > ddl__tcp_link_lanes(link) : messages != NULL))
@@ -607,27 +607,27 @@ static const char *objection(const ddl__wireup *m, const ddl__hello *hello)
     if (hello->to != (uint32_t)m->rank || hello->size != (uint32_t)m->size ||
         hello->from <= (uint32_t)m->rank || hello->from >= (uint32_t)m->size)
         return "its rank or size does not fit this comm";
-    bool second = hello->door == DDL__DOOR_MESSAGES;
-    if (hello->door == DDL__DOOR_CONTROL)
+    bool second = hello->kind == DDL__CONN_MESSAGES;
+    if (hello->kind == DDL__CONN_CONTROL)
         return "nobody is to be watched yet";
     const ddl__link *link = m->links[hello->from], *messages = m->messages[hello->from];
     if (hello->lane)
         return lane_objection(hello, link, messages);
     if (second ? messages : link)
         return "this rank is here already";
-    uint32_t kind = over_tcp(hello->door)          ? DDL_LINK_TCP
-                    : hello->door == DDL__DOOR_SHM ? DDL_LINK_SHM
-                                                   : DDL_LINK_INPROC;
-    return m->kinds & kind ? NULL : "this kind of link is not allowed here";
+    uint32_t link_kind = over_tcp(hello->kind)          ? DDL_LINK_TCP
+                         : hello->kind == DDL__CONN_SHM ? DDL_LINK_SHM
+                                                        : DDL_LINK_INPROC;
+    return m->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
 /* Forget what make_links made. */
-static void unmake_links(const ddl__wireup *m, int peer, uint8_t door)
+static void unmake_links(const ddl__wireup *m, int peer, uint8_t kind)
 {
-    ddl__link **made = door == DDL__DOOR_MESSAGES ? &m->messages[peer] : &m->links[peer];
+    ddl__link **made = kind == DDL__CONN_MESSAGES ? &m->messages[peer] : &m->links[peer];
     (*made)->ops->destroy(*made);
     *made = NULL;
-    if (!over_tcp(door))
+    if (!over_tcp(kind))
         m->messages[peer] = NULL;
 }
 
@@ -649,7 +649,7 @@ static bool receive(const ddl__wireup *m, ddl__guest *guest)
                                guest->passed, hello->arena);
         why = made ? NULL : ddl__message();
     } else {
-        if (hello->door == DDL__DOOR_INPROC)
+        if (hello->kind == DDL__CONN_INPROC)
             ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
         if (guest->passed >= 0)
             close(guest->passed);
@@ -657,20 +657,20 @@ static bool receive(const ddl__wireup *m, ddl__guest *guest)
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
     if (why) {
         vow(m, guest, &answer);
-        ddl__send_all(guest->fd, &answer, sizeof answer, door_deadline(m));
+        ddl__send_all(guest->fd, &answer, sizeof answer, dial_deadline(m));
         close(guest->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
         return false;
     }
-    if (hello->door == DDL__DOOR_INPROC)
+    if (hello->kind == DDL__CONN_INPROC)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
     vow(m, guest, &answer);
-    int passed = hello->door == DDL__DOOR_SHM ? ddl__arena_fd(m->arena) : -1;
-    if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, door_deadline(m)))
+    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(m->arena) : -1;
+    if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, dial_deadline(m)))
         return is_whole(m, peer);
-    if (hello->door == DDL__DOOR_INPROC)
+    if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop(m->arena);
-    unmake_links(m, peer, hello->door);
+    unmake_links(m, peer, hello->kind);
     return false;
 }
 

@@ -2,14 +2,14 @@
  * the caller's buffers by the length of what comes.
  *
  * Into shared memory. A plain store first takes the cache line from the core that read it last.
- * Next door that is quicker than memory, from a far core many times slower; virtual cores move
- * between the two within seconds, so nothing that is asked once will do. The writer sees it in its
- * own rate: both kinds are timed as they are used, the better one is used, and now and then a span
- * tries the other: the more rarely the slower that was, so that tries cost about a 31st. To time a
- * short span would cost a tenth of it, so only every eighth is timed, or 32nd. What fits into a
- * core's queue of stores is timed until it has left that, which whoever publishes it waits for
- * anyhow. Nor are spans timed that are stored in turn with others (braid.h). A span's kind changes
- * no result.
+ * Between neighbouring cores that is quicker than memory, from a far core many times slower;
+ * virtual cores move between the two within seconds, so nothing that is asked once will do. The
+ * writer sees it in its own rate: both kinds are timed as they are used, the better one is used,
+ * and now and then a span tries the other: the more rarely the slower that was, so that tries cost
+ * about a 31st. To time a short span would cost a tenth of it, so only every eighth is timed, or
+ * 32nd. What fits into a core's queue of stores is timed until it has left that, which whoever
+ * publishes it waits for anyhow. Nor are spans timed that are stored in turn with others (braid.h).
+ * A span's kind changes no result.
  */
 #ifndef DDL_ENGINE_STORES_H
 #define DDL_ENGINE_STORES_H

@@ -1,7 +1,7 @@
-/* door.h - coming to an endpoint as a stranger: raw connections, right hellos and proofs,
+/* raw_client.h - a client without a secret: raw connections, right hellos and proofs,
  * descriptors beside the bytes, and a count of what is left open. */
-#ifndef DDL_FUZZ_DOOR_H
-#define DDL_FUZZ_DOOR_H
+#ifndef DDL_FUZZ_RAW_CLIENT_H
+#define DDL_FUZZ_RAW_CLIENT_H
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static inline void await_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t 
     ddl__guest guest;
     if (!ddl__endpoint_guest(endpoint, seat, true, deadline, &guest))
         return;
-    if (guest.hello.door == DDL__DOOR_INPROC)
+    if (guest.hello.kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
     close(guest.fd);
     if (guest.passed >= 0)
@@ -61,9 +61,9 @@ static inline void take_last_words(ddl_endpoint *endpoint, ddl__seat *seat, unsi
 }
 
 /* Rank 1 of 2 comes to rank 0. */
-static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest comm, uint8_t door)
+static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest comm, uint8_t kind)
 {
-    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), door, 1, 0, 2);
+    ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), kind, 1, 0, 2);
     hello.endpoint = ddl__endpoint_address(endpoint)->endpoint;
     hello.comm = comm;
     return hello;
@@ -123,7 +123,8 @@ static inline ddl__hello hear_answer(int fd)
 
 /* Say a hello and prove it, with memory beside the proof: whether it is let in. One that is
  * numbered is not challenged, and may have been said before. */
-static inline bool knock(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello, int memory)
+static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello,
+                            int memory)
 {
     const ddl__job *job = ddl__endpoint_job(endpoint);
     ddl__session session;
@@ -141,8 +142,8 @@ static inline bool knock(const ddl_endpoint *endpoint, int fd, const ddl__hello 
     if (hello->number && answer.status != DDL_INPROGRESS)
         return false;
     REQUIRE(answer.status == DDL_INPROGRESS, "a right proof is refused: %s", answer.text);
-    REQUIRE(ddl__answer_is_proven(job, &session, DDL__VOW_DOOR, &answer),
-            "the door proves nothing");
+    REQUIRE(ddl__answer_is_proven(job, &session, DDL__VOW_ADMISSION, &answer),
+            "the endpoint proves nothing");
     return true;
 }
 
