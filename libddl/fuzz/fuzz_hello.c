@@ -15,8 +15,8 @@ enum { PIECES_MAX = 8, MORE = 64 };
 typedef struct house {
     ddl_endpoint *endpoint;
     ddl__arena *arena;
-    ddl__seat *seat;
-    ddl__digest comm; /* that has the seat */
+    ddl__comm_slot *slot;
+    ddl__digest comm; /* that has the slot */
 } house;
 
 /* For a comm that nobody has: while somebody waits for guests, strangers in numbers are heard at
@@ -24,11 +24,11 @@ typedef struct house {
 static void *keep_open(void *argument)
 {
     const house *h = argument;
-    ddl__seat *seat;
+    ddl__comm_slot *slot;
     ddl__digest comm = {{UINT64_MAX, 0}};
-    REQUIRE(ddl__endpoint_enter(h->endpoint, comm, &seat) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_enter(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
     for (;;)
-        await_guest(h->endpoint, seat, ddl__now() + 3600 * 1000000000ll);
+        await_guest(h->endpoint, slot, ddl__now() + 3600 * 1000000000ll);
     return NULL;
 }
 
@@ -41,7 +41,7 @@ static house *the_house(void)
         h.comm.words[0] = 7;
         ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
         REQUIRE(ddl__endpoint_create(&config, &h.endpoint) == DDL_OK, "%s", ddl__message());
-        REQUIRE(ddl__endpoint_enter(h.endpoint, h.comm, &h.seat) == DDL_OK, "%s", ddl__message());
+        REQUIRE(ddl__endpoint_enter(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s", ddl__message());
         h.arena = ddl__arena_create(1, 4096, 4096);
         REQUIRE(h.arena, "%s", ddl__message());
         REQUIRE(!pthread_create(&keeper, NULL, keep_open, &h), "no thread");
@@ -149,7 +149,7 @@ static bool visit(const house *h, input *in)
     if (pointer && !let_in)
         ddl__arena_drop(h->arena); /* it stayed here */
     if (how & 16)
-        take_guest(h->endpoint, h->seat);
+        take_guest(h->endpoint, h->slot);
     close(fd);
     return let_in && said.hello.kind == DDL__CONN_CONTROL &&
            ddl__digest_equal(said.hello.comm, h->comm);
@@ -173,7 +173,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         kept = visit(h, &in) || kept;
     check_serving(h, n % 2);
     if (kept)
-        take_last_words(h->endpoint, h->seat, before);
+        take_last_words(h->endpoint, h->slot, before);
     check_clean(before);
     return 0;
 }

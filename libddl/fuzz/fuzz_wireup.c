@@ -17,7 +17,7 @@ enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };
 
 typedef struct stage {
     ddl_endpoint *endpoint;
-    ddl__seat *seat;
+    ddl__comm_slot *slot;
     ddl__digest comm;
     ddl__arena *own;    /* two readers, as in a comm of two */
     ddl__arena *theirs; /* what a right peer hands over */
@@ -35,7 +35,7 @@ static stage *the_stage(void)
     s.comm.words[0] = 7;
     ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
     REQUIRE(ddl__endpoint_create(&config, &s.endpoint) == DDL_OK, "%s", ddl__message());
-    REQUIRE(ddl__endpoint_enter(s.endpoint, s.comm, &s.seat) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_enter(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
     s.own = ddl__arena_create(2, ARENA, ARENA);
     s.theirs = ddl__arena_create(2, ARENA, ARENA);
     s.slots = ddl__slots_create(SLOT, 1);
@@ -115,7 +115,7 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
     int64_t start = ddl__now(), warn_at = DDL__NEVER;
     ddl__reason told = {.status = DDL_OK};
     ddl__wireup wireup = {.endpoint = s->endpoint,
-                          .seat = s->seat,
+                          .slot = s->slot,
                           .comm = s->comm,
                           .addresses = addresses,
                           .rank = rank,
@@ -224,7 +224,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
     if (memory >= 0)
         close(memory);
     if (hello.kind == DDL__CONN_CONTROL)
-        take_last_words(s->endpoint, s->seat, before);
+        take_last_words(s->endpoint, s->slot, before);
 }
 
 /* ------------------------------------------------------------------------------------------ we

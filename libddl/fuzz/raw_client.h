@@ -33,10 +33,10 @@ static inline void check_clean(unsigned before)
         REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
 }
 
-static inline void await_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t deadline)
+static inline void await_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot, int64_t deadline)
 {
     ddl__guest guest;
-    if (!ddl__endpoint_guest(endpoint, seat, true, deadline, &guest))
+    if (!ddl__endpoint_guest(endpoint, slot, true, deadline, &guest))
         return;
     if (guest.hello.kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
@@ -45,17 +45,17 @@ static inline void await_guest(ddl_endpoint *endpoint, ddl__seat *seat, int64_t 
         close(guest.passed);
 }
 
-static inline void take_guest(ddl_endpoint *endpoint, ddl__seat *seat)
+static inline void take_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
-    await_guest(endpoint, seat, ddl__now());
+    await_guest(endpoint, slot, ddl__now());
 }
 
 /* After somebody was let in as a member is that watches: what such a one says last is kept although
  * it has left. Take it, and whoever was let in after it. */
-static inline void take_last_words(ddl_endpoint *endpoint, ddl__seat *seat, unsigned before)
+static inline void take_last_words(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
 {
     for (int64_t end = ddl__now() + PATIENCE_NS; count_fds() > before; usleep(20)) {
-        take_guest(endpoint, seat);
+        take_guest(endpoint, slot);
         REQUIRE(ddl__now() < end, "%u descriptors, and %u before", count_fds(), before);
     }
 }

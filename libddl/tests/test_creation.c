@@ -211,7 +211,7 @@ static void close_board(board *b, const pid_t *pids, int n)
     munmap(b, sizeof *b);
 }
 
-/* For want of shared memory, where nothing else is allowed, when it has a seat at its endpoint
+/* For want of shared memory, where nothing else is allowed, when it has a slot at its endpoint
  * already, or by its settings, before. */
 static void spoil(bool memory, bool spoilt)
 {

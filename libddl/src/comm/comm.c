@@ -90,7 +90,7 @@ static char **name_ranks(const ddl__address *addresses, int size)
 static void need_progress(void *context, ddl__urgency urgency)
 {
     ddl_comm *comm = context;
-    ddl__endpoint_need_progress(comm->endpoint, comm->seat, urgency);
+    ddl__endpoint_need_progress(comm->endpoint, comm->slot, urgency);
 }
 
 /* The engine has found what to do by exploring; only rank 0 has a file. */
@@ -178,7 +178,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
-    return ddl__endpoint_serve(comm->endpoint, comm->seat, comm->engine);
+    return ddl__endpoint_serve(comm->endpoint, comm->slot, comm->engine);
 }
 
 /* What has to be equal on all members. */
@@ -279,7 +279,7 @@ static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
         return DDL_OK;
     const ddl_comm_config *config = &comm->config;
     ddl__control_config control = {.endpoint = comm->endpoint,
-                                   .seat = comm->seat,
+                                   .slot = comm->slot,
                                    .engine = comm->engine,
                                    .comm = id,
                                    .addresses = comm->addresses,
@@ -365,10 +365,10 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
                                                              comm->size, wireup.kinds),
                                      comm->size);
     if (status == DDL_OK)
-        status = ddl__endpoint_enter(comm->endpoint, wireup.comm, &comm->seat);
+        status = ddl__endpoint_enter(comm->endpoint, wireup.comm, &comm->slot);
     /* Else a comm of this name is alive here, and perhaps with the others. */
     bool entered = status != DDL_ESTATE;
-    wireup.seat = comm->seat;
+    wireup.slot = comm->slot;
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
@@ -452,8 +452,8 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
     if (!comm)
         return DDL_OK;
     ddl__control_close(comm->control, difference);
-    if (comm->seat)
-        ddl__endpoint_leave(comm->endpoint, comm->seat);
+    if (comm->slot)
+        ddl__endpoint_leave(comm->endpoint, comm->slot);
     ddl__engine_destroy(comm->engine);
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);

@@ -10,7 +10,7 @@
 
 struct ddl_comm {
     ddl_endpoint *endpoint;
-    ddl__seat *seat;
+    ddl__comm_slot *slot;
     ddl__engine *engine;
     ddl__control *control; /* NULL in a comm of one */
     int rank, size, local_rank, local_size;

@@ -177,7 +177,7 @@ static ddl_status receive_all(ddl__control *c)
 {
     for (int next; (next = missing(c)) < c->size;) {
         ddl__guest guest;
-        if (ddl__endpoint_guest(c->config.endpoint, c->config.seat, true, within(c, LOOK_NS),
+        if (ddl__endpoint_guest(c->config.endpoint, c->config.slot, true, within(c, LOOK_NS),
                                 &guest)) {
             receive(c, &guest);
             ddl__session_end(&guest.session);

@@ -38,30 +38,30 @@ static void notify(ddl_endpoint *endpoint)
     (void)n; /* a full counter wakes as well */
 }
 
-static void drive(ddl_endpoint *endpoint, ddl__seat *seat)
+static void drive(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
-    seat->ready = seat->asleep = false;
-    seat->busy = true;
+    slot->ready = slot->asleep = false;
+    slot->busy = true;
     pthread_mutex_unlock(&endpoint->lock);
-    ddl__background state = ddl__engine_background(seat->engine);
+    ddl__background state = ddl__engine_background(slot->engine);
     pthread_mutex_lock(&endpoint->lock);
-    seat->busy = false;
-    seat->asleep = state == DDL__BACKGROUND_ASLEEP;
-    if (seat->asleep) {
-        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = seat->serial};
-        epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, ddl__engine_fd(seat->engine), &event);
+    slot->busy = false;
+    slot->asleep = state == DDL__BACKGROUND_ASLEEP;
+    if (slot->asleep) {
+        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = slot->serial};
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, ddl__engine_fd(slot->engine), &event);
     }
     pthread_cond_broadcast(&endpoint->changed);
 }
 
 static void drive_all(ddl_endpoint *endpoint, bool tick)
 {
-    for (ddl__seat *s = endpoint->seats; s; s = s->next)
+    for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         s->ready = s->ready || (tick && s->asleep);
-    for (ddl__seat *s = endpoint->seats; s;) {
+    for (ddl__comm_slot *s = endpoint->slots; s;) {
         if (s->ready && s->engine) {
             drive(endpoint, s);
-            s = endpoint->seats; /* the list may have changed meanwhile */
+            s = endpoint->slots; /* the list may have changed meanwhile */
         } else {
             s = s->next;
         }
@@ -74,7 +74,7 @@ static int tick_ms(const ddl_endpoint *endpoint)
         return DDL__BEAT_MS;
     if (endpoint->rest_until)
         return DDL__REST_MS;
-    for (const ddl__seat *s = endpoint->seats; s; s = s->next)
+    for (const ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (s->asleep)
             return TICK_MS;
     return endpoint->visitors ? 1000 : -1;
@@ -93,7 +93,7 @@ static void attend_timer(ddl_endpoint *endpoint)
     ssize_t n = read(endpoint->timer, &count, sizeof count);
     (void)n; /* it has run out, whatever it says */
     endpoint->timed = false;
-    for (ddl__seat *s = endpoint->seats; s; s = s->next) {
+    for (ddl__comm_slot *s = endpoint->slots; s; s = s->next) {
         if (s->soon && ddl__engine_was_driven(s->engine)) {
             endpoint->turns = TURNS;
             continue;
@@ -117,7 +117,7 @@ static void attend_event(ddl_endpoint *endpoint, uint64_t id)
     case DDL__LISTEN_EVENT: ddl__pending_look(endpoint); return;
     default: break;
     }
-    for (ddl__seat *s = endpoint->seats; s; s = s->next)
+    for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (s->serial == id) {
             s->ready = true;
             return;
@@ -147,7 +147,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* ---------------------------------------------------------------------------------------- seats */
+/* ---------------------------------------------------------------------------------------- slots */
 
 uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list)
 {
@@ -164,36 +164,36 @@ void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list)
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **out)
+ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)
 {
-    ddl__seat *seat = calloc(1, sizeof *seat);
-    if (!seat)
+    ddl__comm_slot *slot = calloc(1, sizeof *slot);
+    if (!slot)
         return ddl__fail(DDL_ENOMEM, "no memory for a comm");
     pthread_mutex_lock(&endpoint->lock);
-    for (ddl__seat *s = endpoint->seats; s; s = s->next)
+    for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (ddl__digest_equal(s->comm, comm)) {
             pthread_mutex_unlock(&endpoint->lock);
-            free(seat);
+            free(slot);
             return ddl__fail(DDL_ESTATE, "a comm of these members with this tag and epoch is alive "
                                          "here already: destroy it or choose another tag");
         }
-    seat->serial = endpoint->serial++;
-    seat->comm = comm;
-    seat->next = endpoint->seats;
-    endpoint->seats = seat;
+    slot->serial = endpoint->serial++;
+    slot->comm = comm;
+    slot->next = endpoint->slots;
+    endpoint->slots = slot;
     pthread_mutex_unlock(&endpoint->lock);
-    *out = seat;
+    *out = slot;
     return DDL_OK;
 }
 
-bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, bool watching, int64_t deadline,
-                         ddl__guest *guest)
+bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
+                         int64_t deadline, ddl__guest *guest)
 {
     struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     pthread_mutex_lock(&endpoint->lock);
     bool found;
     endpoint->hosts++;
-    while (!(found = ddl__pending_take(endpoint, seat, watching, guest)) && ddl__now() < deadline) {
+    while (!(found = ddl__pending_take(endpoint, slot, watching, guest)) && ddl__now() < deadline) {
         if (endpoint->shut)
             notify(endpoint);
         pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
@@ -218,12 +218,12 @@ void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uin
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__seat *seat)
+uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
     pthread_mutex_lock(&endpoint->lock);
     uint64_t attempt = endpoint->serial++;
-    if (seat)
-        seat->failed = attempt;
+    if (slot)
+        slot->failed = attempt;
     pthread_mutex_unlock(&endpoint->lock);
     return (uint32_t)attempt;
 }
@@ -235,47 +235,47 @@ void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm)
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine)
+ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__comm_slot *slot, ddl__engine *engine)
 {
-    struct epoll_event event = {.events = 0, .data.u64 = seat->serial};
+    struct epoll_event event = {.events = 0, .data.u64 = slot->serial};
     if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, ddl__engine_fd(engine), &event))
         return ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
     pthread_mutex_lock(&endpoint->lock);
-    seat->engine = engine;
+    slot->engine = engine;
     pthread_mutex_unlock(&endpoint->lock);
     return DDL_OK;
 }
 
-void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__urgency urgency)
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, ddl__urgency urgency)
 {
     pthread_mutex_lock(&endpoint->lock);
     if (urgency == DDL__NOW) {
-        seat->ready = true;
+        slot->ready = true;
         notify(endpoint);
     } else {
-        seat->soon = true;
+        slot->soon = true;
         endpoint->turns = TURNS;
         start_timer(endpoint);
     }
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat)
+void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
     pthread_mutex_lock(&endpoint->lock);
-    while (seat->busy)
+    while (slot->busy)
         pthread_cond_wait(&endpoint->changed, &endpoint->lock);
-    for (ddl__seat **at = &endpoint->seats; *at; at = &(*at)->next)
-        if (*at == seat) {
-            *at = seat->next;
+    for (ddl__comm_slot **at = &endpoint->slots; *at; at = &(*at)->next)
+        if (*at == slot) {
+            *at = slot->next;
             break;
         }
-    ddl__regrets_forget(&endpoint->regrets, seat->comm, -1);
-    ddl__pending_leave(endpoint, seat);
-    if (seat->engine)
-        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, ddl__engine_fd(seat->engine), NULL);
+    ddl__regrets_forget(&endpoint->regrets, slot->comm, -1);
+    ddl__pending_leave(endpoint, slot);
+    if (slot->engine)
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, ddl__engine_fd(slot->engine), NULL);
     pthread_mutex_unlock(&endpoint->lock);
-    free(seat);
+    free(slot);
 }
 
 /* ------------------------------------------------------------------------------------ lifecycle */

@@ -1,4 +1,4 @@
-/* endpoint.h - this process's listening ports, the thread that answers them, and the seats at which
+/* endpoint.h - this process's listening ports, the thread that answers them, and the slots at which
  * comms receive who comes for them. The same thread drives comms in the background. */
 #ifndef DDL_COMM_ENDPOINT_H
 #define DDL_COMM_ENDPOINT_H
@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 
 /* A comm's place at its endpoint. */
-typedef struct ddl__seat ddl__seat;
+typedef struct ddl__comm_slot ddl__comm_slot;
 
 /* Somebody who dialed us, and has proven that it belongs to our job. */
 typedef struct ddl__guest {
@@ -69,13 +69,13 @@ uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list);
 /* The last one came to nothing: its members will count it again. */
 void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
 
-/* Take a seat for a comm; refused while a comm of the same id is alive here. */
-ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__seat **seat);
+/* Take a slot for a comm; refused while a comm of the same id is alive here. */
+ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
 
 /* The next guest of this comm; false at the deadline. The guest's descriptors are the caller's.
  * Who comes to watch members may come early, and waits until `watching`. */
-bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__seat *seat, bool watching, int64_t deadline,
-                         ddl__guest *guest);
+bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
+                         int64_t deadline, ddl__guest *guest);
 
 /* Whether a member has said that it cannot create this comm. */
 bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret);
@@ -83,22 +83,23 @@ bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret 
 /* Another member has told it: when the member itself says it here, it is no news. */
 void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);
 
-/* The attempt to create a comm has failed; it may have no seat. Who comes from now on comes for
+/* The attempt to create a comm has failed; it may have no slot. Who comes from now on comes for
  * the next one. Its number, which no other attempt of this endpoint has. */
-uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__seat *seat);
+uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
-/* Nobody is to ask any more what members have said of this comm so far. Leaving a seat does it as
+/* Nobody is to ask any more what members have said of this comm so far. Leaving a slot does it as
  * well. */
 void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm);
 
 /* From now on the endpoint's thread drives this engine when asked to. */
-ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__seat *seat, ddl__engine *engine);
-void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__seat *seat, ddl__urgency urgency);
+ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__comm_slot *slot, ddl__engine *engine);
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                 ddl__urgency urgency);
 
 /* The thread that watches the members of this endpoint's comms; NULL with the message set. */
 struct ddl__watch *ddl__endpoint_watch(ddl_endpoint *endpoint);
 
-/* Give the seat up. When it returns, the thread does not touch the engine any more. */
-void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__seat *seat);
+/* Give the slot up. When it returns, the thread does not touch the engine any more. */
+void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
 #endif

@@ -1,16 +1,16 @@
 /* endpoint_state.h - the insides of an endpoint, for the files that make it up: endpoint.c (its
- * thread, its seats, opening and closing), pending.c (listeners, and connections that no comm has
+ * thread, its slots, opening and closing), pending.c (listeners, and connections that no comm has
  * yet).
  *
  * Design notes.
  *
  * One thread per endpoint. It accepts connections, has their handshakes without blocking, refuses
  * at once who is wrong here (another endpoint, job or version), and keeps the others until the comm
- * they want takes its seat. It also drives the engines of comms for which nobody waits.
+ * they want takes its slot. It also drives the engines of comms for which nobody waits.
  *
  * `lock` guards everything here. The thread lets go of it while an engine runs (`busy`), so that
  * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
- * numbers, never pointers, since a seat may be gone when its event is looked at.
+ * numbers, never pointers, since a slot may be gone when its event is looked at.
  *
  * Listeners and who has come by them are in an epoll descriptor of their own, `listeners`. When
  * strangers come in numbers it is looked at only once in BEAT_MS, and at some of them: each time
@@ -39,7 +39,7 @@ enum {
     DDL__LISTEN_EVENT,
     DDL__UNIX_LISTENER,
     DDL__TCP_LISTENER,
-    DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, seats */
+    DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, slots */
 };
 
 enum {
@@ -58,8 +58,8 @@ typedef struct ddl__visitor {
     int64_t deadline;
 } ddl__visitor;
 
-struct ddl__seat {
-    ddl__seat *next;
+struct ddl__comm_slot {
+    ddl__comm_slot *next;
     uint64_t serial;
     ddl__digest comm;
     ddl__engine *engine; /* NULL while the comm is being created */
@@ -84,7 +84,7 @@ struct ddl_endpoint {
     ddl__fences fences; /* for memory that is shared with members of this host */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a guest has come, or a seat is not busy any more */
+    pthread_cond_t changed; /* a guest has come, or a slot is not busy any more */
     bool stop;
     uint64_t serial;
     ddl__visitor *visitors;
@@ -96,7 +96,7 @@ struct ddl_endpoint {
     unsigned hosts;     /* threads that wait for a guest */
     bool shut;          /* the listeners are not polled, but for a look at */
     int64_t look_at;    /* this time */
-    ddl__seat *seats;
+    ddl__comm_slot *slots;
     ddl__counters counters;
     char refusal[160]; /* the last one */
     ddl__seen seen;    /* hellos of others that needed no challenge, */
@@ -113,13 +113,13 @@ void ddl__pending_look(ddl_endpoint *endpoint);
 /* Do what time has come for: rest, poll the listeners or stop, drop whose time is up. */
 void ddl__pending_keep(ddl_endpoint *endpoint);
 
-/* The next guest of the comm that has this seat, if one is there. Who comes to watch members may
+/* The next guest of the comm that has this slot, if one is there. Who comes to watch members may
  * come early, and waits until `watching`. */
-bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__seat *seat, bool watching,
+bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool watching,
                        ddl__guest *guest);
 
-/* The seat is given up: drop who came for it. */
-void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__seat *seat);
+/* The slot is given up: drop who came for it. */
+void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
 /* The endpoint ends: drop all. */
 void ddl__pending_end(ddl_endpoint *endpoint);

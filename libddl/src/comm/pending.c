@@ -249,19 +249,19 @@ static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
         rest(endpoint, accept_error(errno));
 }
 
-static bool has_seat(const ddl_endpoint *endpoint, ddl__digest comm)
+static bool has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
 {
-    const ddl__seat *seat = endpoint->seats;
-    while (seat && !ddl__digest_equal(seat->comm, comm))
-        seat = seat->next;
-    return seat;
+    const ddl__comm_slot *slot = endpoint->slots;
+    while (slot && !ddl__digest_equal(slot->comm, comm))
+        slot = slot->next;
+    return slot;
 }
 
 /* A member that was there and has left already: its last word is in the socket. */
 static bool leaves_word(const ddl_endpoint *endpoint, const ddl__visitor *v)
 {
     return v->proven && v->visit.said.hello.kind == DDL__CONN_CONTROL &&
-           has_seat(endpoint, v->visit.said.hello.comm);
+           has_slot(endpoint, v->visit.said.hello.comm);
 }
 
 static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
@@ -331,12 +331,12 @@ void ddl__pending_keep(ddl_endpoint *endpoint)
     expire_visitors(endpoint);
 }
 
-bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__seat *seat, bool watching,
+bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool watching,
                        ddl__guest *guest)
 {
     for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
         ddl__visitor *v = *at;
-        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, seat->comm) ||
+        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, slot->comm) ||
             (v->visit.said.hello.kind == DDL__CONN_CONTROL && !watching))
             continue;
         epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->visit.fd, NULL);
@@ -349,16 +349,16 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__seat *seat, bool watch
     return false;
 }
 
-void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__seat *seat)
+void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Who still waits here came for a later comm of the same name, unless this one never was, and
        he came before that was known; but nobody calls to watch a comm that we have not joined. */
     for (ddl__visitor **at = &endpoint->visitors; *at;) {
         ddl__visitor *v = *at;
         bool watches = v->visit.said.hello.kind == DDL__CONN_CONTROL;
-        if (!v->proven || (seat->engine && !v->gone && !watches) ||
-            (seat->failed && v->serial > seat->failed) ||
-            !ddl__digest_equal(v->visit.said.hello.comm, seat->comm)) {
+        if (!v->proven || (slot->engine && !v->gone && !watches) ||
+            (slot->failed && v->serial > slot->failed) ||
+            !ddl__digest_equal(v->visit.said.hello.comm, slot->comm)) {
             at = &v->next;
             continue;
         }

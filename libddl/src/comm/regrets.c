@@ -114,7 +114,7 @@ void ddl__wireup_failed(const ddl__wireup *m, ddl_status status)
     const ddl__reason *told = m->told;
     bool own = told->status == DDL_OK;
     int64_t end = ddl__now() + ALL_NS;
-    uint32_t number = ddl__endpoint_failed(m->endpoint, m->seat);
+    uint32_t number = ddl__endpoint_failed(m->endpoint, m->slot);
     uint32_t attempt = own ? number : told->attempt;
     snprintf(text, sizeof text, "%s", ddl__message());
     snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", m->rank,
@@ -129,7 +129,7 @@ void ddl__wireup_failed(const ddl__wireup *m, ddl_status status)
         else if (peer != m->rank && own && status != DDL_ETIMEDOUT && ddl__now() < end)
             tell(m, peer, &to_strangers, end);
     }
-    if (!m->seat)
+    if (!m->slot)
         ddl__endpoint_forget(m->endpoint, m->comm);
     ddl__fail(status, "%s", text);
 }

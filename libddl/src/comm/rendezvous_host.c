@@ -204,7 +204,7 @@ static caller *oldest_of(caller *callers)
 }
 
 /* A place for one who has just called. */
-static caller *seat(caller *callers)
+static caller *slot(caller *callers)
 {
     for (int i = 0; i < CALLERS; i++)
         if (callers[i].visit.fd < 0)
@@ -241,7 +241,7 @@ static ddl_status take_caller(host *h, int listener, caller *callers)
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return make_room(h, callers);
-    caller *c = seat(callers);
+    caller *c = slot(callers);
     memset(c, 0, sizeof *c);
     c->visit.fd = fd;
     c->visit.passed = -1;

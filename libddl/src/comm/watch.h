@@ -15,7 +15,7 @@ typedef struct ddl__limits {
 
 typedef struct ddl__control_config {
     ddl_endpoint *endpoint;
-    ddl__seat *seat;
+    ddl__comm_slot *slot;
     ddl__engine *engine;
     ddl__digest comm;
     const ddl__address *addresses; /* by rank; as the names, they outlive the control */

@@ -704,7 +704,7 @@ static ddl_status receive_higher(const ddl__wireup *m)
     for (int left = m->size - 1 - m->rank; left > 0;) {
         ddl__guest guest;
         int64_t tick = ddl__now() + PRESENT_NS;
-        if (ddl__endpoint_guest(m->endpoint, m->seat, false,
+        if (ddl__endpoint_guest(m->endpoint, m->slot, false,
                                 tick < m->deadline ? tick : m->deadline, &guest)) {
             left -= receive(m, &guest);
             ddl__session_end(&guest.session);

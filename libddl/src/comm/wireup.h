@@ -10,7 +10,7 @@
 
 typedef struct ddl__wireup {
     ddl_endpoint *endpoint;
-    ddl__seat *seat;
+    ddl__comm_slot *slot;
     ddl__digest comm;
     const ddl__address *addresses; /* by rank */
     int rank, size;
