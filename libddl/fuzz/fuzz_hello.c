@@ -19,7 +19,7 @@ typedef struct house {
     ddl__digest comm; /* that has the slot */
 } house;
 
-/* For a comm that nobody has: while somebody waits for guests, strangers in numbers are heard at
+/* For a comm that nobody has: while somebody waits for connections, clients in numbers are heard at
  * once. */
 static void *keep_open(void *argument)
 {
@@ -28,7 +28,7 @@ static void *keep_open(void *argument)
     ddl__digest comm = {{UINT64_MAX, 0}};
     REQUIRE(ddl__endpoint_enter(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
     for (;;)
-        await_guest(h->endpoint, slot, ddl__now() + 3600 * 1000000000ll);
+        await_accepted(h->endpoint, slot, ddl__now() + 3600 * 1000000000ll);
     return NULL;
 }
 
@@ -109,7 +109,7 @@ static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
 
 /* A stranger with any bytes; the hello among them is the first ones. Whether it is kept although it
  * leaves, as what a member says last is. */
-static bool visit(const house *h, input *in)
+static bool inbound(const house *h, input *in)
 {
     unsigned how = input_byte(in);
     bool local = how & 1, raw = how & 2, blind = how & 4;
@@ -149,7 +149,7 @@ static bool visit(const house *h, input *in)
     if (pointer && !let_in)
         ddl__arena_drop(h->arena); /* it stayed here */
     if (how & 16)
-        take_guest(h->endpoint, h->slot);
+        take_accepted(h->endpoint, h->slot);
     close(fd);
     return let_in && said.hello.kind == DDL__CONN_CONTROL &&
            ddl__digest_equal(said.hello.comm, h->comm);
@@ -170,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     unsigned before = count_fds();
     bool kept = false;
     for (unsigned visits = 1 + input_byte(&in) % 3; visits; visits--)
-        kept = visit(h, &in) || kept;
+        kept = inbound(h, &in) || kept;
     check_serving(h, n % 2);
     if (kept)
         take_last_words(h->endpoint, h->slot, before);

@@ -33,21 +33,21 @@ static inline void check_clean(unsigned before)
         REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
 }
 
-static inline void await_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot, int64_t deadline)
+static inline void await_accepted(ddl_endpoint *endpoint, ddl__comm_slot *slot, int64_t deadline)
 {
-    ddl__guest guest;
-    if (!ddl__endpoint_guest(endpoint, slot, true, deadline, &guest))
+    ddl__accepted accepted;
+    if (!ddl__endpoint_accept(endpoint, slot, true, deadline, &accepted))
         return;
-    if (guest.hello.kind == DDL__CONN_INPROC)
-        ddl__arena_drop((ddl__arena *)(uintptr_t)guest.hello.arena);
-    close(guest.fd);
-    if (guest.passed >= 0)
-        close(guest.passed);
+    if (accepted.hello.kind == DDL__CONN_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)accepted.hello.arena);
+    close(accepted.fd);
+    if (accepted.passed >= 0)
+        close(accepted.passed);
 }
 
-static inline void take_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot)
+static inline void take_accepted(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
-    await_guest(endpoint, slot, ddl__now());
+    await_accepted(endpoint, slot, ddl__now());
 }
 
 /* After somebody was let in as a member is that watches: what such a one says last is kept although
@@ -55,7 +55,7 @@ static inline void take_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 static inline void take_last_words(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
 {
     for (int64_t end = ddl__now() + PATIENCE_NS; count_fds() > before; usleep(20)) {
-        take_guest(endpoint, slot);
+        take_accepted(endpoint, slot);
         REQUIRE(ddl__now() < end, "%u descriptors, and %u before", count_fds(), before);
     }
 }

@@ -386,7 +386,7 @@ static void several_fail(void)
 
 static char url[64];
 
-static void *visit(void *argument)
+static void *inbound(void *argument)
 {
     int rank = *(int *)argument;
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 10000};
@@ -418,12 +418,12 @@ static void who_left_may_come_again(bool before_all)
     int numbers[3] = {0, 1, 2};
     pthread_t threads[3];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
-    CHECK(!pthread_create(&threads[0], NULL, visit, &numbers[0]), "thread");
+    CHECK(!pthread_create(&threads[0], NULL, inbound, &numbers[0]), "thread");
     leave_early(1);
-    CHECK(!pthread_create(&threads[2 - before_all], NULL, visit, &numbers[2 - before_all]),
+    CHECK(!pthread_create(&threads[2 - before_all], NULL, inbound, &numbers[2 - before_all]),
           "thread");
     usleep(200000);
-    CHECK(!pthread_create(&threads[1 + before_all], NULL, visit, &numbers[1 + before_all]),
+    CHECK(!pthread_create(&threads[1 + before_all], NULL, inbound, &numbers[1 + before_all]),
           "thread");
     for (int r = 0; r < 3; r++)
         pthread_join(threads[r], NULL);
@@ -440,14 +440,14 @@ static void silent_callers_hold_up_nobody(void)
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
     pthread_t threads[3];
     double start = seconds();
-    CHECK(!pthread_create(&threads[0], NULL, visit, &numbers[0]), "thread");
+    CHECK(!pthread_create(&threads[0], NULL, inbound, &numbers[0]), "thread");
     for (int i = 0; i < SILENT; i++) {
         fds[i] = socket(AF_INET, SOCK_STREAM, 0);
         while (connect(fds[i], (struct sockaddr *)&to, sizeof to))
             usleep(1000);
     }
     for (int r = 1; r < 3; r++)
-        CHECK(!pthread_create(&threads[r], NULL, visit, &numbers[r]), "thread");
+        CHECK(!pthread_create(&threads[r], NULL, inbound, &numbers[r]), "thread");
     for (int r = 0; r < 3; r++)
         pthread_join(threads[r], NULL);
     CHECK(seconds() - start < 5, "%g s", seconds() - start);

@@ -12,22 +12,22 @@
 enum { TEXT_MAX = 4000 };
 
 /* How a rank comes. */
-typedef struct visitor {
+typedef struct client {
     int rank, size;
     const char *secret;
     bool encrypts;
     int delay_ms, timeout_ms, stall_warn_ms;
-    int descriptors;                     /* its limit; 0: as it is */
-    void (*run)(const struct visitor *); /* NULL: visit */
+    int descriptors;                    /* its limit; 0: as it is */
+    void (*run)(const struct client *); /* NULL: inbound */
     pid_t pid;
     FILE *said;          /* to stderr */
     char text[TEXT_MAX]; /* the same, with the failure's message at its end */
     int status;          /* of the rendezvous, negated */
-} visitor;
+} client;
 
 static char url[64];
 
-static void visit(const visitor *v)
+static void inbound(const client *v)
 {
     struct rlimit limit;
     ddl_endpoint_config own = {.struct_size = sizeof own,
@@ -56,7 +56,7 @@ static void visit(const visitor *v)
     _exit(-(int)status);
 }
 
-static void start(visitor *v)
+static void start(client *v)
 {
     CHECK((v->said = tmpfile()), "%s", strerror(errno));
     fflush(NULL);
@@ -65,10 +65,10 @@ static void start(visitor *v)
     if (v->pid)
         return;
     dup2(fileno(v->said), 2);
-    (v->run ? v->run : visit)(v);
+    (v->run ? v->run : inbound)(v);
 }
 
-static void finish(visitor *v)
+static void finish(client *v)
 {
     CHECK(waitpid(v->pid, &v->status, 0) == v->pid, "waitpid");
     CHECK(WIFEXITED(v->status), "rank %d ended with %#x", v->rank, (unsigned)v->status);
@@ -78,13 +78,13 @@ static void finish(visitor *v)
     fclose(v->said);
 }
 
-static void run(visitor *visitors, int n)
+static void run(client *clients, int n)
 {
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     for (int i = 0; i < n; i++)
-        start(&visitors[i]);
+        start(&clients[i]);
     for (int i = 0; i < n; i++)
-        finish(&visitors[i]);
+        finish(&clients[i]);
 }
 
 static int count(const char *text, const char *words)
@@ -95,15 +95,15 @@ static int count(const char *text, const char *words)
     return n;
 }
 
-#define SAYS(visitor, times, words)                                                                \
-    CHECK(count((visitor).text, words) == (times), "rank %d says \"%s\" %d times, not %d:\n%s",    \
-          (visitor).rank, words, count((visitor).text, words), times, (visitor).text)
+#define SAYS(client, times, words)                                                                 \
+    CHECK(count((client).text, words) == (times), "rank %d says \"%s\" %d times, not %d:\n%s",     \
+          (client).rank, words, count((client).text, words), times, (client).text)
 
 static void test_late(void)
 {
-    visitor v[3] = {{.rank = 0, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
-                    {.rank = 1, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
-                    {.rank = 2, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300}};
+    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
+                   {.rank = 1, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
+                   {.rank = 2, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300}};
     v[2].delay_ms = 1500;
     run(v, 3);
     for (int r = 0; r < 3; r++)
@@ -117,8 +117,8 @@ static void test_late(void)
 
 static void test_late_rank_0(void)
 {
-    visitor v[2] = {{.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 1200},
-                    {.rank = 1, .size = 2, .timeout_ms = 20000, .stall_warn_ms = 300}};
+    client v[2] = {{.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 1200},
+                   {.rank = 1, .size = 2, .timeout_ms = 20000, .stall_warn_ms = 300}};
     run(v, 2);
     for (int r = 0; r < 2; r++)
         CHECK(v[r].status == DDL_OK, "rank %d: %s", r, v[r].text);
@@ -128,7 +128,7 @@ static void test_late_rank_0(void)
 
 static void test_no_warnings(void)
 {
-    visitor v[2] = {
+    client v[2] = {
         {.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 400, .stall_warn_ms = -1},
         {.rank = 1, .size = 2, .timeout_ms = 20000, .stall_warn_ms = -1}};
     run(v, 2);
@@ -139,7 +139,7 @@ static void test_no_warnings(void)
 /* Something else listens where rank 0 should. */
 static void test_no_answer(void)
 {
-    visitor v = {.rank = 1, .size = 2, .timeout_ms = 1000, .stall_warn_ms = 300};
+    client v = {.rank = 1, .size = 2, .timeout_ms = 1000, .stall_warn_ms = 300};
     uint16_t port = 0;
     int silent = ddl__listen("127.0.0.1", &port);
     CHECK(silent >= 0, "no port");
@@ -154,9 +154,9 @@ static void test_no_answer(void)
 /* Rank 0 says so at once, not when its time is up; and the other one learns it. */
 static void test_refused(const char *secret, const char *why)
 {
-    visitor v[3] = {{.rank = 0, .size = 3, .timeout_ms = 1500, .secret = "ours"},
-                    {.rank = 1, .size = 3, .timeout_ms = 9000, .secret = secret},
-                    {.rank = 2, .size = 3, .timeout_ms = 9000, .secret = "ours"}};
+    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 1500, .secret = "ours"},
+                   {.rank = 1, .size = 3, .timeout_ms = 9000, .secret = secret},
+                   {.rank = 2, .size = 3, .timeout_ms = 9000, .secret = "ours"}};
     char words[200];
     v[0].stall_warn_ms = 800;
     run(v, 3);
@@ -175,9 +175,8 @@ static void test_refused(const char *secret, const char *why)
 /* Those who have come learn who is missing, also over what is encrypted. */
 static void test_missing_is_told_encrypted(void)
 {
-    visitor v[2] = {
-        {.rank = 0, .size = 4, .timeout_ms = 800, .secret = "ours", .encrypts = true},
-        {.rank = 1, .size = 4, .timeout_ms = 20000, .secret = "ours", .encrypts = true}};
+    client v[2] = {{.rank = 0, .size = 4, .timeout_ms = 800, .secret = "ours", .encrypts = true},
+                   {.rank = 1, .size = 4, .timeout_ms = 20000, .secret = "ours", .encrypts = true}};
     v[0].stall_warn_ms = 200;
     run(v, 2);
     for (int r = 0; r < 2; r++) {
@@ -189,9 +188,9 @@ static void test_missing_is_told_encrypted(void)
 
 static void test_few_descriptors(void)
 {
-    visitor v[3] = {{.rank = 0, .size = 3, .timeout_ms = 5000, .descriptors = 64},
-                    {.rank = 1, .size = 3, .timeout_ms = 5000, .descriptors = 64},
-                    {.rank = 2, .size = 3, .timeout_ms = 5000, .descriptors = 64}};
+    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 5000, .descriptors = 64},
+                   {.rank = 1, .size = 3, .timeout_ms = 5000, .descriptors = 64},
+                   {.rank = 2, .size = 3, .timeout_ms = 5000, .descriptors = 64}};
     run(v, 3);
     for (int r = 0; r < 3; r++)
         CHECK(v[r].status == DDL_OK, "rank %d: %d: %s", r, v[r].status, v[r].text);
@@ -201,10 +200,10 @@ static void test_few_descriptors(void)
 static void test_too_few_descriptors(void)
 {
     enum { SIZE = 12 };
-    visitor v[SIZE];
+    client v[SIZE];
     memset(v, 0, sizeof v);
     for (int r = 0; r < SIZE; r++)
-        v[r] = (visitor){.rank = r, .size = SIZE, .timeout_ms = 1000};
+        v[r] = (client){.rank = r, .size = SIZE, .timeout_ms = 1000};
     v[0].descriptors = 14;
     run(v, SIZE);
     CHECK(v[0].status == DDL_ETIMEDOUT, "%d: %s", v[0].status, v[0].text);
@@ -228,7 +227,7 @@ static void test_own_end(void)
 }
 
 /* A comm of two that is created from addresses, where the other one does not come. */
-static void create_alone(const visitor *v)
+static void create_alone(const client *v)
 {
     ddl_endpoint *endpoints[2];
     unsigned char bytes[2][DDL_ADDRESS_MAX];
@@ -253,7 +252,7 @@ static void create_alone(const visitor *v)
 static void test_creation(int rank)
 {
     char words[100];
-    visitor v = {
+    client v = {
         .rank = rank, .size = 2, .timeout_ms = 1000, .stall_warn_ms = 300, .run = create_alone};
     start(&v);
     finish(&v);

@@ -123,26 +123,26 @@ static bool be_let_in(const ddl__control *c, calling *k, ddl__seal **seal)
            ddl__session_seal(job, &k->session, k->fd, DDL__DIALER, seal) == DDL_OK;
 }
 
-/* A guest becomes a member, or is told why it is none. */
-static void receive(ddl__control *c, ddl__guest *guest)
+/* An accepted connection becomes a member, or is told why it is none. */
+static void receive(ddl__control *c, ddl__accepted *accepted)
 {
-    const ddl__hello *hello = &guest->hello;
+    const ddl__hello *hello = &accepted->hello;
     bool fits = hello->kind == DDL__CONN_CONTROL && hello->to == (uint32_t)c->rank &&
                 hello->size == (uint32_t)c->size && hello->from > (uint32_t)c->rank &&
                 hello->from < (uint32_t)c->size && c->members[hello->from].wire.fd < 0;
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
-    if (guest->passed >= 0)
-        close(guest->passed);
+    if (accepted->passed >= 0)
+        close(accepted->passed);
     ddl__seal *seal = NULL;
-    if (fits && ddl__session_seal(ddl__endpoint_job(c->config.endpoint), &guest->session, guest->fd,
-                                  DDL__DIALED, &seal) == DDL_OK) {
-        ddl__wire_open(&c->members[hello->from].wire, guest->fd, seal);
+    if (fits && ddl__session_seal(ddl__endpoint_job(c->config.endpoint), &accepted->session,
+                                  accepted->fd, DDL__DIALED, &seal) == DDL_OK) {
+        ddl__wire_open(&c->members[hello->from].wire, accepted->fd, seal);
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
-    ddl__send_all(guest->fd, &answer, sizeof answer, within(c, DIAL_NS));
-    close(guest->fd);
+    ddl__send_all(accepted->fd, &answer, sizeof answer, within(c, DIAL_NS));
+    close(accepted->fd);
 }
 
 static ddl_status join(ddl__control *c, int peer)
@@ -176,11 +176,11 @@ static int missing(const ddl__control *c)
 static ddl_status receive_all(ddl__control *c)
 {
     for (int next; (next = missing(c)) < c->size;) {
-        ddl__guest guest;
-        if (ddl__endpoint_guest(c->config.endpoint, c->config.slot, true, within(c, LOOK_NS),
-                                &guest)) {
-            receive(c, &guest);
-            ddl__session_end(&guest.session);
+        ddl__accepted accepted;
+        if (ddl__endpoint_accept(c->config.endpoint, c->config.slot, true, within(c, LOOK_NS),
+                                 &accepted)) {
+            receive(c, &accepted);
+            ddl__session_end(&accepted.session);
             continue;
         }
         ddl_status status = check_present(c);

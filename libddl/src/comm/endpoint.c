@@ -77,7 +77,7 @@ static int tick_ms(const ddl_endpoint *endpoint)
     for (const ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (s->asleep)
             return TICK_MS;
-    return endpoint->visitors ? 1000 : -1;
+    return endpoint->pending ? 1000 : -1;
 }
 
 static void start_timer(ddl_endpoint *endpoint)
@@ -186,14 +186,15 @@ ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__co
     return DDL_OK;
 }
 
-bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
-                         int64_t deadline, ddl__guest *guest)
+bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
+                          int64_t deadline, ddl__accepted *accepted)
 {
     struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     pthread_mutex_lock(&endpoint->lock);
     bool found;
     endpoint->hosts++;
-    while (!(found = ddl__pending_take(endpoint, slot, watching, guest)) && ddl__now() < deadline) {
+    while (!(found = ddl__pending_take(endpoint, slot, watching, accepted)) &&
+           ddl__now() < deadline) {
         if (endpoint->shut)
             notify(endpoint);
         pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);

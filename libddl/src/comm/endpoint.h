@@ -14,12 +14,12 @@
 typedef struct ddl__comm_slot ddl__comm_slot;
 
 /* Somebody who dialed us, and has proven that it belongs to our job. */
-typedef struct ddl__guest {
+typedef struct ddl__accepted {
     int fd;
     int passed; /* descriptor that came along, or -1 */
     ddl__hello hello;
-    ddl__session session; /* for whom it visits to end */
-} ddl__guest;
+    ddl__session session; /* owned by the receiver */
+} ddl__accepted;
 
 /* A member cannot create a comm: the reason, as it says. */
 typedef struct ddl__regret {
@@ -72,15 +72,15 @@ void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
 /* Take a slot for a comm; refused while a comm of the same id is alive here. */
 ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
 
-/* The next guest of this comm; false at the deadline. The guest's descriptors are the caller's.
- * Who comes to watch members may come early, and waits until `watching`. */
-bool ddl__endpoint_guest(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
-                         int64_t deadline, ddl__guest *guest);
+/* The next accepted connection of this comm; false at the deadline. Its descriptors are the
+ * caller's. Who comes to watch members may come early, and waits until `watching`. */
+bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
+                          int64_t deadline, ddl__accepted *accepted);
 
 /* Whether a member has said that it cannot create this comm. */
 bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret);
 
-/* Another member has told it: when the member itself says it here, it is no news. */
+/* Another member has told it: when the member itself says it here, it is not new. */
 void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);
 
 /* The attempt to create a comm has failed; it may have no slot. Who comes from now on comes for

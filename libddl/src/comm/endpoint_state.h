@@ -14,9 +14,9 @@
  *
  * Listeners and who has come by them are in an epoll descriptor of their own, `listeners`. When
  * strangers come in numbers it is looked at only once in BEAT_MS, and at some of them: each time
- * that the thread wakes, it takes a core from a rank. While somebody waits for a guest it is always
- * open, so members that meet are not kept waiting; nobody is banned, for a host that has a stranger
- * may have members as well.
+ * that the thread wakes, it takes a core from a rank. While somebody waits for an accepted
+ * connection it is always open, so members that meet are not kept waiting; nobody is banned, for a
+ * host that has a stranger may have members as well.
  *
  * An engine's own epoll descriptor is watched one-shot, and only while the engine is asleep in the
  * background: otherwise the thread would turn for data that a waiting caller is about to take.
@@ -48,15 +48,15 @@ enum {
 };
 
 /* A connection whose handshake is not complete yet, or that waits for its comm. */
-typedef struct ddl__visitor {
-    struct ddl__visitor *next;
+typedef struct ddl__pending_conn {
+    struct ddl__pending_conn *next;
     uint64_t serial;
-    ddl__visit visit;
+    ddl__inbound inbound;
     bool challenged; /* its hello fits */
     bool proven;     /* it waits for its comm */
     bool gone;       /* or has left, and only its last word does */
     int64_t deadline;
-} ddl__visitor;
+} ddl__pending_conn;
 
 struct ddl__comm_slot {
     ddl__comm_slot *next;
@@ -84,16 +84,16 @@ struct ddl_endpoint {
     ddl__fences fences; /* for memory that is shared with members of this host */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a guest has come, or a slot is not busy any more */
+    pthread_cond_t changed; /* a connection was accepted, or a slot is not busy any more */
     bool stop;
     uint64_t serial;
-    ddl__visitor *visitors;
-    unsigned n_visitors;
+    ddl__pending_conn *pending;
+    unsigned n_pending;
     ddl__crowd crowd;
     ddl__closer *closer;
     int64_t rest_until; /* the listeners are not looked at before; 0: they are */
     int64_t troubled;   /* when one could not accept last, or 0 */
-    unsigned hosts;     /* threads that wait for a guest */
+    unsigned hosts;     /* threads that wait for an accepted connection */
     bool shut;          /* the listeners are not polled, but for a look at */
     int64_t look_at;    /* this time */
     ddl__comm_slot *slots;
@@ -113,10 +113,10 @@ void ddl__pending_look(ddl_endpoint *endpoint);
 /* Do what time has come for: rest, poll the listeners or stop, drop whose time is up. */
 void ddl__pending_keep(ddl_endpoint *endpoint);
 
-/* The next guest of the comm that has this slot, if one is there. Who comes to watch members may
- * come early, and waits until `watching`. */
+/* The next accepted connection of the comm that has this slot, if one is there. Who comes to watch
+ * members may come early, and waits until `watching`. */
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool watching,
-                       ddl__guest *guest);
+                       ddl__accepted *accepted);
 
 /* The slot is given up: drop who came for it. */
 void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot);

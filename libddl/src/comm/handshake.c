@@ -8,7 +8,7 @@
 
 #include "net/socket.h"
 
-_Static_assert(sizeof(((ddl__visit *)0)->said) == sizeof(ddl__hello) + DDL__KEY, "no gap");
+_Static_assert(sizeof(((ddl__inbound *)0)->said) == sizeof(ddl__hello) + DDL__KEY, "no gap");
 
 /* ----------------------------------------------------------------------------------------- keys */
 
@@ -261,21 +261,21 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 
 /* ------------------------------------------------------------------------------- the dialed one */
 
-static void say(const ddl__visit *visit, const ddl__hello *answer)
+static void say(const ddl__inbound *inbound, const ddl__hello *answer)
 {
-    ddl__send_all(visit->fd, answer, sizeof *answer, 0); /* a new connection has room for it */
+    ddl__send_all(inbound->fd, answer, sizeof *answer, 0); /* a new connection has room for it */
 }
 
-static void refuse(const ddl__visit *visit, const char *why)
+static void refuse(const ddl__inbound *inbound, const char *why)
 {
-    ddl__hello answer = ddl__hello_answer(&visit->said.hello, DDL_EREFUSED, why);
-    say(visit, &answer);
+    ddl__hello answer = ddl__hello_answer(&inbound->said.hello, DDL_EREFUSED, why);
+    say(inbound, &answer);
     ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
-bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *why)
+bool ddl__inbound_challenge(const ddl__job *job, ddl__inbound *inbound, const char *why)
 {
-    const ddl__hello *hello = &visit->said.hello;
+    const ddl__hello *hello = &inbound->said.hello;
     char own[sizeof hello->text] = "";
     if (ddl__hello_check(hello) != DDL_OK)
         snprintf(own, sizeof own, "%s", ddl__message());
@@ -283,101 +283,102 @@ bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *wh
         tell_difference(hello->flags, hello->from, flags_of(job), hello->to, own, sizeof own);
     if (own[0])
         why = own;
-    if (!why && hello->number && visit->seen)
+    if (!why && hello->number && inbound->seen)
         return true;
     if (!why) {
-        visit->challenge = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
-        visit->challenge.flags = flags_of(job);
-        if (draw_nonce(job, &visit->challenge)) {
-            say(visit, &visit->challenge);
+        inbound->challenge = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
+        inbound->challenge.flags = flags_of(job);
+        if (draw_nonce(job, &inbound->challenge)) {
+            say(inbound, &inbound->challenge);
             return true;
         }
         why = "it has no random bytes";
     }
-    refuse(visit, why);
+    refuse(inbound, why);
     return false;
 }
 
 /* Take a proof and what came along with it. False when they are not what was peeked at. */
-static bool take_proof(ddl__visit *visit)
+static bool take_proof(ddl__inbound *inbound)
 {
-    if (visit->passed >= 0)
-        close(visit->passed);
-    visit->passed = -1;
-    return !visit->local ||
-           (ddl__recv_all(visit->fd, &visit->said.hello, sizeof visit->said.hello, 0) &&
-            ddl__recv_with_fd(visit->fd, visit->said.proof, sizeof visit->said.proof,
-                              &visit->passed, 0));
+    if (inbound->passed >= 0)
+        close(inbound->passed);
+    inbound->passed = -1;
+    return !inbound->local ||
+           (ddl__recv_all(inbound->fd, &inbound->said.hello, sizeof inbound->said.hello, 0) &&
+            ddl__recv_with_fd(inbound->fd, inbound->said.proof, sizeof inbound->said.proof,
+                              &inbound->passed, 0));
 }
 
 /* All is said: believe it or not. */
-static ddl__news hear_proof(const ddl__job *job, ddl__visit *visit)
+static ddl__inbound_event hear_proof(const ddl__job *job, ddl__inbound *inbound)
 {
-    const ddl__hello *hello = &visit->said.hello;
+    const ddl__hello *hello = &inbound->said.hello;
     ddl__hello answer = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
     unsigned char right[DDL__KEY];
-    bool proven = ddl__session_begin(job, hello, &visit->challenge, &visit->session, right) &&
-                  ddl__equal_secretly(right, visit->said.proof, sizeof right);
+    bool proven = ddl__session_begin(job, hello, &inbound->challenge, &inbound->session, right) &&
+                  ddl__equal_secretly(right, inbound->said.proof, sizeof right);
     ddl__forget(right, sizeof right);
     /* Where nothing is proven, nothing can be told by a number either. */
-    bool fresh = !hello->number || !visit->seen || !job->crypto || !proven ||
-                 ddl__seen_add(visit->seen, hello->dialer, hello->number);
-    if (proven && fresh && ddl__answer_prove(job, &visit->session, DDL__VOW_ADMISSION, &answer) &&
-        take_proof(visit)) {
-        say(visit, &answer);
-        return DDL__NEWS_PROVEN;
+    bool fresh = !hello->number || !inbound->seen || !job->crypto || !proven ||
+                 ddl__seen_add(inbound->seen, hello->dialer, hello->number);
+    if (proven && fresh && ddl__answer_prove(job, &inbound->session, DDL__VOW_ADMISSION, &answer) &&
+        take_proof(inbound)) {
+        say(inbound, &answer);
+        return DDL__INBOUND_PROVEN;
     }
-    ddl__session_end(&visit->session);
-    refuse(visit, fresh ? "another job: the secrets differ" : "this hello was said before");
-    return DDL__NEWS_REFUSED;
+    ddl__session_end(&inbound->session);
+    refuse(inbound, fresh ? "another job: the secrets differ" : "this hello was said before");
+    return DDL__INBOUND_REFUSED;
 }
 
 /* More of what is said, up to `want` bytes in all: their number, 0 at the end, -1 with errno. */
-static ssize_t hear_more(ddl__visit *visit, size_t want)
+static ssize_t hear_more(ddl__inbound *inbound, size_t want)
 {
     bool along;
-    char *said = (char *)&visit->said;
-    if (!visit->local)
-        return recv(visit->fd, said + visit->have, want - visit->have, MSG_DONTWAIT);
-    ssize_t n = ddl__peek_some(visit->fd, said, want, &along);
+    char *said = (char *)&inbound->said;
+    if (!inbound->local)
+        return recv(inbound->fd, said + inbound->have, want - inbound->have, MSG_DONTWAIT);
+    ssize_t n = ddl__peek_some(inbound->fd, said, want, &along);
     if (n <= 0)
         return n;
     /* Descriptors come with the proof only. Who says hello and proof at once may have sent them
        when the hello is looked at, and the kernel mentions what lies right behind. */
     if (along && (size_t)n < want)
         return 0;
-    if ((size_t)n > visit->have)
-        return n - (ssize_t)visit->have;
+    if ((size_t)n > inbound->have)
+        return n - (ssize_t)inbound->have;
     errno = EAGAIN;
     return -1;
 }
 
 /* The same, and 0 when it has ended and nothing more can come. What was said last may have come
  * between a look and the end. */
-static ssize_t hear_or_end(ddl__visit *visit, size_t want)
+static ssize_t hear_or_end(ddl__inbound *inbound, size_t want)
 {
-    ssize_t n = hear_more(visit, want);
-    if (!visit->local || n >= 0 || errno != EAGAIN)
+    ssize_t n = hear_more(inbound, want);
+    if (!inbound->local || n >= 0 || errno != EAGAIN)
         return n;
-    bool ended = ddl__has_ended(visit->fd);
-    n = hear_more(visit, want);
+    bool ended = ddl__has_ended(inbound->fd);
+    n = hear_more(inbound, want);
     return n < 0 && errno == EAGAIN && ended ? 0 : n;
 }
 
-ddl__news ddl__visit_read(const ddl__job *job, ddl__visit *visit)
+ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound)
 {
-    size_t whole = sizeof visit->said.hello;
-    bool knew_head = visit->have >= DDL__HELLO_HEAD;
-    ssize_t n = hear_or_end(visit, visit->have < whole ? whole : sizeof visit->said);
+    size_t whole = sizeof inbound->said.hello;
+    bool knew_head = inbound->have >= DDL__HELLO_HEAD;
+    ssize_t n = hear_or_end(inbound, inbound->have < whole ? whole : sizeof inbound->said);
     if (n <= 0)
-        return n < 0 && (errno == EAGAIN || errno == EINTR) ? DDL__NEWS_NONE : DDL__NEWS_OVER;
-    visit->have += (size_t)n;
-    if (visit->have == sizeof visit->said)
-        return hear_proof(job, visit);
-    if (visit->have == whole)
-        return DDL__NEWS_HELLO;
-    bool knows_head = visit->have >= DDL__HELLO_HEAD;
-    return !knew_head && knows_head && ddl__hello_check(&visit->said.hello) != DDL_OK
-               ? DDL__NEWS_HELLO
-               : DDL__NEWS_NONE;
+        return n < 0 && (errno == EAGAIN || errno == EINTR) ? DDL__INBOUND_NONE
+                                                            : DDL__INBOUND_CLOSED;
+    inbound->have += (size_t)n;
+    if (inbound->have == sizeof inbound->said)
+        return hear_proof(job, inbound);
+    if (inbound->have == whole)
+        return DDL__INBOUND_HELLO;
+    bool knows_head = inbound->have >= DDL__HELLO_HEAD;
+    return !knew_head && knows_head && ddl__hello_check(&inbound->said.hello) != DDL_OK
+               ? DDL__INBOUND_HELLO
+               : DDL__INBOUND_NONE;
 }

@@ -105,7 +105,7 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 /* Somebody who has come; begins as zeros, but for fd and passed: any descriptor that keeps room for
  * the one that comes along, or -1. Over a unix socket (`local`) nothing is taken out of the socket
  * before the proof: see closer.h. Its descriptor must be watched edge-triggered. */
-typedef struct ddl__visit {
+typedef struct ddl__inbound {
     int fd, passed; /* passed: what came along with the proof, or -1 */
     bool local;
     ddl__seen *seen; /* numbered hellos; NULL: all are challenged */
@@ -115,22 +115,22 @@ typedef struct ddl__visit {
         unsigned char proof[DDL__KEY];
     } said;
     ddl__hello challenge;
-    ddl__session session; /* once proven; whose the visit is ends it */
-} ddl__visit;
+    ddl__session session; /* once proven; its owner ends it */
+} ddl__inbound;
 
-typedef enum ddl__news {
-    DDL__NEWS_NONE,
-    DDL__NEWS_HELLO,   /* is whole, or none: challenge it or refuse it */
-    DDL__NEWS_PROVEN,  /* the endpoint's answer is given */
-    DDL__NEWS_REFUSED, /* its proof is wrong: it was told, and the message says so */
-    DDL__NEWS_OVER     /* it has left */
-} ddl__news;
+typedef enum ddl__inbound_event {
+    DDL__INBOUND_NONE,
+    DDL__INBOUND_HELLO,   /* is whole, or none: challenge it or refuse it */
+    DDL__INBOUND_PROVEN,  /* the endpoint's answer is given */
+    DDL__INBOUND_REFUSED, /* its proof is wrong: it was told, and the message says so */
+    DDL__INBOUND_CLOSED   /* it has left */
+} ddl__inbound_event;
 
 /* Take in what has come. */
-ddl__news ddl__visit_read(const ddl__job *job, ddl__visit *visit);
+ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound);
 
 /* Answer a hello: with a challenge unless it is numbered, or with `why` it is refused. A job's own
  * reasons come first. False when it was refused; the message says why. */
-bool ddl__visit_challenge(const ddl__job *job, ddl__visit *visit, const char *why);
+bool ddl__inbound_challenge(const ddl__job *job, ddl__inbound *inbound, const char *why);
 
 #endif

@@ -15,7 +15,7 @@
 #include "net/socket.h"
 
 enum {
-    VISITORS_MAX = 4096,
+    PENDING_MAX = 4096,
     STRANGERS_MAX = 64,  /* connections without a whole hello */
     UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
     LOOK = 16            /* listen events, and new connections at a listener, at a time */
@@ -36,94 +36,94 @@ static void discard(ddl_endpoint *endpoint, int fd, bool local)
         close(fd);
 }
 
-static void drop_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
+static void drop_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
 {
     if (!v->proven)
         ddl__crowd_count(&endpoint->crowd, ddl__now());
     /* A reference of an arena travels with an in-process hello. */
-    if (v->proven && v->visit.said.hello.kind == DDL__CONN_INPROC)
-        ddl__arena_drop((ddl__arena *)(uintptr_t)v->visit.said.hello.arena);
-    discard(endpoint, v->visit.fd, v->visit.local && !v->proven);
-    if (v->visit.passed >= 0)
-        close(v->visit.passed);
-    ddl__session_end(&v->visit.session);
+    if (v->proven && v->inbound.said.hello.kind == DDL__CONN_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)v->inbound.said.hello.arena);
+    discard(endpoint, v->inbound.fd, v->inbound.local && !v->proven);
+    if (v->inbound.passed >= 0)
+        close(v->inbound.passed);
+    ddl__session_end(&v->inbound.session);
     free(v);
 }
 
-static void unlink_visitor(ddl_endpoint *endpoint, ddl__visitor **at)
+static void unlink_pending(ddl_endpoint *endpoint, ddl__pending_conn **at)
 {
     *at = (*at)->next;
-    endpoint->n_visitors--;
+    endpoint->n_pending--;
 }
 
 /* Why a complete hello is refused by the endpoint, or NULL. */
-static const char *objection(const ddl_endpoint *endpoint, const ddl__visitor *v)
+static const char *objection(const ddl_endpoint *endpoint, const ddl__pending_conn *v)
 {
-    const ddl__hello *hello = &v->visit.said.hello;
+    const ddl__hello *hello = &v->inbound.said.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES;
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
-    if ((tcp == v->visit.local && !any) ||
+    if ((tcp == v->inbound.local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";
     /* Pointers are believed only from this very process. */
-    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(v->visit.fd))
+    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(v->inbound.fd))
         return "another process";
     return NULL;
 }
 
-static void note_refusal(ddl_endpoint *endpoint, const ddl__visitor *v)
+static void note_refusal(ddl_endpoint *endpoint, const ddl__pending_conn *v)
 {
-    const ddl__hello *hello = &v->visit.said.hello;
+    const ddl__hello *hello = &v->inbound.said.hello;
     ddl__log(DDL__INFO, "refused a connection: %s", ddl__message());
-    if (v->visit.have >= sizeof *hello)
+    if (v->inbound.have >= sizeof *hello)
         snprintf(endpoint->refusal, sizeof endpoint->refusal, "rank %u: %s", hello->from,
                  ddl__message());
 }
 
 /* Read what there is until it means something. A unix socket is watched edge-triggered, so what is
  * left there would not be mentioned again. */
-static ddl__news read_all(const ddl_endpoint *endpoint, ddl__visit *visit)
+static ddl__inbound_event read_all(const ddl_endpoint *endpoint, ddl__inbound *inbound)
 {
-    ddl__news news;
+    ddl__inbound_event event;
     size_t had;
     do {
-        had = visit->have;
-        news = ddl__visit_read(&endpoint->job, visit);
-    } while (news == DDL__NEWS_NONE && visit->have > had);
-    return news;
+        had = inbound->have;
+        event = ddl__inbound_read(&endpoint->job, inbound);
+    } while (event == DDL__INBOUND_NONE && inbound->have > had);
+    return event;
 }
 
-/* Read on; false when the visitor is to be dropped. */
-static bool hear_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
+/* Read on; false when the connection is to be dropped. */
+static bool read_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
 {
-    ddl__news news = read_all(endpoint, &v->visit);
-    if (news == DDL__NEWS_HELLO) {
-        v->challenged = ddl__visit_challenge(&endpoint->job, &v->visit, objection(endpoint, v));
+    ddl__inbound_event event = read_all(endpoint, &v->inbound);
+    if (event == DDL__INBOUND_HELLO) {
+        v->challenged = ddl__inbound_challenge(&endpoint->job, &v->inbound, objection(endpoint, v));
         if (!v->challenged)
             note_refusal(endpoint, v);
         if (!v->challenged)
             return false;
-        news = read_all(endpoint, &v->visit); /* mostly its proof is there already */
+        event = read_all(endpoint, &v->inbound); /* mostly its proof is there already */
     }
-    switch (news) {
-    case DDL__NEWS_NONE:
-    case DDL__NEWS_HELLO: return true;
-    case DDL__NEWS_PROVEN: break;
-    case DDL__NEWS_REFUSED: note_refusal(endpoint, v); return false;
-    case DDL__NEWS_OVER: return false;
+    switch (event) {
+    case DDL__INBOUND_NONE:
+    case DDL__INBOUND_HELLO: return true;
+    case DDL__INBOUND_PROVEN: break;
+    case DDL__INBOUND_REFUSED: note_refusal(endpoint, v); return false;
+    case DDL__INBOUND_CLOSED: return false;
     }
     v->proven = true;
-    const ddl__hello *hello = &v->visit.said.hello;
+    const ddl__hello *hello = &v->inbound.said.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
         ddl__regrets_add(&endpoint->regrets, hello);
         return false; /* that is all */
     }
     ddl__regrets_forget(&endpoint->regrets, hello->comm, (int)hello->from);
     /* From here on only its going away is of interest. */
-    struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = v->serial};
-    epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, v->visit.fd, &event);
+    struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = v->serial};
+    epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, v->inbound.fd, &hangup);
     v->deadline = ddl__now() + PARKED_NS;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
@@ -134,8 +134,8 @@ static bool hear_visitor(ddl_endpoint *endpoint, ddl__visitor *v)
 static void limit_strangers(ddl_endpoint *endpoint)
 {
     unsigned strangers = 0, unproven = 0;
-    ddl__visitor **stranger = NULL, **oldest = NULL;
-    for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+    ddl__pending_conn **stranger = NULL, **oldest = NULL;
+    for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next)
         if (!(*at)->proven) {
             unproven++;
             oldest = at;
@@ -146,19 +146,19 @@ static void limit_strangers(ddl_endpoint *endpoint)
         oldest = stranger;
     else if (unproven <= UNPROVEN_MAX)
         return;
-    ddl__visitor *v = *oldest;
+    ddl__pending_conn *v = *oldest;
     bool before = v->challenged;
-    if (hear_visitor(endpoint, v) && (v->proven || v->challenged != before))
+    if (read_pending(endpoint, v) && (v->proven || v->challenged != before))
         return;
-    unlink_visitor(endpoint, oldest);
-    drop_visitor(endpoint, v);
+    unlink_pending(endpoint, oldest);
+    drop_pending(endpoint, v);
 }
 
 /* Most strangers have said enough by now to be sent away at once. */
 static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
 {
-    ddl__visitor *v =
-        endpoint->n_visitors < VISITORS_MAX ? calloc(1, sizeof *v) : (ddl__visitor *)NULL;
+    ddl__pending_conn *v =
+        endpoint->n_pending < PENDING_MAX ? calloc(1, sizeof *v) : (ddl__pending_conn *)NULL;
     if (!v) {
         ddl__crowd_count(&endpoint->crowd, ddl__now());
         discard(endpoint, fd, local);
@@ -167,20 +167,20 @@ static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
         return;
     }
     v->serial = endpoint->serial++;
-    v->visit.fd = fd;
-    v->visit.passed = spare;
-    v->visit.seen = &endpoint->seen;
-    v->visit.local = local;
+    v->inbound.fd = fd;
+    v->inbound.passed = spare;
+    v->inbound.seen = &endpoint->seen;
+    v->inbound.local = local;
     v->deadline = ddl__now() + HANDSHAKE_NS;
     uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
     struct epoll_event event = {.events = events, .data.u64 = v->serial};
-    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !hear_visitor(endpoint, v)) {
-        drop_visitor(endpoint, v);
+    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !read_pending(endpoint, v)) {
+        drop_pending(endpoint, v);
         return;
     }
-    v->next = endpoint->visitors;
-    endpoint->visitors = v;
-    endpoint->n_visitors++;
+    v->next = endpoint->pending;
+    endpoint->pending = v;
+    endpoint->n_pending++;
     limit_strangers(endpoint);
 }
 
@@ -258,39 +258,39 @@ static bool has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
 }
 
 /* A member that was there and has left already: its last word is in the socket. */
-static bool leaves_word(const ddl_endpoint *endpoint, const ddl__visitor *v)
+static bool leaves_word(const ddl_endpoint *endpoint, const ddl__pending_conn *v)
 {
-    return v->proven && v->visit.said.hello.kind == DDL__CONN_CONTROL &&
-           has_slot(endpoint, v->visit.said.hello.comm);
+    return v->proven && v->inbound.said.hello.kind == DDL__CONN_CONTROL &&
+           has_slot(endpoint, v->inbound.said.hello.comm);
 }
 
-static void attend_visitor(ddl_endpoint *endpoint, uint64_t serial)
+static void handle_pending(ddl_endpoint *endpoint, uint64_t serial)
 {
-    for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next)
+    for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next)
         if ((*at)->serial == serial) {
-            ddl__visitor *v = *at;
+            ddl__pending_conn *v = *at;
             if (leaves_word(endpoint, v)) {
                 v->gone = true;
-                epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->visit.fd, NULL);
-            } else if (v->proven || !hear_visitor(endpoint, v)) {
-                unlink_visitor(endpoint, at);
-                drop_visitor(endpoint, v);
+                epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->inbound.fd, NULL);
+            } else if (v->proven || !read_pending(endpoint, v)) {
+                unlink_pending(endpoint, at);
+                drop_pending(endpoint, v);
             }
             return;
         }
 }
 
-static void expire_visitors(ddl_endpoint *endpoint)
+static void expire_pending(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
-    for (ddl__visitor **at = &endpoint->visitors; *at;) {
-        ddl__visitor *v = *at;
+    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
+        ddl__pending_conn *v = *at;
         if (v->deadline > now) {
             at = &v->next;
             continue;
         }
-        unlink_visitor(endpoint, at);
-        drop_visitor(endpoint, v);
+        unlink_pending(endpoint, at);
+        drop_pending(endpoint, v);
     }
 }
 
@@ -305,7 +305,7 @@ void ddl__pending_look(ddl_endpoint *endpoint)
         else if (id < DDL__FIRST_SERIAL)
             accept_some(endpoint, endpoint->tcp[id - DDL__TCP_LISTENER], false);
         else
-            attend_visitor(endpoint, id);
+            handle_pending(endpoint, id);
     }
     endpoint->look_at = ddl__now() + DDL__BEAT_MS * 1000000ll;
 }
@@ -328,21 +328,22 @@ void ddl__pending_keep(ddl_endpoint *endpoint)
 {
     end_rest(endpoint);
     limit_listening(endpoint);
-    expire_visitors(endpoint);
+    expire_pending(endpoint);
 }
 
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool watching,
-                       ddl__guest *guest)
+                       ddl__accepted *accepted)
 {
-    for (ddl__visitor **at = &endpoint->visitors; *at; at = &(*at)->next) {
-        ddl__visitor *v = *at;
-        if (!v->proven || !ddl__digest_equal(v->visit.said.hello.comm, slot->comm) ||
-            (v->visit.said.hello.kind == DDL__CONN_CONTROL && !watching))
+    for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next) {
+        ddl__pending_conn *v = *at;
+        if (!v->proven || !ddl__digest_equal(v->inbound.said.hello.comm, slot->comm) ||
+            (v->inbound.said.hello.kind == DDL__CONN_CONTROL && !watching))
             continue;
-        epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->visit.fd, NULL);
-        *guest = (ddl__guest){v->visit.fd, v->visit.passed, v->visit.said.hello, v->visit.session};
-        unlink_visitor(endpoint, at);
-        ddl__session_end(&v->visit.session);
+        epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->inbound.fd, NULL);
+        *accepted = (ddl__accepted){v->inbound.fd, v->inbound.passed, v->inbound.said.hello,
+                                    v->inbound.session};
+        unlink_pending(endpoint, at);
+        ddl__session_end(&v->inbound.session);
         free(v);
         return true;
     }
@@ -353,17 +354,17 @@ void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Who still waits here came for a later comm of the same name, unless this one never was, and
        he came before that was known; but nobody calls to watch a comm that we have not joined. */
-    for (ddl__visitor **at = &endpoint->visitors; *at;) {
-        ddl__visitor *v = *at;
-        bool watches = v->visit.said.hello.kind == DDL__CONN_CONTROL;
+    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
+        ddl__pending_conn *v = *at;
+        bool watches = v->inbound.said.hello.kind == DDL__CONN_CONTROL;
         if (!v->proven || (slot->engine && !v->gone && !watches) ||
             (slot->failed && v->serial > slot->failed) ||
-            !ddl__digest_equal(v->visit.said.hello.comm, slot->comm)) {
+            !ddl__digest_equal(v->inbound.said.hello.comm, slot->comm)) {
             at = &v->next;
             continue;
         }
-        unlink_visitor(endpoint, at);
-        drop_visitor(endpoint, v);
+        unlink_pending(endpoint, at);
+        drop_pending(endpoint, v);
     }
 }
 
@@ -379,9 +380,9 @@ static void empty_local(ddl_endpoint *endpoint)
 
 void ddl__pending_end(ddl_endpoint *endpoint)
 {
-    for (ddl__visitor *v; (v = endpoint->visitors);) {
-        endpoint->visitors = v->next;
-        drop_visitor(endpoint, v);
+    for (ddl__pending_conn *v; (v = endpoint->pending);) {
+        endpoint->pending = v->next;
+        drop_pending(endpoint, v);
     }
     empty_local(endpoint);
 }

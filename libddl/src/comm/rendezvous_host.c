@@ -38,7 +38,7 @@ typedef struct host {
 
 /* Who has called and not yet shown a whole card. */
 typedef struct caller {
-    ddl__visit visit; /* fd -1: none */
+    ddl__inbound inbound; /* fd -1: none */
     bool proven;
     ddl__seal *seal;
     size_t have; /* of the piece */
@@ -52,12 +52,12 @@ _Static_assert(sizeof(((caller *)0)->piece) == sizeof(ddl__card) + DDL__KEY, "no
 
 static void hang_up(caller *from)
 {
-    if (from->visit.fd >= 0)
-        close(from->visit.fd);
-    if (from->visit.passed >= 0)
-        close(from->visit.passed);
-    from->visit.fd = from->visit.passed = -1;
-    ddl__session_end(&from->visit.session);
+    if (from->inbound.fd >= 0)
+        close(from->inbound.fd);
+    if (from->inbound.passed >= 0)
+        close(from->inbound.passed);
+    from->inbound.fd = from->inbound.passed = -1;
+    ddl__session_end(&from->inbound.session);
     ddl__seal_destroy(from->seal);
     from->seal = NULL;
 }
@@ -83,7 +83,7 @@ static void name_caller(const caller *from, char *text, socklen_t size)
 {
     struct sockaddr_storage end = {0};
     socklen_t length = sizeof end;
-    if (getpeername(from->visit.fd, (struct sockaddr *)&end, &length) ||
+    if (getpeername(from->inbound.fd, (struct sockaddr *)&end, &length) ||
         !inet_ntop(end.ss_family, ddl__address_bytes((struct sockaddr *)&end), text, size))
         snprintf(text, size, "?");
 }
@@ -113,9 +113,9 @@ static void admit(host *h, caller *from)
 {
     ddl__card *c = &from->piece.card;
     const ddl__job *job = ddl__endpoint_job(h->endpoint);
-    int fd = from->visit.fd;
-    if (c->magic != DDL__CARD_MAGIC || !ddl__is_proven(job, &from->visit.session, DDL__VOW_CARD, c,
-                                                       sizeof *c, from->piece.proof)) {
+    int fd = from->inbound.fd;
+    if (c->magic != DDL__CARD_MAGIC || !ddl__is_proven(job, &from->inbound.session, DDL__VOW_CARD,
+                                                       c, sizeof *c, from->piece.proof)) {
         hang_up(from);
         return;
     }
@@ -128,9 +128,9 @@ static void admit(host *h, caller *from)
     if (fits) {
         h->cards[c->rank] = *c;
         h->fds[c->rank] = fd;
-        h->sessions[c->rank] = from->visit.session;
+        h->sessions[c->rank] = from->inbound.session;
         h->seals[c->rank] = from->seal;
-        from->visit.fd = -1;
+        from->inbound.fd = -1;
         from->seal = NULL;
     } else {
         ddl__stream_send_all(from->seal, fd, c, sizeof *c, from->deadline);
@@ -146,26 +146,26 @@ static const char *objection(const ddl__hello *hello)
 }
 
 /* Its handshake. */
-static void hear_visit(host *h, caller *from)
+static void read_inbound(host *h, caller *from)
 {
     const ddl__job *job = ddl__endpoint_job(h->endpoint);
-    const ddl__hello *hello = &from->visit.said.hello;
-    switch (ddl__visit_read(job, &from->visit)) {
-    case DDL__NEWS_NONE: return;
-    case DDL__NEWS_HELLO:
-        if (ddl__visit_challenge(job, &from->visit, objection(hello)))
+    const ddl__hello *hello = &from->inbound.said.hello;
+    switch (ddl__inbound_read(job, &from->inbound)) {
+    case DDL__INBOUND_NONE: return;
+    case DDL__INBOUND_HELLO:
+        if (ddl__inbound_challenge(job, &from->inbound, objection(hello)))
             return;
-        if (from->visit.have >= sizeof *hello)
+        if (from->inbound.have >= sizeof *hello)
             note_refusal(h, from, (int)hello->from, ddl__message());
         break;
-    case DDL__NEWS_PROVEN:
-        from->proven = ddl__session_seal(job, &from->visit.session, from->visit.fd, DDL__DIALED,
+    case DDL__INBOUND_PROVEN:
+        from->proven = ddl__session_seal(job, &from->inbound.session, from->inbound.fd, DDL__DIALED,
                                          &from->seal) == DDL_OK;
         if (from->proven)
             return;
         break;
-    case DDL__NEWS_REFUSED: note_refusal(h, from, (int)hello->from, ddl__message()); break;
-    case DDL__NEWS_OVER: break;
+    case DDL__INBOUND_REFUSED: note_refusal(h, from, (int)hello->from, ddl__message()); break;
+    case DDL__INBOUND_CLOSED: break;
     }
     hang_up(from);
 }
@@ -174,11 +174,11 @@ static void hear_visit(host *h, caller *from)
 static void hear(host *h, caller *from)
 {
     if (!from->proven) {
-        hear_visit(h, from);
+        read_inbound(h, from);
         return;
     }
     ssize_t n =
-        ddl__stream_recv_bytes(from->seal, from->visit.fd, (char *)&from->piece + from->have,
+        ddl__stream_recv_bytes(from->seal, from->inbound.fd, (char *)&from->piece + from->have,
                                sizeof from->piece - from->have);
     if (n > 0)
         from->have += (size_t)n;
@@ -195,7 +195,7 @@ static caller *oldest_of(caller *callers)
     caller *oldest = NULL;
     for (int i = 0; i < CALLERS; i++) {
         caller *c = &callers[i];
-        if (c->visit.fd >= 0 &&
+        if (c->inbound.fd >= 0 &&
             (!oldest ||
              (c->proven == oldest->proven ? c->deadline < oldest->deadline : oldest->proven)))
             oldest = c;
@@ -207,7 +207,7 @@ static caller *oldest_of(caller *callers)
 static caller *slot(caller *callers)
 {
     for (int i = 0; i < CALLERS; i++)
-        if (callers[i].visit.fd < 0)
+        if (callers[i].inbound.fd < 0)
             return &callers[i];
     caller *oldest = oldest_of(callers);
     hang_up(oldest);
@@ -243,8 +243,8 @@ static ddl_status take_caller(host *h, int listener, caller *callers)
         return make_room(h, callers);
     caller *c = slot(callers);
     memset(c, 0, sizeof *c);
-    c->visit.fd = fd;
-    c->visit.passed = -1;
+    c->inbound.fd = fd;
+    c->inbound.passed = -1;
     c->deadline = ddl__now() + CALLER_NS;
     return DDL_OK;
 }
@@ -260,12 +260,12 @@ static ddl_status attend(host *h, int listener, caller *callers)
     int64_t until = h->deadline < h->plan->warn_at ? h->deadline : h->plan->warn_at;
     for (int i = 0; i < CALLERS; i++) {
         caller *c = &callers[i];
-        if (c->visit.fd >= 0 && c->deadline <= now)
+        if (c->inbound.fd >= 0 && c->deadline <= now)
             hang_up(c);
-        if (c->visit.fd < 0)
+        if (c->inbound.fd < 0)
             continue;
         polled[n] = c;
-        polls[n++] = (struct pollfd){.fd = c->visit.fd, .events = POLLIN};
+        polls[n++] = (struct pollfd){.fd = c->inbound.fd, .events = POLLIN};
         if (c->deadline < until)
             until = c->deadline;
     }
@@ -381,7 +381,7 @@ static ddl_status gather(host *h, int listener)
     if (!callers)
         return ddl__fail(DDL_ENOMEM, "no memory for callers");
     for (int i = 0; i < CALLERS; i++)
-        callers[i].visit.fd = callers[i].visit.passed = -1;
+        callers[i].inbound.fd = callers[i].inbound.passed = -1;
     ddl_status status = DDL_OK;
     while (status == DDL_OK && (!all_here(h) || any_left(h)) && ddl__now() < h->deadline) {
         status = attend(h, listener, callers);

@@ -601,7 +601,7 @@ static const char *lane_objection(const ddl__hello *hello, const ddl__link *link
     return NULL;
 }
 
-/* Why a guest cannot be a member, or NULL. */
+/* Why an accepted connection cannot be a member's, or NULL. */
 static const char *objection(const ddl__wireup *m, const ddl__hello *hello)
 {
     if (hello->to != (uint32_t)m->rank || hello->size != (uint32_t)m->size ||
@@ -632,41 +632,41 @@ static void unmake_links(const ddl__wireup *m, int peer, uint8_t kind)
 }
 
 /* Nothing of it was altered on its way. */
-static void vow(const ddl__wireup *m, const ddl__guest *guest, ddl__hello *answer)
+static void vow(const ddl__wireup *m, const ddl__accepted *accepted, ddl__hello *answer)
 {
-    ddl__answer_prove(ddl__endpoint_job(m->endpoint), &guest->session, DDL__VOW_MEMBER, answer);
+    ddl__answer_prove(ddl__endpoint_job(m->endpoint), &accepted->session, DDL__VOW_MEMBER, answer);
 }
 
 /* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
  */
-static bool receive(const ddl__wireup *m, ddl__guest *guest)
+static bool receive(const ddl__wireup *m, ddl__accepted *accepted)
 {
-    const ddl__hello *hello = &guest->hello;
+    const ddl__hello *hello = &accepted->hello;
     const char *why = objection(m, hello);
     int peer = (int)hello->from;
     if (!why) {
-        bool made = make_links(m, peer, hello, &guest->session, DDL__DIALED, guest->fd,
-                               guest->passed, hello->arena);
+        bool made = make_links(m, peer, hello, &accepted->session, DDL__DIALED, accepted->fd,
+                               accepted->passed, hello->arena);
         why = made ? NULL : ddl__message();
     } else {
         if (hello->kind == DDL__CONN_INPROC)
             ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
-        if (guest->passed >= 0)
-            close(guest->passed);
+        if (accepted->passed >= 0)
+            close(accepted->passed);
     }
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
     if (why) {
-        vow(m, guest, &answer);
-        ddl__send_all(guest->fd, &answer, sizeof answer, dial_deadline(m));
-        close(guest->fd);
+        vow(m, accepted, &answer);
+        ddl__send_all(accepted->fd, &answer, sizeof answer, dial_deadline(m));
+        close(accepted->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
         return false;
     }
     if (hello->kind == DDL__CONN_INPROC)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
-    vow(m, guest, &answer);
+    vow(m, accepted, &answer);
     int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(m->arena) : -1;
-    if (ddl__send_with_fd(guest->fd, &answer, sizeof answer, passed, dial_deadline(m)))
+    if (ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed, dial_deadline(m)))
         return is_whole(m, peer);
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop(m->arena);
@@ -702,12 +702,12 @@ static ddl_status dial_lower(const ddl__wireup *m)
 static ddl_status receive_higher(const ddl__wireup *m)
 {
     for (int left = m->size - 1 - m->rank; left > 0;) {
-        ddl__guest guest;
+        ddl__accepted accepted;
         int64_t tick = ddl__now() + PRESENT_NS;
-        if (ddl__endpoint_guest(m->endpoint, m->slot, false,
-                                tick < m->deadline ? tick : m->deadline, &guest)) {
-            left -= receive(m, &guest);
-            ddl__session_end(&guest.session);
+        if (ddl__endpoint_accept(m->endpoint, m->slot, false,
+                                 tick < m->deadline ? tick : m->deadline, &accepted)) {
+            left -= receive(m, &accepted);
+            ddl__session_end(&accepted.session);
             continue;
         }
         ddl_status status = check_present(m);
