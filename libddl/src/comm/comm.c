@@ -6,10 +6,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/create_failures.h"
 #include "comm/descriptors.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "comm/regrets.h"
 #include "comm/wireup.h"
 
 enum {

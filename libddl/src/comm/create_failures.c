@@ -1,4 +1,4 @@
-#include "comm/regrets.h"
+#include "comm/create_failures.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,59 +13,65 @@ static const int64_t ALL_NS = 1000 * 1000000ll, ONE_NS = 200 * 1000000ll;
 /* -------------------------------------------------------------------------------- what was told
  */
 
-static bool knows(const ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
+static bool knows(const ddl__create_failures *failures, ddl__digest comm, int from,
+                  uint32_t attempt)
 {
-    for (int i = 0; i < DDL__REGRETS; i++) {
-        const ddl__regret *r = &regrets->list[i];
+    for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
+        const ddl__create_failure *r = &failures->list[i];
         if (ddl__digest_equal(r->comm, comm) && r->from == from && r->attempt == attempt)
             return true;
     }
     return false;
 }
 
-static ddl__regret *add(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
+static ddl__create_failure *add(ddl__create_failures *failures, ddl__digest comm, int from,
+                                uint32_t attempt)
 {
     unsigned i = 0; /* the oldest of those that nobody is to ask for, else the oldest */
-    while (i < DDL__REGRETS && regrets->list[(regrets->next + i) % DDL__REGRETS].status != DDL_OK)
+    while (i < DDL__CREATE_FAILURES_MAX &&
+           failures->list[(failures->next + i) % DDL__CREATE_FAILURES_MAX].status != DDL_OK)
         i++;
-    ddl__regret *r = &regrets->list[(regrets->next + i % DDL__REGRETS) % DDL__REGRETS];
-    regrets->next = (regrets->next + 1) % DDL__REGRETS;
-    *r = (ddl__regret){.comm = comm, .from = from, .attempt = attempt, .status = DDL_OK};
+    ddl__create_failure *r =
+        &failures->list[(failures->next + i % DDL__CREATE_FAILURES_MAX) % DDL__CREATE_FAILURES_MAX];
+    failures->next = (failures->next + 1) % DDL__CREATE_FAILURES_MAX;
+    *r = (ddl__create_failure){.comm = comm, .from = from, .attempt = attempt, .status = DDL_OK};
     return r;
 }
 
-void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello)
+void ddl__create_failures_add(ddl__create_failures *failures, const ddl__hello *hello)
 {
     int from = (int)hello->from;
-    if (knows(regrets, hello->comm, from, hello->attempt))
+    if (knows(failures, hello->comm, from, hello->attempt))
         return;
-    ddl__regret *r = add(regrets, hello->comm, from, hello->attempt);
+    ddl__create_failure *r = add(failures, hello->comm, from, hello->attempt);
     r->status = hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER;
     _Static_assert(sizeof r->text == sizeof hello->text, "all of it");
     memcpy(r->text, hello->text, sizeof r->text);
     ddl__clean(r->text, sizeof r->text);
 }
 
-void ddl__regrets_heard(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt)
+void ddl__create_failures_ignore(ddl__create_failures *failures, ddl__digest comm, int from,
+                                 uint32_t attempt)
 {
-    if (!knows(regrets, comm, from, attempt))
-        add(regrets, comm, from, attempt);
+    if (!knows(failures, comm, from, attempt))
+        add(failures, comm, from, attempt);
 }
 
-void ddl__regrets_forget(ddl__regrets *regrets, ddl__digest comm, int from)
+void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from)
 {
-    for (int i = 0; i < DDL__REGRETS; i++) {
-        ddl__regret *r = &regrets->list[i];
+    for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
+        ddl__create_failure *r = &failures->list[i];
         if (ddl__digest_equal(r->comm, comm) && (from < 0 || r->from == from))
             r->status = DDL_OK;
     }
 }
 
-bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regret *regret)
+bool ddl__create_failures_find(const ddl__create_failures *failures, ddl__digest comm,
+                               ddl__create_failure *failure)
 {
-    for (int i = 0; i < DDL__REGRETS; i++)
-        if (regrets->list[i].status != DDL_OK && ddl__digest_equal(regrets->list[i].comm, comm)) {
-            *regret = regrets->list[i];
+    for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++)
+        if (failures->list[i].status != DDL_OK && ddl__digest_equal(failures->list[i].comm, comm)) {
+            *failure = failures->list[i];
             return true;
         }
     return false;

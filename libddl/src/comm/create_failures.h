@@ -1,12 +1,12 @@
-/* regrets.h - word of members that cannot create a comm, for those who have not met them yet.
+/* failures.h - word of members that cannot create a comm, for those who have not met them yet.
  *
  * Of an attempt that has failed nobody is told twice. But where several members fail at once, by
  * themselves, word of one may reach another that has not heard of it when that tries again, and
  * fails that attempt, once: nothing tells whose attempts belong together, and to fail in vain is
  * better than to wait in vain.
  */
-#ifndef DDL_COMM_REGRETS_H
-#define DDL_COMM_REGRETS_H
+#ifndef DDL_COMM_CREATE_FAILURES_H
+#define DDL_COMM_CREATE_FAILURES_H
 
 #include "comm/hello.h"
 #include "comm/wireup.h"
@@ -15,16 +15,18 @@
  * caller locks. ---- */
 
 /* A member's hello says it, unless it is known of that attempt. */
-void ddl__regrets_add(ddl__regrets *regrets, const ddl__hello *hello);
+void ddl__create_failures_add(ddl__create_failures *failures, const ddl__hello *hello);
 
 /* It is known, and nobody is to ask: what the member itself still says of it comes late. */
-void ddl__regrets_heard(ddl__regrets *regrets, ddl__digest comm, int from, uint32_t attempt);
+void ddl__create_failures_ignore(ddl__create_failures *failures, ddl__digest comm, int from,
+                                 uint32_t attempt);
 
 /* The member tries again; or (from -1) nobody is to ask any more. */
-void ddl__regrets_forget(ddl__regrets *regrets, ddl__digest comm, int from);
+void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from);
 
 /* Whether a member of this comm has said it. */
-bool ddl__regrets_find(const ddl__regrets *regrets, ddl__digest comm, ddl__regret *regret);
+bool ddl__create_failures_find(const ddl__create_failures *failures, ddl__digest comm,
+                               ddl__create_failure *failure);
 
 /* ---- telling ---- */
 

@@ -12,10 +12,10 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "comm/counters.h"
+#include "comm/create_failures.h"
 #include "comm/discover.h"
 #include "comm/endpoint_state.h"
 #include "comm/listen.h"
-#include "comm/regrets.h"
 #include "net/socket.h"
 
 enum {
@@ -204,10 +204,11 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool wat
     return found;
 }
 
-bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret)
+bool ddl__endpoint_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+                                  ddl__create_failure *failure)
 {
     pthread_mutex_lock(&endpoint->lock);
-    bool found = ddl__regrets_find(&endpoint->regrets, comm, regret);
+    bool found = ddl__create_failures_find(&endpoint->failures, comm, failure);
     pthread_mutex_unlock(&endpoint->lock);
     return found;
 }
@@ -215,7 +216,7 @@ bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret 
 void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt)
 {
     pthread_mutex_lock(&endpoint->lock);
-    ddl__regrets_heard(&endpoint->regrets, comm, from, attempt);
+    ddl__create_failures_ignore(&endpoint->failures, comm, from, attempt);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -232,7 +233,7 @@ uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm)
 {
     pthread_mutex_lock(&endpoint->lock);
-    ddl__regrets_forget(&endpoint->regrets, comm, -1);
+    ddl__create_failures_forget(&endpoint->failures, comm, -1);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -271,7 +272,7 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot)
             *at = slot->next;
             break;
         }
-    ddl__regrets_forget(&endpoint->regrets, slot->comm, -1);
+    ddl__create_failures_forget(&endpoint->failures, slot->comm, -1);
     ddl__pending_leave(endpoint, slot);
     if (slot->engine)
         epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, ddl__engine_fd(slot->engine), NULL);

@@ -22,20 +22,20 @@ typedef struct ddl__accepted {
 } ddl__accepted;
 
 /* A member cannot create a comm: the reason, as it says. */
-typedef struct ddl__regret {
+typedef struct ddl__create_failure {
     ddl__digest comm;
     int from;
     uint32_t attempt;  /* which of its attempts it is that has failed */
     ddl_status status; /* DDL_OK: none, or none any more */
     char text[96];
-} ddl__regret;
+} ddl__create_failure;
 
-enum { DDL__REGRETS = 64 };
+enum { DDL__CREATE_FAILURES_MAX = 64 };
 
-typedef struct ddl__regrets {
-    ddl__regret list[DDL__REGRETS];
+typedef struct ddl__create_failures {
+    ddl__create_failure list[DDL__CREATE_FAILURES_MAX];
     unsigned next;
-} ddl__regrets;
+} ddl__create_failures;
 
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
@@ -78,7 +78,8 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool wat
                           int64_t deadline, ddl__accepted *accepted);
 
 /* Whether a member has said that it cannot create this comm. */
-bool ddl__endpoint_regret(ddl_endpoint *endpoint, ddl__digest comm, ddl__regret *regret);
+bool ddl__endpoint_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+                                  ddl__create_failure *failure);
 
 /* Another member has told it: when the member itself says it here, it is not new. */
 void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);

@@ -101,7 +101,7 @@ struct ddl_endpoint {
     char refusal[160]; /* the last one */
     ddl__seen seen;    /* hellos of others that needed no challenge, */
     uint64_t said;     /* and how many this endpoint has said */
-    ddl__regrets regrets;
+    ddl__create_failures failures;
     ddl__watch *watch; /* NULL until there is a comm of several members */
 };
 

@@ -31,19 +31,19 @@ typedef struct ddl__hello {
     uint16_t protocol; /* magic and protocol keep their places in every version */
     uint8_t kind;
     uint8_t lane; /* 0: the link itself; else which of its lanes, counted from 1 */
-    /* Of an answer: DDL_INPROGRESS from the endpoint, DDL_OK accepted, else refused; of a regret.
+    /* Of an answer: DDL_INPROGRESS from the endpoint, DDL_OK accepted, else refused; of a failure.
      */
     int32_t status;
     uint32_t from, to, size; /* ranks */
     uint32_t flags;
-    uint32_t attempt;     /* of a regret: which of the endpoint's it is that has failed */
+    uint32_t attempt;     /* of a create-failure notice: which of the endpoint's attempts failed */
     ddl__digest endpoint; /* that is meant */
     ddl__digest dialer;   /* whose hello it is, and ... */
     uint64_t number;      /* ... which of its hellos without a challenge, from 1 on; 0: with one */
     ddl__digest comm;
     uint64_t arena; /* inproc: the sender's arena, one reference of which goes with it */
     unsigned char nonce[DDL__KEY];
-    char text[96]; /* refused, regrets: why */
+    char text[96]; /* of a refusal or a create-failure notice: why */
     unsigned char proof[DDL__KEY];
 } ddl__hello;
 

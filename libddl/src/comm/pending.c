@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/create_failures.h"
 #include "comm/endpoint_state.h"
-#include "comm/regrets.h"
 #include "net/shm.h"
 #include "net/socket.h"
 
@@ -117,10 +117,10 @@ static bool read_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
     v->proven = true;
     const ddl__hello *hello = &v->inbound.said.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
-        ddl__regrets_add(&endpoint->regrets, hello);
+        ddl__create_failures_add(&endpoint->failures, hello);
         return false; /* that is all */
     }
-    ddl__regrets_forget(&endpoint->regrets, hello->comm, (int)hello->from);
+    ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);
     /* From here on only its going away is of interest. */
     struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = v->serial};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, v->inbound.fd, &hangup);

@@ -225,14 +225,14 @@ static void warn_late(const ddl__wireup *m)
  * ends the creation for all as well. */
 static ddl_status check_present(const ddl__wireup *m)
 {
-    ddl__regret regret;
+    ddl__create_failure failure;
     ddl__reason reason;
     warn_late(m);
-    if (ddl__endpoint_regret(m->endpoint, m->comm, &regret) &&
-        (unsigned)regret.from < (unsigned)m->size) {
-        *m->told = (ddl__reason){regret.status, regret.from, regret.attempt, NULL};
-        return ddl__fail(regret.status, "rank %d on %s could not create the comm: %s", regret.from,
-                         m->addresses[regret.from].host, regret.text);
+    if (ddl__endpoint_create_failure(m->endpoint, m->comm, &failure) &&
+        (unsigned)failure.from < (unsigned)m->size) {
+        *m->told = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
+        return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s",
+                         failure.from, m->addresses[failure.from].host, failure.text);
     }
     for (int i = 0; i < m->size; i++) {
         ddl__link *link = m->links[i];
