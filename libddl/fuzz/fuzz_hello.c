@@ -102,7 +102,7 @@ static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
     bool again = hello->number && !in_now; /* it may have been said before */
     REQUIRE(in_now == proven || again, "a %s proof is %s", proven ? "right" : "wrong",
             in_now ? "taken" : "refused");
-    REQUIRE(!in_now || ddl__answer_is_proven(job, &session, DDL__VOW_ADMISSION, &answer),
+    REQUIRE(!in_now || ddl__answer_is_proven(job, &session, DDL__AUTH_ADMISSION, &answer),
             "the endpoint proves nothing");
     return in_now;
 }

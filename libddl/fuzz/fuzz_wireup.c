@@ -289,10 +289,10 @@ static void answer_call(host *h, const call *c, int fd)
         return;
     REQUIRE(hello.number, "it waits for a challenge");
     REQUIRE(!memcmp(proof, right, sizeof right), "a wrong proof");
-    ddl__answer_prove(job, &session, DDL__VOW_ADMISSION, &answers[ADMISSION]);
-    ddl__answer_prove(job, &session, DDL__VOW_MEMBER, &answers[MEMBER]);
+    ddl__answer_prove(job, &session, DDL__AUTH_ADMISSION, &answers[ADMISSION]);
+    ddl__answer_prove(job, &session, DDL__AUTH_MEMBER, &answers[MEMBER]);
     if (say(c, fd, answers, ADMISSION, &sent) && say(c, fd, answers, MEMBER, &sent)) {
-        if (ddl__answer_is_proven(job, &session, DDL__VOW_MEMBER, &sent))
+        if (ddl__answer_is_proven(job, &session, DDL__AUTH_MEMBER, &sent))
             h->let_in = true;
         send(fd, h->more, MORE, MSG_DONTWAIT | MSG_NOSIGNAL);
     }

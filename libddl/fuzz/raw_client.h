@@ -142,7 +142,7 @@ static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hel
     if (hello->number && answer.status != DDL_INPROGRESS)
         return false;
     REQUIRE(answer.status == DDL_INPROGRESS, "a right proof is refused: %s", answer.text);
-    REQUIRE(ddl__answer_is_proven(job, &session, DDL__VOW_ADMISSION, &answer),
+    REQUIRE(ddl__answer_is_proven(job, &session, DDL__AUTH_ADMISSION, &answer),
             "the endpoint proves nothing");
     return true;
 }

@@ -296,18 +296,18 @@ static void test_at_once_altered(void)
 }
 
 /* No proof stands for another one: of the same words, each has its own. */
-static void test_vows(void)
+static void test_auth_labels(void)
 {
     ddl__job job;
     ddl__session sessions[2] = {{{1}}, {{2}}};
-    unsigned char proofs[2 * DDL__VOW_DIALEDS_KEY][DDL__KEY];
+    unsigned char proofs[2 * DDL__AUTH_LISTENER_KEY][DDL__KEY];
     unsigned n = 0;
     OK(ddl__job_open(&job, "secret", false));
     for (int s = 0; s < 2; s++)
-        for (int vow = DDL__VOW_HELLO; vow <= DDL__VOW_DIALEDS_KEY; vow++, n++) {
-            CHECK(ddl__prove(&job, &sessions[s], (ddl__vow)vow, "words", 5, proofs[n]), "%s",
-                  ddl__message());
-            CHECK(ddl__is_proven(&job, &sessions[s], (ddl__vow)vow, "words", 5, proofs[n]),
+        for (int label = DDL__AUTH_HELLO; label <= DDL__AUTH_LISTENER_KEY; label++, n++) {
+            CHECK(ddl__prove(&job, &sessions[s], (ddl__auth_label)label, "words", 5, proofs[n]),
+                  "%s", ddl__message());
+            CHECK(ddl__is_proven(&job, &sessions[s], (ddl__auth_label)label, "words", 5, proofs[n]),
                   "wrong");
             for (unsigned other = 0; other < n; other++)
                 CHECK(memcmp(proofs[n], proofs[other], DDL__KEY) != 0, "proof %u is %u", n, other);
@@ -520,7 +520,7 @@ int main(void)
     test_replayed();
     test_at_once();
     test_at_once_altered();
-    test_vows();
+    test_auth_labels();
     test_reflected();
     test_old_protocol();
     test_secrets("secret", "secret", NULL);

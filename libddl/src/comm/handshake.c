@@ -36,24 +36,24 @@ void ddl__job_close(ddl__job *job)
     job->crypto = NULL;
 }
 
-bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__vow vow, const void *bytes,
-                size_t n, unsigned char proof[DDL__KEY])
+bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
+                const void *bytes, size_t n, unsigned char proof[DDL__KEY])
 {
     memset(proof, 0, DDL__KEY);
     if (!job->crypto)
         return true;
-    unsigned char key[DDL__KEY], of = (unsigned char)vow;
+    unsigned char key[DDL__KEY], of = (unsigned char)label;
     bool ok = ddl__hmac(job->crypto, session->key, sizeof session->key, &of, sizeof of, key) &&
               ddl__hmac(job->crypto, key, sizeof key, bytes, n, proof);
     ddl__forget(key, sizeof key);
     return ok;
 }
 
-bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                     const void *bytes, size_t n, const unsigned char proof[DDL__KEY])
 {
     unsigned char right[DDL__KEY];
-    bool proven = ddl__prove(job, session, vow, bytes, n, right) &&
+    bool proven = ddl__prove(job, session, label, bytes, n, right) &&
                   ddl__equal_secretly(right, proof, sizeof right);
     ddl__forget(right, sizeof right);
     return proven;
@@ -74,19 +74,19 @@ bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl_
     memset(session, 0, sizeof *session);
     return (!job->crypto ||
             ddl__hmac(job->crypto, job->key, sizeof job->key, &said, sizeof said, session->key)) &&
-           ddl__prove(job, session, DDL__VOW_HELLO, NULL, 0, proof);
+           ddl__prove(job, session, DDL__AUTH_HELLO, NULL, 0, proof);
 }
 
-bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                        ddl__hello *answer)
 {
-    return ddl__prove(job, session, vow, answer, offsetof(ddl__hello, proof), answer->proof);
+    return ddl__prove(job, session, label, answer, offsetof(ddl__hello, proof), answer->proof);
 }
 
-bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                            const ddl__hello *answer)
 {
-    return ddl__is_proven(job, session, vow, answer, offsetof(ddl__hello, proof), answer->proof);
+    return ddl__is_proven(job, session, label, answer, offsetof(ddl__hello, proof), answer->proof);
 }
 
 static bool draw_nonce(const ddl__job *job, ddl__hello *hello)
@@ -125,8 +125,8 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
         return ddl__fail(DDL_ESYSTEM, "%s", strerror(errno));
     if (domain == AF_UNIX)
         return DDL_OK;
-    if (ddl__prove(job, session, DDL__VOW_DIALERS_KEY, NULL, 0, keys[DDL__DIALER]) &&
-        ddl__prove(job, session, DDL__VOW_DIALEDS_KEY, NULL, 0, keys[DDL__DIALED]))
+    if (ddl__prove(job, session, DDL__AUTH_DIALER_KEY, NULL, 0, keys[DDL__DIALER]) &&
+        ddl__prove(job, session, DDL__AUTH_LISTENER_KEY, NULL, 0, keys[DDL__DIALED]))
         *seal = ddl__seal_create(job->crypto, keys[side], keys[!side]);
     ddl__forget(keys, sizeof keys);
     return *seal ? DDL_OK : DDL_ESYSTEM;
@@ -210,7 +210,7 @@ static ddl_status receive_admission(const ddl__job *job, int fd, int64_t deadlin
     ddl__hello answer;
     ddl_status status = hear_answer(fd, &answer, deadline);
     *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
-    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__VOW_ADMISSION, &answer))
+    if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__AUTH_ADMISSION, &answer))
         status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
     return status;
 }
@@ -322,7 +322,8 @@ static ddl__inbound_event hear_proof(const ddl__job *job, ddl__inbound *inbound)
     /* Where nothing is proven, nothing can be told by a number either. */
     bool fresh = !hello->number || !inbound->seen || !job->crypto || !proven ||
                  ddl__seen_add(inbound->seen, hello->dialer, hello->number);
-    if (proven && fresh && ddl__answer_prove(job, &inbound->session, DDL__VOW_ADMISSION, &answer) &&
+    if (proven && fresh &&
+        ddl__answer_prove(job, &inbound->session, DDL__AUTH_ADMISSION, &answer) &&
         take_proof(inbound)) {
         say(inbound, &answer);
         return DDL__INBOUND_PROVEN;

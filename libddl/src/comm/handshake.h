@@ -48,20 +48,20 @@ typedef struct ddl__session {
 void ddl__session_end(ddl__session *session);
 
 /* Under what a proof is given: so none can be taken for another one. */
-typedef enum ddl__vow {
-    DDL__VOW_HELLO = 1,
-    DDL__VOW_ADMISSION,
-    DDL__VOW_MEMBER,
-    DDL__VOW_CARD,
-    DDL__VOW_CARDS,
-    DDL__VOW_DIALERS_KEY,
-    DDL__VOW_DIALEDS_KEY
-} ddl__vow;
+typedef enum ddl__auth_label {
+    DDL__AUTH_HELLO = 1,
+    DDL__AUTH_ADMISSION,
+    DDL__AUTH_MEMBER,
+    DDL__AUTH_RECORD,
+    DDL__AUTH_RECORDS,
+    DDL__AUTH_DIALER_KEY,
+    DDL__AUTH_LISTENER_KEY
+} ddl__auth_label;
 
 /* The proof of n bytes, and whether one is right. */
-bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__vow vow, const void *bytes,
-                size_t n, unsigned char proof[DDL__KEY]);
-bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
+                const void *bytes, size_t n, unsigned char proof[DDL__KEY]);
+bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                     const void *bytes, size_t n, const unsigned char proof[DDL__KEY]);
 
 /* The session that a hello and its challenge make, and the dialer's proof in it. */
@@ -69,9 +69,9 @@ bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl_
                         ddl__session *session, unsigned char proof[DDL__KEY]);
 
 /* An answer carries its own proof. */
-bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                        ddl__hello *answer);
-bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__vow vow,
+bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                            const ddl__hello *answer);
 
 /* What is said over a TCP connection from here on is encrypted, where the job does so: *seal is the

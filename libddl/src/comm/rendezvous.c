@@ -49,7 +49,7 @@ bool ddl__rendezvous_sum(const ddl__job *job, const ddl__card *cards, int size,
 {
     ddl__session own;
     memcpy(own.key, job->key, sizeof own.key);
-    bool ok = ddl__prove(job, &own, DDL__VOW_CARDS, cards, (size_t)size * sizeof *cards, sum);
+    bool ok = ddl__prove(job, &own, DDL__AUTH_RECORDS, cards, (size_t)size * sizeof *cards, sum);
     ddl__session_end(&own);
     return ok;
 }

@@ -114,8 +114,9 @@ static void admit(host *h, caller *from)
     ddl__card *c = &from->piece.card;
     const ddl__job *job = ddl__endpoint_job(h->endpoint);
     int fd = from->inbound.fd;
-    if (c->magic != DDL__CARD_MAGIC || !ddl__is_proven(job, &from->inbound.session, DDL__VOW_CARD,
-                                                       c, sizeof *c, from->piece.proof)) {
+    if (c->magic != DDL__CARD_MAGIC ||
+        !ddl__is_proven(job, &from->inbound.session, DDL__AUTH_RECORD, c, sizeof *c,
+                        from->piece.proof)) {
         hang_up(from);
         return;
     }
@@ -366,7 +367,7 @@ static ddl_status hand_out(const host *h)
     if (!ddl__rendezvous_sum(job, h->cards, h->size, sum))
         return DDL_ESYSTEM;
     for (int i = 1; i < h->size; i++)
-        if (!ddl__prove(job, &h->sessions[i], DDL__VOW_CARDS, sum, sizeof sum, proof) ||
+        if (!ddl__prove(job, &h->sessions[i], DDL__AUTH_RECORDS, sum, sizeof sum, proof) ||
             !ddl__stream_send_all(h->seals[i], h->fds[i], h->cards,
                                   (size_t)h->size * sizeof *h->cards, h->deadline) ||
             !ddl__stream_send_all(h->seals[i], h->fds[i], proof, sizeof proof, h->deadline))

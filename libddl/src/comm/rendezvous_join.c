@@ -97,7 +97,7 @@ static ddl_status hear_list(ddl__rendezvous_plan *p, const ddl__session *session
         return DDL_EUNREACHABLE;
     if (!ddl__rendezvous_sum(job, cards, p->size, sum))
         return DDL_ESYSTEM;
-    if (ddl__is_proven(job, session, DDL__VOW_CARDS, sum, sizeof sum, proof))
+    if (ddl__is_proven(job, session, DDL__AUTH_RECORDS, sum, sizeof sum, proof))
         return DDL_OK;
     return ddl__fail(DDL_EREFUSED, "the addresses that rank %d got were altered on their way",
                      p->rank);
@@ -123,7 +123,7 @@ static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
     }
     *heard = status == DDL_OK;
     if (status == DDL_OK &&
-        !ddl__prove(job, &session, DDL__VOW_CARD, &piece.card, sizeof piece.card, piece.proof))
+        !ddl__prove(job, &session, DDL__AUTH_RECORD, &piece.card, sizeof piece.card, piece.proof))
         status = DDL_ESYSTEM;
     ddl__seal *seal = NULL;
     if (status == DDL_OK)

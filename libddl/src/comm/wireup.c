@@ -287,7 +287,7 @@ static ddl_status hear(const ddl__wireup *m, int peer, int fd, const ddl__sessio
                          host, strerror(errno));
     }
     bool proven =
-        ddl__answer_is_proven(ddl__endpoint_job(m->endpoint), session, DDL__VOW_MEMBER, answer);
+        ddl__answer_is_proven(ddl__endpoint_job(m->endpoint), session, DDL__AUTH_MEMBER, answer);
     ddl__hello_clean(answer);
     if (ddl__hello_check(answer) != DDL_OK)
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
@@ -632,9 +632,9 @@ static void unmake_links(const ddl__wireup *m, int peer, uint8_t kind)
 }
 
 /* Nothing of it was altered on its way. */
-static void vow(const ddl__wireup *m, const ddl__accepted *accepted, ddl__hello *answer)
+static void label(const ddl__wireup *m, const ddl__accepted *accepted, ddl__hello *answer)
 {
-    ddl__answer_prove(ddl__endpoint_job(m->endpoint), &accepted->session, DDL__VOW_MEMBER, answer);
+    ddl__answer_prove(ddl__endpoint_job(m->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
 }
 
 /* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
@@ -656,7 +656,7 @@ static bool receive(const ddl__wireup *m, ddl__accepted *accepted)
     }
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
     if (why) {
-        vow(m, accepted, &answer);
+        label(m, accepted, &answer);
         ddl__send_all(accepted->fd, &answer, sizeof answer, dial_deadline(m));
         close(accepted->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
@@ -664,7 +664,7 @@ static bool receive(const ddl__wireup *m, ddl__accepted *accepted)
     }
     if (hello->kind == DDL__CONN_INPROC)
         answer.arena = (uintptr_t)ddl__arena_share(m->arena);
-    vow(m, accepted, &answer);
+    label(m, accepted, &answer);
     int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(m->arena) : -1;
     if (ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed, dial_deadline(m)))
         return is_whole(m, peer);
