@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "check.h"
 #include "comm/address.h"
-#include "comm/card.h"
 #include "comm/handshake.h"
+#include "comm/rendezvous_record.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "ranks.h"
@@ -329,28 +329,30 @@ static void test_answer(void)
 /* ------------------------------------------------------------------------------------ rendezvous
  */
 
-static ddl__card make_card(int rank, int size)
+static ddl__rendezvous_record make_record(int rank, int size)
 {
-    ddl__card card;
-    memset(&card, 0, sizeof card);
-    card.magic = DDL__CARD_MAGIC;
-    card.protocol = DDL__PROTOCOL;
-    card.rank = rank;
-    card.size = size;
-    card.length = (uint16_t)make_address(card.address);
-    return card;
+    ddl__rendezvous_record record;
+    memset(&record, 0, sizeof record);
+    record.magic = DDL__RECORD_MAGIC;
+    record.protocol = DDL__PROTOCOL;
+    record.rank = rank;
+    record.size = size;
+    record.length = (uint16_t)make_address(record.address);
+    return record;
 }
 
 /* What a caller may have written where answers stand does not reach the others. */
-static void test_card_fields(void)
+static void test_record_fields(void)
 {
-    ddl__card card = make_card(1, 2);
-    card.status = DDL_EABORTED;
-    memset(card.text, 'x', sizeof card.text);
-    CHECK(ddl__card_fits(&card, 2), "%s", card.text);
-    CHECK(ddl__card_accept(&card, 1) == DDL_OK && !card.text[0], "%s", ddl__message());
-    card.length = DDL_ADDRESS_MAX + 1;
-    CHECK(ddl__card_accept(&card, 1) == DDL_EREFUSED && strstr(ddl__message(), "an address of"),
+    ddl__rendezvous_record record = make_record(1, 2);
+    record.status = DDL_EABORTED;
+    memset(record.text, 'x', sizeof record.text);
+    CHECK(ddl__rendezvous_record_check(&record, 2), "%s", record.text);
+    CHECK(ddl__rendezvous_record_accept(&record, 1) == DDL_OK && !record.text[0], "%s",
+          ddl__message());
+    record.length = DDL_ADDRESS_MAX + 1;
+    CHECK(ddl__rendezvous_record_accept(&record, 1) == DDL_EREFUSED &&
+              strstr(ddl__message(), "an address of"),
           "%s", ddl__message());
 }
 
@@ -374,7 +376,7 @@ static void *rendezvous(void *argument)
 }
 
 /* A caller with a damaged address is told so, and its place stays free for the right one. */
-static void test_damaged_card(void)
+static void test_damaged_record(void)
 {
     uint16_t port = 0;
     int listener = ddl__listen("127.0.0.1", &port);
@@ -398,9 +400,9 @@ static void test_damaged_card(void)
     CHECK(ddl__handshake_initiate(&none, fd, &hello, -1, deadline, &session, NULL) == DDL_OK, "%s",
           ddl__message());
     unsigned char proof[DDL__KEY] = {0};
-    ddl__card card = make_card(1, 2), answer;
-    card.address[HOST + 1] = 0;
-    CHECK(ddl__send_all(fd, &card, sizeof card, deadline) &&
+    ddl__rendezvous_record record = make_record(1, 2), answer;
+    record.address[HOST + 1] = 0;
+    CHECK(ddl__send_all(fd, &record, sizeof record, deadline) &&
               ddl__send_all(fd, proof, sizeof proof, deadline) &&
               ddl__recv_all(fd, &answer, sizeof answer, deadline),
           "%s", strerror(errno));
@@ -415,8 +417,8 @@ static void test_damaged_card(void)
 int main(void)
 {
     test_answer();
-    test_card_fields();
-    test_damaged_card();
+    test_record_fields();
+    test_damaged_record();
     test_address();
     test_descriptors();
     test_arena_headers();

@@ -20,36 +20,36 @@ typedef struct ddl_mpi_card {
     size_t length;                          /* its bytes */
 } ddl_mpi_card;
 
-/* This rank's card. A comm of this rank alone shows whether endpoint and config are good for one:
+/* This rank's record. A comm of this rank alone shows whether endpoint and config are good for one:
  * when it is refused now, the others need not wait for it later. */
-static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *card, ddl_endpoint *endpoint,
+static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *record, ddl_endpoint *endpoint,
                                            const ddl_comm_config *config, ddl_comm **comm)
 {
     ddl_comm *alone = NULL;
-    const void *address = card->address;
-    card->length = 0;
+    const void *address = record->address;
+    record->length = 0;
     ddl_status status =
-        ddl_endpoint_address(endpoint, card->address, sizeof card->address, &card->length);
+        ddl_endpoint_address(endpoint, record->address, sizeof record->address, &record->length);
     if (status == DDL_OK)
-        status =
-            ddl_comm_create(endpoint, &address, &card->length, 0, 1, config, comm ? &alone : NULL);
+        status = ddl_comm_create(endpoint, &address, &record->length, 0, 1, config,
+                                 comm ? &alone : NULL);
     if (status == DDL_OK)
         ddl_comm_destroy(alone);
     else
-        card->length = 0;
+        record->length = 0;
     return status;
 }
 
-/* Everybody's card, by rank. DDL_ENOMEM on all ranks when one has no memory for them. */
-static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_mpi_card *cards)
+/* Everybody's record, by rank. DDL_ENOMEM on all ranks when one has no memory for them. */
+static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_mpi_card *records)
 {
-    int mine = cards != NULL, all = 0, n = (int)sizeof *own;
+    int mine = records != NULL, all = 0, n = (int)sizeof *own;
     if (MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, mpi) != MPI_SUCCESS)
         return DDL_ESYSTEM;
     if (!all)
         return DDL_ENOMEM;
-    return MPI_Allgather(own, n, MPI_BYTE, cards, n, MPI_BYTE, mpi) == MPI_SUCCESS ? DDL_OK
-                                                                                   : DDL_ESYSTEM;
+    return MPI_Allgather(own, n, MPI_BYTE, records, n, MPI_BYTE, mpi) == MPI_SUCCESS ? DDL_OK
+                                                                                     : DDL_ESYSTEM;
 }
 
 /* Join the ranks of `mpi`, an intracommunicator, in its order. All of them must call it; otherwise
@@ -67,25 +67,25 @@ static inline ddl_status ddl_comm_from_mpi(MPI_Comm mpi, ddl_endpoint *endpoint,
     size_t n = (size_t)size;
     const void **addresses = (const void **)malloc(n * sizeof *addresses);
     size_t *lengths = (size_t *)malloc(n * sizeof *lengths);
-    ddl_mpi_card *cards = (ddl_mpi_card *)malloc(n * sizeof *cards);
+    ddl_mpi_card *records = (ddl_mpi_card *)malloc(n * sizeof *records);
     if (!addresses || !lengths) {
-        free(cards);
-        cards = NULL;
+        free(records);
+        records = NULL;
     }
 
     ddl_mpi_card own = {{0}, 0};
     ddl_status joinable = ddl_mpi_card_fill(&own, endpoint, config, comm);
-    ddl_status status = ddl_mpi_exchange(mpi, &own, cards);
+    ddl_status status = ddl_mpi_exchange(mpi, &own, records);
     if (status == DDL_OK && joinable == DDL_OK) {
         for (int i = 0; i < size; i++) {
-            addresses[i] = cards[i].length ? cards[i].address : NULL;
-            lengths[i] = cards[i].length;
+            addresses[i] = records[i].length ? records[i].address : NULL;
+            lengths[i] = records[i].length;
         }
         status = ddl_comm_create(endpoint, addresses, lengths, rank, size, config, comm);
     } else if (joinable != DDL_OK) {
         status = joinable;
     }
-    free(cards);
+    free(records);
     free(lengths);
     free(addresses);
     return status;

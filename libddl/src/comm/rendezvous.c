@@ -32,11 +32,11 @@ static ddl_status parse_url(const char *url, ddl__rendezvous_plan *to)
     return DDL_OK;
 }
 
-static ddl__card write_card(ddl_endpoint *endpoint, int rank, int size)
+static ddl__rendezvous_record write_record(ddl_endpoint *endpoint, int rank, int size)
 {
-    ddl__card c;
+    ddl__rendezvous_record c;
     memset(&c, 0, sizeof c);
-    c.magic = DDL__CARD_MAGIC;
+    c.magic = DDL__RECORD_MAGIC;
     c.protocol = DDL__PROTOCOL;
     c.rank = rank;
     c.size = size;
@@ -44,12 +44,13 @@ static ddl__card write_card(ddl_endpoint *endpoint, int rank, int size)
     return c;
 }
 
-bool ddl__rendezvous_sum(const ddl__job *job, const ddl__card *cards, int size,
+bool ddl__rendezvous_sum(const ddl__job *job, const ddl__rendezvous_record *records, int size,
                          unsigned char sum[DDL__KEY])
 {
     ddl__session own;
     memcpy(own.key, job->key, sizeof own.key);
-    bool ok = ddl__prove(job, &own, DDL__AUTH_RECORDS, cards, (size_t)size * sizeof *cards, sum);
+    bool ok =
+        ddl__prove(job, &own, DDL__AUTH_RECORDS, records, (size_t)size * sizeof *records, sum);
     ddl__session_end(&own);
     return ok;
 }
@@ -77,16 +78,17 @@ ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, in
     if (!url && size > 1)
         return ddl__fail(DDL_EINVAL, "url is NULL, but size is %d", size);
 
-    ddl__card *cards = calloc((size_t)size, sizeof *cards);
+    ddl__rendezvous_record *records = calloc((size_t)size, sizeof *records);
     const void **addresses = calloc((size_t)size, sizeof *addresses);
     size_t *lengths = calloc((size_t)size, sizeof *lengths);
-    ddl__rendezvous_plan plan = {.endpoint = endpoint, .rank = rank, .size = size, .cards = cards};
-    if (!cards || !addresses || !lengths)
+    ddl__rendezvous_plan plan = {
+        .endpoint = endpoint, .rank = rank, .size = size, .records = records};
+    if (!records || !addresses || !lengths)
         status = ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     if (status == DDL_OK && size > 1)
         status = parse_url(url, &plan);
     if (status == DDL_OK) {
-        cards[rank] = write_card(endpoint, rank, size);
+        records[rank] = write_record(endpoint, rank, size);
         plan.begun = ddl__now();
         plan.deadline = deadline;
         plan.warn_at = ddl__deadline(stall_warn_ms(config));
@@ -97,14 +99,14 @@ ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, in
     }
     if (status == DDL_OK) {
         for (int i = 0; i < size; i++) {
-            addresses[i] = cards[i].address;
-            lengths[i] = cards[i].length;
+            addresses[i] = records[i].address;
+            lengths[i] = records[i].length;
         }
         status = ddl__comm_create(endpoint, addresses, lengths, rank, size, config, true, deadline,
                                   comm);
     }
     ddl__launcher_tell(launcher, rank, status == DDL_OK ? "joined" : "gave up");
-    free(cards);
+    free(records);
     free(addresses);
     free(lengths);
     return status;

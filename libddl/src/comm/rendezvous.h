@@ -5,15 +5,15 @@
 #ifndef DDL_COMM_RENDEZVOUS_H
 #define DDL_COMM_RENDEZVOUS_H
 
-#include "comm/card.h"
 #include "comm/endpoint.h"
+#include "comm/rendezvous_record.h"
 
 /* What both sides know. */
 typedef struct ddl__rendezvous_plan {
     ddl_endpoint *endpoint;
     char host[256], port[8]; /* of the url */
     int rank, size;
-    ddl__card *cards; /* by rank: the own one is there, the others are filled in */
+    ddl__rendezvous_record *records; /* by rank: the own one is there, the others are filled in */
     int64_t begun, deadline;
     int64_t warn_at; /* when to warn of who is missing; DDL__NEVER: not, or done */
 } ddl__rendezvous_plan;
@@ -21,11 +21,11 @@ typedef struct ddl__rendezvous_plan {
 /* Rank 0: wait for all others, and give each of them the list. */
 ddl_status ddl__rendezvous_host(ddl__rendezvous_plan *plan);
 
-/* The other ranks: bring the own card, and wait for the list. */
+/* The other ranks: bring the own record, and wait for the list. */
 ddl_status ddl__rendezvous_join(ddl__rendezvous_plan *plan);
 
-/* What all cards come to, once for all callers. */
-bool ddl__rendezvous_sum(const ddl__job *job, const ddl__card *cards, int size,
+/* What all records come to, once for all callers. */
+bool ddl__rendezvous_sum(const ddl__job *job, const ddl__rendezvous_record *records, int size,
                          unsigned char sum[DDL__KEY]);
 
 #endif

@@ -25,8 +25,8 @@ typedef struct host {
     ddl__rendezvous_plan *plan;
     ddl_endpoint *endpoint;
     int size;
-    ddl__card *cards; /* by rank */
-    int *fds;         /* by rank, -1: not here yet */
+    ddl__rendezvous_record *records; /* by rank */
+    int *fds;                        /* by rank, -1: not here yet */
     ddl__session *sessions;
     ddl__seal **seals;
     int64_t deadline;
@@ -36,7 +36,7 @@ typedef struct host {
     bool short_of_descriptors; /* that was warned of */
 } host;
 
-/* Who has called and not yet shown a whole card. */
+/* Who has called and not yet shown a whole record. */
 typedef struct caller {
     ddl__inbound inbound; /* fd -1: none */
     bool proven;
@@ -44,11 +44,11 @@ typedef struct caller {
     size_t have; /* of the piece */
     int64_t deadline;
     struct {
-        ddl__card card;
+        ddl__rendezvous_record record;
         unsigned char proof[DDL__KEY];
     } piece;
 } caller;
-_Static_assert(sizeof(((caller *)0)->piece) == sizeof(ddl__card) + DDL__KEY, "no gap");
+_Static_assert(sizeof(((caller *)0)->piece) == sizeof(ddl__rendezvous_record) + DDL__KEY, "no gap");
 
 static void hang_up(caller *from)
 {
@@ -108,26 +108,26 @@ static void note_refusal(host *h, const caller *from, int rank, const char *why)
              h->n_warned == REFUSALS ? "; no more refusals are shown" : "");
 }
 
-/* The card is whole: the caller is a rank now, or is told why it is none. */
+/* The record is whole: the caller is a rank now, or is told why it is none. */
 static void admit(host *h, caller *from)
 {
-    ddl__card *c = &from->piece.card;
+    ddl__rendezvous_record *c = &from->piece.record;
     const ddl__job *job = ddl__endpoint_job(h->endpoint);
     int fd = from->inbound.fd;
-    if (c->magic != DDL__CARD_MAGIC ||
+    if (c->magic != DDL__RECORD_MAGIC ||
         !ddl__is_proven(job, &from->inbound.session, DDL__AUTH_RECORD, c, sizeof *c,
                         from->piece.proof)) {
         hang_up(from);
         return;
     }
-    bool fits = ddl__card_fits(c, h->size);
+    bool fits = ddl__rendezvous_record_check(c, h->size);
     if (fits && h->fds[c->rank] >= 0 && !has_left(h, c->rank)) {
         fits = false;
         c->status = DDL_EREFUSED;
         snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
     }
     if (fits) {
-        h->cards[c->rank] = *c;
+        h->records[c->rank] = *c;
         h->fds[c->rank] = fd;
         h->sessions[c->rank] = from->inbound.session;
         h->seals[c->rank] = from->seal;
@@ -306,11 +306,13 @@ static void describe_missing(const host *h, char *text, size_t size)
 /* Those who are here learn from us how it stands. */
 static void tell_all(const host *h, ddl_status status, const char *text, int64_t patience)
 {
-    ddl__card card = {.magic = DDL__CARD_MAGIC, .protocol = DDL__PROTOCOL, .status = status};
-    snprintf(card.text, sizeof card.text, "%s", text);
+    ddl__rendezvous_record record = {
+        .magic = DDL__RECORD_MAGIC, .protocol = DDL__PROTOCOL, .status = status};
+    snprintf(record.text, sizeof record.text, "%s", text);
     for (int i = 1; i < h->size; i++)
         if (h->fds[i] >= 0)
-            ddl__stream_send_all(h->seals[i], h->fds[i], &card, sizeof card, ddl__now() + patience);
+            ddl__stream_send_all(h->seals[i], h->fds[i], &record, sizeof record,
+                                 ddl__now() + patience);
 }
 
 /* Those who are here learn it from us, not from our end. */
@@ -364,12 +366,12 @@ static ddl_status hand_out(const host *h)
 {
     const ddl__job *job = ddl__endpoint_job(h->endpoint);
     unsigned char sum[DDL__KEY], proof[DDL__KEY];
-    if (!ddl__rendezvous_sum(job, h->cards, h->size, sum))
+    if (!ddl__rendezvous_sum(job, h->records, h->size, sum))
         return DDL_ESYSTEM;
     for (int i = 1; i < h->size; i++)
         if (!ddl__prove(job, &h->sessions[i], DDL__AUTH_RECORDS, sum, sizeof sum, proof) ||
-            !ddl__stream_send_all(h->seals[i], h->fds[i], h->cards,
-                                  (size_t)h->size * sizeof *h->cards, h->deadline) ||
+            !ddl__stream_send_all(h->seals[i], h->fds[i], h->records,
+                                  (size_t)h->size * sizeof *h->records, h->deadline) ||
             !ddl__stream_send_all(h->seals[i], h->fds[i], proof, sizeof proof, h->deadline))
             return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
                              strerror(errno));
@@ -414,7 +416,7 @@ ddl_status ddl__rendezvous_host(ddl__rendezvous_plan *plan)
     host h = {.plan = plan,
               .endpoint = plan->endpoint,
               .size = size,
-              .cards = plan->cards,
+              .records = plan->records,
               .fds = malloc((size_t)size * sizeof *h.fds),
               .sessions = calloc((size_t)size, sizeof *h.sessions),
               .seals = calloc((size_t)size, sizeof(ddl__seal *)),

@@ -62,40 +62,40 @@ static int call_host(ddl__rendezvous_plan *p, char *why, size_t size)
 }
 
 /* Rank 0 says who is missing; that is no more than a notice. */
-static void show_notice(const ddl__rendezvous_plan *p, ddl__card *card)
+static void show_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *record)
 {
-    ddl__clean(card->text, sizeof card->text);
+    ddl__clean(record->text, sizeof record->text);
     ddl__log(DDL__WARN, "rank %d on %s: the rendezvous has waited for %.1f s; rank 0 says: %s",
              p->rank, ddl__endpoint_address(p->endpoint)->host,
-             (double)(ddl__now() - p->begun) * 1e-9, card->text);
+             (double)(ddl__now() - p->begun) * 1e-9, record->text);
 }
 
-/* The list, one card after the other, for the first one may say why there is none. */
+/* The list, one record after the other, for the first one may say why there is none. */
 static ddl_status hear_list(ddl__rendezvous_plan *p, const ddl__session *session, ddl__seal *seal,
                             int fd)
 {
     const ddl__job *job = ddl__endpoint_job(p->endpoint);
-    ddl__card *cards = p->cards;
+    ddl__rendezvous_record *records = p->records;
     unsigned notices = 0;
     unsigned char sum[DDL__KEY], proof[DDL__KEY];
     for (int i = 0; i < p->size; i++) {
-        if (!ddl__stream_recv_all(seal, fd, &cards[i], sizeof *cards, p->deadline))
+        if (!ddl__stream_recv_all(seal, fd, &records[i], sizeof *records, p->deadline))
             return DDL_EUNREACHABLE;
-        if (i == 0 && cards[i].magic == DDL__CARD_MAGIC && cards[i].status == DDL_INPROGRESS &&
-            notices++ < NOTICES) {
-            show_notice(p, &cards[i--]);
+        if (i == 0 && records[i].magic == DDL__RECORD_MAGIC &&
+            records[i].status == DDL_INPROGRESS && notices++ < NOTICES) {
+            show_notice(p, &records[i--]);
             continue;
         }
         ddl_status status =
-            cards[i].magic == DDL__CARD_MAGIC
-                ? ddl__card_accept(&cards[i], p->rank)
+            records[i].magic == DDL__RECORD_MAGIC
+                ? ddl__rendezvous_record_accept(&records[i], p->rank)
                 : ddl__fail(DDL_EREFUSED, "the rendezvous does not speak libddl's protocol");
         if (status != DDL_OK)
             return status;
     }
     if (!ddl__stream_recv_all(seal, fd, proof, sizeof proof, p->deadline))
         return DDL_EUNREACHABLE;
-    if (!ddl__rendezvous_sum(job, cards, p->size, sum))
+    if (!ddl__rendezvous_sum(job, records, p->size, sum))
         return DDL_ESYSTEM;
     if (ddl__is_proven(job, session, DDL__AUTH_RECORDS, sum, sizeof sum, proof))
         return DDL_OK;
@@ -111,9 +111,9 @@ static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
     int64_t answer_by = until_warning(p);
     ddl__session session;
     struct {
-        ddl__card card;
+        ddl__rendezvous_record record;
         unsigned char proof[DDL__KEY];
-    } piece = {.card = p->cards[p->rank]};
+    } piece = {.record = p->records[p->rank]};
     ddl_status status = ddl__handshake_initiate(job, fd, &hello, -1, answer_by, &session, NULL);
     if (status == DDL_EREFUSED) {
         char why[DDL__MESSAGE_MAX / 2];
@@ -122,8 +122,8 @@ static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
                          p->port, p->rank, why);
     }
     *heard = status == DDL_OK;
-    if (status == DDL_OK &&
-        !ddl__prove(job, &session, DDL__AUTH_RECORD, &piece.card, sizeof piece.card, piece.proof))
+    if (status == DDL_OK && !ddl__prove(job, &session, DDL__AUTH_RECORD, &piece.record,
+                                        sizeof piece.record, piece.proof))
         status = DDL_ESYSTEM;
     ddl__seal *seal = NULL;
     if (status == DDL_OK)
