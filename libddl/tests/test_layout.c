@@ -90,14 +90,15 @@ static void test_wires(void)
 }
 
 /* Ranks of one machine share its cores, wherever their memory ends. */
-static void expect_crowding(ddl__topology *t, uint64_t cores, uint64_t own, bool apart, double want)
+static void expect_oversubscription(ddl__topology *t, uint64_t cores, uint64_t own, bool apart,
+                                    double want)
 {
     ddl__place places[4];
     for (int r = 0; r < 4; r++)
         places[r] = (ddl__place){
             .machine = 7, .cores = cores, .own = own, .mask = 1 + (apart ? (uint64_t)r : 0)};
     OK(ddl__topology_place(t, places));
-    CHECK(t->crowding == want, "%g, not %g", t->crowding, want);
+    CHECK(t->oversubscription == want, "%g, not %g", t->oversubscription, want);
 }
 
 static void test_places(void)
@@ -108,12 +109,12 @@ static void test_places(void)
     places[1] = places[2] = places[0];
     places[3] = (ddl__place){.machine = 9, .cores = 8};
     OK(ddl__topology_place(t, places));
-    CHECK(t->machines == 2 && t->crowding == 1.5, "%d machines, crowding %g", t->machines,
-          t->crowding);
-    expect_crowding(t, 8, 1, true, 1);  /* bound to one core each */
-    expect_crowding(t, 8, 2, false, 2); /* all to the same two */
-    expect_crowding(t, 1, 4, false, 4); /* of which less may be used */
-    expect_crowding(t, 4, 0, false, 1); /* not known */
+    CHECK(t->machines == 2 && t->oversubscription == 1.5, "%d machines, oversubscription %g",
+          t->machines, t->oversubscription);
+    expect_oversubscription(t, 8, 1, true, 1);  /* bound to one core each */
+    expect_oversubscription(t, 8, 2, false, 2); /* all to the same two */
+    expect_oversubscription(t, 1, 4, false, 4); /* of which less may be used */
+    expect_oversubscription(t, 4, 0, false, 1); /* not known */
     ddl__topology_destroy(t);
 }
 

@@ -9,14 +9,14 @@
 
 enum { MOST = 256, FEW = 4, LARGEST = 8 << 10 };
 
-static bool is_one_shot(int size, int64_t bytes, double crowding, ddl__kind kind)
+static bool is_one_shot(int size, int64_t bytes, double oversubscription, ddl__kind kind)
 {
     const char *name = NULL;
     ddl__topology *t;
     const int dimensions[DDL__DIMENSIONS] = {size, 1, 1, 1};
     CHECK(ddl__topology_declare(dimensions, &t) == DDL_OK, "%d ranks", size);
     t->declared = false;
-    t->crowding = crowding;
+    t->oversubscription = oversubscription;
     for (int rank = 0; rank<size; rank += size> 1 ? size - 1 : 1) {
         ddl__request request = {.kind = kind,
                                 .rank = rank,
@@ -38,11 +38,11 @@ static bool is_one_shot(int size, int64_t bytes, double crowding, ddl__kind kind
 }
 
 /* The most bytes that go in one hop; above these none do. */
-static int64_t most_bytes(int size, double crowding, ddl__kind kind)
+static int64_t most_bytes(int size, double oversubscription, ddl__kind kind)
 {
     int64_t most = 0;
     for (int64_t bytes = 4; bytes <= 2 * LARGEST; bytes += bytes < 64 ? 4 : 64) {
-        bool one = is_one_shot(size, bytes, crowding, kind);
+        bool one = is_one_shot(size, bytes, oversubscription, kind);
         CHECK(!one || most == bytes - (bytes <= 64 ? 4 : 64), "%d ranks, %lld bytes", size,
               (long long)bytes);
         most = one ? bytes : most;
@@ -58,15 +58,16 @@ int main(void)
         int64_t before = LARGEST;
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int size = sizes[i];
-            int64_t most = most_bytes(size, 1, kinds[k]), crowded = most_bytes(size, 4, kinds[k]);
+            int64_t most = most_bytes(size, 1, kinds[k]),
+                    oversubscribed = most_bytes(size, 4, kinds[k]);
             CHECK(size > FEW || most == LARGEST, "%d ranks: up to %lld", size, (long long)most);
-            CHECK(most <= before && most <= crowded && crowded <= LARGEST,
-                  "%d ranks: up to %lld, among fewer %lld, crowded %lld", size, (long long)most,
-                  (long long)before, (long long)crowded);
+            CHECK(most <= before && most <= oversubscribed && oversubscribed <= LARGEST,
+                  "%d ranks: up to %lld, among fewer %lld, oversubscribed %lld", size,
+                  (long long)most, (long long)before, (long long)oversubscribed);
             CHECK(most >= 1024, "%d ranks: up to %lld", size, (long long)most);
             before = most;
             printf("%d ranks: up to %lld, sharing cores %lld\n", size, (long long)most,
-                   (long long)crowded);
+                   (long long)oversubscribed);
         }
         CHECK(before <= LARGEST / 3, "%d ranks: up to %lld", MOST, (long long)before);
     }

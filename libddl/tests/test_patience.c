@@ -68,9 +68,9 @@ static bool check_interrupted(void)
         if (switches() != before || atomic_load(&interrupts) - met < 4)
             continue; /* others did run, or there was nothing to see */
         undisturbed++;
-        CHECK(!p.crowded.length && !p.hogged.length && turns == BEFORE_SLEEP,
-              "taken for a crowd: crowded %u, hogged %u, %u turns", p.crowded.length,
-              p.hogged.length, turns);
+        CHECK(!p.oversubscribed.length && !p.hogged.length && turns == BEFORE_SLEEP,
+              "taken for oversubscribed: oversubscribed %u, hogged %u, %u turns",
+              p.oversubscribed.length, p.hogged.length, turns);
     }
     setitimer(ITIMER_REAL, &never, NULL);
     CHECK(!alone || !sched_setscheduler(0, SCHED_OTHER, &usual), "cannot go back");
@@ -105,27 +105,27 @@ static void end_sharing(pthread_t other)
 
 /* Beside one who takes turns: no spinning but at the first time, and again soon after it is gone.
  */
-static void check_crowded(void)
+static void check_oversubscribed(void)
 {
     int64_t ns = 20000;
     ddl__patience p = {0};
     pthread_t other = begin_sharing(&ns);
     uint32_t first = 0, spun = 0;
     for (int i = 0; i < 400; i++) {
-        spun += !p.crowded.left && !p.hogged.left;
+        spun += !p.oversubscribed.left && !p.hogged.left;
         for (int turn = 0; turn < DDL__SPINS + 20 && ddl__patience_turn(&p); turn++)
             ;
         ddl__patience_renew(&p);
-        first = first ? first : p.crowded.length;
+        first = first ? first : p.oversubscribed.length;
     }
     end_sharing(other);
     CHECK(first && first < 8, "%u waits without spinning for the first late yield", first);
-    CHECK(spun < 100, "spun in %u of 400 waits in a crowd", spun);
-    for (int i = 0; i < 10000 && p.crowded.length; i++) {
+    CHECK(spun < 100, "spun in %u of 400 waits while oversubscribed", spun);
+    for (int i = 0; i < 10000 && p.oversubscribed.length; i++) {
         ddl__patience_turn(&p);
         ddl__patience_renew(&p);
     }
-    CHECK(!p.crowded.length, "still %u waits without spinning", p.crowded.length);
+    CHECK(!p.oversubscribed.length, "still %u waits without spinning", p.oversubscribed.length);
 }
 
 /* Beside one who computes: asleep at once, the next times as well. */
@@ -149,7 +149,7 @@ int main(void)
     CHECK(!sched_setaffinity(0, sizeof here, &here), "cannot stay on one core");
     usleep(1); /* the first entry in what the kernel counts */
     bool seen = check_interrupted();
-    check_crowded();
+    check_oversubscribed();
     check_hogged();
     if (!seen)
         printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");

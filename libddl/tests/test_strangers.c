@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/crowd.h"
 #include "comm/endpoint.h"
+#include "comm/rate_limit.h"
 #include "net/socket.h"
 #include "ranks.h"
 
@@ -236,29 +236,31 @@ static void test_slow(void)
         ddl_endpoint_destroy(sides[i].endpoint);
 }
 
-/* --------------------------------------------------------------------------------------- a crowd
- */
+/* ---------------------------------------------------------------------------- the rate limit */
 
-static void test_crowd(void)
+static void test_rate_limit(void)
 {
     enum { SECONDS = 60 };
     const int64_t second = 1000000000;
-    ddl__crowd crowd = {0};
+    ddl__rate_limit rate_limit = {0};
     int64_t now = 5 * second;
-    for (int i = 0; i < DDL__CROWD_BURST; i++)
-        ddl__crowd_count(&crowd, now);
-    CHECK(!ddl__crowd_is_there(&crowd, now), "%d at once are a crowd", DDL__CROWD_BURST);
-    ddl__crowd_count(&crowd, now);
-    CHECK(ddl__crowd_is_there(&crowd, now), "%d are none", DDL__CROWD_BURST + 1);
-    CHECK(!ddl__crowd_is_there(&crowd, now += second), "and a second later are one");
-    for (int i = 0; i < SECONDS * DDL__CROWD_RATE; i++) {
-        ddl__crowd_count(&crowd, now += second / DDL__CROWD_RATE);
-        CHECK(!ddl__crowd_is_there(&crowd, now), "%d a second are one", DDL__CROWD_RATE);
+    for (int i = 0; i < DDL__RATE_LIMIT_BURST; i++)
+        ddl__rate_limit_count(&rate_limit, now);
+    CHECK(!ddl__rate_limit_is_exceeded(&rate_limit, now), "%d at once exceed it",
+          DDL__RATE_LIMIT_BURST);
+    ddl__rate_limit_count(&rate_limit, now);
+    CHECK(ddl__rate_limit_is_exceeded(&rate_limit, now), "%d do not exceed it", DDL__RATE_LIMIT_BURST + 1);
+    CHECK(!ddl__rate_limit_is_exceeded(&rate_limit, now += second), "and a second later exceed it");
+    for (int i = 0; i < SECONDS * DDL__RATE_LIMIT_PER_SECOND; i++) {
+        ddl__rate_limit_count(&rate_limit, now += second / DDL__RATE_LIMIT_PER_SECOND);
+        CHECK(!ddl__rate_limit_is_exceeded(&rate_limit, now), "%d a second exceed it",
+              DDL__RATE_LIMIT_PER_SECOND);
     }
     for (int i = 0; i < SECONDS * 1000; i++)
-        ddl__crowd_count(&crowd, now += second / 1000);
-    CHECK(ddl__crowd_is_there(&crowd, now), "a thousand a second are none");
-    CHECK(!ddl__crowd_is_there(&crowd, now + 2 * second), "a long flood is not forgotten");
+        ddl__rate_limit_count(&rate_limit, now += second / 1000);
+    CHECK(ddl__rate_limit_is_exceeded(&rate_limit, now), "a thousand a second do not exceed it");
+    CHECK(!ddl__rate_limit_is_exceeded(&rate_limit, now + 2 * second),
+          "a long flood is not forgotten");
 }
 
 /* As many as come are heard in time, and no more at once than an endpoint has time for. */
@@ -276,7 +278,8 @@ static void test_flood(void)
     for (unsigned closed = 0; closed < FLOOD; usleep(1000)) {
         closed = count_closed(fds, FLOOD);
         double ms = 1e3 * since(start);
-        CHECK(closed < DDL__CROWD_BURST + LOOK * (3 + ms / BEAT_MS), "%u after %g ms", closed, ms);
+        CHECK(closed < DDL__RATE_LIMIT_BURST + LOOK * (3 + ms / BEAT_MS), "%u after %g ms", closed,
+              ms);
         CHECK(ms < WORST_MS, "%u are not heard after %g ms", FLOOD - closed, ms);
     }
     check_open(endpoint);
@@ -323,7 +326,7 @@ static void *pour(void *argument)
 /* Members meet again and again meanwhile, each time within a moment. */
 static void test_wireup_in_flood(bool speaks)
 {
-    enum { TIMES = 5, CROWDED = 2 * DDL__CROWD_BURST + 100 };
+    enum { TIMES = 5, OVERSUBSCRIBED = 2 * DDL__RATE_LIMIT_BURST + 100 };
     char url[URL_MAX];
     choose_url(url);
     side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
@@ -341,7 +344,7 @@ static void test_wireup_in_flood(bool speaks)
     }
     atomic_store(&f.stop, true);
     pthread_join(f.thread, NULL);
-    CHECK(speaks || f.n > CROWDED, "%u are no flood", f.n);
+    CHECK(speaks || f.n > OVERSUBSCRIBED, "%u are no flood", f.n);
     for (int r = 0; r < 2; r++)
         ddl_endpoint_destroy(sides[r].endpoint);
 }
@@ -349,7 +352,7 @@ static void test_wireup_in_flood(bool speaks)
 int main(void)
 {
     setenv("DDL_LOG", "off", 0);
-    test_crowd();
+    test_rate_limit();
     test_flood();
     test_wireup_in_flood(false);
     test_wireup_in_flood(true);

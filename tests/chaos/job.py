@@ -233,8 +233,8 @@ def judge(
             raise Wrong(f"rank {rank} blames none of {dead}: {text}")
         seconds = (failed.at - began) * 1e-9
         if seconds > bound:
-            crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
-            excuse = bound * (crowd - 1) if crowd > 2 else 0.0
+            overload = os.getloadavg()[0] / (os.cpu_count() or 1)
+            excuse = bound * (overload - 1) if overload > 2 else 0.0
             excess, excuse = seconds - bound, max(excuse, 3 * probe.worst(began, failed.at))
             excuse += striking
             if excess > excuse:

@@ -28,8 +28,8 @@
 
 #include "comm/closer.h"
 #include "comm/counters.h"
-#include "comm/crowd.h"
 #include "comm/endpoint.h"
+#include "comm/rate_limit.h"
 #include "comm/watch.h"
 
 /* Events' ids. */
@@ -43,7 +43,7 @@ enum {
 };
 
 enum {
-    DDL__BEAT_MS = 10,  /* between two looks at a crowd */
+    DDL__BEAT_MS = 10,  /* between two polls of the listeners above the rate limit */
     DDL__REST_MS = 100, /* until listeners are tried again that could not accept */
 };
 
@@ -89,7 +89,7 @@ struct ddl_endpoint {
     uint64_t serial;
     ddl__pending_conn *pending;
     unsigned n_pending;
-    ddl__crowd crowd;
+    ddl__rate_limit rate_limit;
     ddl__closer *closer;
     int64_t rest_until; /* the listeners are not looked at before; 0: they are */
     int64_t troubled;   /* when one could not accept last, or 0 */

@@ -39,7 +39,7 @@ static void discard(ddl_endpoint *endpoint, int fd, bool local)
 static void drop_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
 {
     if (!v->proven)
-        ddl__crowd_count(&endpoint->crowd, ddl__now());
+        ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
     /* A reference of an arena travels with an in-process hello. */
     if (v->proven && v->inbound.said.hello.kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)v->inbound.said.hello.arena);
@@ -160,7 +160,7 @@ static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
     ddl__pending_conn *v =
         endpoint->n_pending < PENDING_MAX ? calloc(1, sizeof *v) : (ddl__pending_conn *)NULL;
     if (!v) {
-        ddl__crowd_count(&endpoint->crowd, ddl__now());
+        ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
         discard(endpoint, fd, local);
         if (spare >= 0)
             close(spare);
@@ -242,7 +242,7 @@ static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
         if (fd < 0)
             break;
         ddl__log(DDL__INFO, "refused a connection: another user");
-        ddl__crowd_count(&endpoint->crowd, ddl__now());
+        ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
         discard(endpoint, fd, local);
     }
     if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
@@ -315,7 +315,7 @@ void ddl__pending_look(ddl_endpoint *endpoint)
 static void limit_listening(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
-    bool shut = !endpoint->hosts && ddl__crowd_is_there(&endpoint->crowd, now);
+    bool shut = !endpoint->hosts && ddl__rate_limit_is_exceeded(&endpoint->rate_limit, now);
     struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DDL__LISTEN_EVENT};
     if (shut != endpoint->shut &&
         !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->listeners, &event))

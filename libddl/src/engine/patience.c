@@ -6,10 +6,10 @@
 #include "base/clock.h"
 
 enum {
-    LATE_NS = 4000,      /* a yield that takes longer may have let somebody else run */
-    HOGGED_NS = 1000000, /* .. somebody who computes, and leaves the core when it must */
-    CROWDED_WAITS = 4,   /* at first */
-    HOGGED_WAITS = 2,    /* at first: it may have been a peer, before it called as well */
+    LATE_NS = 4000,           /* a yield that takes longer may have let somebody else run */
+    HOGGED_NS = 1000000,      /* .. somebody who computes, and leaves the core when it must */
+    OVERSUBSCRIBED_WAITS = 4, /* at first */
+    HOGGED_WAITS = 2,         /* at first: it may have been a peer, before it called as well */
     CAUTION_MAX = 256
 };
 
@@ -36,17 +36,18 @@ static void take_care(ddl__caution *c, uint32_t first)
 
 bool ddl__patience_yield(ddl__patience *p)
 {
-    if (p->turns > DDL__SPINS + (p->crowded.left ? DDL__CROWDED_YIELDS : DDL__YIELDS))
+    if (p->turns > DDL__SPINS + (p->oversubscribed.left ? DDL__OVERSUBSCRIBED_YIELDS : DDL__YIELDS))
         return false;
-    if (p->turns == DDL__SPINS + 1 && !p->crowded.left)
+    if (p->turns == DDL__SPINS + 1 && !p->oversubscribed.left)
         others_ran(p);
     int64_t start = ddl__now();
     sched_yield();
     int64_t took = ddl__now() - start;
-    bool confirms = p->crowded.left && took < HOGGED_NS; /* enough said, and asking takes time */
+    bool confirms =
+        p->oversubscribed.left && took < HOGGED_NS; /* enough said, and asking takes time */
     if (took <= LATE_NS || !(confirms || others_ran(p)))
         return true;
-    take_care(&p->crowded, p->sharing ? CAUTION_MAX : CROWDED_WAITS);
+    take_care(&p->oversubscribed, p->sharing ? CAUTION_MAX : OVERSUBSCRIBED_WAITS);
     if (took > HOGGED_NS) {
         take_care(&p->hogged, HOGGED_WAITS);
         p->turns = DDL__SPINS + DDL__YIELDS;

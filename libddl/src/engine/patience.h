@@ -17,9 +17,10 @@
 #include "base/pause.h"
 
 enum {
-    DDL__SPINS = 2000,        /* some tens of microseconds */
-    DDL__YIELDS = 2000,       /* about a millisecond where nobody else wants the core, else ... */
-    DDL__CROWDED_YIELDS = 200 /* ... at least 100 microseconds, more when others run meanwhile */
+    DDL__SPINS = 2000,  /* some tens of microseconds */
+    DDL__YIELDS = 2000, /* about a millisecond where nobody else wants the core, else ... */
+    DDL__OVERSUBSCRIBED_YIELDS =
+        200 /* ... at least 100 microseconds, more when others run meanwhile */
 };
 
 /* Waiting otherwise than is best with a core to spare. */
@@ -29,11 +30,11 @@ typedef struct ddl__caution {
 } ddl__caution;
 
 typedef struct ddl__patience {
-    ddl__caution crowded; /* without spinning */
-    ddl__caution hogged;  /* without yielding */
-    uint32_t turns;       /* of the present wait */
-    bool sharing;         /* more ranks than cores: a crowd does not go away */
-    long switches;        /* how often another thread got this one's core, as last read */
+    ddl__caution oversubscribed; /* without spinning */
+    ddl__caution hogged;         /* without yielding */
+    uint32_t turns;              /* of the present wait */
+    bool sharing;                /* more ranks than cores: that does not pass */
+    long switches;               /* how often another thread got this one's core, as last read */
 } ddl__patience;
 
 /* A wait is over: one less to go, or one more in which there was no cause. */
@@ -50,7 +51,7 @@ static inline void ddl__patience_renew(ddl__patience *p)
 {
     if (!p->turns)
         return;
-    ddl__caution_pass(&p->crowded, true);
+    ddl__caution_pass(&p->oversubscribed, true);
     ddl__caution_pass(&p->hogged, p->turns > DDL__SPINS);
     p->turns = 0;
 }
@@ -63,7 +64,7 @@ static inline bool ddl__patience_turn(ddl__patience *p)
 {
     if (p->turns == 0 && p->hogged.left)
         p->turns = DDL__SPINS + DDL__YIELDS;
-    else if (p->turns == 0 && p->crowded.left)
+    else if (p->turns == 0 && p->oversubscribed.left)
         p->turns = DDL__SPINS;
     if (p->turns++ < DDL__SPINS) {
         ddl__pause();

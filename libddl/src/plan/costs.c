@@ -345,10 +345,11 @@ static void add_up(model *m, ddl__algorithm by)
 static double cost_of(ddl__algorithm by, const ddl__request *request, double segment)
 {
     const ddl__topology *t = request->topology;
-    double crowding = t && t->crowding > 1 ? t->crowding : 1;
+    double oversubscription = t && t->oversubscription > 1 ? t->oversubscription : 1;
     model m = model_of(request, segment);
     add_up(&m, by);
-    return larger(m.path + larger(m.wires, m.memory), crowding * (m.work + m.hops * DDL__SWITCH));
+    return larger(m.path + larger(m.wires, m.memory),
+                  oversubscription * (m.work + m.hops * DDL__SWITCH));
 }
 
 /* A chain fills with its first segment and empties with its last, so shorter ones may pay there;
@@ -381,6 +382,6 @@ bool ddl__one_hop_pays(const ddl__request *request)
     const ddl__topology *t = request->topology;
     double n = (double)request->element * (double)request->count, p = request->size;
     double saved = DDL__SHARED_LATENCY + (p - 1) * DDL__SHARED_MESSAGE +
-                   (t && t->crowding > 1 ? DDL__SHARED_SWITCH : 0);
+                   (t && t->oversubscription > 1 ? DDL__SHARED_SWITCH : 0);
     return n * (p + 1 - 4 * (p - 1) / p) * DDL__CACHED_BYTE <= saved;
 }

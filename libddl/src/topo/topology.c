@@ -250,7 +250,7 @@ static double cores_for(const ddl__topology *t, const ddl__place *places, uint64
 static void count_machines(ddl__topology *t, const ddl__place *places)
 {
     t->machines = 0;
-    t->crowding = 0;
+    t->oversubscription = 0;
     for (int r = 0; r < t->size; r++) {
         int before = 0, ranks = 0;
         for (int q = 0; q < t->size; q++) {
@@ -260,9 +260,10 @@ static void count_machines(ddl__topology *t, const ddl__place *places)
         if (before)
             continue;
         double cores = cores_for(t, places, places[r].machine);
-        double crowding = cores > 0 ? ranks / cores : 1;
+        double oversubscription = cores > 0 ? ranks / cores : 1;
         t->machines++;
-        t->crowding = crowding > t->crowding ? crowding : t->crowding;
+        t->oversubscription =
+            oversubscription > t->oversubscription ? oversubscription : t->oversubscription;
     }
 }
 

@@ -34,7 +34,7 @@ typedef struct ddl__topology {
     bool declared;                    /* by a mode string; else hosts are proven to share memory */
     ddl__speed wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
     int machines;                     /* that the ranks run on; 0: not known */
-    double crowding;                  /* ranks for each core of the fullest machine; 0: not known */
+    double oversubscription;          /* ranks for each core of the fullest machine; 0: not known */
     /* By rank: its NUMA node, those of all hosts numbered by their first ranks; NULL: no host has
        ranks on several nodes, or each has one alone. */
     int *node;
