@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "comm/environment.h"
-#include "comm/place.h"
+#include "comm/location.h"
 #include "processes.h"
 #include "ranks.h"
 #include "topo/topology.h"
@@ -93,11 +93,11 @@ static void test_wires(void)
 static void expect_oversubscription(ddl__topology *t, uint64_t cores, uint64_t own, bool apart,
                                     double want)
 {
-    ddl__place places[4];
+    ddl__location places[4];
     for (int r = 0; r < 4; r++)
-        places[r] = (ddl__place){
+        places[r] = (ddl__location){
             .machine = 7, .cores = cores, .own = own, .mask = 1 + (apart ? (uint64_t)r : 0)};
-    OK(ddl__topology_place(t, places));
+    OK(ddl__topology_locate(t, places));
     CHECK(t->oversubscription == want, "%g, not %g", t->oversubscription, want);
 }
 
@@ -105,10 +105,10 @@ static void test_places(void)
 {
     ddl__topology *t;
     OK(create(4, "", "", false, &t));
-    ddl__place places[4] = {{.machine = 7, .cores = 2}};
+    ddl__location places[4] = {{.machine = 7, .cores = 2}};
     places[1] = places[2] = places[0];
-    places[3] = (ddl__place){.machine = 9, .cores = 8};
-    OK(ddl__topology_place(t, places));
+    places[3] = (ddl__location){.machine = 9, .cores = 8};
+    OK(ddl__topology_locate(t, places));
     CHECK(t->machines == 2 && t->oversubscription == 1.5, "%d machines, oversubscription %g",
           t->machines, t->oversubscription);
     expect_oversubscription(t, 8, 1, true, 1);  /* bound to one core each */
@@ -137,12 +137,12 @@ static void test_nodes(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__topology *t;
-        ddl__place places[6];
+        ddl__location places[6];
         char found[7] = "";
         for (int r = 0; r < 6; r++)
-            places[r] = (ddl__place){.machine = 1, .cores = 8, .node = cases[i].nodes[r]};
+            places[r] = (ddl__location){.machine = 1, .cores = 8, .node = cases[i].nodes[r]};
         OK(create(6, cases[i].pairs, "", false, &t));
-        OK(ddl__topology_place(t, places));
+        OK(ddl__topology_locate(t, places));
         for (int r = 0; r < 6 && t->node; r++)
             found[r] = (char)('0' + t->node[r]);
         CHECK(strcmp(found, cases[i].groups) == 0, "case %zu: %s", i, found);
@@ -170,7 +170,7 @@ static void test_reading_places(void)
 {
     char command[64];
     CHECK(mkdtemp(root), "no folder");
-    ddl__place here = ddl__place_find(""), none = ddl__place_find(root);
+    ddl__location here = ddl__location_find(""), none = ddl__location_find(root);
     CHECK(here.machine && here.cores && here.own && here.mask, "%llu cores, %llu",
           (unsigned long long)here.cores, (unsigned long long)here.own);
     CHECK(none.machine && !none.cores && !none.own && !none.node, "of nothing");
@@ -181,28 +181,28 @@ static void test_reading_places(void)
     write_below("/sys/devices/system/cpu/online", "0-31\n");
     write_below("/sys/devices/system/node/node0/cpulist", "0-3,8-15\n");
     write_below("/sys/devices/system/node/node1/cpulist", "4-7,16-31\n");
-    ddl__place place = ddl__place_find(root);
-    CHECK(place.machine != here.machine && place.machine == ddl__place_find(root).machine, "id");
+    ddl__location place = ddl__location_find(root);
+    CHECK(place.machine != here.machine && place.machine == ddl__location_find(root).machine, "id");
     CHECK(place.cores == 32 && place.own == 5 && place.node == 2, "%llu, %llu, %llu",
           (unsigned long long)place.cores, (unsigned long long)place.own,
           (unsigned long long)place.node);
 
     write_below("/sys/fs/cgroup/jobs/one/cpu.max", "max 100000\n");
-    CHECK(ddl__place_find(root).cores == 32, "no limit");
+    CHECK(ddl__location_find(root).cores == 32, "no limit");
     write_below("/sys/fs/cgroup/jobs/cpu.max", "250000 100000\n");
-    CHECK(ddl__place_find(root).cores == 3, "of the group above");
+    CHECK(ddl__location_find(root).cores == 3, "of the group above");
     write_below("/sys/fs/cgroup/cpu.max", "100000 100000\n");
-    CHECK(ddl__place_find(root).cores == 1, "of all");
+    CHECK(ddl__location_find(root).cores == 1, "of all");
 
     write_below("/proc/self/status", "Cpus_allowed_list:\t3-4\n");
-    CHECK(ddl__place_find(root).node == 0 && ddl__place_find(root).own == 2, "on two nodes");
-    CHECK(ddl__place_find(root).mask != place.mask, "other cores");
+    CHECK(ddl__location_find(root).node == 0 && ddl__location_find(root).own == 2, "on two nodes");
+    CHECK(ddl__location_find(root).mask != place.mask, "other cores");
     static const char *wrong[] = {"", "-", "3-", "a", "5-4", "0-9999", ",1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char line[64];
         snprintf(line, sizeof line, "Cpus_allowed_list:\t%s\n", wrong[i]);
         write_below("/proc/self/status", line);
-        CHECK(ddl__place_find(root).own == 0, "\"%s\" is a list", wrong[i]);
+        CHECK(ddl__location_find(root).own == 0, "\"%s\" is a list", wrong[i]);
     }
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0, "%s", command);

@@ -17,12 +17,12 @@ static ddl__topology *grid(int x, int y, int z, int w, bool declared)
 /* Half of all machines have hosts of two or three nodes, on which their ranks are as it comes. */
 static void add_nodes(ddl__topology *t)
 {
-    ddl__place *places = calloc((size_t)t->size, sizeof *places);
+    ddl__location *places = calloc((size_t)t->size, sizeof *places);
     uint64_t nodes = random_below(2) ? 2 + random_below(2) : 0;
     CHECK(places, "out of memory");
     for (int r = 0; r < t->size && nodes; r++)
         places[r].node = 1 + random_below(nodes);
-    CHECK(ddl__topology_place(t, places) == DDL_OK, "%s", ddl__message());
+    CHECK(ddl__topology_locate(t, places) == DDL_OK, "%s", ddl__message());
     free(places);
 }
 
@@ -293,11 +293,11 @@ static void test_nodes(void)
 {
     for (int each = 2; each <= 8; each++) {
         ddl__topology *t = unequal((int[]){2 * each}, 1, "", false);
-        ddl__place places[16];
+        ddl__location places[16];
         for (int r = 0; r < t->size; r++)
-            places[r] = (ddl__place){.node = 1 + (uint64_t)(r / each)};
+            places[r] = (ddl__location){.node = 1 + (uint64_t)(r / each)};
         free(t->node);
-        CHECK(ddl__topology_place(t, places) == DDL_OK && t->nodes == 2, "%s", ddl__message());
+        CHECK(ddl__topology_locate(t, places) == DDL_OK && t->nodes == 2, "%s", ddl__message());
         ddl__request q = request_for(t);
         q.by = DDL__BY_CHOICE;
         q.all_shared = true;

@@ -1,7 +1,7 @@
 /* Design notes. One list of descriptors and one lock, held across fork by the handlers, so that the
  * child finds the list whole. A process global, as are only the log's sink and what is remembered
- * of the process itself (base/fences.c, comm/place.c). Adding to the list and closing happen under
- * the lock, so a number that is closed and used again by somebody else is never in it. */
+ * of the process itself (base/fences.c, comm/location.c). Adding to the list and closing happen
+ * under the lock, so a number that is closed and used again by somebody else is never in it. */
 #include "base/forks.h"
 
 #include <pthread.h>

@@ -111,7 +111,7 @@ static bool has_cores(const ddl_comm *comm)
         const ddl__address *other = &comm->addresses[i];
         members += other->network == own->network && !strcmp(other->host, own->host);
     }
-    return members <= comm->layout.place.cores;
+    return members <= comm->layout.location.cores;
 }
 
 /* Our memory for members of this host. Where there can be none, TCP joins them as well, if it may.
@@ -210,10 +210,10 @@ static void shorten(ddl__link *link)
 }
 
 /* Sockets to members on this machine, where they are in containers or asked for. */
-static void shorten_near(ddl_comm *comm, const ddl__place *places)
+static void shorten_near(ddl_comm *comm, const ddl__location *locations)
 {
     for (int i = 0; i < comm->size; i++) {
-        if (i == comm->rank || places[i].machine != places[comm->rank].machine)
+        if (i == comm->rank || locations[i].machine != locations[comm->rank].machine)
             continue;
         shorten(ddl__engine_links(comm->engine)[i]);
         shorten(ddl__engine_message_links(comm->engine)[i]);
@@ -229,11 +229,11 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
                      .layout = comm->layout};
     size_t size = (size_t)comm->size, row = size + sizeof ours;
     unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
-    ddl__place *places = calloc(size, sizeof *places);
-    if (!rows || !shared || !places) {
+    ddl__location *locations = calloc(size, sizeof *locations);
+    if (!rows || !shared || !locations) {
         free(rows);
         free(shared);
-        free(places);
+        free(locations);
         return ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
     }
     unsigned char *mine = rows + (size_t)comm->rank * row;
@@ -253,15 +253,15 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
         status = compare(comm, rows + i * row + size, comm->names[i]);
         settings theirs;
         memcpy(&theirs, rows + i * row + size, sizeof theirs);
-        places[i] = theirs.layout.place;
+        locations[i] = theirs.layout.location;
         if (i == 0)
             comm->layout.choices = theirs.layout.choices;
     }
     if (status == DDL_OK)
-        status = ddl__layout_apply(comm, shared, places);
+        status = ddl__layout_apply(comm, shared, locations);
     if (status == DDL_OK)
-        shorten_near(comm, places);
-    free(places);
+        shorten_near(comm, locations);
+    free(locations);
     free(rows);
     free(shared);
     return status;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "comm/place.h"
+#include "comm/location.h"
 
 static const char *text_or(const char *name, const char *otherwise)
 {
@@ -231,7 +231,7 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
                          sizeof layout->topology - 1);
     if (topology)
         strcpy(layout->topology, topology);
-    layout->place = ddl__place_own();
+    layout->location = ddl__location_own();
     return read_options(layout);
 }
 

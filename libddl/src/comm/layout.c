@@ -137,7 +137,7 @@ static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
 
 /* In the library's floating-point mode: costs, which all members must find equal, depend on it. */
 static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *shared,
-                                const ddl__place *places)
+                                const ddl__location *locations)
 {
     ddl__fp_mode caller = ddl__fp_enter();
     ddl_status status = mode && mode != 'r'
@@ -145,12 +145,13 @@ static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *
                             : ddl__topology_create(shared, comm->size, comm->layout.topology,
                                                    !comm->is_world, &comm->topology);
     if (status == DDL_OK)
-        status = ddl__topology_place(comm->topology, places);
+        status = ddl__topology_locate(comm->topology, locations);
     ddl__fp_leave(caller);
     return status;
 }
 
-ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const ddl__place *places)
+ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
+                             const ddl__location *locations)
 {
     ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
     comm->local_rank = locality.local_rank;
@@ -159,7 +160,7 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const 
     ddl_status status = check_mode(comm, &mode_counts);
     char mode = mode_counts ? comm->layout.mode : 0;
     if (status == DDL_OK)
-        status = find_topology(comm, mode, shared, places);
+        status = find_topology(comm, mode, shared, locations);
     if (status != DDL_OK)
         return status;
     report(comm, mode_counts, locality.all_shared);

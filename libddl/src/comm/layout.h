@@ -14,7 +14,7 @@ typedef struct ddl__layout {
     int dimensions[DDL__DIMENSIONS]; /* declared with a mode */
     int dump_iter;                   /* operations after which they are reported; 0: never */
     char topology[128];              /* $DDL_TOPOLOGY */
-    ddl__place place;                /* where this rank runs */
+    ddl__location location;          /* where this rank runs */
     ddl__choices choices;            /* rank 0's of $DDL_PLAN_FILE */
 } ddl__layout;
 
@@ -23,6 +23,7 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
 
 /* Make the comm's topology of what was proven, shared[i * size + j], and of where the ranks run,
  * and tell its engine. */
-ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared, const ddl__place *places);
+ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
+                             const ddl__location *locations);
 
 #endif

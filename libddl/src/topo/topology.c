@@ -230,36 +230,36 @@ ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__top
 }
 
 /* The cores that the ranks of a machine share: those on which any of them may run. */
-static double cores_for(const ddl__topology *t, const ddl__place *places, uint64_t machine)
+static double cores_for(const ddl__topology *t, const ddl__location *locations, uint64_t machine)
 {
     uint64_t cores = 0, all = 0;
     for (int r = 0; r < t->size; r++) {
-        if (places[r].machine != machine)
+        if (locations[r].machine != machine)
             continue;
         bool counted = false;
         for (int q = 0; q < r && !counted; q++)
-            counted = places[q].machine == machine && places[q].mask == places[r].mask;
-        all = places[r].cores ? places[r].cores : all;
-        cores += counted ? 0 : places[r].own;
-        if (!places[r].own)
+            counted = locations[q].machine == machine && locations[q].mask == locations[r].mask;
+        all = locations[r].cores ? locations[r].cores : all;
+        cores += counted ? 0 : locations[r].own;
+        if (!locations[r].own)
             return (double)all;
     }
     return (double)(all && all < cores ? all : cores);
 }
 
-static void count_machines(ddl__topology *t, const ddl__place *places)
+static void count_machines(ddl__topology *t, const ddl__location *locations)
 {
     t->machines = 0;
     t->oversubscription = 0;
     for (int r = 0; r < t->size; r++) {
         int before = 0, ranks = 0;
         for (int q = 0; q < t->size; q++) {
-            ranks += places[q].machine == places[r].machine;
-            before += q < r && places[q].machine == places[r].machine;
+            ranks += locations[q].machine == locations[r].machine;
+            before += q < r && locations[q].machine == locations[r].machine;
         }
         if (before)
             continue;
-        double cores = cores_for(t, places, places[r].machine);
+        double cores = cores_for(t, locations, locations[r].machine);
         double oversubscription = cores > 0 ? ranks / cores : 1;
         t->machines++;
         t->oversubscription =
@@ -267,25 +267,26 @@ static void count_machines(ddl__topology *t, const ddl__place *places)
     }
 }
 
-static bool is_known(const ddl__topology *t, const ddl__place *places, int host)
+static bool is_known(const ddl__topology *t, const ddl__location *locations, int host)
 {
     for (int r = 0; r < t->size; r++)
-        if (t->group[r] == host && !places[r].node)
+        if (t->group[r] == host && !locations[r].node)
             return false;
     return true;
 }
 
 /* Ranks of one host on one node, where nodes are neither hosts nor single ranks. */
-static ddl_status find_nodes(ddl__topology *t, const ddl__place *places)
+static ddl_status find_nodes(ddl__topology *t, const ddl__location *locations)
 {
     t->nodes = 0;
     t->node = malloc((size_t)t->size * sizeof *t->node);
     if (!t->node)
         return ddl__fail(DDL_ENOMEM, "no memory for the nodes of %d ranks", t->size);
     for (int r = 0; r < t->size; r++) {
-        bool known = is_known(t, places, t->group[r]);
+        bool known = is_known(t, locations, t->group[r]);
         int q = 0;
-        while (q < r && (t->group[q] != t->group[r] || (known && places[q].node != places[r].node)))
+        while (q < r &&
+               (t->group[q] != t->group[r] || (known && locations[q].node != locations[r].node)))
             q++;
         t->node[r] = q < r ? t->node[q] : t->nodes++;
     }
@@ -297,10 +298,10 @@ static ddl_status find_nodes(ddl__topology *t, const ddl__place *places)
     return DDL_OK;
 }
 
-ddl_status ddl__topology_place(ddl__topology *t, const ddl__place *places)
+ddl_status ddl__topology_locate(ddl__topology *t, const ddl__location *locations)
 {
-    count_machines(t, places);
-    return t->declared ? DDL_OK : find_nodes(t, places);
+    count_machines(t, locations);
+    return t->declared ? DDL_OK : find_nodes(t, locations);
 }
 
 void ddl__topology_destroy(ddl__topology *topology)

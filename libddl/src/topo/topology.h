@@ -63,17 +63,17 @@ ddl_status ddl__topology_create(const unsigned char *shared, int size, const cha
 ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__topology **topology);
 
 /* Where a rank runs: equal machines are one. 0: not known. */
-typedef struct ddl__place {
+typedef struct ddl__location {
     uint64_t machine;
     uint64_t cores; /* of the machine, as far as its ranks may use them */
     uint64_t own;   /* on which this rank may run; ... */
     uint64_t mask;  /* ... those with the same number may run on the same ones, others on others */
     uint64_t node;  /* of the machine, + 1, on which all those lie; 0: on several */
-} ddl__place;
+} ddl__location;
 
-/* Add what the ranks' places tell, places[rank]. A host of which some rank's node is not known
- * counts as one node. */
-ddl_status ddl__topology_place(ddl__topology *topology, const ddl__place *places);
+/* Add what the ranks' locations tell, locations[rank]. A host of which some rank's node is not
+ * known counts as one node. */
+ddl_status ddl__topology_locate(ddl__topology *topology, const ddl__location *locations);
 
 void ddl__topology_destroy(ddl__topology *topology);
 

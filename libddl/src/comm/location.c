@@ -1,4 +1,4 @@
-#include "comm/place.h"
+#include "comm/location.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -120,40 +120,40 @@ static uint64_t find_quota(const char *root)
     }
 }
 
-ddl__place ddl__place_find(const char *root)
+ddl__location ddl__location_find(const char *root)
 {
     char text[LINE];
     cores online, own;
-    ddl__place place = {.machine = find_machine(root)};
+    ddl__location location = {.machine = find_machine(root)};
     uint64_t quota = find_quota(root);
     if (read_line(root, "/sys/devices/system/cpu/online", "", text) && read_list(text, &online))
-        place.cores = count(&online) < quota ? count(&online) : quota;
+        location.cores = count(&online) < quota ? count(&online) : quota;
     if (!read_line(root, "/proc/self/status", "Cpus_allowed_list:\t", text) ||
         !read_list(text, &own))
-        return place;
-    place.own = count(&own);
+        return location;
+    location.own = count(&own);
     ddl__digest digest = {{0, 0}};
     ddl__digest_add(&digest, &own, sizeof own);
-    place.mask = digest.words[0];
-    place.node = find_node(root, &own);
-    return place;
+    location.mask = digest.words[0];
+    location.node = find_node(root, &own);
+    return location;
 }
 
-ddl__place ddl__place_own(void)
+ddl__location ddl__location_own(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static ddl__place place;
+    static ddl__location location;
     static cores found_with;
     static pid_t found_by;
     cores now = {{0}};
     bool told = sched_getaffinity(getpid(), sizeof now, (cpu_set_t *)&now) == 0;
     pthread_mutex_lock(&lock);
     if (!told || found_by != getpid() || memcmp(&now, &found_with, sizeof now) != 0) {
-        place = ddl__place_find("");
+        location = ddl__location_find("");
         found_with = now;
         found_by = getpid();
     }
-    ddl__place own = place;
+    ddl__location own = location;
     pthread_mutex_unlock(&lock);
     return own;
 }
