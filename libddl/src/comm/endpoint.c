@@ -446,7 +446,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     ddl__fences_stop(&endpoint->fences);
     ddl__pending_end(endpoint);
     ddl__counters_free(&endpoint->counters);
-    ddl__seen_free(&endpoint->seen);
+    ddl__replay_guard_free(&endpoint->seen);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);
     int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->listeners,

@@ -98,9 +98,9 @@ struct ddl_endpoint {
     int64_t look_at;    /* this time */
     ddl__comm_slot *slots;
     ddl__counters counters;
-    char refusal[160]; /* the last one */
-    ddl__seen seen;    /* hellos of others that needed no challenge, */
-    uint64_t said;     /* and how many this endpoint has said */
+    char refusal[160];      /* the last one */
+    ddl__replay_guard seen; /* hellos of others that needed no challenge, */
+    uint64_t said;          /* and how many this endpoint has said */
     ddl__create_failures failures;
     ddl__watch *watch; /* NULL until there is a comm of several members */
 };

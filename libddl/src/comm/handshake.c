@@ -321,7 +321,7 @@ static ddl__inbound_event hear_proof(const ddl__job *job, ddl__inbound *inbound)
     ddl__forget(right, sizeof right);
     /* Where nothing is proven, nothing can be told by a number either. */
     bool fresh = !hello->number || !inbound->seen || !job->crypto || !proven ||
-                 ddl__seen_add(inbound->seen, hello->dialer, hello->number);
+                 ddl__replay_guard_add(inbound->seen, hello->dialer, hello->number);
     if (proven && fresh &&
         ddl__answer_prove(job, &inbound->session, DDL__AUTH_ADMISSION, &answer) &&
         take_proof(inbound)) {

@@ -9,8 +9,8 @@
  *                         <-     for a link: the member's answer, proven, when it is ready
  *
  * Who comes to an endpoint, whose random id it knows, needs no challenge: it numbers its hellos,
- * says hello and proof at once, and no number is accepted twice (comm/seen.h). The challenge is all
- * zeros then. A rendezvous has no such id, and challenges.
+ * says hello and proof at once, and no number is accepted twice (comm/replay_guard.h). The
+ * challenge is all zeros then. A rendezvous has no such id, and challenges.
  *
  * The session's key is an HMAC of the hello and the challenge under the job's key, so it is of this
  * connection only, and of all that was said in it: whom the dialer wants, as whom, and for what. A
@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "comm/hello.h"
-#include "comm/seen.h"
+#include "comm/replay_guard.h"
 #include "net/seal.h"
 
 /* What the processes of a job share. */
@@ -108,8 +108,8 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 typedef struct ddl__inbound {
     int fd, passed; /* passed: what came along with the proof, or -1 */
     bool local;
-    ddl__seen *seen; /* numbered hellos; NULL: all are challenged */
-    size_t have;     /* bytes of what is said */
+    ddl__replay_guard *seen; /* numbered hellos; NULL: all are challenged */
+    size_t have;             /* bytes of what is said */
     struct {
         ddl__hello hello;
         unsigned char proof[DDL__KEY];

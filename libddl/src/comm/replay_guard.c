@@ -1,15 +1,15 @@
-#include "comm/seen.h"
+#include "comm/replay_guard.h"
 
 #include <stdlib.h>
 
-typedef struct ddl__seen_dialer {
-    struct ddl__seen_dialer *next;
+typedef struct ddl__replay_guard_dialer {
+    struct ddl__replay_guard_dialer *next;
     ddl__digest endpoint;
-    uint64_t past;                 /* this number and all below it are not new */
-    uint64_t last[DDL__SEEN_LAST]; /* of those above it, the ones that were seen; 0: none */
+    uint64_t past;                         /* this number and all below it are not new */
+    uint64_t last[DDL__REPLAY_GUARD_LAST]; /* of those above it, the ones that were seen; 0: none */
 } dialer;
 
-static dialer *find(ddl__seen *seen, ddl__digest endpoint)
+static dialer *find(ddl__replay_guard *seen, ddl__digest endpoint)
 {
     dialer *d = seen->dialers;
     while (d && !ddl__digest_equal(d->endpoint, endpoint))
@@ -22,13 +22,13 @@ static dialer *find(ddl__seen *seen, ddl__digest endpoint)
     return d;
 }
 
-bool ddl__seen_add(ddl__seen *seen, ddl__digest endpoint, uint64_t number)
+bool ddl__replay_guard_add(ddl__replay_guard *seen, ddl__digest endpoint, uint64_t number)
 {
     dialer *d = find(seen, endpoint);
     if (!d || number <= d->past)
         return false;
     unsigned least = 0;
-    for (unsigned i = 0; i < DDL__SEEN_LAST; i++) {
+    for (unsigned i = 0; i < DDL__REPLAY_GUARD_LAST; i++) {
         if (d->last[i] == number)
             return false;
         least = d->last[i] < d->last[least] ? i : least;
@@ -42,7 +42,7 @@ bool ddl__seen_add(ddl__seen *seen, ddl__digest endpoint, uint64_t number)
     return true;
 }
 
-void ddl__seen_free(ddl__seen *seen)
+void ddl__replay_guard_free(ddl__replay_guard *seen)
 {
     for (dialer *d; (d = seen->dialers);) {
         seen->dialers = d->next;
