@@ -247,7 +247,7 @@ void ddl__names_answered(const ddl__control *control, const unsigned char *conte
 void ddl__shrink_heard(ddl__control *control, int from, ddl__word word,
                        const unsigned char *content, size_t bytes);
 
-/* ---- black_box.c ---- */
+/* ---- flight_recorder.c ---- */
 
 /* Under the lock, once: begin to leave the flight record in the folder for it, if there is one. */
 void ddl__trace_leave(ddl__control *control);
