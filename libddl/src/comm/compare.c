@@ -75,7 +75,7 @@ void ddl__compare_asked(ddl__control *c, int from, const unsigned char *content,
             answer.signature = record.signature;
         }
     }
-    ddl__wire_send(&c->members[from].wire, DDL__ANSWER, &answer, sizeof answer);
+    ddl__control_conn_send(&c->members[from].wire, DDL__ANSWER, &answer, sizeof answer);
 }
 
 void ddl__compare_answered(ddl__control *c, int from, const unsigned char *content, size_t bytes)

@@ -137,7 +137,7 @@ static void receive(ddl__control *c, ddl__accepted *accepted)
     ddl__seal *seal = NULL;
     if (fits && ddl__session_seal(ddl__endpoint_job(c->config.endpoint), &accepted->session,
                                   accepted->fd, DDL__DIALED, &seal) == DDL_OK) {
-        ddl__wire_open(&c->members[hello->from].wire, accepted->fd, seal);
+        ddl__control_conn_open(&c->members[hello->from].wire, accepted->fd, seal);
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
@@ -150,7 +150,7 @@ static ddl_status join(ddl__control *c, int peer)
     ddl__seal *seal = NULL;
     calling *k = &c->calls[peer];
     if ((k->fd >= 0 || call(c, peer)) && be_let_in(c, k, &seal)) {
-        ddl__wire_open(&c->members[peer].wire, k->fd, seal);
+        ddl__control_conn_open(&c->members[peer].wire, k->fd, seal);
         k->fd = -1;
         hang_up(k);
         return DDL_OK;
@@ -194,31 +194,32 @@ static ddl_status receive_all(ddl__control *c)
 }
 
 /* Of what members say while we leave only their last operations count. */
-static void hear_last(void *context, ddl__word word, const unsigned char *content, size_t bytes)
+static void hear_last(void *context, ddl__control_msg word, const unsigned char *content,
+                      size_t bytes)
 {
     ddl__position *position = context;
-    if ((word == DDL__BEAT || word == DDL__LEAVE) && bytes == sizeof *position)
+    if ((word == DDL__HEARTBEAT || word == DDL__LEAVE) && bytes == sizeof *position)
         memcpy(position, content, bytes);
 }
 
 /* A wire is never closed without a last word. A member that was stopped may have left no room for
  * it. Each is told before it is listened to, so that of two that leave at the same time at least
  * one hears the other. */
-static void say_last(ddl__member *member, ddl__word word, const void *content, size_t bytes)
+static void say_last(ddl__member *member, ddl__control_msg word, const void *content, size_t bytes)
 {
     int room = 1 << 20;
     if (member->wire.fd < 0)
         return;
     setsockopt(member->wire.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    ddl__wire_send(&member->wire, word, content, bytes);
+    ddl__control_conn_send(&member->wire, word, content, bytes);
     /* Closing with something unread would reset the connection. */
-    ddl__wire_receive(&member->wire, hear_last, &member->position);
+    ddl__control_conn_receive(&member->wire, hear_last, &member->position);
 }
 
 static void free_control(ddl__control *c)
 {
     for (int i = 0; i < c->size && c->members; i++) {
-        ddl__wire_close(&c->members[i].wire);
+        ddl__control_conn_close(&c->members[i].wire);
         free(c->members[i].accused);
         free(c->members[i].verdict);
     }
@@ -276,7 +277,7 @@ ddl_status ddl__control_open(ddl__control *c)
     snprintf(notice.text, sizeof notice.text, "%s could not create the comm: %.300s",
              c->names[c->rank], ddl__message());
     for (int i = 0; i < c->size; i++) {
-        ddl__wire_send(&c->members[i].wire, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+        ddl__control_conn_send(&c->members[i].wire, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
         say_last(&c->members[i], DDL__EXPEL, why, sizeof why - 1);
     }
     return status;

@@ -110,7 +110,7 @@ void ddl__member_dead(ddl__control *c, int rank, ddl__fate fate, const char *for
 void ddl__member_expel(ddl__control *c, int rank)
 {
     ddl__member *member = &c->members[rank];
-    ddl__wire_send(&member->wire, DDL__EXPEL, member->cause, strlen(member->cause));
+    ddl__control_conn_send(&member->wire, DDL__EXPEL, member->cause, strlen(member->cause));
     ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
 }
 

@@ -72,8 +72,8 @@ static void has_gone_on(ddl__control *c, int rank)
     ddl__member_dead(c, rank, DDL__SILENT, "it goes on without rank %d", c->rank);
 }
 
-void ddl__shrink_heard(ddl__control *c, int from, ddl__word word, const unsigned char *content,
-                       size_t bytes)
+void ddl__shrink_heard(ddl__control *c, int from, ddl__control_msg word,
+                       const unsigned char *content, size_t bytes)
 {
     ddl__member *member = &c->members[from];
     join said;
@@ -95,11 +95,11 @@ void ddl__shrink_heard(ddl__control *c, int from, ddl__word word, const unsigned
     }
 }
 
-static void tell(ddl__control *c, ddl__word word, uint32_t attempt, uint32_t value,
+static void tell(ddl__control *c, ddl__control_msg word, uint32_t attempt, uint32_t value,
                  const unsigned char *set)
 {
     join head = {attempt, value};
-    unsigned char content[sizeof head + DDL__WORD_MAX / 2];
+    unsigned char content[sizeof head + DDL__CONTROL_MSG_MAX / 2];
     size_t sets = set ? set_bytes(c) : 0;
     memcpy(content, &head, sizeof head);
     if (sets)
@@ -192,7 +192,7 @@ static void expel_others(ddl__control *c, const unsigned char *live)
     for (int rank = 0; rank < c->size; rank++)
         if (rank != c->rank && c->members[rank].fate == DDL__ALIVE && !has(live, rank)) {
             ddl__member *member = &c->members[rank];
-            ddl__wire_send(&member->wire, DDL__EXPEL, why, sizeof why - 1);
+            ddl__control_conn_send(&member->wire, DDL__EXPEL, why, sizeof why - 1);
             member->fate = DDL__SILENT;
             memcpy(member->cause, why, sizeof why);
         }
@@ -234,7 +234,7 @@ static ddl_status fail_for_time(const ddl__control *c, uint32_t attempt, int lea
 static ddl_status agree(ddl__control *c, uint32_t *attempt, uint32_t held, unsigned char *live,
                         int64_t deadline)
 {
-    unsigned char dead[DDL__WORD_MAX / 2], said[DDL__WORD_MAX / 2];
+    unsigned char dead[DDL__CONTROL_MSG_MAX / 2], said[DDL__CONTROL_MSG_MAX / 2];
     uint32_t said_attempt = 0;
     for (;;) {
         int leader = lowest_alive(c);
@@ -330,7 +330,7 @@ static bool is_final(ddl_status status)
 static ddl_status shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next)
 {
     ddl__control *c = parent->control;
-    unsigned char live[DDL__WORD_MAX / 2];
+    unsigned char live[DDL__CONTROL_MSG_MAX / 2];
     int64_t limit_ms = config->timeout_ms ? config->timeout_ms : ddl__creation_ms(&parent->config);
     int64_t deadline = ddl__deadline(limit_ms);
     ddl_comm *held = NULL; /* created, but not by all that is known of */

@@ -73,7 +73,8 @@ void ddl__names_watch(ddl__control *c, int64_t now)
         return;
     c->warned_of = oldest.submitted;
     if (c->rank) {
-        ddl__wire_send(&c->members[0].wire, DDL__ASK_NAME, oldest.name, strlen(oldest.name));
+        ddl__control_conn_send(&c->members[0].wire, DDL__ASK_NAME, oldest.name,
+                               strlen(oldest.name));
         return;
     }
     describe_missing(c, oldest.name, state);
@@ -88,7 +89,7 @@ void ddl__names_asked(ddl__control *c, int from, const unsigned char *content, s
     memcpy(name, content, bytes);
     name[bytes] = 0;
     describe_missing(c, name, state);
-    ddl__wire_send(&c->members[from].wire, DDL__ANSWER_NAME, state, strlen(state));
+    ddl__control_conn_send(&c->members[from].wire, DDL__ANSWER_NAME, state, strlen(state));
 }
 
 void ddl__names_answered(const ddl__control *c, const unsigned char *content, size_t bytes)

@@ -16,9 +16,9 @@
 
 enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
-static void watch_wire(ddl__control *c, int rank, int operation)
+static void watch_conn(ddl__control *c, int rank, int operation)
 {
-    const ddl__wire *wire = &c->members[rank].wire;
+    const ddl__control_conn *wire = &c->members[rank].wire;
     struct epoll_event event = {.events = EPOLLRDHUP | (c->urgent ? EPOLLIN : 0),
                                 .data.u64 = c->serial << RANK_BITS | (unsigned)rank};
     if (wire->fd >= 0)
@@ -31,16 +31,16 @@ void ddl__watch_hurry(ddl__control *c)
         return;
     c->urgent = true;
     for (int i = 0; i < c->size; i++)
-        watch_wire(c, i, EPOLL_CTL_MOD);
+        watch_conn(c, i, EPOLL_CTL_MOD);
 }
 
 /* ---------------------------------------------------------------------------------------- words */
 
-void ddl__control_tell(ddl__control *c, ddl__word word, const void *content, size_t bytes)
+void ddl__control_tell(ddl__control *c, ddl__control_msg word, const void *content, size_t bytes)
 {
     for (int i = 0; i < c->size; i++)
         if (i != c->rank && c->members[i].fate == DDL__ALIVE)
-            ddl__wire_send(&c->members[i].wire, word, content, bytes);
+            ddl__control_conn_send(&c->members[i].wire, word, content, bytes);
 }
 
 typedef struct hearing {
@@ -94,13 +94,13 @@ static void take_evidence(ddl__control *c, const unsigned char *content, size_t 
 }
 
 /* Each word only changes what the lock guards: a wire is in the middle of being read. */
-static void hear(void *context, ddl__word word, const unsigned char *content, size_t bytes)
+static void hear(void *context, ddl__control_msg word, const unsigned char *content, size_t bytes)
 {
     const hearing *h = context;
     ddl__control *c = h->control;
     ddl__member *member = &c->members[h->from];
     switch (word) {
-    case DDL__BEAT: note_position(member, content, bytes); break;
+    case DDL__HEARTBEAT: note_position(member, content, bytes); break;
     case DDL__LEAVE:
         note_position(member, content, bytes);
         if (member->fate == DDL__ALIVE) {
@@ -132,18 +132,18 @@ static void attend_member(ddl__control *c, int rank)
 {
     ddl__member *member = &c->members[rank];
     hearing h = {c, rank};
-    if (ddl__wire_receive(&member->wire, hear, &h)) {
+    if (ddl__control_conn_receive(&member->wire, hear, &h)) {
         member->silent = 0;
         member->heard = member->met = true;
         member->suspect = false;
     }
-    if (member->wire.fd < 0 || member->wire.state == DDL__WIRE_OPEN)
+    if (member->wire.fd < 0 || member->wire.state == DDL__CONTROL_CONN_OPEN)
         return;
-    if (member->wire.state == DDL__WIRE_ENDED)
+    if (member->wire.state == DDL__CONTROL_CONN_ENDED)
         ddl__member_ended(c, rank, member->wire.error);
     else
         ddl__member_unreachable(c, rank, member->wire.error);
-    ddl__wire_close(&member->wire);
+    ddl__control_conn_close(&member->wire);
 }
 
 /* ----------------------------------------------------------------------------------- heartbeats */
@@ -189,15 +189,15 @@ static void beat(ddl__control *c, int64_t now)
             continue;
         attend_member(c, i);
         if (member->fate != DDL__ALIVE) {
-            ddl__wire_flush(&member->wire); /* the last word may wait for room */
+            ddl__control_conn_flush(&member->wire); /* the last word may wait for room */
             continue;
         }
         /* Until the creation's limit a member may have yet to begin to watch. */
         if (!member->heard && (member->met || now >= c->config.deadline))
             judge_silence(c, i, elapsed < most ? elapsed : most);
         member->heard = false;
-        if (ddl__wire_flush(&member->wire))
-            ddl__wire_send(&member->wire, DDL__BEAT, &own, sizeof own);
+        if (ddl__control_conn_flush(&member->wire))
+            ddl__control_conn_send(&member->wire, DDL__HEARTBEAT, &own, sizeof own);
     }
 }
 
@@ -310,7 +310,7 @@ bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
     c->next = watch->controls;
     watch->controls = c;
     for (int i = 0; i < c->size; i++) {
-        watch_wire(c, i, EPOLL_CTL_ADD);
+        watch_conn(c, i, EPOLL_CTL_ADD);
         if (i != c->rank && ddl__witness_saw(watch->witness, &c->config.addresses[i].endpoint))
             ddl__member_confirm(c, i);
         if (c->members[i].fate == DDL__KILLED || c->members[i].fate == DDL__DISCONNECTED)

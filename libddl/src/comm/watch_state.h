@@ -32,8 +32,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "comm/control_conn.h"
 #include "comm/watch.h"
-#include "comm/wire.h"
 
 typedef enum ddl__fate {
     DDL__ALIVE,
@@ -74,7 +74,7 @@ typedef struct ddl__stall {
 } ddl__stall;
 
 typedef struct ddl__member {
-    ddl__wire wire;
+    ddl__control_conn wire;
     ddl__fate fate;
     bool heard; /* something, since the last heartbeat */
     bool met;   /* something, ever: it watches us as well by now */
@@ -173,7 +173,8 @@ void ddl__watch_remove(ddl__control *control);
 void ddl__watch_hurry(ddl__control *control);
 
 /* Under the lock: send it to all that can hear. */
-void ddl__control_tell(ddl__control *control, ddl__word word, const void *content, size_t bytes);
+void ddl__control_tell(ddl__control *control, ddl__control_msg word, const void *content,
+                       size_t bytes);
 
 /* Under the lock: what this rank does. */
 ddl__position ddl__own_position(const ddl__control *control, int64_t now);
@@ -244,7 +245,7 @@ void ddl__names_answered(const ddl__control *control, const unsigned char *conte
 /* ---- shrink.c ---- */
 
 /* Under the lock: a member has said JOIN, VERDICT or DONE. */
-void ddl__shrink_heard(ddl__control *control, int from, ddl__word word,
+void ddl__shrink_heard(ddl__control *control, int from, ddl__control_msg word,
                        const unsigned char *content, size_t bytes);
 
 /* ---- flight_recorder.c ---- */

@@ -1,4 +1,4 @@
-#include "comm/wire.h"
+#include "comm/control_conn.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "base/forks.h"
 
-enum { MAGIC = 0x64646c00, WAITING_MAX = 4 * DDL__WORD_MAX };
+enum { MAGIC = 0x64646c00, WAITING_MAX = 4 * DDL__CONTROL_MSG_MAX };
 
 typedef struct head {
     uint32_t word; /* with the magic in its upper bytes */
@@ -40,7 +40,7 @@ static void drop(ddl__buffer *b, size_t n)
     memmove(b->bytes, b->bytes + n, b->have);
 }
 
-void ddl__wire_open(ddl__wire *wire, int fd, ddl__seal *seal)
+void ddl__control_conn_open(ddl__control_conn *wire, int fd, ddl__seal *seal)
 {
     struct sockaddr_storage own;
     socklen_t length = sizeof own;
@@ -50,7 +50,7 @@ void ddl__wire_open(ddl__wire *wire, int fd, ddl__seal *seal)
     wire->fd = ddl__guard(fd);
 }
 
-void ddl__wire_close(ddl__wire *wire)
+void ddl__control_conn_close(ddl__control_conn *wire)
 {
     ddl__close_guarded(wire->fd);
     wire->fd = -1;
@@ -61,15 +61,15 @@ void ddl__wire_close(ddl__wire *wire)
     wire->in = wire->out = (ddl__buffer){NULL, 0, 0};
 }
 
-static void end(ddl__wire *wire, int error)
+static void end(ddl__control_conn *wire, int error)
 {
     wire->error = error;
-    wire->state =
-        error == 0 || error == ECONNRESET || error == EPIPE ? DDL__WIRE_ENDED : DDL__WIRE_BROKEN;
+    wire->state = error == 0 || error == ECONNRESET || error == EPIPE ? DDL__CONTROL_CONN_ENDED
+                                                                      : DDL__CONTROL_CONN_BROKEN;
 }
 
 /* What ends sending is learned by receiving, where something may lie in front of it. */
-bool ddl__wire_flush(ddl__wire *wire)
+bool ddl__control_conn_flush(ddl__control_conn *wire)
 {
     while (wire->out.have && wire->fd >= 0) {
         ssize_t n = ddl__stream_send_bytes(wire->seal, wire->fd, wire->out.bytes, wire->out.have);
@@ -81,39 +81,41 @@ bool ddl__wire_flush(ddl__wire *wire)
     return !wire->out.have && (!wire->seal || ddl__stream_flush(wire->seal, wire->fd));
 }
 
-bool ddl__wire_send(ddl__wire *wire, ddl__word word, const void *content, size_t bytes)
+bool ddl__control_conn_send(ddl__control_conn *wire, ddl__control_msg word, const void *content,
+                            size_t bytes)
 {
     head h = {MAGIC | (uint32_t)word, (uint32_t)bytes};
-    if (wire->fd < 0 || wire->state == DDL__WIRE_ENDED ||
+    if (wire->fd < 0 || wire->state == DDL__CONTROL_CONN_ENDED ||
         wire->out.have + sizeof h + bytes > WAITING_MAX || !reserve(&wire->out, sizeof h + bytes))
         return false;
     add(&wire->out, &h, sizeof h);
     add(&wire->out, content, bytes);
-    ddl__wire_flush(wire);
+    ddl__control_conn_flush(wire);
     return true;
 }
 
 /* Hand on all whole words; false when what came is none. */
-static bool parse(ddl__wire *wire, ddl__hear *hear, void *context)
+static bool parse(ddl__control_conn *wire, ddl__control_msg_handler *hear, void *context)
 {
     size_t at = 0;
     for (head h; wire->in.have - at >= sizeof h; at += sizeof h + h.bytes) {
         memcpy(&h, wire->in.bytes + at, sizeof h);
-        if ((h.word & ~(uint32_t)0xff) != MAGIC || h.bytes > DDL__WORD_MAX)
+        if ((h.word & ~(uint32_t)0xff) != MAGIC || h.bytes > DDL__CONTROL_MSG_MAX)
             return false;
         if (wire->in.have - at - sizeof h < h.bytes)
             break;
-        hear(context, (ddl__word)(h.word & 0xff), wire->in.bytes + at + sizeof h, h.bytes);
+        hear(context, (ddl__control_msg)(h.word & 0xff), wire->in.bytes + at + sizeof h, h.bytes);
     }
     drop(&wire->in, at);
     return true;
 }
 
-bool ddl__wire_receive(ddl__wire *wire, ddl__hear *hear, void *context)
+bool ddl__control_conn_receive(ddl__control_conn *wire, ddl__control_msg_handler *hear,
+                               void *context)
 {
     enum { PIECE = 4096 };
     bool came = false;
-    while (wire->fd >= 0 && wire->state == DDL__WIRE_OPEN) {
+    while (wire->fd >= 0 && wire->state == DDL__CONTROL_CONN_OPEN) {
         if (!reserve(&wire->in, PIECE))
             break; /* later */
         ssize_t n =
