@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 #include "ranks.h"
 
 enum { SIZE = 2, HEARTBEAT_MS = 50, DEAD_MS = 300, LONG_MS = 1000, RECORD = 1 << 20 };
@@ -20,7 +20,7 @@ static char folder[64];
 static void block(const ddl_comm *comm, char path[200])
 {
     snprintf(path, 200, "%s/ddl-%016llx-rank0.json", folder,
-             (unsigned long long)comm->control->config.comm.words[0]);
+             (unsigned long long)comm->health->config.comm.words[0]);
     CHECK(!mkfifo(path, 0600), "no pipe %s", path);
 }
 

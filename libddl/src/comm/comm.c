@@ -272,27 +272,27 @@ static int64_t nanoseconds(int64_t milliseconds)
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* Call those whom this rank calls to be watched; they answer when all members are here. */
+/* Connect to the lower ranks for control messages; they answer when all members are here. */
 static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
 {
     if (comm->size == 1)
         return DDL_OK;
     const ddl_comm_config *config = &comm->config;
-    ddl__control_config control = {.endpoint = comm->endpoint,
-                                   .slot = comm->slot,
-                                   .engine = comm->engine,
-                                   .comm = id,
-                                   .addresses = comm->addresses,
-                                   .names = comm->names,
-                                   .rank = comm->rank,
-                                   .size = comm->size,
-                                   .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
-                                              .suspect = nanoseconds(config->suspect_ms),
-                                              .dead = nanoseconds(config->dead_ms),
-                                              .stall = nanoseconds(config->stall_warn_ms)},
-                                   .trace_dir = ddl__environment_trace_dir(),
-                                   .deadline = deadline};
-    return ddl__control_call(&control, &comm->control);
+    ddl__health_config setup = {.endpoint = comm->endpoint,
+                                .slot = comm->slot,
+                                .engine = comm->engine,
+                                .comm = id,
+                                .addresses = comm->addresses,
+                                .names = comm->names,
+                                .rank = comm->rank,
+                                .size = comm->size,
+                                .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
+                                           .suspect = nanoseconds(config->suspect_ms),
+                                           .dead = nanoseconds(config->dead_ms),
+                                           .stall = nanoseconds(config->stall_warn_ms)},
+                                .trace_dir = ddl__environment_trace_dir(),
+                                .deadline = deadline};
+    return ddl__health_connect(&setup, &comm->health);
 }
 
 /* No member takes the comm for created before all others can do nothing but the same: else a
@@ -377,14 +377,14 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_founded(comm->engine);
-    if (status == DDL_OK && comm->control) /* all members are here: watch them from now on */
-        status = ddl__control_open(comm->control);
+    if (status == DDL_OK && comm->health) /* all members are here: monitor them from now on */
+        status = ddl__health_open(comm->health);
     if (status == DDL_OK)
         status = commit(comm, deadline);
     if (status != DDL_OK && entered)
         tell_failure(comm, &wireup, status);
-    if (status != DDL_OK && comm->control) /* this rank may try again, and is not gone */
-        ddl__control_abandon(comm->control);
+    if (status != DDL_OK && comm->health) /* this rank may try again, and is not gone */
+        ddl__health_abandon(comm->health);
     if (status != DDL_OK && counted)
         ddl__endpoint_uncount(comm->endpoint, list);
     return status;
@@ -441,8 +441,8 @@ void ddl__comm_abandon(ddl_comm *comm)
     snprintf(why, sizeof why, "%s has given up this comm, which not all survivors could create",
              comm->names[comm->rank]);
     ddl__engine_fail(comm->engine, DDL_EPEER, why);
-    if (comm->control)
-        ddl__control_abandon(comm->control);
+    if (comm->health)
+        ddl__health_abandon(comm->health);
     ddl__comm_destroy(comm);
 }
 
@@ -451,7 +451,7 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
     char difference[DDL__MESSAGE_MAX];
     if (!comm)
         return DDL_OK;
-    ddl__control_close(comm->control, difference);
+    ddl__health_close(comm->health, difference);
     if (comm->slot)
         ddl__endpoint_leave(comm->endpoint, comm->slot);
     ddl__engine_destroy(comm->engine);

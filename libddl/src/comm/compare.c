@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 #include "engine/describe.h"
 
 /* How long an operation waits before the others are asked, and how often; how soon all answer. */
@@ -59,7 +59,7 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 /* ------------------------------------------------------------------------------------- answering
  */
 
-void ddl__compare_asked(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+void ddl__compare_asked(ddl__health *c, int from, const unsigned char *content, size_t bytes)
 {
     ddl__answer answer = {.stage = DDL__NOT_YET};
     ddl__record last, record;
@@ -75,10 +75,10 @@ void ddl__compare_asked(ddl__control *c, int from, const unsigned char *content,
             answer.signature = record.signature;
         }
     }
-    ddl__control_conn_send(&c->members[from].wire, DDL__ANSWER, &answer, sizeof answer);
+    ddl__control_conn_send(&c->members[from].conn, DDL__ANSWER, &answer, sizeof answer);
 }
 
-void ddl__compare_answered(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+void ddl__compare_answered(ddl__health *c, int from, const unsigned char *content, size_t bytes)
 {
     if (bytes == sizeof c->members[from].answer)
         memcpy(&c->members[from].answer, content, bytes);
@@ -89,15 +89,15 @@ void ddl__compare_answered(ddl__control *c, int from, const unsigned char *conte
 
 /* Our operation and what others say of it. */
 typedef struct question {
-    const ddl__control *control;
+    const ddl__health *health;
     ddl__signature own, chosen;
 } question;
 
 /* What this rank has called in its place; NULL: nothing, or it is not known. */
 static const ddl__signature *called(const question *q, int rank)
 {
-    const ddl__answer *answer = &q->control->members[rank].answer;
-    if (rank == q->control->rank)
+    const ddl__answer *answer = &q->health->members[rank].answer;
+    if (rank == q->health->rank)
         return &q->own;
     bool known = answer->sequence == sequence_of(&q->own) &&
                  (answer->stage == DDL__PENDING || answer->stage == DDL__ENDED);
@@ -114,7 +114,7 @@ static bool has_called_chosen(const void *context, int rank)
 /* The first rank whose call is none of the first n that were chosen; -1: there is none. */
 static int find_other(question *q, const ddl__signature *chosen, int n)
 {
-    for (int rank = 0; rank < q->control->size; rank++) {
+    for (int rank = 0; rank < q->health->size; rank++) {
         const ddl__signature *signature = called(q, rank);
         bool known = !signature;
         for (int i = 0; i < n && !known; i++)
@@ -126,7 +126,7 @@ static int find_other(question *q, const ddl__signature *chosen, int n)
 }
 
 /* End the comm when not all have called the same. The fewest ranks come first. */
-static bool find_difference(ddl__control *c, question *q)
+static bool find_difference(ddl__health *c, question *q)
 {
     enum { DIFFERENT = 3 };
     ddl__signature chosen[DIFFERENT];
@@ -154,13 +154,13 @@ static bool find_difference(ddl__control *c, question *q)
                                    sequence_of(&q->own));
         counts[least] = 0;
     }
-    ddl__control_end(c, DDL_EMISMATCH, "%s", text);
+    ddl__health_end(c, DDL_EMISMATCH, "%s", text);
     return true;
 }
 
 /* Everybody else is through, and still nothing comes: two ranks do not agree on whether there is
  * something between them. */
-static void find_nothing_coming(ddl__control *c, const question *q)
+static void find_nothing_coming(ddl__health *c, const question *q)
 {
     char operation[DDL__CALL_MAX];
     bool all_ended = true;
@@ -173,14 +173,14 @@ static void find_nothing_coming(ddl__control *c, const question *q)
     if (c->stall.idle < IDLE_ROUNDS)
         return;
     ddl__describe_whole(operation, sizeof operation, &q->own);
-    ddl__control_end(c, DDL_EMISMATCH,
-                     "%s waits in %s as operation %u for what no rank has sent: all others have "
-                     "completed it, so the counts of this rank and another do not fit",
-                     c->names[c->rank], operation, sequence_of(&q->own));
+    ddl__health_end(c, DDL_EMISMATCH,
+                    "%s waits in %s as operation %u for what no rank has sent: all others have "
+                    "completed it, so the counts of this rank and another do not fit",
+                    c->names[c->rank], operation, sequence_of(&q->own));
 }
 
 /* Who has destroyed the comm before this operation will never come to it. */
-static bool find_leaver(ddl__control *c, const ddl__signature *own)
+static bool find_leaver(ddl__health *c, const ddl__signature *own)
 {
     for (int rank = 0; rank < c->size; rank++) {
         const ddl__member *member = &c->members[rank];
@@ -190,9 +190,9 @@ static bool find_leaver(ddl__control *c, const ddl__signature *own)
             continue;
         char operation[DDL__CALL_MAX];
         ddl__describe_whole(operation, sizeof operation, own);
-        ddl__control_end(c, DDL_EPEER,
-                         "%s left the comm after operation %u; %s called %s as operation %u",
-                         c->names[rank], last, c->names[c->rank], operation, sequence_of(own));
+        ddl__health_end(c, DDL_EPEER,
+                        "%s left the comm after operation %u; %s called %s as operation %u",
+                        c->names[rank], last, c->names[c->rank], operation, sequence_of(own));
         return true;
     }
     return false;
@@ -202,7 +202,7 @@ static bool find_leaver(ddl__control *c, const ddl__signature *own)
  */
 
 /* Our operation of this sequence, if it is remembered; `last` is our last one. */
-static bool find_own(const ddl__control *c, const ddl__record *last, uint32_t sequence,
+static bool find_own(const ddl__health *c, const ddl__record *last, uint32_t sequence,
                      ddl__record *own)
 {
     uint32_t since = sequence_of(&last->signature) - sequence;
@@ -211,7 +211,7 @@ static bool find_own(const ddl__control *c, const ddl__record *last, uint32_t se
                           ddl__record_find(ddl__engine_recorder(c->engine), sequence, own));
 }
 
-bool ddl__compare_last(ddl__control *c, char text[DDL__MESSAGE_MAX])
+bool ddl__compare_last(ddl__health *c, char text[DDL__MESSAGE_MAX])
 {
     ddl__record last, own;
     if (ddl__engine_pulse(c->engine).status != DDL_OK ||
@@ -237,7 +237,7 @@ bool ddl__compare_last(ddl__control *c, char text[DDL__MESSAGE_MAX])
 /* ---------------------------------------------------------------------------------------- stalls
  */
 
-bool ddl__is_late(const ddl__control *c, int rank, const ddl__signature *own)
+bool ddl__is_late(const ddl__health *c, int rank, const ddl__signature *own)
 {
     const ddl__member *member = &c->members[rank];
     return rank != c->rank && member->fate == DDL__ALIVE &&
@@ -245,14 +245,14 @@ bool ddl__is_late(const ddl__control *c, int rank, const ddl__signature *own)
 }
 
 typedef struct lateness {
-    const ddl__control *control;
+    const ddl__health *health;
     const ddl__signature *own;
 } lateness;
 
 static bool is_late(const void *context, int rank)
 {
     const lateness *l = context;
-    return ddl__is_late(l->control, rank, l->own);
+    return ddl__is_late(l->health, rank, l->own);
 }
 
 /* What the late ones do, as long as there is room. */
@@ -260,19 +260,19 @@ static void describe_late(const lateness *l, char *text, size_t size)
 {
     size_t at = 0;
     text[0] = 0;
-    for (int rank = 0; rank < l->control->size && at + 1 < size; rank++) {
-        const ddl__position *position = &l->control->members[rank].position;
+    for (int rank = 0; rank < l->health->size && at + 1 < size; rank++) {
+        const ddl__position *position = &l->health->members[rank].position;
         if (!is_late(l, rank))
             continue;
         char operation[DDL__CALL_MAX];
         ddl__describe_whole(operation, sizeof operation, &position->last);
         at += (size_t)snprintf(text + at, size - at, "; %s %s %s as operation %u",
-                               l->control->names[rank], position->ended ? "has ended" : "is in",
+                               l->health->names[rank], position->ended ? "has ended" : "is in",
                                operation, sequence_of(&position->last));
     }
 }
 
-static void warn(const ddl__control *c, const ddl__record *record, int64_t now)
+static void warn(const ddl__health *c, const ddl__record *record, int64_t now)
 {
     lateness late = {c, &record->signature};
     char ranks[200], what[600], operation[DDL__CALL_MAX];
@@ -284,13 +284,13 @@ static void warn(const ddl__control *c, const ddl__record *record, int64_t now)
              n ? ranks : "all ranks", n ? " not there yet" : " have called it", what);
 }
 
-void ddl__compare(ddl__control *c, int64_t now)
+void ddl__compare(ddl__health *c, int64_t now)
 {
     ddl__record record;
     ddl__stall *stall = &c->stall;
     char difference[DDL__MESSAGE_MAX];
     if (ddl__compare_last(c, difference)) {
-        ddl__control_end(c, DDL_EMISMATCH, "%s", difference);
+        ddl__health_end(c, DDL_EMISMATCH, "%s", difference);
         return;
     }
     if (c->announced || !ddl__record_last(ddl__engine_recorder(c->engine), &record) ||
@@ -305,7 +305,7 @@ void ddl__compare(ddl__control *c, int64_t now)
     }
     if (waited < ASK_NS)
         return;
-    question q = {.control = c, .own = record.signature};
+    question q = {.health = c, .own = record.signature};
     if (!stall->asked_at || now - stall->asked_at >= ASK_NS) {
         uint32_t sequence = sequence_of(&record.signature);
         if (stall->asked_at)
@@ -313,7 +313,7 @@ void ddl__compare(ddl__control *c, int64_t now)
         for (int rank = 0; rank < c->size; rank++)
             c->members[rank].answer.stage = 0;
         stall->asked_at = now;
-        ddl__control_tell(c, DDL__ASK, &sequence, sizeof sequence);
+        ddl__health_broadcast(c, DDL__ASK, &sequence, sizeof sequence);
     } else if (now - stall->asked_at >= ANSWER_NS) {
         find_difference(c, &q);
     }

@@ -10,7 +10,7 @@
 enum { MAGIC = 0x64646c00, WAITING_MAX = 4 * DDL__CONTROL_MSG_MAX };
 
 typedef struct head {
-    uint32_t word; /* with the magic in its upper bytes */
+    uint32_t message; /* with the magic in its upper bytes */
     uint32_t bytes;
 } head;
 
@@ -40,98 +40,99 @@ static void drop(ddl__buffer *b, size_t n)
     memmove(b->bytes, b->bytes + n, b->have);
 }
 
-void ddl__control_conn_open(ddl__control_conn *wire, int fd, ddl__seal *seal)
+void ddl__control_conn_open(ddl__control_conn *conn, int fd, ddl__seal *seal)
 {
     struct sockaddr_storage own;
     socklen_t length = sizeof own;
-    memset(wire, 0, sizeof *wire);
-    wire->local = !getsockname(fd, (struct sockaddr *)&own, &length) && own.ss_family == AF_UNIX;
-    wire->seal = seal;
-    wire->fd = ddl__guard(fd);
+    memset(conn, 0, sizeof *conn);
+    conn->local = !getsockname(fd, (struct sockaddr *)&own, &length) && own.ss_family == AF_UNIX;
+    conn->seal = seal;
+    conn->fd = ddl__guard(fd);
 }
 
-void ddl__control_conn_close(ddl__control_conn *wire)
+void ddl__control_conn_close(ddl__control_conn *conn)
 {
-    ddl__close_guarded(wire->fd);
-    wire->fd = -1;
-    ddl__seal_destroy(wire->seal);
-    wire->seal = NULL;
-    free(wire->in.bytes);
-    free(wire->out.bytes);
-    wire->in = wire->out = (ddl__buffer){NULL, 0, 0};
+    ddl__close_guarded(conn->fd);
+    conn->fd = -1;
+    ddl__seal_destroy(conn->seal);
+    conn->seal = NULL;
+    free(conn->in.bytes);
+    free(conn->out.bytes);
+    conn->in = conn->out = (ddl__buffer){NULL, 0, 0};
 }
 
-static void end(ddl__control_conn *wire, int error)
+static void end(ddl__control_conn *conn, int error)
 {
-    wire->error = error;
-    wire->state = error == 0 || error == ECONNRESET || error == EPIPE ? DDL__CONTROL_CONN_ENDED
+    conn->error = error;
+    conn->state = error == 0 || error == ECONNRESET || error == EPIPE ? DDL__CONTROL_CONN_ENDED
                                                                       : DDL__CONTROL_CONN_BROKEN;
 }
 
 /* What ends sending is learned by receiving, where something may lie in front of it. */
-bool ddl__control_conn_flush(ddl__control_conn *wire)
+bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
-    while (wire->out.have && wire->fd >= 0) {
-        ssize_t n = ddl__stream_send_bytes(wire->seal, wire->fd, wire->out.bytes, wire->out.have);
+    while (conn->out.have && conn->fd >= 0) {
+        ssize_t n = ddl__stream_send_bytes(conn->seal, conn->fd, conn->out.bytes, conn->out.have);
         if (n > 0)
-            drop(&wire->out, (size_t)n);
+            drop(&conn->out, (size_t)n);
         else if (n < 0 && errno != EINTR)
             break;
     }
-    return !wire->out.have && (!wire->seal || ddl__stream_flush(wire->seal, wire->fd));
+    return !conn->out.have && (!conn->seal || ddl__stream_flush(conn->seal, conn->fd));
 }
 
-bool ddl__control_conn_send(ddl__control_conn *wire, ddl__control_msg word, const void *content,
+bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, const void *content,
                             size_t bytes)
 {
-    head h = {MAGIC | (uint32_t)word, (uint32_t)bytes};
-    if (wire->fd < 0 || wire->state == DDL__CONTROL_CONN_ENDED ||
-        wire->out.have + sizeof h + bytes > WAITING_MAX || !reserve(&wire->out, sizeof h + bytes))
+    head h = {MAGIC | (uint32_t)message, (uint32_t)bytes};
+    if (conn->fd < 0 || conn->state == DDL__CONTROL_CONN_ENDED ||
+        conn->out.have + sizeof h + bytes > WAITING_MAX || !reserve(&conn->out, sizeof h + bytes))
         return false;
-    add(&wire->out, &h, sizeof h);
-    add(&wire->out, content, bytes);
-    ddl__control_conn_flush(wire);
+    add(&conn->out, &h, sizeof h);
+    add(&conn->out, content, bytes);
+    ddl__control_conn_flush(conn);
     return true;
 }
 
-/* Hand on all whole words; false when what came is none. */
-static bool parse(ddl__control_conn *wire, ddl__control_msg_handler *hear, void *context)
+/* Hand on all whole messages; false if the bytes are none. */
+static bool parse(ddl__control_conn *conn, ddl__control_msg_handler *hear, void *context)
 {
     size_t at = 0;
-    for (head h; wire->in.have - at >= sizeof h; at += sizeof h + h.bytes) {
-        memcpy(&h, wire->in.bytes + at, sizeof h);
-        if ((h.word & ~(uint32_t)0xff) != MAGIC || h.bytes > DDL__CONTROL_MSG_MAX)
+    for (head h; conn->in.have - at >= sizeof h; at += sizeof h + h.bytes) {
+        memcpy(&h, conn->in.bytes + at, sizeof h);
+        if ((h.message & ~(uint32_t)0xff) != MAGIC || h.bytes > DDL__CONTROL_MSG_MAX)
             return false;
-        if (wire->in.have - at - sizeof h < h.bytes)
+        if (conn->in.have - at - sizeof h < h.bytes)
             break;
-        hear(context, (ddl__control_msg)(h.word & 0xff), wire->in.bytes + at + sizeof h, h.bytes);
+        hear(context, (ddl__control_msg)(h.message & 0xff), conn->in.bytes + at + sizeof h,
+             h.bytes);
     }
-    drop(&wire->in, at);
+    drop(&conn->in, at);
     return true;
 }
 
-bool ddl__control_conn_receive(ddl__control_conn *wire, ddl__control_msg_handler *hear,
+bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *hear,
                                void *context)
 {
     enum { PIECE = 4096 };
     bool came = false;
-    while (wire->fd >= 0 && wire->state == DDL__CONTROL_CONN_OPEN) {
-        if (!reserve(&wire->in, PIECE))
+    while (conn->fd >= 0 && conn->state == DDL__CONTROL_CONN_OPEN) {
+        if (!reserve(&conn->in, PIECE))
             break; /* later */
         ssize_t n =
-            ddl__stream_recv_bytes(wire->seal, wire->fd, wire->in.bytes + wire->in.have, PIECE);
+            ddl__stream_recv_bytes(conn->seal, conn->fd, conn->in.bytes + conn->in.have, PIECE);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (n <= 0) {
-            end(wire, n < 0 ? errno : 0);
+            end(conn, n < 0 ? errno : 0);
             break;
         }
         came = true;
-        wire->in.have += (size_t)n;
-        if (!parse(wire, hear, context))
-            end(wire, EPROTO);
+        conn->in.have += (size_t)n;
+        if (!parse(conn, hear, context))
+            end(conn, EPROTO);
     }
     return came;
 }

@@ -1,5 +1,5 @@
-/* control_conn.h - a connection for words about a comm: short, seldom, and apart from its data, so
- * that they pass although the data stands still and the comm is dead. Never blocks. */
+/* control_conn.h - a connection for messages about a comm. They are short, rare, and apart from its
+ * data, so that they pass although the data stands still and the comm is dead. Never blocks. */
 #ifndef DDL_COMM_CONTROL_CONN_H
 #define DDL_COMM_CONTROL_CONN_H
 
@@ -9,7 +9,7 @@
 
 #include "net/seal.h"
 
-enum { DDL__CONTROL_MSG_MAX = 32 * 1024 /* bytes of one word's content */ };
+enum { DDL__CONTROL_MSG_MAX = 32 * 1024 /* bytes of one message's content */ };
 
 /* The values are the protocol's. */
 typedef enum ddl__control_msg {
@@ -31,7 +31,8 @@ typedef enum ddl__control_conn_state {
     DDL__CONTROL_CONN_OPEN,
     DDL__CONTROL_CONN_ENDED, /* end of file or reset: the peer's kernel said so, or what lies
                                 between */
-    DDL__CONTROL_CONN_BROKEN /* no way to it any more, or what came is no word; it may be alive */
+    DDL__CONTROL_CONN_BROKEN /* no way to it any more, or what came is no message; it may be alive
+                              */
 } ddl__control_conn_state;
 
 typedef struct ddl__buffer {
@@ -49,21 +50,21 @@ typedef struct ddl__control_conn {
 } ddl__control_conn;
 
 /* Over a connected socket, which it takes over, with its seal or NULL. */
-void ddl__control_conn_open(ddl__control_conn *wire, int fd, ddl__seal *seal);
-void ddl__control_conn_close(ddl__control_conn *wire);
+void ddl__control_conn_open(ddl__control_conn *conn, int fd, ddl__seal *seal);
+void ddl__control_conn_close(ddl__control_conn *conn);
 
-/* Send a word, or keep it until there is room. False when it cannot be sent any more, or too many
- * wait. */
-bool ddl__control_conn_send(ddl__control_conn *wire, ddl__control_msg word, const void *content,
+/* Send a message, or keep it until there is room. False when it cannot be sent any more, or too
+ * many wait. */
+bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, const void *content,
                             size_t bytes);
 
 /* Whether nothing waits to be sent; sends what can be sent. */
-bool ddl__control_conn_flush(ddl__control_conn *wire);
+bool ddl__control_conn_flush(ddl__control_conn *conn);
 
-/* Take in what has come; each word goes to `hear`. True when anything came. */
-typedef void ddl__control_msg_handler(void *context, ddl__control_msg word,
+/* Take in what has come; each message goes to `hear`. True when anything came. */
+typedef void ddl__control_msg_handler(void *context, ddl__control_msg message,
                                       const unsigned char *content, size_t bytes);
-bool ddl__control_conn_receive(ddl__control_conn *wire, ddl__control_msg_handler *hear,
+bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *hear,
                                void *context);
 
 #endif

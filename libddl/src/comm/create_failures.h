@@ -1,9 +1,10 @@
-/* failures.h - word of members that cannot create a comm, for those who have not met them yet.
+/* create_failures.h - notices of members that cannot create a comm, for those who have not met them
+ * yet.
  *
  * Of an attempt that has failed nobody is told twice. But where several members fail at once, by
- * themselves, word of one may reach another that has not heard of it when that tries again, and
- * fails that attempt, once: nothing tells whose attempts belong together, and to fail in vain is
- * better than to wait in vain.
+ * themselves, the notice of one may reach another that has not heard of it when that tries again,
+ * and fails that attempt, once: nothing tells whose attempts belong together, and to fail in vain
+ * is better than to wait in vain.
  */
 #ifndef DDL_COMM_CREATE_FAILURES_H
 #define DDL_COMM_CREATE_FAILURES_H

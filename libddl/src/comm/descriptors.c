@@ -11,8 +11,8 @@
 enum {
     RESERVE = 64,      /* for others of this process meanwhile */
     LARGE = 64 * 1024, /* so much room is not counted */
-    SHARING = 2,       /* the link's socket, and the one to watch by */
-    PLAIN = 3,         /* two links, and the one to watch by */
+    SHARING = 2,       /* the link's socket, and the control connection */
+    PLAIN = 3,         /* two links, and the control connection */
     WITH_LANES = 5     /* as PLAIN, and a set for each link, beside the lanes */
 };
 

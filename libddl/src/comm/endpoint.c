@@ -186,14 +186,14 @@ ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__co
     return DDL_OK;
 }
 
-bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
+bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted)
 {
     struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     pthread_mutex_lock(&endpoint->lock);
     bool found;
     endpoint->hosts++;
-    while (!(found = ddl__pending_take(endpoint, slot, watching, accepted)) &&
+    while (!(found = ddl__pending_take(endpoint, slot, control, accepted)) &&
            ddl__now() < deadline) {
         if (endpoint->shut)
             notify(endpoint);
@@ -329,17 +329,17 @@ void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size)
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-ddl__watch *ddl__endpoint_watch(ddl_endpoint *endpoint)
+ddl__detector *ddl__endpoint_detector(ddl_endpoint *endpoint)
 {
     pthread_mutex_lock(&endpoint->lock);
-    if (!endpoint->watch)
-        endpoint->watch = ddl__watch_create(&endpoint->address.endpoint);
-    ddl__watch *watch = endpoint->watch;
+    if (!endpoint->detector)
+        endpoint->detector = ddl__detector_create(&endpoint->address.endpoint);
+    ddl__detector *detector = endpoint->detector;
     pthread_mutex_unlock(&endpoint->lock);
-    return watch;
+    return detector;
 }
 
-static bool watch(int epoll, int fd, uint64_t id)
+static bool epoll_watch(int epoll, int fd, uint64_t id)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = id};
     return !epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
@@ -381,14 +381,15 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
     endpoint->listeners = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     endpoint->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     endpoint->timer = ddl__guard(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-    bool watched =
-        endpoint->epoll >= 0 && endpoint->listeners >= 0 && endpoint->wake >= 0 &&
-        endpoint->timer >= 0 && watch(endpoint->epoll, endpoint->wake, DDL__WAKE) &&
-        watch(endpoint->epoll, endpoint->timer, DDL__TIMER) &&
-        watch(endpoint->epoll, endpoint->listeners, DDL__LISTEN_EVENT) &&
-        (endpoint->local < 0 || watch(endpoint->listeners, endpoint->local, DDL__UNIX_LISTENER));
+    bool watched = endpoint->epoll >= 0 && endpoint->listeners >= 0 && endpoint->wake >= 0 &&
+                   endpoint->timer >= 0 &&
+                   epoll_watch(endpoint->epoll, endpoint->wake, DDL__WAKE) &&
+                   epoll_watch(endpoint->epoll, endpoint->timer, DDL__TIMER) &&
+                   epoll_watch(endpoint->epoll, endpoint->listeners, DDL__LISTEN_EVENT) &&
+                   (endpoint->local < 0 ||
+                    epoll_watch(endpoint->listeners, endpoint->local, DDL__UNIX_LISTENER));
     for (unsigned i = 0; watched && i < endpoint->address.n_ips; i++)
-        watched = watch(endpoint->listeners, endpoint->tcp[i], DDL__TCP_LISTENER + i);
+        watched = epoll_watch(endpoint->listeners, endpoint->tcp[i], DDL__TCP_LISTENER + i);
     return watched ? DDL_OK
                    : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
 }
@@ -435,7 +436,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
 {
     if (!endpoint)
         return;
-    ddl__watch_destroy(endpoint->watch);
+    ddl__detector_destroy(endpoint->detector);
     if (endpoint->started) {
         pthread_mutex_lock(&endpoint->lock);
         endpoint->stop = true;

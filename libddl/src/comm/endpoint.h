@@ -73,8 +73,8 @@ void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
 ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
 
 /* The next accepted connection of this comm; false at the deadline. Its descriptors are the
- * caller's. Who comes to watch members may come early, and waits until `watching`. */
-bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool watching,
+ * caller's. Control connections may come early, and wait until `control`. */
+bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted);
 
 /* Whether a member has said that it cannot create this comm. */
@@ -98,7 +98,7 @@ void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot,
                                  ddl__urgency urgency);
 
 /* The thread that watches the members of this endpoint's comms; NULL with the message set. */
-struct ddl__watch *ddl__endpoint_watch(ddl_endpoint *endpoint);
+struct ddl__detector *ddl__endpoint_detector(ddl_endpoint *endpoint);
 
 /* Give the slot up. When it returns, the thread does not touch the engine any more. */
 void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot);

@@ -29,8 +29,8 @@
 #include "comm/closer.h"
 #include "comm/counters.h"
 #include "comm/endpoint.h"
+#include "comm/health.h"
 #include "comm/rate_limit.h"
-#include "comm/watch.h"
 
 /* Events' ids. */
 enum {
@@ -54,7 +54,7 @@ typedef struct ddl__pending_conn {
     ddl__inbound inbound;
     bool challenged; /* its hello fits */
     bool proven;     /* it waits for its comm */
-    bool gone;       /* or has left, and only its last word does */
+    bool gone;       /* or has left, and only its last message waits */
     int64_t deadline;
 } ddl__pending_conn;
 
@@ -102,7 +102,7 @@ struct ddl_endpoint {
     ddl__replay_guard seen; /* hellos of others that needed no challenge, */
     uint64_t said;          /* and how many this endpoint has said */
     ddl__create_failures failures;
-    ddl__watch *watch; /* NULL until there is a comm of several members */
+    ddl__detector *detector; /* NULL until there is a comm of several members */
 };
 
 /* ---- pending.c; the caller has the lock ---- */
@@ -113,9 +113,9 @@ void ddl__pending_look(ddl_endpoint *endpoint);
 /* Do what time has come for: rest, poll the listeners or stop, drop whose time is up. */
 void ddl__pending_keep(ddl_endpoint *endpoint);
 
-/* The next accepted connection of the comm that has this slot, if one is there. Who comes to watch
- * members may come early, and waits until `watching`. */
-bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool watching,
+/* The next accepted connection of the comm that has this slot, if one is there. Control
+ * connections may come early, and wait until `control`. */
+bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted);
 
 /* The slot is given up: drop who came for it. */

@@ -1,7 +1,7 @@
 /* What a comm that dies leaves behind: its flight record, where $DDL_TRACE_DIR says. A thread of
- * its own writes it, for a folder may be slow, and whoever holds the watch's lock meanwhile, or is
- * the watch, would look dead to the members of all comms here. What it reads does not change, but
- * for the record, which any thread may read; and the control outlives it. */
+ * its own writes it, for a folder may be slow, and whoever holds the detector's lock meanwhile, or
+ * is the detector, would look dead to the members of all comms here. What it reads does not change,
+ * but for the record, which any thread may read; and the health record outlives it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 #include "engine/trace.h"
 
 static void *write_trace(void *argument)
 {
     enum { LINE = 512, HEAD = 4096 }; /* bytes: more than an event takes */
-    const ddl__control *c = argument;
+    const ddl__health *c = argument;
     char path[4096];
     size_t capacity = (size_t)LINE * DDL__RECORDS + HEAD;
     ddl__text text = {.to = malloc(capacity), .capacity = capacity};
@@ -34,7 +34,7 @@ static void *write_trace(void *argument)
     return NULL;
 }
 
-void ddl__trace_leave(ddl__control *c)
+void ddl__trace_leave(ddl__health *c)
 {
     if (!c->trace_dir)
         return;
@@ -45,7 +45,7 @@ void ddl__trace_leave(ddl__control *c)
                  strerror(error));
 }
 
-void ddl__trace_await(ddl__control *c)
+void ddl__trace_await(ddl__health *c)
 {
     if (c->writing)
         pthread_join(c->writer, NULL);

@@ -14,9 +14,9 @@
  *
  * The session's key is an HMAC of the hello and the challenge under the job's key, so it is of this
  * connection only, and of all that was said in it: whom the dialer wants, as whom, and for what. A
- * proof is an HMAC under that key, of a word that says whose it is, and of what it vouches for. The
- * dialer proves first: who merely finds a port learns nothing by which secrets could be tried. In a
- * job without a secret keys and proofs are zero. */
+ * proof is an HMAC under that key, of a label that says whose it is, and of what it vouches for.
+ * The dialer proves first: who merely finds a port learns nothing by which secrets could be tried.
+ * In a job without a secret keys and proofs are zero. */
 #ifndef DDL_COMM_HANDSHAKE_H
 #define DDL_COMM_HANDSHAKE_H
 

@@ -1,5 +1,5 @@
 /* hello.h - what two endpoints say when they meet over a new connection, in either direction: the
- * words. handshake.h has the order in which they come and how they are proven. */
+ * messages. handshake.h has the order in which they come and how they are proven. */
 #ifndef DDL_COMM_HELLO_H
 #define DDL_COMM_HELLO_H
 
@@ -10,7 +10,8 @@ enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 5 };
 
 /* How the connection is to be used. Over TCP the link's own connection is followed by its lanes, if
  * it has any, and these by the connection for messages and as many lanes of that. By the next kind
- * members watch each other, over TCP or a unix socket; by the last one they come to a rendezvous.
+ * members monitor each other, over TCP or a unix socket; by the last one they come to a
+ * rendezvous.
  */
 enum {
     DDL__CONN_TCP = 1,

@@ -257,7 +257,7 @@ static bool has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
     return slot;
 }
 
-/* A member that was there and has left already: its last word is in the socket. */
+/* A member that was there and has left already: its last message is in the socket. */
 static bool leaves_word(const ddl_endpoint *endpoint, const ddl__pending_conn *v)
 {
     return v->proven && v->inbound.said.hello.kind == DDL__CONN_CONTROL &&
@@ -331,13 +331,13 @@ void ddl__pending_keep(ddl_endpoint *endpoint)
     expire_pending(endpoint);
 }
 
-bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool watching,
+bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted)
 {
     for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next) {
         ddl__pending_conn *v = *at;
         if (!v->proven || !ddl__digest_equal(v->inbound.said.hello.comm, slot->comm) ||
-            (v->inbound.said.hello.kind == DDL__CONN_CONTROL && !watching))
+            (v->inbound.said.hello.kind == DDL__CONN_CONTROL && !control))
             continue;
         epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->inbound.fd, NULL);
         *accepted = (ddl__accepted){v->inbound.fd, v->inbound.passed, v->inbound.said.hello,
@@ -353,7 +353,9 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
 void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Who still waits here came for a later comm of the same name, unless this one never was, and
-       he came before that was known; but nobody calls to watch a comm that we have not joined. */
+       he came before that was known; but no control connection comes for a comm that we have not
+       joined.
+     */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *v = *at;
         bool watches = v->inbound.said.hello.kind == DDL__CONN_CONTROL;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 #include "engine/describe.h"
 #include "engine/trace.h"
 
@@ -19,8 +19,7 @@ static const char *state_of(const ddl__member *member)
     return "?";
 }
 
-static void add_member(const ddl__control *c, int rank, const ddl__position *position,
-                       ddl__text *to)
+static void add_member(const ddl__health *c, int rank, const ddl__position *position, ddl__text *to)
 {
     const ddl__member *member = &c->members[rank];
     char operation[DDL__CALL_MAX] = "", name[DDL_NAME_MAX];
@@ -46,9 +45,9 @@ static void add_member(const ddl__control *c, int rank, const ddl__position *pos
     ddl__text_add(to, "}");
 }
 
-void ddl__control_report(ddl__control *c, ddl__text *to)
+void ddl__health_report(ddl__health *c, ddl__text *to)
 {
-    pthread_mutex_lock(&c->watch->lock);
+    pthread_mutex_lock(&c->detector->lock);
     ddl__position own = ddl__own_position(c, ddl__now());
     ddl__waiting oldest; /* by name */
     char last[DDL_NAME_MAX];
@@ -67,7 +66,7 @@ void ddl__control_report(ddl__control *c, ddl__text *to)
     for (int rank = 0; rank < c->size; rank++)
         add_member(c, rank, rank == c->rank ? &own : &c->members[rank].position, to);
     ddl__text_add(to, "]");
-    pthread_mutex_unlock(&c->watch->lock);
+    pthread_mutex_unlock(&c->detector->lock);
 }
 
 /* What has begun and not ended, the oldest first. False when there is nothing. */
@@ -130,12 +129,12 @@ void ddl__comm_count(ddl_comm *comm, ddl_counters *counters)
     counters->operations = atomic_load_explicit(&recorder->ended, memory_order_relaxed);
     counters->bytes = (uint64_t)atomic_load_explicit(&recorder->bytes, memory_order_relaxed);
     counters->pending = ddl__engine_pulse(comm->engine).pending;
-    if (!comm->control)
+    if (!comm->health)
         return;
-    pthread_mutex_lock(&comm->control->watch->lock);
-    counters->deaths = comm->control->detected;
-    counters->detection_ns = (uint64_t)comm->control->detection_ns;
-    pthread_mutex_unlock(&comm->control->watch->lock);
+    pthread_mutex_lock(&comm->health->detector->lock);
+    counters->deaths = comm->health->detected;
+    counters->detection_ns = (uint64_t)comm->health->detection_ns;
+    pthread_mutex_unlock(&comm->health->detector->lock);
 }
 
 void ddl__report_json(ddl_comm *comm, ddl__text *to)
@@ -156,8 +155,8 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
     add_waiting(comm, !any, to);
     ddl__text_add(to, "], ");
-    if (comm->control)
-        ddl__control_report(comm->control, to);
+    if (comm->health)
+        ddl__health_report(comm->health, to);
     else
         ddl__text_add(to, "\"missing\": [], \"members\": []");
     ddl__text_add(to, "}\n");

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 
 /* How often to look again without an event. */
 static const int64_t LOOK_NS = 50 * 1000000ll;
@@ -48,14 +48,14 @@ static void put(unsigned char *set, int rank)
     set[rank / 8] |= (unsigned char)(1 << rank % 8);
 }
 
-static size_t set_bytes(const ddl__control *c)
+static size_t set_bytes(const ddl__health *c)
 {
     return ((size_t)c->size + 7) / 8;
 }
 
-/* ---------------------------------------------------------------------------------------- words */
+/* ------------------------------------------------------------------------------------- messages */
 
-static bool keep_set(const ddl__control *c, unsigned char **set, const unsigned char *content)
+static bool keep_set(const ddl__health *c, unsigned char **set, const unsigned char *content)
 {
     if (!*set)
         *set = malloc(set_bytes(c));
@@ -65,29 +65,29 @@ static bool keep_set(const ddl__control *c, unsigned char **set, const unsigned 
 }
 
 /* It goes on in the comm of an attempt that this rank has given up. */
-static void has_gone_on(ddl__control *c, int rank)
+static void has_gone_on(ddl__health *c, int rank)
 {
     ddl__member *member = &c->members[rank];
     member->may_go_on = true;
     ddl__member_dead(c, rank, DDL__SILENT, "it goes on without rank %d", c->rank);
 }
 
-void ddl__shrink_heard(ddl__control *c, int from, ddl__control_msg word,
-                       const unsigned char *content, size_t bytes)
+void ddl__shrink_receive(ddl__health *c, int from, ddl__control_msg message,
+                         const unsigned char *content, size_t bytes)
 {
     ddl__member *member = &c->members[from];
     join said;
     size_t sets = bytes - sizeof said;
-    if (bytes < sizeof said || (word != DDL__DONE && sets != set_bytes(c)))
+    if (bytes < sizeof said || (message != DDL__DONE && sets != set_bytes(c)))
         return;
     memcpy(&said, content, sizeof said);
     content += sizeof said;
-    if (word == DDL__JOIN && keep_set(c, &member->accused, content)) {
+    if (message == DDL__JOIN && keep_set(c, &member->accused, content)) {
         member->joined = said.attempt;
         member->leader = (int)said.leader;
-    } else if (word == DDL__VERDICT && keep_set(c, &member->verdict, content)) {
+    } else if (message == DDL__VERDICT && keep_set(c, &member->verdict, content)) {
         member->decided = said.attempt;
-    } else if (word == DDL__DONE) {
+    } else if (message == DDL__DONE) {
         member->done = said.attempt;
         member->committed = said.leader ? said.attempt : member->committed;
         if (said.leader && said.attempt != c->held)
@@ -95,7 +95,7 @@ void ddl__shrink_heard(ddl__control *c, int from, ddl__control_msg word,
     }
 }
 
-static void tell(ddl__control *c, ddl__control_msg word, uint32_t attempt, uint32_t value,
+static void tell(ddl__health *c, ddl__control_msg message, uint32_t attempt, uint32_t value,
                  const unsigned char *set)
 {
     join head = {attempt, value};
@@ -104,18 +104,18 @@ static void tell(ddl__control *c, ddl__control_msg word, uint32_t attempt, uint3
     memcpy(content, &head, sizeof head);
     if (sets)
         memcpy(content + sizeof head, set, sets);
-    ddl__control_tell(c, word, content, sizeof head + sets);
+    ddl__health_broadcast(c, message, content, sizeof head + sets);
 }
 
 /* ----------------------------------------------------------------------------------- who goes on
  */
 
-static bool is_alive(const ddl__control *c, int rank)
+static bool is_alive(const ddl__health *c, int rank)
 {
     return rank == c->rank || c->members[rank].fate == DDL__ALIVE;
 }
 
-static int lowest_alive(const ddl__control *c)
+static int lowest_alive(const ddl__health *c)
 {
     int rank = 0;
     while (!is_alive(c, rank))
@@ -124,7 +124,7 @@ static int lowest_alive(const ddl__control *c)
 }
 
 /* Whether these may go on: see the design notes. */
-static bool is_majority(const ddl__control *c, const unsigned char *live)
+static bool is_majority(const ddl__health *c, const unsigned char *live)
 {
     int possible = 0, going = 0, lowest = -1;
     for (int rank = 0; rank < c->size; rank++) {
@@ -140,7 +140,7 @@ static bool is_majority(const ddl__control *c, const unsigned char *live)
     return 2 * going > possible || (2 * going == possible && has(live, lowest));
 }
 
-static void find_dead(const ddl__control *c, unsigned char *dead)
+static void find_dead(const ddl__health *c, unsigned char *dead)
 {
     memset(dead, 0, set_bytes(c));
     for (int rank = 0; rank < c->size; rank++)
@@ -149,7 +149,7 @@ static void find_dead(const ddl__control *c, unsigned char *dead)
 }
 
 /* Whom the leader still waits for; -1: nobody. */
-static int not_joined(const ddl__control *c, uint32_t attempt)
+static int not_joined(const ddl__health *c, uint32_t attempt)
 {
     for (int rank = 0; rank < c->size; rank++) {
         const ddl__member *member = &c->members[rank];
@@ -161,7 +161,7 @@ static int not_joined(const ddl__control *c, uint32_t attempt)
 }
 
 /* The leader's verdict, once all have joined. */
-static void decide(const ddl__control *c, unsigned char *live)
+static void decide(const ddl__health *c, unsigned char *live)
 {
     memset(live, 0, set_bytes(c));
     for (int rank = 0; rank < c->size; rank++) {
@@ -180,25 +180,25 @@ static void decide(const ddl__control *c, unsigned char *live)
                 live[other / 8] &= (unsigned char)~(1 << other % 8);
 }
 
-static ddl_status fail_as_minority(const ddl__control *c, const char *why)
+static ddl_status fail_as_minority(const ddl__health *c, const char *why)
 {
     return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s", c->names[c->rank], why);
 }
 
 /* Those who are left out, and may not know it. */
-static void expel_others(ddl__control *c, const unsigned char *live)
+static void expel_others(ddl__health *c, const unsigned char *live)
 {
     static const char why[] = "left out when the comm was shrunk";
     for (int rank = 0; rank < c->size; rank++)
         if (rank != c->rank && c->members[rank].fate == DDL__ALIVE && !has(live, rank)) {
             ddl__member *member = &c->members[rank];
-            ddl__control_conn_send(&member->wire, DDL__EXPEL, why, sizeof why - 1);
+            ddl__control_conn_send(&member->conn, DDL__EXPEL, why, sizeof why - 1);
             member->fate = DDL__SILENT;
             memcpy(member->cause, why, sizeof why);
         }
 }
 
-static uint32_t highest_attempt(const ddl__control *c, uint32_t attempt)
+static uint32_t highest_attempt(const ddl__health *c, uint32_t attempt)
 {
     for (int rank = 0; rank < c->size; rank++)
         if (is_alive(c, rank) && c->members[rank].joined > attempt)
@@ -206,7 +206,7 @@ static uint32_t highest_attempt(const ddl__control *c, uint32_t attempt)
     return attempt;
 }
 
-static bool is_committed(const ddl__control *c, uint32_t attempt)
+static bool is_committed(const ddl__health *c, uint32_t attempt)
 {
     for (int rank = 0; attempt && rank < c->size; rank++)
         if (c->members[rank].committed == attempt)
@@ -214,15 +214,15 @@ static bool is_committed(const ddl__control *c, uint32_t attempt)
     return false;
 }
 
-static void pause_until(ddl__control *c, int64_t deadline)
+static void pause_until(ddl__health *c, int64_t deadline)
 {
     int64_t until = ddl__now() + LOOK_NS;
     until = until < deadline ? until : deadline;
     struct timespec t = {until / 1000000000, until % 1000000000};
-    pthread_cond_timedwait(&c->watch->changed, &c->watch->lock, &t);
+    pthread_cond_timedwait(&c->detector->changed, &c->detector->lock, &t);
 }
 
-static ddl_status fail_for_time(const ddl__control *c, uint32_t attempt, int leader)
+static ddl_status fail_for_time(const ddl__health *c, uint32_t attempt, int leader)
 {
     int rank = leader == c->rank ? not_joined(c, attempt) : leader;
     return ddl__fail(DDL_ETIMEDOUT, "%s is alive but did not shrink the comm in time",
@@ -231,7 +231,7 @@ static ddl_status fail_for_time(const ddl__control *c, uint32_t attempt, int lea
 
 /* Under the lock: agree on who goes on. *attempt may become a higher one. DDL_INPROGRESS: the comm
  * of attempt `held` counts. */
-static ddl_status agree(ddl__control *c, uint32_t *attempt, uint32_t held, unsigned char *live,
+static ddl_status agree(ddl__health *c, uint32_t *attempt, uint32_t held, unsigned char *live,
                         int64_t deadline)
 {
     unsigned char dead[DDL__CONTROL_MSG_MAX / 2], said[DDL__CONTROL_MSG_MAX / 2];
@@ -282,7 +282,7 @@ static ddl_status create(ddl_comm *parent, const ddl_comm_config *config, const 
     for (int rank = 0; rank < parent->size; rank++)
         if (has(live, rank))
             ranks[n++] = rank;
-    ddl__digest id = parent->control->config.comm;
+    ddl__digest id = parent->health->config.comm;
     uint64_t mark[] = {attempt, config->tag};
     ddl__digest_add(&id, mark, sizeof mark);
     ddl_comm_config child = *config;
@@ -296,7 +296,7 @@ static ddl_status create(ddl_comm *parent, const ddl_comm_config *config, const 
 
 /* Under the lock: whether all of the list have created theirs; false when another attempt is
  * necessary. */
-static bool all_done(ddl__control *c, const unsigned char *live, uint32_t attempt, int64_t deadline)
+static bool all_done(ddl__health *c, const unsigned char *live, uint32_t attempt, int64_t deadline)
 {
     tell(c, DDL__DONE, attempt, 0, NULL);
     for (;;) {
@@ -329,7 +329,7 @@ static bool is_final(ddl_status status)
 /* Under the lock, which is left while a comm is created. */
 static ddl_status shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next)
 {
-    ddl__control *c = parent->control;
+    ddl__health *c = parent->health;
     unsigned char live[DDL__CONTROL_MSG_MAX / 2];
     int64_t limit_ms = config->timeout_ms ? config->timeout_ms : ddl__creation_ms(&parent->config);
     int64_t deadline = ddl__deadline(limit_ms);
@@ -347,12 +347,12 @@ static ddl_status shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_co
         bool agreed = status == DDL_OK;
         if (agreed)
             expel_others(c, live);
-        pthread_mutex_unlock(&c->watch->lock);
+        pthread_mutex_unlock(&c->detector->lock);
         ddl__comm_abandon(held);
         held = NULL;
         if (agreed)
             status = create(parent, config, live, attempt, deadline, &held);
-        pthread_mutex_lock(&c->watch->lock);
+        pthread_mutex_lock(&c->detector->lock);
         if (status != DDL_OK && (!agreed || is_final(status) || ddl__now() >= deadline))
             return status;
         c->held = held ? attempt : 0;
@@ -364,7 +364,7 @@ static ddl_status shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_co
 }
 
 /* Under the lock: a member's end that nothing has waited for yet is a failure now. */
-static bool notice(ddl__control *c)
+static bool notice(ddl__health *c)
 {
     bool failed = ddl__engine_status(c->engine) != DDL_OK;
     for (int rank = 0; rank < c->size; rank++) {
@@ -375,31 +375,31 @@ static bool notice(ddl__control *c)
         bool joins = member->joined > c->attempt;
         failed = failed || dead || joins;
         if (dead)
-            ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
+            ddl__health_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
         else if (joins)
-            ddl__control_end(c, DDL_EPEER, "%s shrinks the comm", c->names[rank]);
+            ddl__health_end(c, DDL_EPEER, "%s shrinks the comm", c->names[rank]);
     }
-    ddl__control_settle(c);
+    ddl__health_settle(c);
     return failed;
 }
 
 ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next)
 {
-    ddl__control *c = parent->control;
+    ddl__health *c = parent->health;
     if (!c)
         return ddl__fail(DDL_ESTATE, "the comm has one member, and that is alive");
-    pthread_mutex_lock(&c->watch->lock);
+    pthread_mutex_lock(&c->detector->lock);
     ddl_status status =
         notice(c) ? DDL_OK : ddl__fail(DDL_ESTATE, "the comm is alive: shrink it after a failure");
     if (status == DDL_OK && c->shrinking)
         status = ddl__fail(DDL_ESTATE, "another thread shrinks the comm");
     if (status == DDL_OK) {
         c->shrinking = true;
-        ddl__control_announce(c);
-        ddl__watch_hurry(c);
+        ddl__health_announce(c);
+        ddl__health_poll_eagerly(c);
         status = shrink(parent, config, next);
         c->shrinking = false;
     }
-    pthread_mutex_unlock(&c->watch->lock);
+    pthread_mutex_unlock(&c->detector->lock);
     return status;
 }

@@ -5,14 +5,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/health_state.h"
 #include "comm/hello.h"
-#include "comm/watch_state.h"
 #include "engine/describe.h"
 
 enum { ANSWER_MAX = 1000 };
 
 typedef struct question {
-    const ddl__control *control;
+    const ddl__health *health;
     const char *name;
 } question;
 
@@ -20,13 +20,13 @@ static bool is_missing(const void *context, int rank)
 {
     const question *q = context;
     char last[DDL_NAME_MAX];
-    return ddl__engine_misses(q->control->engine, q->name, rank, last);
+    return ddl__engine_misses(q->health->engine, q->name, rank, last);
 }
 
 /* What it has called last, by name and by order. */
 static size_t describe_last(const question *q, int rank, char *text, size_t size)
 {
-    const ddl__control *c = q->control;
+    const ddl__health *c = q->health;
     ddl__position position =
         rank == c->rank ? ddl__own_position(c, ddl__now()) : c->members[rank].position;
     char last[DDL_NAME_MAX], operation[DDL__CALL_MAX];
@@ -42,7 +42,7 @@ static size_t describe_last(const question *q, int rank, char *text, size_t size
 }
 
 /* At rank 0: who has not called it, and what they do, as long as there is room. */
-static void describe_missing(const ddl__control *c, const char *name, char text[ANSWER_MAX])
+static void describe_missing(const ddl__health *c, const char *name, char text[ANSWER_MAX])
 {
     question q = {c, name};
     char ranks[200];
@@ -56,7 +56,7 @@ static void describe_missing(const ddl__control *c, const char *name, char text[
             at += describe_last(&q, rank, text + at, ANSWER_MAX - at);
 }
 
-static void warn(const ddl__control *c, const ddl__waiting *w, const char *state)
+static void warn(const ddl__health *c, const ddl__waiting *w, const char *state)
 {
     char operation[DDL__CALL_MAX];
     ddl__describe_whole(operation, sizeof operation, &w->signature);
@@ -64,7 +64,7 @@ static void warn(const ddl__control *c, const ddl__waiting *w, const char *state
              operation, w->name, (double)(ddl__now() - w->submitted) * 1e-9, state);
 }
 
-void ddl__names_watch(ddl__control *c, int64_t now)
+void ddl__names_check(ddl__health *c, int64_t now)
 {
     ddl__waiting oldest;
     char state[ANSWER_MAX];
@@ -73,7 +73,7 @@ void ddl__names_watch(ddl__control *c, int64_t now)
         return;
     c->warned_of = oldest.submitted;
     if (c->rank) {
-        ddl__control_conn_send(&c->members[0].wire, DDL__ASK_NAME, oldest.name,
+        ddl__control_conn_send(&c->members[0].conn, DDL__ASK_NAME, oldest.name,
                                strlen(oldest.name));
         return;
     }
@@ -81,7 +81,7 @@ void ddl__names_watch(ddl__control *c, int64_t now)
     warn(c, &oldest, state);
 }
 
-void ddl__names_asked(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+void ddl__names_asked(ddl__health *c, int from, const unsigned char *content, size_t bytes)
 {
     char name[DDL_NAME_MAX], state[ANSWER_MAX];
     if (c->rank || bytes >= sizeof name)
@@ -89,10 +89,10 @@ void ddl__names_asked(ddl__control *c, int from, const unsigned char *content, s
     memcpy(name, content, bytes);
     name[bytes] = 0;
     describe_missing(c, name, state);
-    ddl__control_conn_send(&c->members[from].wire, DDL__ANSWER_NAME, state, strlen(state));
+    ddl__control_conn_send(&c->members[from].conn, DDL__ANSWER_NAME, state, strlen(state));
 }
 
-void ddl__names_answered(const ddl__control *c, const unsigned char *content, size_t bytes)
+void ddl__names_answered(const ddl__health *c, const unsigned char *content, size_t bytes)
 {
     ddl__waiting oldest;
     char state[ANSWER_MAX];

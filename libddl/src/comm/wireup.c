@@ -609,7 +609,7 @@ static const char *objection(const ddl__wireup *m, const ddl__hello *hello)
         return "its rank or size does not fit this comm";
     bool second = hello->kind == DDL__CONN_MESSAGES;
     if (hello->kind == DDL__CONN_CONTROL)
-        return "nobody is to be watched yet";
+        return "control connections come later";
     const ddl__link *link = m->links[hello->from], *messages = m->messages[hello->from];
     if (hello->lane)
         return lane_objection(hello, link, messages);

@@ -1,4 +1,4 @@
-/* Used under the lock of the watch, but for opening and closing. */
+/* Used under the detector's lock, but for opening and closing. */
 #include "comm/witness.h"
 
 #include <errno.h>

@@ -1,55 +1,55 @@
-/* watch.h - who is alive: the members of a comm watch each other over connections of their own, in
- * a thread of the endpoint that does nothing else. */
-#ifndef DDL_COMM_WATCH_H
-#define DDL_COMM_WATCH_H
+/* health.h - who is alive: the members of a comm monitor each other over connections of their
+ * own, in a thread of the endpoint that does nothing else. */
+#ifndef DDL_COMM_HEALTH_H
+#define DDL_COMM_HEALTH_H
 
 #include "comm/endpoint.h"
 
 /* The watched side of one comm. */
-typedef struct ddl__control ddl__control;
+typedef struct ddl__health ddl__health;
 
 /* When to worry; nanoseconds, DDL__NEVER: not at all. */
 typedef struct ddl__limits {
     int64_t heartbeat, suspect, dead, stall;
 } ddl__limits;
 
-typedef struct ddl__control_config {
+typedef struct ddl__health_config {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
     ddl__engine *engine;
     ddl__digest comm;
-    const ddl__address *addresses; /* by rank; as the names, they outlive the control */
+    const ddl__address *addresses; /* by rank; as the names, they outlive it */
     char *const *names;
     int rank, size;
     ddl__limits limits;
     const char *trace_dir; /* where a dead comm leaves its flight record; copied; NULL: nowhere */
     int64_t deadline;      /* of the opening */
-} ddl__control_config;
+} ddl__health_config;
 
 /* Dial the members with lower ranks, without waiting for their answers: a part of the creation of a
- * comm, after our ddl__wireup_run. The control is the caller's to close. */
-ddl_status ddl__control_call(const ddl__control_config *config, ddl__control **control);
+ * comm, after our ddl__wireup_run. It is the caller's to close. */
+ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 
-/* Be connected to all members, of whom each has finished its ddl__wireup_run, and watch them from
- * now on.
+/* Be connected to all members, of whom each has finished its ddl__wireup_run, and detector them
+ * from now on.
  */
-ddl_status ddl__control_open(ddl__control *control);
+ddl_status ddl__health_open(ddl__health *health);
 
 /* Say goodbye and end; when it returns, the engine is not touched any more. `difference` says what
  * is known to differ between the members' operations, if no caller knows it yet; else "". NULL is
  * fine. */
-void ddl__control_close(ddl__control *control, char difference[DDL__MESSAGE_MAX]);
+void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
 
 /* It is going to be closed, since its members go on in another comm. Who still counts on it learns
  * that, and so cannot take them for gone. */
-void ddl__control_abandon(ddl__control *control);
+void ddl__health_abandon(ddl__health *health);
 
 /* The thread of the endpoint with this id; it is started for the first comm. */
-typedef struct ddl__watch ddl__watch;
-ddl__watch *ddl__watch_create(const ddl__digest *endpoint);
-void ddl__watch_destroy(ddl__watch *watch);
+typedef struct ddl__detector ddl__detector;
+ddl__detector *ddl__detector_create(const ddl__digest *endpoint);
+void ddl__detector_destroy(ddl__detector *detector);
 
 /* The ranks known to be dead, ascending: up to capacity into ranks; how many there are. */
-int ddl__control_failed(ddl__control *control, int *ranks, int capacity);
+int ddl__health_failed(ddl__health *health, int *ranks, int capacity);
 
 #endif

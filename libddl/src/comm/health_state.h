@@ -1,20 +1,20 @@
-/* watch_state.h - the insides of a watch, for the files that make it up: control.c (opening and
- * closing), watch.c (the thread: heartbeats and words), peer_death.c (what shows that a member is
- * dead, and what follows), compare.c and waiting.c (operations that wait, by order and by name),
- * shrink.c (who goes on).
+/* health_state.h - the insides of the failure detector, for the files that make it up: health.c
+ * (opening and closing), detector.c (the thread: heartbeats and messages), peer_death.c (what shows
+ * that a member is dead, and what follows), compare.c and waiting.c (operations that wait, by order
+ * and by name), shrink.c (who goes on).
  *
  * Design notes.
  *
  * One thread for each endpoint, apart from the one that drives, since a step of a large operation
- * may take longer than a heartbeat. It wakes once in a heartbeat, sends one word to each member and
- * reads what has come; in between only the end of a connection wakes it. So a heartbeat wakes
- * nobody. When a comm is dead or is being shrunk, its words are read as they come.
+ * may take longer than a heartbeat. It wakes once in a heartbeat, sends one message to each member
+ * and reads what has come; in between only the end of a connection wakes it. So a heartbeat wakes
+ * nobody. When a comm is dead or is being shrunk, its messages are read as they come.
  *
  * `lock` guards everything here. It may be held while an engine is asked or told something, whose
- * own locks come after it; the engine never calls up. It is left only by ddl__control_settle, which
- * ends a comm and so takes in what was sent before: for so long the control is `ending`, and is not
- * removed. ddl__control_end notes that a comm is to end, and may therefore be called in the middle
- * of anything, as while a wire is read; settling may not. Events carry serial numbers, not
+ * own locks come after it; the engine never calls up. It is left only by ddl__health_settle, which
+ * ends a comm and so takes in what was sent before: for so long the health is `ending`, and is not
+ * removed. ddl__health_end notes that a comm is to end, and may therefore be called in the middle
+ * of anything, as while a conn is read; settling may not. Events carry serial numbers, not
  * pointers.
  *
  * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
@@ -25,15 +25,15 @@
  * Elsewhere what is under way goes on until it stands still for GRACE; when it is over, or when
  * nothing was under way, the comm ends GRACE after the process.
  */
-#ifndef DDL_COMM_WATCH_STATE_H
-#define DDL_COMM_WATCH_STATE_H
+#ifndef DDL_COMM_HEALTH_STATE_H
+#define DDL_COMM_HEALTH_STATE_H
 
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "comm/control_conn.h"
-#include "comm/watch.h"
+#include "comm/health.h"
 
 typedef enum ddl__fate {
     DDL__ALIVE,
@@ -74,7 +74,7 @@ typedef struct ddl__stall {
 } ddl__stall;
 
 typedef struct ddl__member {
-    ddl__control_conn wire;
+    ddl__control_conn conn;
     ddl__fate fate;
     bool heard; /* something, since the last heartbeat */
     bool met;   /* something, ever: it watches us as well by now */
@@ -112,32 +112,32 @@ typedef struct ddl__end {
     char text[DDL__MESSAGE_MAX];
 } ddl__end;
 
-struct ddl__control {
-    ddl__control *next;
+struct ddl__health {
+    ddl__health *next;
     uint64_t serial;
-    ddl__watch *watch;
-    ddl__control_config config;
+    ddl__detector *detector;
+    ddl__health_config config;
     char *trace_dir; /* or NULL */
     ddl__engine *engine;
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members;       /* by rank; our own has no wire */
-    struct ddl__calling *calls; /* to lower ranks, while it is opened: see control.c */
-    bool watched;               /* it has been opened */
+    ddl__member *members;        /* by rank; our own has no connection */
+    struct ddl__outgoing *calls; /* to lower ranks, while it is opened: see health.c */
+    bool monitored;              /* it was opened */
 
     int64_t last_beat, next_beat;
-    bool urgent;     /* words are read as they come */
+    bool urgent;     /* messages are read as they come */
     bool announced;  /* the comm's death, to the members */
     ddl__end end;    /* noted, to be settled */
     unsigned ending; /* threads that end the comm, without the lock */
-    bool abandoned;  /* see ddl__control_abandon */
+    bool abandoned;  /* see ddl__health_abandon */
     bool shrinking;
     uint32_t attempt; /* the last one of shrinking, */
     uint32_t held;    /* and the one whose comm this rank has; 0: none */
 
     /* The first process that ended without a goodbye. */
-    int mourned; /* rank, or -1 */
+    int grace_rank; /* rank, or -1 */
     int64_t died_at, moved_at, look_at;
     uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
     int64_t evidence_until; /* until then a witness may speak of a connection that has ended */
@@ -152,81 +152,80 @@ struct ddl__control {
     int64_t detection_ns; /* the longest silence before one */
 };
 
-struct ddl__watch {
+struct ddl__detector {
     pthread_t thread;
     bool started, stop;
     int epoll, wake;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* something was heard that a shrinking thread waits for */
     uint64_t serial;
-    ddl__control *controls;
+    ddl__health *comms;
     struct ddl__witness *witness; /* or NULL */
 };
 
-/* ---- watch.c ---- */
+/* ---- detector.c ---- */
 
 /* From now on it is watched. False: the system refuses. */
-bool ddl__watch_add(ddl__watch *watch, ddl__control *control);
-void ddl__watch_remove(ddl__control *control);
+bool ddl__detector_add(ddl__detector *detector, ddl__health *health);
+void ddl__detector_remove(ddl__health *health);
 
-/* Under the lock: words are read as they come, from now on. */
-void ddl__watch_hurry(ddl__control *control);
+/* Under the lock: messages are read as they come, from now on. */
+void ddl__health_poll_eagerly(ddl__health *health);
 
 /* Under the lock: send it to all that can hear. */
-void ddl__control_tell(ddl__control *control, ddl__control_msg word, const void *content,
-                       size_t bytes);
+void ddl__health_broadcast(ddl__health *health, ddl__control_msg message, const void *content,
+                           size_t bytes);
 
 /* Under the lock: what this rank does. */
-ddl__position ddl__own_position(const ddl__control *control, int64_t now);
+ddl__position ddl__own_position(const ddl__health *health, int64_t now);
 
 /* ---- peer_death.c; all under the lock ---- */
 
 /* The comm is to end; the first reason counts. */
-void ddl__control_end(ddl__control *control, ddl_status status, const char *format, ...)
+void ddl__health_end(ddl__health *health, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* End it, if that was noted. The lock is left meanwhile. */
-void ddl__control_settle(ddl__control *control);
+void ddl__health_settle(ddl__health *health);
 
-bool ddl__is_dead(const ddl__control *control, int rank);
+bool ddl__is_dead(const ddl__health *health, int rank);
 
 /* From now on the member counts as dead. */
-void ddl__member_dead(ddl__control *control, int rank, ddl__fate fate, const char *format, ...)
+void ddl__member_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* It is dead, but may be there: tell it that nobody counts on it, and end the comm. */
-void ddl__member_expel(ddl__control *control, int rank);
+void ddl__member_expel(ddl__health *health, int rank);
 
 /* Its connection has ended, or nothing can be read from it any more. The caller closes it. */
-void ddl__member_ended(ddl__control *control, int rank, int error);
-void ddl__member_unreachable(ddl__control *control, int rank, int error);
+void ddl__member_ended(ddl__health *health, int rank, int error);
+void ddl__member_unreachable(ddl__health *health, int rank, int error);
 
 /* A witness has seen its process end; or this rank has, and tells all others. */
-void ddl__member_confirm(ddl__control *control, int rank);
-void ddl__member_testify(ddl__control *control, int rank);
+void ddl__member_confirm(ddl__health *health, int rank);
+void ddl__member_announce_end(ddl__health *health, int rank);
 
 /* It ended without a goodbye: look after what is under way. */
-void ddl__member_mourn(ddl__control *control, int rank);
-void ddl__control_look_after_death(ddl__control *control, int64_t now);
+void ddl__member_start_grace(ddl__health *health, int rank);
+void ddl__health_check_grace(ddl__health *health, int64_t now);
 
 /* ---- compare.c; all under the lock ---- */
 
 /* With every heartbeat: look after an operation that waits. */
-void ddl__compare(ddl__control *control, int64_t now);
+void ddl__compare(ddl__health *health, int64_t now);
 
 /* Compare the members' last operations, as far as they have told them, with our own of equal
  * sequence. True when one differs, and the comm is not dead already: `text` says who called what.
  */
-bool ddl__compare_last(ddl__control *control, char text[DDL__MESSAGE_MAX]);
+bool ddl__compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
 /* A member asks, or answers. */
-void ddl__compare_asked(ddl__control *control, int from, const unsigned char *content,
-                        size_t bytes);
-void ddl__compare_answered(ddl__control *control, int from, const unsigned char *content,
+void ddl__compare_asked(ddl__health *health, int from, const unsigned char *content, size_t bytes);
+void ddl__compare_answered(ddl__health *health, int from, const unsigned char *content,
                            size_t bytes);
 
 /* Whether a member that is alive has not come to our operation. */
-bool ddl__is_late(const ddl__control *control, int rank, const ddl__signature *own);
+bool ddl__is_late(const ddl__health *health, int rank, const ddl__signature *own);
 
 /* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
@@ -236,30 +235,30 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 
 /* With every heartbeat: look after operations by name that wait for their turn. Warns once for each
  * of the oldest; those behind it mostly wait for the same. */
-void ddl__names_watch(ddl__control *control, int64_t now);
+void ddl__names_check(ddl__health *health, int64_t now);
 
 /* A member asks rank 0, or rank 0 answers. */
-void ddl__names_asked(ddl__control *control, int from, const unsigned char *content, size_t bytes);
-void ddl__names_answered(const ddl__control *control, const unsigned char *content, size_t bytes);
+void ddl__names_asked(ddl__health *health, int from, const unsigned char *content, size_t bytes);
+void ddl__names_answered(const ddl__health *health, const unsigned char *content, size_t bytes);
 
 /* ---- shrink.c ---- */
 
 /* Under the lock: a member has said JOIN, VERDICT or DONE. */
-void ddl__shrink_heard(ddl__control *control, int from, ddl__control_msg word,
-                       const unsigned char *content, size_t bytes);
+void ddl__shrink_receive(ddl__health *health, int from, ddl__control_msg message,
+                         const unsigned char *content, size_t bytes);
 
 /* ---- flight_recorder.c ---- */
 
 /* Under the lock, once: begin to leave the flight record in the folder for it, if there is one. */
-void ddl__trace_leave(ddl__control *control);
+void ddl__trace_leave(ddl__health *health);
 
-/* When nobody else knows the control any more: until that is done. */
-void ddl__trace_await(ddl__control *control);
+/* When nobody else knows it any more: until that is done. */
+void ddl__trace_await(ddl__health *health);
 
-/* ---- watch.c ---- */
+/* ---- detector.c ---- */
 
 /* Under the lock: when the comm is dead, tell the members, once; also those who do not wait for
  * anything. */
-void ddl__control_announce(ddl__control *control);
+void ddl__health_announce(ddl__health *health);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "net/tcp.h"
@@ -17,14 +17,14 @@
 /* How long one address may take, and how often a waiting rank looks after the others. */
 static const int64_t DIAL_NS = 5 * 1000000000ll, LOOK_NS = 50 * 1000000ll;
 
-static int64_t within(const ddl__control *c, int64_t ns)
+static int64_t within(const ddl__health *c, int64_t ns)
 {
     int64_t limit = ddl__now() + ns;
     return limit < c->config.deadline ? limit : c->config.deadline;
 }
 
 /* A connection to a lower rank, to which hello and proof were sent. */
-typedef struct ddl__calling {
+typedef struct ddl__outgoing {
     int fd; /* -1: none */
     ddl__session session;
 } calling;
@@ -39,7 +39,7 @@ static void hang_up(calling *k)
 
 /* A member that fails meanwhile ends the creation for all. Who has left, or ended, was here: what
  * becomes of that is seen later. */
-static ddl_status check_present(ddl__control *c)
+static ddl_status check_present(ddl__health *c)
 {
     ddl__engine_look(c->engine);
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
@@ -48,7 +48,7 @@ static ddl_status check_present(ddl__control *c)
     for (int i = 0; i < c->size; i++) {
         ddl__member *member = &c->members[i];
         const ddl__link *link = ddl__engine_links(c->engine)[i];
-        if (i == c->rank || member->wire.fd >= 0 || member->fate != DDL__ALIVE)
+        if (i == c->rank || member->conn.fd >= 0 || member->fate != DDL__ALIVE)
             continue;
         if (link->state == DDL__LINK_LEFT)
             member->fate = DDL__LEFT;
@@ -63,7 +63,7 @@ static ddl_status check_present(ddl__control *c)
 }
 
 /* As ddl__dial. A unix listener whose backlog is full will have room. */
-static int dial_address(ddl__control *c, const struct sockaddr *to, socklen_t length)
+static int dial_address(ddl__health *c, const struct sockaddr *to, socklen_t length)
 {
     bool local = to->sa_family == AF_UNIX;
     int fd;
@@ -75,7 +75,7 @@ static int dial_address(ddl__control *c, const struct sockaddr *to, socklen_t le
 }
 
 /* Start the handshake with the peer; do not wait for an answer; false with the message set. */
-static bool call_at(ddl__control *c, int peer, const struct sockaddr *to, socklen_t length)
+static bool call_at(ddl__health *c, int peer, const struct sockaddr *to, socklen_t length)
 {
     calling *k = &c->calls[peer];
     ddl_endpoint *endpoint = c->config.endpoint;
@@ -95,7 +95,7 @@ static bool call_at(ddl__control *c, int peer, const struct sockaddr *to, sockle
 }
 
 /* The address at which the peer was found for its data comes first. */
-static bool call(ddl__control *c, int peer)
+static bool call(ddl__health *c, int peer)
 {
     struct sockaddr_storage to;
     socklen_t length = sizeof to;
@@ -115,7 +115,7 @@ static bool call(ddl__control *c, int peer)
 }
 
 /* Wait until the peer's endpoint admits us; false with the message set. */
-static bool be_let_in(const ddl__control *c, calling *k, ddl__seal **seal)
+static bool be_let_in(const ddl__health *c, calling *k, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(c->config.endpoint);
     bool handed;
@@ -124,12 +124,12 @@ static bool be_let_in(const ddl__control *c, calling *k, ddl__seal **seal)
 }
 
 /* An accepted connection becomes a member, or is told why it is none. */
-static void receive(ddl__control *c, ddl__accepted *accepted)
+static void receive(ddl__health *c, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;
     bool fits = hello->kind == DDL__CONN_CONTROL && hello->to == (uint32_t)c->rank &&
                 hello->size == (uint32_t)c->size && hello->from > (uint32_t)c->rank &&
-                hello->from < (uint32_t)c->size && c->members[hello->from].wire.fd < 0;
+                hello->from < (uint32_t)c->size && c->members[hello->from].conn.fd < 0;
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
     if (accepted->passed >= 0)
@@ -137,7 +137,7 @@ static void receive(ddl__control *c, ddl__accepted *accepted)
     ddl__seal *seal = NULL;
     if (fits && ddl__session_seal(ddl__endpoint_job(c->config.endpoint), &accepted->session,
                                   accepted->fd, DDL__DIALED, &seal) == DDL_OK) {
-        ddl__control_conn_open(&c->members[hello->from].wire, accepted->fd, seal);
+        ddl__control_conn_open(&c->members[hello->from].conn, accepted->fd, seal);
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
@@ -145,12 +145,12 @@ static void receive(ddl__control *c, ddl__accepted *accepted)
     close(accepted->fd);
 }
 
-static ddl_status join(ddl__control *c, int peer)
+static ddl_status join(ddl__health *c, int peer)
 {
     ddl__seal *seal = NULL;
     calling *k = &c->calls[peer];
     if ((k->fd >= 0 || call(c, peer)) && be_let_in(c, k, &seal)) {
-        ddl__control_conn_open(&c->members[peer].wire, k->fd, seal);
+        ddl__control_conn_open(&c->members[peer].conn, k->fd, seal);
         k->fd = -1;
         hang_up(k);
         return DDL_OK;
@@ -161,19 +161,19 @@ static ddl_status join(ddl__control *c, int peer)
     if (status != DDL_OK || c->members[peer].fate != DDL__ALIVE)
         return status;
     return ddl__fail(ddl__now() < c->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
-                     "%s cannot be called to be watched: %s", c->names[peer], why);
+                     "%s cannot be reached for control messages: %s", c->names[peer], why);
 }
 
 /* The next higher rank that is not here, or the size. */
-static int missing(const ddl__control *c)
+static int missing(const ddl__health *c)
 {
     int rank = c->rank + 1;
-    while (rank < c->size && (c->members[rank].wire.fd >= 0 || c->members[rank].fate != DDL__ALIVE))
+    while (rank < c->size && (c->members[rank].conn.fd >= 0 || c->members[rank].fate != DDL__ALIVE))
         rank++;
     return rank;
 }
 
-static ddl_status receive_all(ddl__control *c)
+static ddl_status receive_all(ddl__health *c)
 {
     for (int next; (next = missing(c)) < c->size;) {
         ddl__accepted accepted;
@@ -187,39 +187,40 @@ static ddl_status receive_all(ddl__control *c)
         if (status != DDL_OK)
             return status;
         if (ddl__now() >= c->config.deadline)
-            return ddl__fail(DDL_ETIMEDOUT, "%s did not call to be watched in time",
+            return ddl__fail(DDL_ETIMEDOUT, "%s did not open its control connection in time",
                              c->names[next]);
     }
     return DDL_OK;
 }
 
 /* Of what members say while we leave only their last operations count. */
-static void hear_last(void *context, ddl__control_msg word, const unsigned char *content,
+static void hear_last(void *context, ddl__control_msg message, const unsigned char *content,
                       size_t bytes)
 {
     ddl__position *position = context;
-    if ((word == DDL__HEARTBEAT || word == DDL__LEAVE) && bytes == sizeof *position)
+    if ((message == DDL__HEARTBEAT || message == DDL__LEAVE) && bytes == sizeof *position)
         memcpy(position, content, bytes);
 }
 
-/* A wire is never closed without a last word. A member that was stopped may have left no room for
- * it. Each is told before it is listened to, so that of two that leave at the same time at least
- * one hears the other. */
-static void say_last(ddl__member *member, ddl__control_msg word, const void *content, size_t bytes)
+/* A conn is never closed without a last message. A member that was stopped may have left no room
+ * for it. Each is told before it is listened to, so that of two that leave at the same time at
+ * least one hears the other. */
+static void say_last(ddl__member *member, ddl__control_msg message, const void *content,
+                     size_t bytes)
 {
     int room = 1 << 20;
-    if (member->wire.fd < 0)
+    if (member->conn.fd < 0)
         return;
-    setsockopt(member->wire.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    ddl__control_conn_send(&member->wire, word, content, bytes);
+    setsockopt(member->conn.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    ddl__control_conn_send(&member->conn, message, content, bytes);
     /* Closing with something unread would reset the connection. */
-    ddl__control_conn_receive(&member->wire, hear_last, &member->position);
+    ddl__control_conn_receive(&member->conn, hear_last, &member->position);
 }
 
-static void free_control(ddl__control *c)
+static void free_control(ddl__health *c)
 {
     for (int i = 0; i < c->size && c->members; i++) {
-        ddl__control_conn_close(&c->members[i].wire);
+        ddl__control_conn_close(&c->members[i].conn);
         free(c->members[i].accused);
         free(c->members[i].verdict);
     }
@@ -231,18 +232,18 @@ static void free_control(ddl__control *c)
     free(c);
 }
 
-ddl_status ddl__control_call(const ddl__control_config *config, ddl__control **out)
+ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **out)
 {
-    ddl__control *c = calloc(1, sizeof *c);
-    ddl__watch *watch = ddl__endpoint_watch(config->endpoint);
-    if (!c || !watch || !(c->members = calloc((size_t)config->size, sizeof *c->members)) ||
+    ddl__health *c = calloc(1, sizeof *c);
+    ddl__detector *detector = ddl__endpoint_detector(config->endpoint);
+    if (!c || !detector || !(c->members = calloc((size_t)config->size, sizeof *c->members)) ||
         !(c->calls = calloc((size_t)config->rank + 1, sizeof *c->calls))) {
         if (c)
             free_control(c);
-        return watch ? ddl__fail(DDL_ENOMEM, "no memory to watch %d members", config->size)
-                     : DDL_ESYSTEM;
+        return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
+                        : DDL_ESYSTEM;
     }
-    c->watch = watch;
+    c->detector = detector;
     c->config = *config;
     c->engine = config->engine;
     c->rank = config->rank;
@@ -251,7 +252,7 @@ ddl_status ddl__control_call(const ddl__control_config *config, ddl__control **o
     c->limits = config->limits;
     c->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
     for (int i = 0; i < c->size; i++)
-        c->members[i].wire.fd = -1;
+        c->members[i].conn.fd = -1;
     for (int peer = 0; peer < c->rank; peer++)
         c->calls[peer].fd = -1;
     for (int peer = 0; peer < c->rank; peer++)
@@ -260,16 +261,16 @@ ddl_status ddl__control_call(const ddl__control_config *config, ddl__control **o
     return DDL_OK;
 }
 
-ddl_status ddl__control_open(ddl__control *c)
+ddl_status ddl__health_open(ddl__health *c)
 {
     ddl_status status = DDL_OK;
     for (int peer = 0; status == DDL_OK && peer < c->rank; peer++)
         status = join(c, peer);
     if (status == DDL_OK)
         status = receive_all(c);
-    if (status == DDL_OK && !ddl__watch_add(c->watch, c))
+    if (status == DDL_OK && !ddl__detector_add(c->detector, c))
         status = ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
-    c->watched = status == DDL_OK;
+    c->monitored = status == DDL_OK;
     if (status == DDL_OK)
         return DDL_OK;
     static const char why[] = "it could not create the comm";
@@ -277,20 +278,20 @@ ddl_status ddl__control_open(ddl__control *c)
     snprintf(notice.text, sizeof notice.text, "%s could not create the comm: %.300s",
              c->names[c->rank], ddl__message());
     for (int i = 0; i < c->size; i++) {
-        ddl__control_conn_send(&c->members[i].wire, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+        ddl__control_conn_send(&c->members[i].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
         say_last(&c->members[i], DDL__EXPEL, why, sizeof why - 1);
     }
     return status;
 }
 
-void ddl__control_abandon(ddl__control *c)
+void ddl__health_abandon(ddl__health *c)
 {
-    pthread_mutex_lock(&c->watch->lock);
+    pthread_mutex_lock(&c->detector->lock);
     c->abandoned = true;
-    pthread_mutex_unlock(&c->watch->lock);
+    pthread_mutex_unlock(&c->detector->lock);
 }
 
-static void say_goodbye(ddl__control *c)
+static void say_goodbye(ddl__health *c)
 {
     static const char why[] = "it goes on without this comm";
     ddl__position last = ddl__own_position(c, ddl__now());
@@ -301,16 +302,16 @@ static void say_goodbye(ddl__control *c)
             say_last(&c->members[i], DDL__LEAVE, &last, sizeof last);
 }
 
-void ddl__control_close(ddl__control *c, char difference[DDL__MESSAGE_MAX])
+void ddl__health_close(ddl__health *c, char difference[DDL__MESSAGE_MAX])
 {
     difference[0] = 0;
     if (!c)
         return;
-    if (!c->watched) {
+    if (!c->monitored) {
         free_control(c);
         return;
     }
-    ddl__watch_remove(c);
+    ddl__detector_remove(c);
     say_goodbye(c);
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
     if (ddl__compare_last(c, difference))
@@ -321,16 +322,16 @@ void ddl__control_close(ddl__control *c, char difference[DDL__MESSAGE_MAX])
     free_control(c);
 }
 
-int ddl__control_failed(ddl__control *c, int *ranks, int capacity)
+int ddl__health_failed(ddl__health *c, int *ranks, int capacity)
 {
     int n = 0;
-    pthread_mutex_lock(&c->watch->lock);
+    pthread_mutex_lock(&c->detector->lock);
     for (int i = 0; i < c->size; i++)
         if (ddl__is_dead(c, i)) {
             if (n < capacity)
                 ranks[n] = i;
             n++;
         }
-    pthread_mutex_unlock(&c->watch->lock);
+    pthread_mutex_unlock(&c->detector->lock);
     return n;
 }

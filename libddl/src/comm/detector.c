@@ -1,4 +1,4 @@
-#include "comm/watch_state.h"
+#include "comm/health_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,16 +16,16 @@
 
 enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
-static void watch_conn(ddl__control *c, int rank, int operation)
+static void watch_conn(ddl__health *c, int rank, int operation)
 {
-    const ddl__control_conn *wire = &c->members[rank].wire;
+    const ddl__control_conn *conn = &c->members[rank].conn;
     struct epoll_event event = {.events = EPOLLRDHUP | (c->urgent ? EPOLLIN : 0),
                                 .data.u64 = c->serial << RANK_BITS | (unsigned)rank};
-    if (wire->fd >= 0)
-        epoll_ctl(c->watch->epoll, operation, wire->fd, &event);
+    if (conn->fd >= 0)
+        epoll_ctl(c->detector->epoll, operation, conn->fd, &event);
 }
 
-void ddl__watch_hurry(ddl__control *c)
+void ddl__health_poll_eagerly(ddl__health *c)
 {
     if (c->urgent)
         return;
@@ -34,21 +34,22 @@ void ddl__watch_hurry(ddl__control *c)
         watch_conn(c, i, EPOLL_CTL_MOD);
 }
 
-/* ---------------------------------------------------------------------------------------- words */
+/* ------------------------------------------------------------------------------------- messages */
 
-void ddl__control_tell(ddl__control *c, ddl__control_msg word, const void *content, size_t bytes)
+void ddl__health_broadcast(ddl__health *c, ddl__control_msg message, const void *content,
+                           size_t bytes)
 {
     for (int i = 0; i < c->size; i++)
         if (i != c->rank && c->members[i].fate == DDL__ALIVE)
-            ddl__control_conn_send(&c->members[i].wire, word, content, bytes);
+            ddl__control_conn_send(&c->members[i].conn, message, content, bytes);
 }
 
 typedef struct hearing {
-    ddl__control *control;
+    ddl__health *health;
     int from;
 } hearing;
 
-static void be_told(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+static void be_told(ddl__health *c, int from, const unsigned char *content, size_t bytes)
 {
     int32_t status;
     if (bytes < sizeof status)
@@ -58,13 +59,13 @@ static void be_told(ddl__control *c, int from, const unsigned char *content, siz
     int length = (int)(bytes - sizeof status);
     bool second_hand = memmem(text, (size_t)length, "(told by ", 9);
     if (status < 0 && second_hand)
-        ddl__control_end(c, (ddl_status)status, "%.*s", length, text);
+        ddl__health_end(c, (ddl_status)status, "%.*s", length, text);
     else if (status < 0)
-        ddl__control_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
+        ddl__health_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
 }
 
 /* It goes on without us; so we without it. */
-static void be_expelled(ddl__control *c, int from, const unsigned char *content, size_t bytes)
+static void be_expelled(ddl__health *c, int from, const unsigned char *content, size_t bytes)
 {
     ddl__member *member = &c->members[from];
     member->may_go_on = true;
@@ -72,8 +73,8 @@ static void be_expelled(ddl__control *c, int from, const unsigned char *content,
         member->fate = DDL__SILENT;
         snprintf(member->cause, sizeof member->cause, "it has given up rank %d", c->rank);
     }
-    ddl__control_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank], c->names[from],
-                     (int)bytes, (const char *)content);
+    ddl__health_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank], c->names[from],
+                    (int)bytes, (const char *)content);
 }
 
 static void note_position(ddl__member *member, const unsigned char *content, size_t bytes)
@@ -83,7 +84,7 @@ static void note_position(ddl__member *member, const unsigned char *content, siz
 }
 
 /* A member that can know it says that another one's process has ended. */
-static void take_evidence(ddl__control *c, const unsigned char *content, size_t bytes)
+static void take_evidence(ddl__health *c, const unsigned char *content, size_t bytes)
 {
     int32_t rank;
     if (bytes != sizeof rank)
@@ -93,13 +94,14 @@ static void take_evidence(ddl__control *c, const unsigned char *content, size_t 
         ddl__member_confirm(c, rank);
 }
 
-/* Each word only changes what the lock guards: a wire is in the middle of being read. */
-static void hear(void *context, ddl__control_msg word, const unsigned char *content, size_t bytes)
+/* Each message only changes what the lock guards: a conn is in the middle of being read. */
+static void hear(void *context, ddl__control_msg message, const unsigned char *content,
+                 size_t bytes)
 {
     const hearing *h = context;
-    ddl__control *c = h->control;
+    ddl__health *c = h->health;
     ddl__member *member = &c->members[h->from];
-    switch (word) {
+    switch (message) {
     case DDL__HEARTBEAT: note_position(member, content, bytes); break;
     case DDL__LEAVE:
         note_position(member, content, bytes);
@@ -118,37 +120,37 @@ static void hear(void *context, ddl__control_msg word, const unsigned char *cont
     case DDL__VERDICT:
     case DDL__DONE:
         if (member->fate == DDL__ALIVE) /* else nobody counts on it any more */
-            ddl__shrink_heard(c, h->from, word, content, bytes);
+            ddl__shrink_receive(c, h->from, message, content, bytes);
         break;
     case DDL__CONFIRM: take_evidence(c, content, bytes); break;
     case DDL__ASK_NAME: ddl__names_asked(c, h->from, content, bytes); break;
     case DDL__ANSWER_NAME: ddl__names_answered(c, content, bytes); break;
     }
-    pthread_cond_broadcast(&c->watch->changed);
+    pthread_cond_broadcast(&c->detector->changed);
 }
 
 /* Take in what a member has said. */
-static void attend_member(ddl__control *c, int rank)
+static void attend_member(ddl__health *c, int rank)
 {
     ddl__member *member = &c->members[rank];
     hearing h = {c, rank};
-    if (ddl__control_conn_receive(&member->wire, hear, &h)) {
+    if (ddl__control_conn_receive(&member->conn, hear, &h)) {
         member->silent = 0;
         member->heard = member->met = true;
         member->suspect = false;
     }
-    if (member->wire.fd < 0 || member->wire.state == DDL__CONTROL_CONN_OPEN)
+    if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
-    if (member->wire.state == DDL__CONTROL_CONN_ENDED)
-        ddl__member_ended(c, rank, member->wire.error);
+    if (member->conn.state == DDL__CONTROL_CONN_ENDED)
+        ddl__member_ended(c, rank, member->conn.error);
     else
-        ddl__member_unreachable(c, rank, member->wire.error);
-    ddl__control_conn_close(&member->wire);
+        ddl__member_unreachable(c, rank, member->conn.error);
+    ddl__control_conn_close(&member->conn);
 }
 
 /* ----------------------------------------------------------------------------------- heartbeats */
 
-ddl__position ddl__own_position(const ddl__control *c, int64_t now)
+ddl__position ddl__own_position(const ddl__health *c, int64_t now)
 {
     ddl__position position = {{{0, 0}}, 0, 0};
     ddl__record last;
@@ -161,7 +163,7 @@ ddl__position ddl__own_position(const ddl__control *c, int64_t now)
     return position;
 }
 
-static void judge_silence(ddl__control *c, int rank, int64_t elapsed)
+static void judge_silence(ddl__health *c, int rank, int64_t elapsed)
 {
     ddl__member *member = &c->members[rank];
     member->silent += elapsed;
@@ -176,7 +178,7 @@ static void judge_silence(ddl__control *c, int rank, int64_t elapsed)
     }
 }
 
-static void beat(ddl__control *c, int64_t now)
+static void beat(ddl__health *c, int64_t now)
 {
     ddl__position own = ddl__own_position(c, now);
     /* Our own pause is not the others' silence. */
@@ -185,23 +187,23 @@ static void beat(ddl__control *c, int64_t now)
     c->next_beat = now + c->limits.heartbeat;
     for (int i = 0; i < c->size; i++) {
         ddl__member *member = &c->members[i];
-        if (member->wire.fd < 0)
+        if (member->conn.fd < 0)
             continue;
         attend_member(c, i);
         if (member->fate != DDL__ALIVE) {
-            ddl__control_conn_flush(&member->wire); /* the last word may wait for room */
+            ddl__control_conn_flush(&member->conn); /* the last message may wait for room */
             continue;
         }
-        /* Until the creation's limit a member may have yet to begin to watch. */
+        /* Until the creation's limit a member may not have begun to monitor this rank. */
         if (!member->heard && (member->met || now >= c->config.deadline))
             judge_silence(c, i, elapsed < most ? elapsed : most);
         member->heard = false;
-        if (ddl__control_conn_flush(&member->wire))
-            ddl__control_conn_send(&member->wire, DDL__HEARTBEAT, &own, sizeof own);
+        if (ddl__control_conn_flush(&member->conn))
+            ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, sizeof own);
     }
 }
 
-void ddl__control_announce(ddl__control *c)
+void ddl__health_announce(ddl__health *c)
 {
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
     if (pulse.status == DDL_OK || c->announced)
@@ -210,43 +212,43 @@ void ddl__control_announce(ddl__control *c)
     ddl__trace_leave(c);
     ddl__notice notice = {.status = pulse.status};
     snprintf(notice.text, sizeof notice.text, "%.300s", pulse.text);
-    ddl__watch_hurry(c);
-    ddl__control_tell(c, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+    ddl__health_poll_eagerly(c);
+    ddl__health_broadcast(c, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
 
-static void notify(ddl__watch *watch)
+static void notify(ddl__detector *detector)
 {
     uint64_t one = 1;
-    ssize_t n = write(watch->wake, &one, sizeof one);
+    ssize_t n = write(detector->wake, &one, sizeof one);
     (void)n; /* a full counter wakes as well */
 }
 
 /* The launcher has seen processes end. */
-static void hear_witness(ddl__watch *watch)
+static void hear_witness(ddl__detector *detector)
 {
     ddl__digest ended;
-    while (ddl__witness_next(watch->witness, &ended))
-        for (ddl__control *c = watch->controls; c; c = c->next)
+    while (ddl__witness_next(detector->witness, &ended))
+        for (ddl__health *c = detector->comms; c; c = c->next)
             for (int rank = 0; rank < c->size; rank++)
                 if (rank != c->rank && ddl__digest_equal(c->config.addresses[rank].endpoint, ended))
                     ddl__member_confirm(c, rank);
 }
 
-static void attend_event(ddl__watch *watch, uint64_t id)
+static void attend_event(ddl__detector *detector, uint64_t id)
 {
     uint64_t count;
     if (id == WAKE) {
-        ssize_t n = read(watch->wake, &count, sizeof count);
+        ssize_t n = read(detector->wake, &count, sizeof count);
         (void)n; /* awake, whatever it says */
         return;
     }
     if (id == WITNESS) {
-        hear_witness(watch);
+        hear_witness(detector);
         return;
     }
-    for (ddl__control *c = watch->controls; c; c = c->next)
+    for (ddl__health *c = detector->comms; c; c = c->next)
         if (c->serial == id >> RANK_BITS) {
             attend_member(c, (int)(id & ((1 << RANK_BITS) - 1)));
             return;
@@ -254,24 +256,24 @@ static void attend_event(ddl__watch *watch, uint64_t id)
 }
 
 /* Comms whose heartbeats are nearly due have them with the first one. */
-static void work(ddl__control *c, int64_t now)
+static void work(ddl__health *c, int64_t now)
 {
     if (now >= c->next_beat - c->limits.heartbeat / 4) {
         beat(c, now);
         ddl__compare(c, now);
-        ddl__names_watch(c, now);
+        ddl__names_check(c, now);
     }
     if (now >= c->look_at)
-        ddl__control_look_after_death(c, now);
-    ddl__control_settle(c);
+        ddl__health_check_grace(c, now);
+    ddl__health_settle(c);
     if (!c->announced)
-        ddl__control_announce(c);
+        ddl__health_announce(c);
 }
 
-static int sleep_ms(const ddl__watch *watch)
+static int sleep_ms(const ddl__detector *detector)
 {
     int64_t until = DDL__NEVER;
-    for (const ddl__control *c = watch->controls; c; c = c->next) {
+    for (const ddl__health *c = detector->comms; c; c = c->next) {
         until = c->next_beat < until ? c->next_beat : until;
         until = c->look_at < until ? c->look_at : until;
     }
@@ -281,117 +283,117 @@ static int sleep_ms(const ddl__watch *watch)
 
 static void *serve(void *argument)
 {
-    ddl__watch *watch = argument;
+    ddl__detector *detector = argument;
     struct epoll_event events[EVENTS];
-    pthread_mutex_lock(&watch->lock);
-    while (!watch->stop) {
-        int timeout = sleep_ms(watch);
-        pthread_mutex_unlock(&watch->lock);
-        int n = epoll_wait(watch->epoll, events, EVENTS, timeout);
-        pthread_mutex_lock(&watch->lock);
+    pthread_mutex_lock(&detector->lock);
+    while (!detector->stop) {
+        int timeout = sleep_ms(detector);
+        pthread_mutex_unlock(&detector->lock);
+        int n = epoll_wait(detector->epoll, events, EVENTS, timeout);
+        pthread_mutex_lock(&detector->lock);
         for (int i = 0; i < n; i++)
-            attend_event(watch, events[i].data.u64);
+            attend_event(detector, events[i].data.u64);
         int64_t now = ddl__now();
-        for (ddl__control *c = watch->controls; c; c = c->next)
+        for (ddl__health *c = detector->comms; c; c = c->next)
             work(c, now);
     }
-    pthread_mutex_unlock(&watch->lock);
+    pthread_mutex_unlock(&detector->lock);
     return NULL;
 }
 
-bool ddl__watch_add(ddl__watch *watch, ddl__control *c)
+bool ddl__detector_add(ddl__detector *detector, ddl__health *c)
 {
     int64_t now = ddl__now();
-    pthread_mutex_lock(&watch->lock);
-    c->serial = watch->serial++;
+    pthread_mutex_lock(&detector->lock);
+    c->serial = detector->serial++;
     c->last_beat = c->next_beat = now;
     c->look_at = DDL__NEVER;
-    c->mourned = -1;
-    c->next = watch->controls;
-    watch->controls = c;
+    c->grace_rank = -1;
+    c->next = detector->comms;
+    detector->comms = c;
     for (int i = 0; i < c->size; i++) {
         watch_conn(c, i, EPOLL_CTL_ADD);
-        if (i != c->rank && ddl__witness_saw(watch->witness, &c->config.addresses[i].endpoint))
+        if (i != c->rank && ddl__witness_saw(detector->witness, &c->config.addresses[i].endpoint))
             ddl__member_confirm(c, i);
         if (c->members[i].fate == DDL__KILLED || c->members[i].fate == DDL__DISCONNECTED)
-            ddl__member_mourn(c, i);
+            ddl__member_start_grace(c, i);
         if (c->members[i].fate == DDL__KILLED)
-            ddl__member_testify(c, i);
+            ddl__member_announce_end(c, i);
     }
     beat(c, now); /* before the program goes on: who was never heard of is not missed for long */
-    ddl__control_settle(c);
-    pthread_mutex_unlock(&watch->lock);
-    notify(watch);
+    ddl__health_settle(c);
+    pthread_mutex_unlock(&detector->lock);
+    notify(detector);
     return true;
 }
 
-void ddl__watch_remove(ddl__control *c)
+void ddl__detector_remove(ddl__health *c)
 {
-    pthread_mutex_lock(&c->watch->lock);
+    pthread_mutex_lock(&c->detector->lock);
     while (c->end.status != DDL_OK || c->ending)
         if (c->end.status != DDL_OK)
-            ddl__control_settle(c);
+            ddl__health_settle(c);
         else
-            pthread_cond_wait(&c->watch->changed, &c->watch->lock);
-    ddl__control_announce(c);
-    ddl__control **at = &c->watch->controls;
+            pthread_cond_wait(&c->detector->changed, &c->detector->lock);
+    ddl__health_announce(c);
+    ddl__health **at = &c->detector->comms;
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
-    pthread_mutex_unlock(&c->watch->lock);
+    pthread_mutex_unlock(&c->detector->lock);
 }
 
-ddl__watch *ddl__watch_create(const ddl__digest *endpoint)
+ddl__detector *ddl__detector_create(const ddl__digest *endpoint)
 {
-    ddl__watch *watch = calloc(1, sizeof *watch);
-    if (!watch) {
-        ddl__fail(DDL_ENOMEM, "no memory for a watch");
+    ddl__detector *detector = calloc(1, sizeof *detector);
+    if (!detector) {
+        ddl__fail(DDL_ENOMEM, "no memory for a failure detector");
         return NULL;
     }
-    watch->serial = FIRST_SERIAL;
-    pthread_mutex_init(&watch->lock, NULL);
+    detector->serial = FIRST_SERIAL;
+    pthread_mutex_init(&detector->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&watch->changed, &monotonic);
+    pthread_cond_init(&detector->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    watch->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
-    watch->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    detector->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    detector->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE};
     int error = 0;
-    watch->witness = ddl__witness_open(endpoint);
-    if (watch->epoll < 0 || watch->wake < 0 ||
-        epoll_ctl(watch->epoll, EPOLL_CTL_ADD, watch->wake, &event)) {
+    detector->witness = ddl__witness_open(endpoint);
+    if (detector->epoll < 0 || detector->wake < 0 ||
+        epoll_ctl(detector->epoll, EPOLL_CTL_ADD, detector->wake, &event)) {
         error = errno;
     } else {
         event.data.u64 = WITNESS;
-        if (watch->witness)
-            epoll_ctl(watch->epoll, EPOLL_CTL_ADD, ddl__witness_fd(watch->witness), &event);
-        error = ddl__thread_start(&watch->thread, serve, watch);
-        watch->started = !error;
+        if (detector->witness)
+            epoll_ctl(detector->epoll, EPOLL_CTL_ADD, ddl__witness_fd(detector->witness), &event);
+        error = ddl__thread_start(&detector->thread, serve, detector);
+        detector->started = !error;
     }
     if (!error)
-        return watch;
-    ddl__watch_destroy(watch);
-    ddl__fail(DDL_ESYSTEM, "no thread to watch peers: %s", strerror(error));
+        return detector;
+    ddl__detector_destroy(detector);
+    ddl__fail(DDL_ESYSTEM, "no thread for the failure detector: %s", strerror(error));
     return NULL;
 }
 
-void ddl__watch_destroy(ddl__watch *watch)
+void ddl__detector_destroy(ddl__detector *detector)
 {
-    if (!watch)
+    if (!detector)
         return;
-    if (watch->started) {
-        pthread_mutex_lock(&watch->lock);
-        watch->stop = true;
-        pthread_mutex_unlock(&watch->lock);
-        notify(watch);
-        pthread_join(watch->thread, NULL);
+    if (detector->started) {
+        pthread_mutex_lock(&detector->lock);
+        detector->stop = true;
+        pthread_mutex_unlock(&detector->lock);
+        notify(detector);
+        pthread_join(detector->thread, NULL);
     }
-    ddl__witness_close(watch->witness);
-    ddl__close_guarded(watch->epoll);
-    ddl__close_guarded(watch->wake);
-    pthread_cond_destroy(&watch->changed);
-    pthread_mutex_destroy(&watch->lock);
-    free(watch);
+    ddl__witness_close(detector->witness);
+    ddl__close_guarded(detector->epoll);
+    ddl__close_guarded(detector->wake);
+    pthread_cond_destroy(&detector->changed);
+    pthread_mutex_destroy(&detector->lock);
+    free(detector);
 }
