@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/address.h"
+#include "connect/address.h"
 #include "net/socket.h"
 #include "ranks.h"
 

@@ -2,7 +2,7 @@
  * until the others have gone on, and one whose heartbeats cannot be understood. Of two worlds only
  * one goes on. Ranks are processes. */
 #include "comm/comm.h"
-#include "comm/health_state.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
-#include "comm/health_state.h"
+#include "health/health_state.h"
 #include "ranks.h"
 
 enum { SIZE = 2, HEARTBEAT_MS = 50, DEAD_MS = 300, LONG_MS = 1000, RECORD = 1 << 20 };

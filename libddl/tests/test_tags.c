@@ -2,7 +2,7 @@
  * only, at its very end: the next one succeeds. */
 #include <errno.h>
 
-#include "comm/health_state.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { RANKS = 3, LIMIT_MS = 20000, LATE_MS = 200 };

@@ -2,7 +2,7 @@
  * all do so in one comm. Every rank that is left says in which one it ended, and stays until all
  * have. Ranks are processes. Most of these ended in two worlds once. */
 #include "comm/comm.h"
-#include "comm/health_state.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { MOST = 4 };

@@ -6,11 +6,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/create_failures.h"
-#include "comm/descriptors.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "comm/wireup.h"
+#include "connect/create_failures.h"
+#include "connect/descriptors.h"
+#include "connect/wireup.h"
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
@@ -90,7 +90,17 @@ static char **name_ranks(const ddl__address *addresses, int size)
 static void need_progress(void *context, ddl__urgency urgency)
 {
     ddl_comm *comm = context;
-    ddl__endpoint_need_progress(comm->endpoint, comm->slot, urgency);
+    ddl__endpoint_need_progress(comm->endpoint, comm->slot, urgency == DDL__NOW);
+}
+
+static bool run_in_background(void *engine)
+{
+    return ddl__engine_background(engine) == DDL__BACKGROUND_ASLEEP;
+}
+
+static bool was_driven(void *engine)
+{
+    return ddl__engine_was_driven(engine);
 }
 
 /* The engine has found what to do by exploring; only rank 0 has a file. */
@@ -178,7 +188,9 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
-    return ddl__endpoint_serve(comm->endpoint, comm->slot, comm->engine);
+    ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
+                                 was_driven};
+    return ddl__endpoint_serve(comm->endpoint, comm->slot, &task);
 }
 
 /* What has to be equal on all members. */
@@ -290,6 +302,7 @@ static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
                                            .suspect = nanoseconds(config->suspect_ms),
                                            .dead = nanoseconds(config->dead_ms),
                                            .stall = nanoseconds(config->stall_warn_ms)},
+                                .witness = ddl__environment_witness(),
                                 .trace_dir = ddl__environment_trace_dir(),
                                 .deadline = deadline};
     return ddl__health_connect(&setup, &comm->health);

@@ -2,9 +2,9 @@
 #ifndef DDL_COMM_COMM_H
 #define DDL_COMM_COMM_H
 
-#include "comm/endpoint.h"
-#include "comm/health.h"
 #include "comm/layout.h"
+#include "connect/endpoint.h"
+#include "health/health.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 

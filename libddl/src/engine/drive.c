@@ -8,8 +8,8 @@
 #include "base/fences.h"
 #include "base/log.h"
 #include "engine/describe.h"
-#include "engine/reason.h"
 #include "engine/state.h"
+#include "net/close_reason.h"
 
 enum {
     EVENTS = 32,
