@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
 #include "connect/create_failures.h"
@@ -20,15 +21,12 @@ enum {
     MESSAGE_MOST = ARENA_BYTES,       /* at most so much for one ... */
     MESSAGE_LEAST = 512 * 1024,       /* ... and at least */
     SLOT_BYTES = 256 * 1024,
-    SLOTS = 64,
-    CREATION_MS = 5 * 60 * 1000,
-    COMMIT_MS = 1000, /* more, if little is left of it at the end */
-    OPERATION_MS = 30 * 60 * 1000
+    SLOTS = 64
 };
 
 int64_t ddl__creation_ms(const ddl_comm_config *config)
 {
-    return config->timeout_ms ? config->timeout_ms : CREATION_MS;
+    return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
 
 /* Equal on all ranks. No memory until it is used. */
@@ -317,7 +315,8 @@ static ddl_status commit(ddl_comm *comm, int64_t deadline)
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
                       .uncounted = true, /* as users count their operations */
-                      .timeout_ms = left > COMMIT_MS ? left : COMMIT_MS};
+                      .timeout_ms =
+                          left > DDL__COMMIT_LEAST / DDL__MS ? left : DDL__COMMIT_LEAST / DDL__MS};
     return comm->size == 1 ? DDL_OK : ddl__engine_submit(comm->engine, &call, NULL);
 }
 
@@ -421,8 +420,8 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
     comm->rank = rank;
     comm->size = size;
     comm->segment_bytes = config->segment_bytes;
-    comm->operation_timeout_ms =
-        config->operation_timeout_ms ? config->operation_timeout_ms : OPERATION_MS;
+    comm->operation_timeout_ms = config->operation_timeout_ms ? config->operation_timeout_ms
+                                                              : DDL__OPERATION_LIMIT / DDL__MS;
     ddl_status status = settle(comm, addresses, config, deadline);
     if (status == DDL_OK)
         *out = comm;

@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 #include "net/socket.h"
-
-/* For all who are told, and for one address of one of them. */
-static const int64_t ALL_NS = 1000 * 1000000ll, ONE_NS = 200 * 1000000ll;
 
 /* -------------------------------------------------------------------------------- what was told
  */
@@ -84,7 +82,7 @@ static bool tell_at(const ddl__wireup *m, int peer, const struct sockaddr *to, s
                     const ddl__reason *why, int64_t end)
 {
     const ddl__job *job = ddl__endpoint_job(m->endpoint);
-    int64_t own = ddl__now() + ONE_NS, deadline = own < end ? own : end;
+    int64_t own = ddl__now() + DDL__CREATE_FAILURE_EACH, deadline = own < end ? own : end;
     ddl__hello hello = ddl__hello_begin(job, DDL__CONN_CREATE_FAILURE, m->rank, peer, m->size);
     ddl__session session;
     hello.endpoint = m->addresses[peer].endpoint;
@@ -119,7 +117,7 @@ void ddl__wireup_failed(const ddl__wireup *m, ddl_status status)
     char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], said[DDL__REASON_MAX];
     const ddl__reason *told = m->told;
     bool own = told->status == DDL_OK;
-    int64_t end = ddl__now() + ALL_NS;
+    int64_t end = ddl__now() + DDL__CREATE_FAILURE_LIMIT;
     uint32_t number = ddl__endpoint_failed(m->endpoint, m->slot);
     uint32_t attempt = own ? number : told->attempt;
     snprintf(text, sizeof text, "%s", ddl__message());

@@ -11,6 +11,7 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/time_limits.h"
 #include "connect/counters.h"
 #include "connect/create_failures.h"
 #include "connect/discover.h"
@@ -20,12 +21,9 @@
 
 enum {
     EVENTS = 64,
-    TICK_MS = 100,
     SOCKETS_MAX = 16,
-    /* Long for who waits at once, short for who computes meanwhile. Setting a timer takes a virtual
-       machine as long as a short operation, so it goes on for some turns after it was last needed,
-       as callers come in bursts. */
-    SOON_NS = 1000 * 1000,
+    /* Setting a timer takes a virtual machine as long as a short operation. So the timer goes on
+     * for some turns after it was last needed, as callers come in bursts. */
     TURNS = 16
 };
 
@@ -71,18 +69,18 @@ static void drive_all(ddl_endpoint *endpoint, bool tick)
 static int tick_ms(const ddl_endpoint *endpoint)
 {
     if (endpoint->shut)
-        return DDL__BEAT_MS;
+        return DDL__OVERLOAD_POLL / DDL__MS;
     if (endpoint->rest_until)
-        return DDL__REST_MS;
+        return DDL__ACCEPT_RETRY / DDL__MS;
     for (const ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (s->asleep)
-            return TICK_MS;
+            return DDL__PROGRESS_TICK / DDL__MS;
     return endpoint->pending ? 1000 : -1;
 }
 
 static void start_timer(ddl_endpoint *endpoint)
 {
-    static const struct itimerspec soon = {.it_value.tv_nsec = SOON_NS};
+    static const struct itimerspec soon = {.it_value.tv_nsec = DDL__PROGRESS_SOON};
     if (!endpoint->timed)
         endpoint->timed = !timerfd_settime(endpoint->timer, 0, &soon, NULL);
 }
@@ -140,7 +138,7 @@ static void *serve(void *argument)
         ddl__pending_keep(endpoint);
         bool tick = ddl__now() >= next_tick;
         if (tick)
-            next_tick = ddl__now() + TICK_MS * 1000000ll;
+            next_tick = ddl__now() + DDL__PROGRESS_TICK;
         drive_all(endpoint, tick);
     }
     pthread_mutex_unlock(&endpoint->lock);

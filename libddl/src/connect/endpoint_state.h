@@ -13,10 +13,10 @@
  * numbers, never pointers, since a slot may be gone when its event is looked at.
  *
  * Listeners and who has come by them are in an epoll descriptor of their own, `listeners`. When
- * strangers come in numbers it is looked at only once in BEAT_MS, and at some of them: each time
- * that the thread wakes, it takes a core from a rank. While somebody waits for an accepted
- * connection it is always open, so members that meet are not kept waiting; nobody is banned, for a
- * host that has a stranger may have members as well.
+ * strangers come in numbers it is looked at only once in DDL__OVERLOAD_POLL, and at some of them:
+ * each time that the thread wakes, it takes a core from a rank. While somebody waits for an
+ * accepted connection it is always open, so members that meet are not kept waiting; nobody is
+ * banned, for a host that has a stranger may have members as well.
  *
  * A task's descriptor is watched one-shot, and only while the task waits for it: otherwise the
  * thread would turn for data that a waiting caller is about to take.
@@ -39,11 +39,6 @@ enum {
     DDL__UNIX_LISTENER,
     DDL__TCP_LISTENER,
     DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, slots */
-};
-
-enum {
-    DDL__BEAT_MS = 10,  /* between two polls of the listeners above the rate limit */
-    DDL__REST_MS = 100, /* until listeners are tried again that could not accept */
 };
 
 /* A connection whose handshake is not complete yet, or that waits for its comm. */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "connect/create_failures.h"
 #include "connect/endpoint_state.h"
 #include "net/shm.h"
@@ -20,12 +21,6 @@ enum {
     UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
     LOOK = 16            /* listen events, and new connections at a listener, at a time */
 };
-
-/* A handshake must be complete, and its comm be created, within these. */
-static const int64_t HANDSHAKE_NS = 10 * 1000000000ll, PARKED_NS = 600 * 1000000000ll;
-
-/* Accepting has recovered when nothing has gone wrong for so long: then it is warned of again. */
-static const int64_t RECOVERED_NS = 10 * 1000000000ll;
 
 /* Close the connection of somebody who has proven nothing: what he sent must keep nobody here. */
 static void discard(ddl_endpoint *endpoint, int fd, bool local)
@@ -124,7 +119,7 @@ static bool read_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
     /* From here on only its going away is of interest. */
     struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = v->serial};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, v->inbound.fd, &hangup);
-    v->deadline = ddl__now() + PARKED_NS;
+    v->deadline = ddl__now() + DDL__PARKED_LIMIT;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
 }
@@ -171,7 +166,7 @@ static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
     v->inbound.passed = spare;
     v->inbound.seen = &endpoint->seen;
     v->inbound.local = local;
-    v->deadline = ddl__now() + HANDSHAKE_NS;
+    v->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
     uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
     struct epoll_event event = {.events = events, .data.u64 = v->serial};
     if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !read_pending(endpoint, v)) {
@@ -198,10 +193,11 @@ static void watch_listeners(ddl_endpoint *endpoint, uint32_t events)
 static void rest(ddl_endpoint *endpoint, const char *why)
 {
     int64_t now = ddl__now();
-    if (!endpoint->troubled || now - endpoint->troubled > RECOVERED_NS)
-        ddl__log(DDL__WARN, "cannot accept connections, trying every %d ms: %s", DDL__REST_MS, why);
+    if (!endpoint->troubled || now - endpoint->troubled > DDL__ACCEPT_RECOVERED)
+        ddl__log(DDL__WARN, "cannot accept connections, trying every %d ms: %s",
+                 (int)(DDL__ACCEPT_RETRY / DDL__MS), why);
     endpoint->troubled = now;
-    endpoint->rest_until = now + DDL__REST_MS * 1000000ll;
+    endpoint->rest_until = now + DDL__ACCEPT_RETRY;
     watch_listeners(endpoint, 0);
 }
 
@@ -307,7 +303,7 @@ void ddl__pending_look(ddl_endpoint *endpoint)
         else
             handle_pending(endpoint, id);
     }
-    endpoint->look_at = ddl__now() + DDL__BEAT_MS * 1000000ll;
+    endpoint->look_at = ddl__now() + DDL__OVERLOAD_POLL;
 }
 
 /* Stop polling the listeners while too many unauthenticated clients come; look at them from time to

@@ -6,14 +6,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "connect/rendezvous.h"
 #include "net/socket.h"
 
 enum {
     RETRY_US = 20000,
-    LEAST_MS = 500, /* for an attempt to reach rank 0 */
-    RETRIES = 20,   /* of who was let in and then not heard: rank 0 has more callers than places */
-    NOTICES = 64    /* of rank 0, about who is missing */
+    RETRIES = 20, /* of who was let in and then not heard: rank 0 has more callers than places */
+    NOTICES = 64  /* of rank 0, about who is missing */
 };
 
 /* Rank 0 has not answered for long. */
@@ -33,7 +33,7 @@ static void warn(ddl__rendezvous_plan *p, const char *why)
 /* How long one attempt may take, lest the warning come late; some time it needs. */
 static int64_t until_warning(const ddl__rendezvous_plan *p)
 {
-    int64_t least = ddl__deadline(LEAST_MS);
+    int64_t least = ddl__now() + DDL__ATTEMPT_LEAST;
     int64_t limit = p->warn_at > least ? p->warn_at : least;
     return limit < p->deadline ? limit : p->deadline;
 }

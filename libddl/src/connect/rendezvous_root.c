@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "connect/rendezvous.h"
 #include "net/socket.h"
 
@@ -17,9 +18,6 @@ enum {
     REFUSALS = 16,     /* that are warned of */
     NO_ROOM_US = 10000 /* between two attempts to accept where descriptors are scarce */
 };
-
-/* How long a caller may take to say its piece. */
-static const int64_t CALLER_NS = 10 * 1000000000ll;
 
 typedef struct host {
     ddl__rendezvous_plan *plan;
@@ -246,7 +244,7 @@ static ddl_status take_caller(host *h, int listener, caller *callers)
     memset(c, 0, sizeof *c);
     c->inbound.fd = fd;
     c->inbound.passed = -1;
-    c->deadline = ddl__now() + CALLER_NS;
+    c->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
     return DDL_OK;
 }
 
@@ -318,8 +316,7 @@ static void tell_all(const host *h, ddl_status status, const char *text, int64_t
 /* Those who are here learn it from us, not from our end. */
 static void dismiss(const host *h, ddl_status status)
 {
-    enum { MOMENT_NS = 100 * 1000000 };
-    tell_all(h, status, ddl__message(), MOMENT_NS);
+    tell_all(h, status, ddl__message(), DDL__RENDEZVOUS_FAILURE_LIMIT);
 }
 
 static ddl_status fail_for_missing(const host *h)

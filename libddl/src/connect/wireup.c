@@ -20,18 +20,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "connect/discover.h"
 #include "net/socket.h"
 
-/* How long an address may take to answer before the next one is tried. */
-static const int64_t DIAL_NS = 5 * 1000000000ll;
-
-/* How often a waiting rank looks whether those who came are still there. */
-static const int64_t PRESENT_NS = 100 * 1000000ll;
-
 static int64_t dial_deadline(const ddl__wireup *m)
 {
-    int64_t limit = ddl__now() + DIAL_NS;
+    int64_t limit = ddl__now() + DDL__ADDRESS_LIMIT;
     return limit < m->deadline ? limit : m->deadline;
 }
 
@@ -258,7 +253,7 @@ static ddl_status await_word(const ddl__wireup *m, int fd)
 {
     ddl_status status;
     do {
-        int64_t tick = ddl__now() + PRESENT_NS;
+        int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
         if (ddl__await(fd, POLLIN, tick < m->deadline ? tick : m->deadline))
             return DDL_OK;
         status = check_present(m);
@@ -335,7 +330,7 @@ static int connect_local(const ddl__wireup *m, int peer, bool *here, ddl_status 
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&m->addresses[peer].endpoint, &to);
     for (;;) {
-        int64_t tick = ddl__now() + PRESENT_NS;
+        int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
         int fd = ddl__dial((struct sockaddr *)&to, length, tick < m->deadline ? tick : m->deadline);
         *here = fd >= 0 || errno != ECONNREFUSED;
         if (fd >= 0)
@@ -703,7 +698,7 @@ static ddl_status receive_higher(const ddl__wireup *m)
 {
     for (int left = m->size - 1 - m->rank; left > 0;) {
         ddl__accepted accepted;
-        int64_t tick = ddl__now() + PRESENT_NS;
+        int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
         if (ddl__endpoint_accept(m->endpoint, m->slot, false,
                                  tick < m->deadline ? tick : m->deadline, &accepted)) {
             left -= receive(m, &accepted);

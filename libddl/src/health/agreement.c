@@ -25,14 +25,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 #include "health/health_state.h"
-
-/* How often to look again without an event. */
-static const int64_t LOOK_NS = 50 * 1000000ll;
-
-/* What a creation may take, for each attempt so far, and for each member. Who waits in it for one
- * that has gone on to another attempt cannot be told. */
-static const int64_t CREATION_NS = 2000 * 1000000ll, MEMBER_NS = 50 * 1000000ll;
 
 typedef struct join {
     uint32_t attempt, leader;
@@ -216,7 +210,7 @@ static bool is_committed(const ddl__health *c, uint32_t attempt)
 
 static void pause_until(ddl__health *c, int64_t deadline)
 {
-    int64_t until = ddl__now() + LOOK_NS;
+    int64_t until = ddl__now() + DDL__AGREEMENT_POLL;
     until = until < deadline ? until : deadline;
     struct timespec t = {until / 1000000000, until % 1000000000};
     pthread_cond_timedwait(&c->detector->changed, &c->detector->lock, &t);
@@ -312,7 +306,7 @@ static ddl_status create(const ddl__health *c, const ddl__agreement_handlers *ne
     for (int rank = 0; rank < c->size; rank++)
         if (has(live, rank))
             ranks[n++] = rank;
-    int64_t most = ddl__now() + (CREATION_NS + n * MEMBER_NS) * attempt;
+    int64_t most = ddl__now() + (DDL__NEXT_CREATION + n * DDL__NEXT_CREATION_EACH) * attempt;
     ddl_status status =
         next->create(next->context, ranks, n, attempt, most < deadline ? most : deadline);
     free(ranks);
@@ -373,8 +367,7 @@ static bool notice(ddl__health *c)
     return failed;
 }
 
-ddl_status ddl__agreement_run(ddl__health *c, int64_t deadline,
-                              const ddl__agreement_handlers *next)
+ddl_status ddl__agreement_run(ddl__health *c, int64_t deadline, const ddl__agreement_handlers *next)
 {
     pthread_mutex_lock(&c->detector->lock);
     ddl_status status =

@@ -9,13 +9,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "health/health_state.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "net/tcp.h"
-
-/* How long one address may take, and how often a waiting rank looks after the others. */
-static const int64_t DIAL_NS = 5 * 1000000000ll, LOOK_NS = 50 * 1000000ll;
 
 static int64_t within(const ddl__health *c, int64_t ns)
 {
@@ -68,7 +66,7 @@ static int dial_address(ddl__health *c, const struct sockaddr *to, socklen_t len
     bool local = to->sa_family == AF_UNIX;
     int fd;
     do
-        fd = ddl__dial(to, length, within(c, local ? LOOK_NS : DIAL_NS));
+        fd = ddl__dial(to, length, within(c, local ? DDL__MEMBERS_POLL : DDL__ADDRESS_LIMIT));
     while (fd < 0 && local && errno == ETIMEDOUT && ddl__now() < c->config.deadline &&
            check_present(c) == DDL_OK);
     return fd;
@@ -87,8 +85,8 @@ static bool call_at(ddl__health *c, int peer, const struct sockaddr *to, socklen
         ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
         return false;
     }
-    if (ddl__handshake_start(ddl__endpoint_job(endpoint), k->fd, &hello, -1, within(c, DIAL_NS),
-                             &k->session) == DDL_OK)
+    if (ddl__handshake_start(ddl__endpoint_job(endpoint), k->fd, &hello, -1,
+                             within(c, DDL__ADDRESS_LIMIT), &k->session) == DDL_OK)
         return true;
     hang_up(k);
     return false;
@@ -119,7 +117,8 @@ static bool be_let_in(const ddl__health *c, calling *k, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(c->config.endpoint);
     bool handed;
-    return ddl__handshake_finish(job, k->fd, within(c, DIAL_NS), &k->session, &handed) == DDL_OK &&
+    return ddl__handshake_finish(job, k->fd, within(c, DDL__ADDRESS_LIMIT), &k->session, &handed) ==
+               DDL_OK &&
            ddl__session_seal(job, &k->session, k->fd, DDL__DIALER, seal) == DDL_OK;
 }
 
@@ -141,7 +140,7 @@ static void receive(ddl__health *c, ddl__accepted *accepted)
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
-    ddl__send_all(accepted->fd, &answer, sizeof answer, within(c, DIAL_NS));
+    ddl__send_all(accepted->fd, &answer, sizeof answer, within(c, DDL__ADDRESS_LIMIT));
     close(accepted->fd);
 }
 
@@ -177,8 +176,8 @@ static ddl_status receive_all(ddl__health *c)
 {
     for (int next; (next = missing(c)) < c->size;) {
         ddl__accepted accepted;
-        if (ddl__endpoint_accept(c->config.endpoint, c->config.slot, true, within(c, LOOK_NS),
-                                 &accepted)) {
+        if (ddl__endpoint_accept(c->config.endpoint, c->config.slot, true,
+                                 within(c, DDL__MEMBERS_POLL), &accepted)) {
             receive(c, &accepted);
             ddl__session_end(&accepted.session);
             continue;

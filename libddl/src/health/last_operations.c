@@ -11,17 +11,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "engine/describe.h"
 #include "health/health_state.h"
 
-/* How long an operation waits before the others are asked, and how often; how soon all answer. */
-static const int64_t ASK_NS = 1000 * 1000000ll, ANSWER_NS = 250 * 1000000ll;
-
 /* When all others have ended an operation and nothing has come for so many rounds, nothing will. */
 enum { IDLE_ROUNDS = 5 };
-
-/* Who has left is not waited for any longer than this. */
-static const int64_t LEFT_NS = 200 * 1000000ll;
 
 static uint32_t sequence_of(const ddl__signature *signature)
 {
@@ -294,7 +289,7 @@ void ddl__compare(ddl__health *c, int64_t now)
         return;
     }
     if (c->announced || !ddl__record_last(ddl__engine_recorder(c->engine), &record) ||
-        record.ended || now - record.started < LEFT_NS || find_leaver(c, &record.signature))
+        record.ended || now - record.started < DDL__LEFT_AFTER || find_leaver(c, &record.signature))
         return;
     if (stall->number != record.number + 1)
         *stall = (ddl__stall){.number = record.number + 1};
@@ -303,10 +298,10 @@ void ddl__compare(ddl__health *c, int64_t now)
         stall->warned = true;
         warn(c, &record, now);
     }
-    if (waited < ASK_NS)
+    if (waited < DDL__ASK_AFTER)
         return;
     question q = {.health = c, .own = record.signature};
-    if (!stall->asked_at || now - stall->asked_at >= ASK_NS) {
+    if (!stall->asked_at || now - stall->asked_at >= DDL__ASK_AFTER) {
         uint32_t sequence = sequence_of(&record.signature);
         if (stall->asked_at)
             find_nothing_coming(c, &q);
@@ -314,7 +309,7 @@ void ddl__compare(ddl__health *c, int64_t now)
             c->members[rank].answer.stage = 0;
         stall->asked_at = now;
         ddl__health_broadcast(c, DDL__ASK, &sequence, sizeof sequence);
-    } else if (now - stall->asked_at >= ANSWER_NS) {
+    } else if (now - stall->asked_at >= DDL__ANSWER_LIMIT) {
         find_difference(c, &q);
     }
 }

@@ -15,8 +15,8 @@
  * A TCP connection that is reset or closed proves nothing, since neither is authenticated: a
  * firewall may reset all connections between two hosts that both go on. Witnesses are members on
  * the dead one's host, which saw its unix socket close and tell all others (DDL__CONFIRM), and the
- * launcher (witness.h). They are believed for EVIDENCE_NS after the connection ended: later, its
- * process may have gone on with others before it ended.
+ * launcher (witness.h). They are believed for DDL__EVIDENCE_LIMIT after the connection ended:
+ * later, its process may have gone on with others before it ended.
  *
  * A unix socket of the failure detector is closed only behind a last message, DDL__LEAVE or
  * DDL__EXPEL, with room made for it. So its end without one is the process's.
@@ -32,14 +32,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "health/health_state.h"
 #include "net/socket.h"
-
-/* What is under way when a process ends may stand still for so long, and is looked at so often. */
-static const int64_t GRACE_NS = 100 * 1000000ll, LOOK_NS = 25 * 1000000ll;
-
-/* A witness on another host may need so long to be heard. */
-static const int64_t EVIDENCE_NS = 1000 * 1000000ll;
 
 void ddl__health_end(ddl__health *c, ddl_status status, const char *format, ...)
 {
@@ -74,7 +69,7 @@ static void prove(ddl__health *c, int rank)
     ddl__member *member = &c->members[rank];
     member->confirmed = true;
     if (member->fate != DDL__DISCONNECTED || member->may_go_on ||
-        ddl__now() - member->disconnected_at > EVIDENCE_NS)
+        ddl__now() - member->disconnected_at > DDL__EVIDENCE_LIMIT)
         return;
     snprintf(member->cause, sizeof member->cause, "its process ended");
     member->fate = DDL__KILLED;
@@ -118,13 +113,13 @@ void ddl__member_expel(ddl__health *c, int rank)
 void ddl__member_start_grace(ddl__health *c, int rank)
 {
     ddl__engine_bereave(c->engine, rank);
-    c->evidence_until = ddl__now() + EVIDENCE_NS;
+    c->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
     if (c->grace_rank >= 0)
         return;
     ddl__pulse pulse = ddl__engine_pulse(c->engine);
     c->grace_rank = rank;
     c->died_at = c->moved_at = ddl__now();
-    c->look_at = c->died_at + LOOK_NS;
+    c->look_at = c->died_at + DDL__GRACE_POLL;
     c->begun_then = pulse.finished + pulse.pending;
     c->finished_last = pulse.finished;
     c->moves_last = pulse.moves + pulse.passes;
@@ -138,12 +133,12 @@ void ddl__health_check_grace(ddl__health *c, int64_t now)
         c->moved_at = now;
     c->finished_last = pulse.finished;
     c->moves_last = moves;
-    c->look_at = now + LOOK_NS;
+    c->look_at = now + DDL__GRACE_POLL;
     /* As many as were under way then, not just these: messages, and what is called by name, may end
      * before others that began earlier. So this may be a little early, and never too late, as it
      * would be where a message is waited for that has nothing to do with the dead one. */
-    bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
-    bool stands = now - c->moved_at >= GRACE_NS;
+    bool over = pulse.finished >= c->begun_then && now - c->died_at >= DDL__GRACE;
+    bool stands = now - c->moved_at >= DDL__GRACE;
     if (pulse.status != DDL_OK || over || stands)
         c->look_at = DDL__NEVER;
     if (pulse.status == DDL_OK && (over || stands))

@@ -12,12 +12,10 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "net/socket.h"
 
 enum { REMEMBERED = 256 };
-
-/* All ranks of a host come at once, and the launcher may be busy. */
-static const int64_t DIAL_NS = 200 * 1000000ll;
 
 typedef struct record {
     char what[8];
@@ -52,7 +50,7 @@ static int dial(const char *name)
     }
     memcpy(to.sun_path + 1, name, length);
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-    int fd = ddl__dial((struct sockaddr *)&to, size, ddl__now() + DIAL_NS);
+    int fd = ddl__dial((struct sockaddr *)&to, size, ddl__now() + DDL__WITNESS_DIAL);
     if (fd < 0)
         return -1;
     if (ddl__same_user(fd))
