@@ -12,12 +12,12 @@ from typing import Any
 
 from bench import environments
 from bench.cases import DTYPES, OPERATIONS, Case, UsageError, parse_list, parse_sizes
-from bench.conductor import Effort
 from bench.libraries import LIBRARIES, Library, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
 from bench.results import Result
+from bench.scheduler import Effort
 from bench.tables import show_results
 
 DESCRIPTION = """\

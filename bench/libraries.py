@@ -64,7 +64,7 @@ class Library:
     loop: Path | None = None
 
     def starts(self, scene: Scene, control: str) -> list[Start]:
-        """What to start for a rank in every place; `control` is the conductor's socket."""
+        """What to start for a rank in every place; `control` is the scheduler's socket."""
         play = [str(self.python), str(ROOT / "bench" / "rank" / "play.py"), self.kind, control]
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         if self.name in MPIS:

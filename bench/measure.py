@@ -1,4 +1,4 @@
-"""From what is wanted to results: a conductor for each scene, and a progress bar."""
+"""From what is wanted to results: a scheduler for each scene, and a progress bar."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from bench.cases import Case
-from bench.conductor import Conductor, Effort, contestants
 from bench.laboratory import open_laboratory
 from bench.libraries import Here, Library, Scene
 from bench.machine import Machine
 from bench.results import Result
+from bench.scheduler import Effort, Scheduler, contestants
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def measure(
             bar.set_postfix_str(what, refresh=sys.stderr.isatty())
 
         for scene, wire in scenes:
-            with Conductor(machine, scene, libraries, effort, wire, tick) as conductor:
-                report.notes += conductor.notes
+            with Scheduler(machine, scene, libraries, effort, wire, tick) as scheduler:
+                report.notes += scheduler.notes
                 for case in wanted.cases:
                     if time.monotonic() > deadline:
                         report.notes.append("the time is over: not all was measured")
                         return
                     who = contestants(libraries, case, wanted.ways, wanted.own)
-                    report.results.append(conductor.run(case, who))
+                    report.results.append(scheduler.run(case, who))
                     bar.update()

@@ -12,7 +12,6 @@ from tabulate import tabulate
 
 from bench import environments
 from bench.cases import Case, UsageError
-from bench.conductor import Effort
 from bench.goals import (
     FOUR,
     HUGE,
@@ -32,6 +31,7 @@ from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
 from bench.resources import resources
+from bench.scheduler import Effort
 from bench.tables import show_results
 
 DESCRIPTION = """\

@@ -4,7 +4,7 @@ All backends take turns in one run, in an order that changes from round to round
 steps without communication; so whatever else happens on the machine meets all alike. What runs
 on the ranks is bench/training_FRAMEWORK.py: `python -m bench.training_FRAMEWORK JSON`, with the
 fields of a Job, writes a Measured of each model to Job.result on rank 0. JAX has a way of its own
-(CONDUCTED).
+(OWN_PROCESSES).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRAMEWORKS = {
     "tensorflow": ("resnet50", "transformer", "gradients"),
 }
 # Those whose backends need processes of their own: a module with main(arguments) -> exit code.
-CONDUCTED = {"jax": "bench.training_jax", "tensorflow": "bench.training_tensorflow"}
+OWN_PROCESSES = {"jax": "bench.training_jax", "tensorflow": "bench.training_tensorflow"}
 ALONE = "alone"  # the steps of each rank by itself, which but wait for each other at the end
 
 
@@ -108,8 +108,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table; the exit code."""
     arguments = parse(argv)
-    if arguments.framework in CONDUCTED:
-        return int(importlib.import_module(CONDUCTED[arguments.framework]).main(arguments))
+    if arguments.framework in OWN_PROCESSES:
+        return int(importlib.import_module(OWN_PROCESSES[arguments.framework]).main(arguments))
     before = os.getloadavg()[0]
     measured = run(arguments)
     machine = {**machine_state(), "load": [before, os.getloadavg()[0]], "ranks": arguments.ranks}

@@ -2,7 +2,7 @@
 
     python creation_rank.py KIND SOCKET
 
-KIND is the backend of its default process group, ddl or gloo; SOCKET is the conductor's.
+KIND is the backend of its default process group, ddl or gloo; SOCKET is the scheduler's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python jax_rank.py DOOR SOCKET
 
 DOOR is "ddl" or "gloo", what jax's own collectives go over, or "calls", ddl_jax's operations.
-SOCKET is the conductor's. Lines of JSON go both ways: see `Player` and `Steps`.
+SOCKET is the scheduler's. Lines of JSON go both ways: see `Player` and `Steps`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Stock:
         self.mesh = jax.make_mesh((SIZE,), ("ranks",), axis_types=axes)
 
     def make(self, what: str, **options: Any) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The programs by name, and what the conductor is to know. "alone" has no communication."""
+        """The programs by name, and what the scheduler is to know. "alone" has no communication."""
         return {"psum": self._psum, "transformer": self._transformer}[what](**options)
 
     def _psum(self, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A rank's end of the conductor's socket: lines of JSON, and one answer to each command."""
+"""A rank's end of the scheduler's socket: lines of JSON, and one answer to each command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Program = Callable[[], Any]  # a step, at the end of which the result is there
 
 
 def obey(player: Any, path: str, about: Mapping[str, Any]) -> None:
-    """Say `about`, then call the player's methods as it is told, until the conductor hangs up."""
+    """Say `about`, then call the player's methods as it is told, until the scheduler hangs up."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         stream = connection.makefile("rw")

@@ -1,8 +1,8 @@
-"""One rank of one library: does what the conductor says, and sleeps in between.
+"""One rank of one library: does what the scheduler says, and sleeps in between.
 
     python play.py KIND SOCKET
 
-KIND is the module of this folder that speaks with the library, SOCKET the conductor's. Lines of
+KIND is the module of this folder that speaks with the library, SOCKET the scheduler's. Lines of
 JSON go both ways: see `Player`.
 """
 
@@ -84,7 +84,7 @@ class Player:
 
 
 def main(kind: str, path: str) -> None:
-    """Join the library's ranks and the conductor, and obey until it hangs up."""
+    """Join the library's ranks and the scheduler, and obey until it hangs up."""
     if kind != "gloo":  # its thread and the caller's are better off on two cores
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -3,7 +3,7 @@ between.
 
     python tensorflow_rank.py DOOR SOCKET
 
-DOOR is "ddl" or "mirrored", tf.distribute.MultiWorkerMirroredStrategy. SOCKET is the conductor's.
+DOOR is "ddl" or "mirrored", tf.distribute.MultiWorkerMirroredStrategy. SOCKET is the scheduler's.
 Lines of JSON go both ways: see `Player` and `Steps`.
 """
 
@@ -43,7 +43,7 @@ class Ddl:
         self.ddl = ddl
 
     def training(self, what: str) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The programs by name, and what the conductor is to know. "alone" and "alone, jit" have no
+        """The programs by name, and what the scheduler is to know. "alone" and "alone, jit" have no
         communication, but wait for each other in the end."""
         programs, told = {}, {}
         for name, jit in (("ddl", False), ("ddl, jit", True)):

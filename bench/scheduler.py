@@ -40,7 +40,7 @@ class Effort:
         return 5 + 4 * self.rounds * contestants * self.seconds
 
 
-class Conductor:
+class Scheduler:
     """Runs cases on the ranks of several libraries that stay alive meanwhile."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Conductor:
         self.ensembles = {library.name: Ensemble(library, scene) for library in libraries}
         self.notes: list[str] = []
 
-    def __enter__(self) -> Conductor:
+    def __enter__(self) -> Scheduler:
         for ensemble in self.ensembles.values():
             self.tick(f"starting {ensemble.library.name}")
             try:
