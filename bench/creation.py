@@ -13,9 +13,9 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.cases import UsageError, show_seconds
-from bench.ensemble import Ensemble
 from bench.environments import ROOT
 from bench.libraries import Here, Library, Scene, Start
+from bench.worker_group import WorkerGroup
 
 DESCRIPTION = """\
 Time the creation of groups of libddl and of Gloo, both through torch.distributed of the interpreter
@@ -96,23 +96,23 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
     libraries += [("gloo", "gloo", sys.executable)]
     rows = []
     with ExitStack() as stack:
-        ensembles: dict[str, Ensemble] = {}
+        worker_groups: dict[str, WorkerGroup] = {}
         for label, kind, python in libraries:
             founders = Founders(label, kind, Path(python))
             founders.links = links if kind == "ddl" else ""
-            ensembles[label] = Ensemble(founders, Here(ranks))
-            stack.callback(ensembles[label].end)
-            ensembles[label].start()
+            worker_groups[label] = WorkerGroup(founders, Here(ranks))
+            stack.callback(worker_groups[label].end)
+            worker_groups[label].start()
         joined = False
         for what in sorted(options.what, key=WHATS.index):
             if what != "init" and not joined:
-                for ensemble in ensembles.values():
-                    ensemble.ask(do="join", port=free_port())
+                for workers in worker_groups.values():
+                    workers.ask(do="join", port=free_port())
                 joined = True
-            seconds: dict[str, list[float]] = {label: [] for label in ensembles}
+            seconds: dict[str, list[float]] = {label: [] for label in worker_groups}
             for turn in range(options.times + 1):
-                for label, ensemble in ensembles.items():
-                    took = create(ensemble, "new_group" if label == "gloo" else what, what)
+                for label, workers in worker_groups.items():
+                    took = create(workers, "new_group" if label == "gloo" else what, what)
                     if turn:  # the first one has more to do
                         seconds[label].append(took)
             pairs = zip(seconds["gloo"], seconds["libddl"], strict=True)
@@ -122,12 +122,12 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
     return rows
 
 
-def create(ensemble: Ensemble, way: str, what: str) -> float:
+def create(workers: WorkerGroup, way: str, what: str) -> float:
     """Seconds of the slowest rank."""
     if what == "init":
-        answers = ensemble.ask(do="init", port=free_port())
+        answers = workers.ask(do="init", port=free_port())
     else:
-        answers = ensemble.ask(do="create", what=way)
+        answers = workers.ask(do="create", what=way)
     return max(float(answer["seconds"]) for answer in answers)
 
 

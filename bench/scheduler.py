@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cases import DTYPES, Case, Contestant, show_bytes
-from bench.ensemble import Ensemble, PlayerError
 from bench.libraries import Library, Scene
 from bench.machine import Machine
 from bench.results import LIMIT, Result, Turn, summarize
+from bench.worker_group import WorkerError, WorkerGroup
 
 SMALL = 16 << 10  # bytes up to which calls are timed in batches, as reading the clock is not free
 BATCH_MAX = 50
@@ -57,23 +57,23 @@ class Scheduler:
         self.machine, self.scene, self.effort, self.wire = machine, scene, effort, wire
         self.tick = tick
         self.ranks = sum(scene.hosts)
-        self.ensembles = {library.name: Ensemble(library, scene) for library in libraries}
+        self.worker_groups = {library.name: WorkerGroup(library, scene) for library in libraries}
         self.notes: list[str] = []
 
     def __enter__(self) -> Scheduler:
-        for ensemble in self.ensembles.values():
-            self.tick(f"starting {ensemble.library.name}")
+        for workers in self.worker_groups.values():
+            self.tick(f"starting {workers.library.name}")
             try:
-                ensemble.start()
-            except PlayerError as error:
+                workers.start()
+            except WorkerError as error:
                 self.notes.append(str(error))
-                ensemble.end()
-        self.ensembles = {name: e for name, e in self.ensembles.items() if e.alive}
+                workers.end()
+        self.worker_groups = {name: w for name, w in self.worker_groups.items() if w.alive}
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for ensemble in self.ensembles.values():
-            ensemble.end()
+        for workers in self.worker_groups.values():
+            workers.end()
 
     def run(self, case: Case, contestants: Sequence[Contestant]) -> Result:
         """All contestants that can, in turn, round by round."""
@@ -85,7 +85,7 @@ class Scheduler:
                 if contestant.library in ready:
                     try:
                         paces[contestant] = self._pace(case, contestant)
-                    except PlayerError as error:
+                    except WorkerError as error:
                         notes.append(f"{_what(case, contestant)}: {error}")
             order = list(paces)
             if len(self.scene.hosts) == 1 and case.bytes >= DIRECT_FROM:
@@ -101,7 +101,7 @@ class Scheduler:
                 for contestant in order[shift:] + order[:shift]:
                     try:
                         seconds = self._turn(case, contestant, paces)
-                    except PlayerError as error:
+                    except WorkerError as error:
                         notes.append(f"{_what(case, contestant)}: {error}")
                         paces.pop(contestant, None)
                         order = [c for c in order if c != contestant]
@@ -138,29 +138,29 @@ class Scheduler:
             "dtype": DTYPES[case.dtype],
             "bytes": case.bytes,
         }
-        for name, ensemble in self.ensembles.items():
-            if name in names and ensemble.alive:
+        for name, workers in self.worker_groups.items():
+            if name in names and workers.alive:
                 try:
-                    ensemble.ask(do="prepare", **fields)
+                    workers.ask(do="prepare", **fields)
                     ready.add(name)
-                except PlayerError as error:
+                except WorkerError as error:
                     notes.append(f"{_what(case)}: {error}")
         try:
             yield ready
         finally:
             for name in ready:
-                if self.ensembles[name].alive:
-                    self.ensembles[name].ask(do="rest")
+                if self.worker_groups[name].alive:
+                    self.worker_groups[name].ask(do="rest")
 
     def _pace(self, case: Case, contestant: Contestant) -> tuple[int, int]:
         """Iterations and calls in each that fill a turn; warms the library up."""
-        ensemble = self.ensembles[contestant.library]
+        workers = self.worker_groups[contestant.library]
         batch = 1
         if case.bytes <= SMALL:
-            seconds, _ = ensemble.play(contestant.way, 3, 10)
+            seconds, _ = workers.play(contestant.way, 3, 10)
             once = max(statistics.median(seconds), 1e-7)
             batch = max(1, min(BATCH_MAX, round(BATCH_SECONDS / once)))
-        seconds, wall = ensemble.play(contestant.way, 3, batch)
+        seconds, wall = workers.play(contestant.way, 3, batch)
         return self.effort.iterations(wall / len(seconds)), batch
 
     def _turn(
@@ -172,13 +172,13 @@ class Scheduler:
             iterations = max(4, min(int(self.effort.seconds / 2 / guess), 500))
             stream = contestant.way == "streaming"
             return self.machine.direct(case, self.ranks, stream, iterations)[1:]
-        if not self.ensembles[contestant.library].alive:
-            raise PlayerError("no longer there")
+        if not self.worker_groups[contestant.library].alive:
+            raise WorkerError("no longer there")
         iterations, batch = paces[contestant]
         taken: list[float] = []
         left = self.effort.seconds
         while left > 0 and len(taken) < ITERATIONS_MAX:
-            seconds, wall = self.ensembles[contestant.library].play(
+            seconds, wall = self.worker_groups[contestant.library].play(
                 contestant.way, iterations, batch
             )
             taken += seconds

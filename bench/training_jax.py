@@ -22,10 +22,10 @@ from tabulate import tabulate
 
 from bench import training
 from bench.cases import show_bytes
-from bench.ensemble import Ensemble, PlayerError
 from bench.environments import ROOT
 from bench.libraries import Here, Library, Scene, Start
 from bench.training import ALONE, Measured
+from bench.worker_group import WorkerError, WorkerGroup
 
 SIZES = [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 DOORS = ("ddl", "gloo")  # what jax's own collectives go over
@@ -64,18 +64,18 @@ def main(arguments: argparse.Namespace) -> int:
     doors = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
     before = os.getloadavg()[0]
     python, scene = Path(sys.executable), Here(arguments.ranks)
-    ensembles = {door: Ensemble(Door(f"jax-{door}", door, python), scene) for door in doors}
+    worker_groups = {door: WorkerGroup(Door(f"jax-{door}", door, python), scene) for door in doors}
     try:
-        for ensemble in ensembles.values():
-            ensemble.start()
-        found = measure(arguments, ensembles)
-        versions = {ensemble.version for ensemble in ensembles.values()}
-    except PlayerError as error:
+        for workers in worker_groups.values():
+            workers.start()
+        found = measure(arguments, worker_groups)
+        versions = {workers.version for workers in worker_groups.values()}
+    except WorkerError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
-        for ensemble in ensembles.values():
-            ensemble.end()
+        for workers in worker_groups.values():
+            workers.end()
 
     load = [before, os.getloadavg()[0]]
     machine = {**training.machine_state(), "load": load, "ranks": arguments.ranks}
@@ -93,43 +93,43 @@ def main(arguments: argparse.Namespace) -> int:
 Found = tuple[list[Timed], list[Measured], list[Timed]]
 
 
-def measure(arguments: argparse.Namespace, ensembles: dict[str, Ensemble]) -> Found:
-    stock = {name: each for name, each in ensembles.items() if name != CALLS}
+def measure(arguments: argparse.Namespace, worker_groups: dict[str, WorkerGroup]) -> Found:
+    stock = {name: each for name, each in worker_groups.items() if name != CALLS}
     psums, models, calls = [], [], []
     if "psum" in arguments.models:
         psums = [psum(stock, size, arguments.rounds) for size in SIZES]
     if "transformer" in arguments.models:
         models = [transformer(stock, arguments.rounds, arguments.steps)]
     if CALLS in arguments.models:
-        calls = [called(ensembles[CALLS], size, arguments.rounds) for size in (SMALL, LARGE)]
+        calls = [called(worker_groups[CALLS], size, arguments.rounds) for size in (SMALL, LARGE)]
     return psums, models, calls
 
 
-def psum(doors: dict[str, Ensemble], size: int, rounds: int) -> Timed:
+def psum(doors: dict[str, WorkerGroup], size: int, rounds: int) -> Timed:
     found = Timed(size, {name: [] for name in (*doors, ALONE)})
     paces = {}
-    for name, ensemble in doors.items():
-        ensemble.ask(do="prepare", what="psum", bytes=size)
-        paces[name] = pace(ensemble, "step")
-    alone = pace(ensemble, "alone")
+    for name, workers in doors.items():
+        workers.ask(do="prepare", what="psum", bytes=size)
+        paces[name] = pace(workers, "step")
+    alone = pace(workers, "alone")
     for number in range(rounds):
         for name in turns([*doors, ALONE], number):
             if name == ALONE:  # by whom is all the same
-                ensemble = list(doors.values())[number % len(doors)]
-                found.seconds[name] += play(ensemble, "alone", alone)[0]
+                workers = list(doors.values())[number % len(doors)]
+                found.seconds[name] += play(workers, "alone", alone)[0]
             else:
                 found.seconds[name] += play(doors[name], "step", paces[name])[0]
     rest(doors)
     return found
 
 
-def transformer(doors: dict[str, Ensemble], rounds: int, steps: int) -> Measured:
+def transformer(doors: dict[str, WorkerGroup], rounds: int, steps: int) -> Measured:
     told = {name: each.ask(do="prepare", what="transformer")[0] for name, each in doors.items()}
     first = next(iter(told.values()))
     for name, each in told.items():
         for own, other in zip(each["sums"], first["sums"], strict=True):
             if abs(own - other) > ROUNDING * other:
-                raise PlayerError(f"{name}: weights differ: their sizes add up to {own}, {other}")
+                raise WorkerError(f"{name}: weights differ: their sizes add up to {own}, {other}")
     found = Measured(
         "transformer",
         first["parameters"],
@@ -140,25 +140,25 @@ def transformer(doors: dict[str, Ensemble], rounds: int, steps: int) -> Measured
     )
     for number in range(rounds):
         for name in turns([*doors, ALONE], number):
-            ensemble = doors.get(name) or list(doors.values())[number % len(doors)]
+            workers = doors.get(name) or list(doors.values())[number % len(doors)]
             program = "alone" if name == ALONE else "step"
-            seconds, processor = play(ensemble, program, steps)
+            seconds, processor = play(workers, program, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
             if name != ALONE:
-                found.communication[name].append(play(ensemble, "exchange", steps)[0])
+                found.communication[name].append(play(workers, "exchange", steps)[0])
     rest(doors)
     return found
 
 
-def called(ensemble: Ensemble, size: int, rounds: int) -> Timed:
-    (ways, *_) = ensemble.ask(do="prepare", what="allreduce", bytes=size)
-    paces = {way: pace(ensemble, way) for way in ways["ways"]}
+def called(workers: WorkerGroup, size: int, rounds: int) -> Timed:
+    (ways, *_) = workers.ask(do="prepare", what="allreduce", bytes=size)
+    paces = {way: pace(workers, way) for way in ways["ways"]}
     found = Timed(size, {way: [] for way in paces})
     for number in range(rounds):
         for way in turns(list(paces), number):
-            found.seconds[way] += play(ensemble, way, paces[way])[0]
-    rest({CALLS: ensemble})
+            found.seconds[way] += play(workers, way, paces[way])[0]
+    rest({CALLS: workers})
     return found
 
 
@@ -168,21 +168,21 @@ def turns(names: list[str], number: int) -> list[str]:
     return names[first:] + names[:first]
 
 
-def rest(doors: dict[str, Ensemble]) -> None:
-    for ensemble in doors.values():
-        ensemble.ask(do="rest")
+def rest(doors: dict[str, WorkerGroup]) -> None:
+    for workers in doors.values():
+        workers.ask(do="rest")
 
 
-def play(ensemble: Ensemble, program: str, steps: int) -> tuple[list[float], float]:
+def play(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
     """Seconds of each step, the slowest rank's, and the processor's for one of a rank."""
-    answers = ensemble.ask(do="play", program=program, steps=steps)
+    answers = workers.ask(do="play", program=program, steps=steps)
     seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(answer["processor"] for answer in answers)
 
 
-def pace(ensemble: Ensemble, program: str) -> int:
+def pace(workers: WorkerGroup, program: str) -> int:
     """Steps that fill a turn."""
-    seconds, _ = play(ensemble, program, 5)
+    seconds, _ = play(workers, program, 5)
     return max(3, min(int(TURN / statistics.median(seconds)), MOST))
 
 

@@ -22,16 +22,16 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench import training
-from bench.ensemble import Ensemble, PlayerError
 from bench.environments import ROOT
 from bench.libraries import Here, Library, Scene, Start
 from bench.training import Measured
 from bench.training_jax import play, turns
+from bench.worker_group import WorkerError, WorkerGroup
 
 DOORS = ("ddl", "mirrored")
 GRADIENTS = "gradients"
 ROUNDING = 1e-3  # what the doors' weights may differ by after the first step, relatively
-PATIENCE = 600.0  # seconds, for XLA to compile a model
+TIMEOUT = 600.0  # seconds; XLA takes long to compile a model
 LEAST = 8  # steps of a turn of the gradients alone
 
 
@@ -68,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
         with ExitStack() as stack:
             doors = {}
             for name in DOORS if set(arguments.models) - {GRADIENTS} else DOORS[:1]:
-                doors[name] = Ensemble(Door(f"tensorflow-{name}", name, python), scene, PATIENCE)
+                doors[name] = WorkerGroup(Door(f"tensorflow-{name}", name, python), scene, TIMEOUT)
                 stack.callback(doors[name].end)
                 doors[name].start()
             models = [
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
             if GRADIENTS in arguments.models:
                 groups = [group(doors["ddl"], arguments.rounds, arguments.steps)]
             version = doors["ddl"].version
-    except PlayerError as error:
+    except WorkerError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
 
@@ -100,14 +100,14 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def train(doors: dict[str, Ensemble], model: str, rounds: int, steps: int) -> Measured:
+def train(doors: dict[str, WorkerGroup], model: str, rounds: int, steps: int) -> Measured:
     told = {name: each.ask(do="prepare", what=model) for name, each in doors.items()}
     first = told["ddl"][0]
     for name, answers in told.items():
         for answer in answers:
             for own, other in zip(answer["sums"], first["sums"], strict=True):
                 if abs(own - other) > ROUNDING * max(other, 1.0):
-                    raise PlayerError(f"{name}: sizes of weights add up to {own}, not {other}")
+                    raise WorkerError(f"{name}: sizes of weights add up to {own}, not {other}")
     programs = dict.fromkeys(("ddl", "ddl, jit", "alone", "alone, jit"), "ddl")
     programs["mirrored"] = "mirrored"
     found = Measured(
@@ -125,21 +125,21 @@ def train(doors: dict[str, Ensemble], model: str, rounds: int, steps: int) -> Me
             found.processor[name].append(processor)
             if name in DOORS:
                 found.communication[name].append(play(doors[name], "exchange", steps)[0])
-    for ensemble in doors.values():
-        ensemble.ask(do="rest")
+    for workers in doors.values():
+        workers.ask(do="rest")
     return found
 
 
-def group(ensemble: Ensemble, rounds: int, steps: int) -> Group:
-    told = ensemble.ask(do="prepare", what=GRADIENTS)[0]
+def group(workers: WorkerGroup, rounds: int, steps: int) -> Group:
+    told = workers.ask(do="prepare", what=GRADIENTS)[0]
     found = Group(told["bytes"], told["tensors"])
     for _ in range(rounds):
-        answers = ensemble.ask(do="alternate", steps=max(steps, LEAST))
+        answers = workers.ask(do="alternate", steps=max(steps, LEAST))
         for kind, all_ in (("seconds", found.seconds), ("groups", found.groups)):
             for name in told["programs"]:
                 of_ranks = zip(*(answer[kind][name] for answer in answers), strict=True)
                 all_.setdefault(name, []).extend(max(each) for each in of_ranks)
-    ensemble.ask(do="rest")
+    workers.ask(do="rest")
     return found
 
 

@@ -19,12 +19,12 @@ try:
     from bench import creation, goals
     from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
-    from bench.ensemble import Ensemble, PlayerError
     from bench.libraries import Here, Library
     from bench.machine import Machine, State
     from bench.plots import panels
     from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
     from bench.tables import show_results
+    from bench.worker_group import WorkerError, WorkerGroup
 finally:
     sys.path.remove(str(ROOT))
 
@@ -251,30 +251,30 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_library_that_does_not_start_says_why(cache: Path) -> None:
-    ensemble = Ensemble(Library("broken", "no_such_module", Path(sys.executable)), Here(2))
-    with pytest.raises(PlayerError, match=r"(?s)broken did not start.*No module named"):
-        ensemble.start()
-    ensemble.end()
-    assert not ensemble.alive
+    workers = WorkerGroup(Library("broken", "no_such_module", Path(sys.executable)), Here(2))
+    with pytest.raises(WorkerError, match=r"(?s)broken did not start.*No module named"):
+        workers.start()
+    workers.end()
+    assert not workers.alive
 
 
 def test_a_rank_that_dies_is_noticed(cache: Path) -> None:
-    ensemble = Ensemble(Library("libddl", "ddl", Path(sys.executable)), Here(2))
+    workers = WorkerGroup(Library("libddl", "ddl", Path(sys.executable)), Here(2))
     try:
-        ensemble.start()
-        ensemble.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
-        seconds, wall = ensemble.play("", 3, 2)
+        workers.start()
+        workers.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
+        seconds, wall = workers.play("", 3, 2)
         assert len(seconds) == 3
         assert sum(seconds) <= wall
-        with pytest.raises(PlayerError, match="libddl: TypeError"):
-            ensemble.ask(do="play", nonsense=True)
-        assert ensemble.alive
-        ensemble._processes[1].kill()
-        with pytest.raises(PlayerError, match="libddl d"):
-            ensemble.play("", 1, 1)
-        assert not ensemble.alive
+        with pytest.raises(WorkerError, match="libddl: TypeError"):
+            workers.ask(do="play", nonsense=True)
+        assert workers.alive
+        workers._processes[1].kill()
+        with pytest.raises(WorkerError, match="libddl d"):
+            workers.play("", 1, 1)
+        assert not workers.alive
     finally:
-        ensemble.end()
+        workers.end()
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

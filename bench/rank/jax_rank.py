@@ -3,7 +3,7 @@
     python jax_rank.py DOOR SOCKET
 
 DOOR is "ddl" or "gloo", what jax's own collectives go over, or "calls", ddl_jax's operations.
-SOCKET is the scheduler's. Lines of JSON go both ways: see `Player` and `Steps`.
+SOCKET is the scheduler's. Lines of JSON go both ways: see `Worker` and `Steps`.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def train(state: Any, text: Any, exchange: Callable[[Any], Any]) -> Any:
 # ---- being told what to do ----
 
 
-class Player(Steps):
+class Worker(Steps):
     """Carries out commands; each has one answer.
 
     prepare  what, and its options: make the programs; answers with what is to be known of them
@@ -239,7 +239,7 @@ def main() -> None:
     door, control = sys.argv[1:]
     peer = (Calls if door == "calls" else Stock)(door)
     about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": peer.version}
-    obey(Player(peer), control, about)
+    obey(Worker(peer), control, about)
 
 
 if __name__ == "__main__":

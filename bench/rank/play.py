@@ -3,7 +3,7 @@
     python play.py KIND SOCKET
 
 KIND is the module of this folder that speaks with the library, SOCKET the scheduler's. Lines of
-JSON go both ways: see `Player`.
+JSON go both ways: see `Worker`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pin() -> None:
     os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
 
 
-class Player:
+class Worker:
     """Carries out commands; each has one answer.
 
     prepare  operation, dtype, bytes: make the buffers
@@ -89,10 +89,10 @@ def main(kind: str, path: str) -> None:
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"
     peer = importlib.import_module(kind).join()
-    player = Player(peer)
+    worker = Worker(peer)
     host = os.readlink("/proc/self/ns/net")
     obey(
-        player,
+        worker,
         path,
         {"rank": peer.rank, "size": peer.size, "version": peer.version, "host": host},
     )

@@ -4,7 +4,7 @@ between.
     python tensorflow_rank.py DOOR SOCKET
 
 DOOR is "ddl" or "mirrored", tf.distribute.MultiWorkerMirroredStrategy. SOCKET is the scheduler's.
-Lines of JSON go both ways: see `Player` and `Steps`.
+Lines of JSON go both ways: see `Worker` and `Steps`.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def describe(model: keras.Model) -> dict[str, Any]:
 # ---- being told what to do ----
 
 
-class Player(Steps):
+class Worker(Steps):
     """Carries out commands; each has one answer.
 
     prepare    what: make the programs; answers with what is to be known of them
@@ -316,10 +316,10 @@ class Player(Steps):
 def main() -> None:
     door, control = sys.argv[1:]
     tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // SIZE))
-    player = Player({"ddl": Ddl, "mirrored": Mirrored}[door]())
+    worker = Worker({"ddl": Ddl, "mirrored": Mirrored}[door]())
     version = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
     about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": version}
-    obey(player, control, about)
+    obey(worker, control, about)
 
 
 if __name__ == "__main__":
