@@ -42,7 +42,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """A library, and how it is called: "" blocking, "async" submitted and then waited for, "named"
     matched by name, "c" from C (without Python between the calls)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import Contestant, show_bytes
+from bench.cases import Candidate, show_bytes
 from bench.machine import STATES
 from bench.results import Result, Row
 
@@ -56,7 +56,7 @@ class Target:
 
 
 def _own(result: Result, state: str, way: str = "") -> Row | None:
-    return result.row(Contestant("libddl", way), state)
+    return result.row(Candidate("libddl", way), state)
 
 
 def against_best(way: str = "") -> Callable[[Result, str], float | None]:
@@ -73,7 +73,7 @@ def against(library: str) -> Callable[[Result, str], float | None]:
     """How many times as fast as this one."""
 
     def ratio(result: Result, state: str) -> float | None:
-        own, peer = _own(result, state), result.row(Contestant(library), state)
+        own, peer = _own(result, state), result.row(Candidate(library), state)
         return own.times_as_fast_as(peer) if own and peer else None
 
     return ratio

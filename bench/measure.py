@@ -15,13 +15,13 @@ from bench.laboratory import open_laboratory
 from bench.libraries import Here, Library, Scene
 from bench.machine import Machine
 from bench.results import Result
-from bench.scheduler import Effort, Scheduler, contestants
+from bench.scheduler import Effort, Scheduler, candidates
 
 
 @dataclass(frozen=True)
 class Wanted:
     """Cases, and who is to do them where. `ways` are those of all libraries, `own` of libddl alone
-    (see Contestant). With `lab`, the rate of its links, `hosts` counts instead of `ranks`."""
+    (see Candidate). With `lab`, the rate of its links, `hosts` counts instead of `ranks`."""
 
     cases: Sequence[Case]
     ranks: Sequence[int] = (2,)
@@ -67,6 +67,6 @@ def measure(
                     if time.monotonic() > deadline:
                         report.notes.append("the time is over: not all was measured")
                         return
-                    who = contestants(libraries, case, wanted.ways, wanted.own)
+                    who = candidates(libraries, case, wanted.ways, wanted.own)
                     report.results.append(scheduler.run(case, who))
                     bar.update()

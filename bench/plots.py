@@ -36,8 +36,8 @@ def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
         sizes: dict[str, set[int]] = {}
         for r, state in members:
             for row in r.rows:
-                if not row.contestant.way:
-                    seen = sizes.setdefault(row.contestant.library, set())
+                if not row.candidate.way:
+                    seen = sizes.setdefault(row.candidate.library, set())
                     seen |= {r.case.bytes} if row.state == state else set()
         return all(len(seen) > 1 for seen in sizes.values())
 
@@ -65,7 +65,7 @@ def plot(path: Path, results: Sequence[Result]) -> None:
             nbytes = result.case.bytes
             for row in result.rows:
                 if row.state == state:
-                    lines.setdefault(str(row.contestant), []).append((nbytes, nbytes / row.p50))
+                    lines.setdefault(str(row.candidate), []).append((nbytes, nbytes / row.p50))
             if state in result.limit:
                 lines.setdefault("limit", []).append((nbytes, nbytes / result.limit[state]))
         for label, points in sorted(lines.items()):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.cases import Case, Contestant
+from bench.cases import Candidate, Case
 from bench.machine import STATES, State
 
 LIMIT = "limit"  # the library name of the roofline's rows
@@ -20,7 +20,7 @@ class Turn:
     """One library's turn: `seconds` of each iteration, the machine's state around it, and the
     number of the round in which all had one."""
 
-    contestant: Contestant
+    candidate: Candidate
     seconds: list[float]
     before: State
     after: State
@@ -45,10 +45,10 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 @dataclass
 class Row:
-    """One contestant in one state of the machine. Seconds per call; `turns` that counted;
+    """One candidate in one state of the machine. Seconds per call; `turns` that counted;
     `rounds`: the median of each, by the round's number."""
 
-    contestant: Contestant
+    candidate: Candidate
     state: str
     p50: float
     p99: float
@@ -82,13 +82,13 @@ class Result:
     changed: int = 0  # turns that do not count since the machine changed its state
     disturbed: int = 0  # and those that do not since something else ran
     slowed: float = 0.0  # part of the turns before which a core was shared with another guest
-    busy: bool = False  # disturbed ones count, since for some contestant there are no others
+    busy: bool = False  # disturbed ones count, since for some candidate there are no others
     notes: list[str] = field(default_factory=list)
 
-    def row(self, contestant: Contestant, state: str) -> Row | None:
-        """Of this contestant in this state."""
+    def row(self, candidate: Candidate, state: str) -> Row | None:
+        """Of this candidate in this state."""
         for row in self.rows:
-            if row.contestant == contestant and row.state == state:
+            if row.candidate == candidate and row.state == state:
                 return row
         return None
 
@@ -106,7 +106,7 @@ class Result:
         peers = (
             own.times_as_fast_as(r)
             for r in self.rows
-            if (r.state, r.contestant.way) == (own.state, way) and r.contestant.library not in ours
+            if (r.state, r.candidate.way) == (own.state, way) and r.candidate.library not in ours
         )
         return min((p for p in peers if p is not None), default=None)
 
@@ -122,7 +122,7 @@ class Result:
         rows = []
         for row in self.rows:
             shown = asdict(row)
-            shown.update(shown.pop("contestant"))
+            shown.update(shown.pop("candidate"))
             shown["algorithm_bandwidth"] = self.case.bytes / row.p50
             shown["bus_bandwidth"] = self.case.bytes / row.p50 * self.case.bus_factor(self.ranks)
             rows.append(shown)
@@ -136,7 +136,7 @@ def summarize(
     case: Case, scene: str, ranks: int, turns: Sequence[Turn], busy: bool = False
 ) -> Result:
     """Turns of one state together, without those that changed state. Disturbed ones count where
-    they must (`busy`): when a contestant has no others, all of the case do."""
+    they must (`busy`): when a candidate has no others, all of the case do."""
     result = Result(case, scene, ranks)
     steady = [t for t in turns if not t.changed]
     best = min((t.before.pace for t in turns), default=0.0)
@@ -144,24 +144,24 @@ def summarize(
     result.slowed = slow / len(turns) if turns else 0.0
     quiet = [t for t in steady if not t.disturbed]
     result.changed = len(turns) - len(steady)
-    result.busy = busy or {t.contestant for t in quiet} != {t.contestant for t in steady}
+    result.busy = busy or {t.candidate for t in quiet} != {t.candidate for t in steady}
     if not result.busy:
         result.disturbed = len(steady) - len(quiet)
-    together: dict[tuple[Contestant, str], list[Turn]] = {}
+    together: dict[tuple[Candidate, str], list[Turn]] = {}
     for turn in steady if result.busy else quiet:
-        together.setdefault((turn.contestant, turn.before.name), []).append(turn)
-    for (contestant, state), kept in together.items():
+        together.setdefault((turn.candidate, turn.before.name), []).append(turn)
+    for (candidate, state), kept in together.items():
         seconds = [s for turn in kept for s in turn.seconds]
         p50 = quantile(seconds, 0.5)
         rounds = {turn.round: quantile(turn.seconds, 0.5) for turn in kept}
-        if contestant.library == LIMIT:
+        if candidate.library == LIMIT:
             result.limit[state] = min(p50, result.limit.get(state, p50))
             best = result.limits.setdefault(state, {})
             for number, one in rounds.items():
                 best[number] = min(one, best.get(number, one))
         else:
             p99, count = quantile(seconds, 0.99), len(seconds)
-            row = Row(contestant, state, p50, p99, min(seconds), len(kept), count, rounds)
+            row = Row(candidate, state, p50, p99, min(seconds), len(kept), count, rounds)
             result.rows.append(row)
     order = list(STATES)
     result.rows.sort(key=lambda r: order.index(r.state))

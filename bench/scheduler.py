@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cases import DTYPES, Case, Contestant, show_bytes
+from bench.cases import DTYPES, Candidate, Case, show_bytes
 from bench.libraries import Library, Scene
 from bench.machine import Machine
 from bench.results import LIMIT, Result, Turn, summarize
@@ -35,9 +35,9 @@ class Effort:
         """That fill a turn, when one takes so long with all that belongs to it."""
         return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
 
-    def patience(self, contestants: int) -> float:
+    def patience(self, candidates: int) -> float:
         """Seconds after which turns that do not count are no longer made up for."""
-        return 5 + 4 * self.rounds * contestants * self.seconds
+        return 5 + 4 * self.rounds * candidates * self.seconds
 
 
 class Scheduler:
@@ -75,21 +75,21 @@ class Scheduler:
         for workers in self.worker_groups.values():
             workers.end()
 
-    def run(self, case: Case, contestants: Sequence[Contestant]) -> Result:
-        """All contestants that can, in turn, round by round."""
+    def run(self, case: Case, candidates: Sequence[Candidate]) -> Result:
+        """All candidates that can, in turn, round by round."""
         turns: list[Turn] = []
         notes: list[str] = []
-        with self._prepared(case, {c.library for c in contestants}, notes) as ready:
-            paces: dict[Contestant, tuple[int, int]] = {}
-            for contestant in contestants:
-                if contestant.library in ready:
+        with self._prepared(case, {c.library for c in candidates}, notes) as ready:
+            paces: dict[Candidate, tuple[int, int]] = {}
+            for candidate in candidates:
+                if candidate.library in ready:
                     try:
-                        paces[contestant] = self._pace(case, contestant)
+                        paces[candidate] = self._pace(case, candidate)
                     except WorkerError as error:
-                        notes.append(f"{_what(case, contestant)}: {error}")
+                        notes.append(f"{_what(case, candidate)}: {error}")
             order = list(paces)
             if len(self.scene.hosts) == 1 and case.bytes >= DIRECT_FROM:
-                order += [Contestant(LIMIT, "plain"), Contestant(LIMIT, "streaming")]
+                order += [Candidate(LIMIT, "plain"), Candidate(LIMIT, "streaming")]
             state = self.machine.state()
             patience = time.monotonic() + self.effort.patience(len(order))
             for number in range(2 * self.effort.rounds):
@@ -98,17 +98,17 @@ class Scheduler:
                 if late or enough >= self.effort.rounds:
                     break
                 shift = number % max(len(order), 1)
-                for contestant in order[shift:] + order[:shift]:
+                for candidate in order[shift:] + order[:shift]:
                     try:
-                        seconds = self._turn(case, contestant, paces)
+                        seconds = self._turn(case, candidate, paces)
                     except WorkerError as error:
-                        notes.append(f"{_what(case, contestant)}: {error}")
-                        paces.pop(contestant, None)
-                        order = [c for c in order if c != contestant]
+                        notes.append(f"{_what(case, candidate)}: {error}")
+                        paces.pop(candidate, None)
+                        order = [c for c in order if c != candidate]
                         state = self.machine.state()
                         continue
                     after = self.machine.state()
-                    turns.append(Turn(contestant, seconds, state, after, number))
+                    turns.append(Turn(candidate, seconds, state, after, number))
                     state = after
         result = summarize(case, self.scene.name, self.ranks, turns, self.effort.busy)
         result.notes = notes
@@ -119,11 +119,11 @@ class Scheduler:
             result.limit = dict.fromkeys(result.states(), least)
         return result
 
-    def _counted(self, turns: Sequence[Turn], contestant: Contestant) -> int:
+    def _counted(self, turns: Sequence[Turn], candidate: Candidate) -> int:
         """How many of its turns count. Those that do not are made up for by more rounds, as many
         again at most."""
         return sum(
-            turn.contestant == contestant
+            turn.candidate == candidate
             and not turn.changed
             and (self.effort.busy or not turn.disturbed)
             for turn in turns
@@ -152,34 +152,34 @@ class Scheduler:
                 if self.worker_groups[name].alive:
                     self.worker_groups[name].ask(do="rest")
 
-    def _pace(self, case: Case, contestant: Contestant) -> tuple[int, int]:
+    def _pace(self, case: Case, candidate: Candidate) -> tuple[int, int]:
         """Iterations and calls in each that fill a turn; warms the library up."""
-        workers = self.worker_groups[contestant.library]
+        workers = self.worker_groups[candidate.library]
         batch = 1
         if case.bytes <= SMALL:
-            seconds, _ = workers.play(contestant.way, 3, 10)
+            seconds, _ = workers.play(candidate.way, 3, 10)
             once = max(statistics.median(seconds), 1e-7)
             batch = max(1, min(BATCH_MAX, round(BATCH_SECONDS / once)))
-        seconds, wall = workers.play(contestant.way, 3, batch)
+        seconds, wall = workers.play(candidate.way, 3, batch)
         return self.effort.iterations(wall / len(seconds)), batch
 
     def _turn(
-        self, case: Case, contestant: Contestant, paces: dict[Contestant, tuple[int, int]]
+        self, case: Case, candidate: Candidate, paces: dict[Candidate, tuple[int, int]]
     ) -> list[float]:
-        self.tick(f"{_what(case)} {contestant}")
-        if contestant.library == LIMIT:
+        self.tick(f"{_what(case)} {candidate}")
+        if candidate.library == LIMIT:
             guess = max(case.bytes / 5e9 * 3, 20e-6)
             iterations = max(4, min(int(self.effort.seconds / 2 / guess), 500))
-            stream = contestant.way == "streaming"
+            stream = candidate.way == "streaming"
             return self.machine.direct(case, self.ranks, stream, iterations)[1:]
-        if not self.worker_groups[contestant.library].alive:
+        if not self.worker_groups[candidate.library].alive:
             raise WorkerError("no longer there")
-        iterations, batch = paces[contestant]
+        iterations, batch = paces[candidate]
         taken: list[float] = []
         left = self.effort.seconds
         while left > 0 and len(taken) < ITERATIONS_MAX:
-            seconds, wall = self.worker_groups[contestant.library].play(
-                contestant.way, iterations, batch
+            seconds, wall = self.worker_groups[candidate.library].play(
+                candidate.way, iterations, batch
             )
             taken += seconds
             left -= wall
@@ -187,20 +187,20 @@ class Scheduler:
         return taken
 
 
-def _what(case: Case, contestant: Contestant | None = None) -> str:
-    way = f" {contestant.way}" if contestant and contestant.way else ""
+def _what(case: Case, candidate: Candidate | None = None) -> str:
+    way = f" {candidate.way}" if candidate and candidate.way else ""
     return f"{case.operation} {case.dtype} {show_bytes(case.bytes)}{way}"
 
 
-def contestants(
+def candidates(
     libraries: Sequence[Library], case: Case, ways: Sequence[str], own: Sequence[str]
-) -> list[Contestant]:
-    """Who takes part: each library in each of the ways, libddl also in those of its own. From C
-    there are all-reduces of f32 only."""
+) -> list[Candidate]:
+    """The candidates for a case: every library in each of `ways`, libddl also in each of `own`.
+    Only all-reduces of f32 can be called from C."""
     in_c = case.operation == "allreduce" and case.dtype == "f32"
     found = []
     for library in libraries:
         for way in ("", *ways, *(own if library.kind == "ddl" else ())):
             if way != "c" or (library.loop and in_c):
-                found.append(Contestant(library.name, way))
+                found.append(Candidate(library.name, way))
     return found

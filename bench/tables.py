@@ -59,7 +59,7 @@ def _rows(result: Result, state: str, ours: Collection[str]) -> list[list[str]]:
         cells.append(
             [
                 size,
-                str(row.contestant),
+                str(row.candidate),
                 show_seconds(row.p50),
                 show_seconds(row.p99),
                 _rate(rate),
@@ -82,8 +82,8 @@ def _rate(rate: float) -> str:
 
 def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
     """How many times as fast as the best peer that was called the same way."""
-    if row.contestant.library not in ours:
+    if row.candidate.library not in ours:
         return ""
-    way = "" if row.contestant.way == "named" else row.contestant.way
+    way = "" if row.candidate.way == "named" else row.candidate.way
     times = result.against_peers(row, ours, way)
     return "" if times is None else f"{times:.2f}"

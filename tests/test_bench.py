@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # behind all else: the sources of ddl_core must not be found there
 try:
     from bench import creation, goals
-    from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
+    from bench.cases import Candidate, Case, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
     from bench.libraries import Here, Library
     from bench.machine import Machine, State
@@ -30,11 +30,11 @@ finally:
 
 NEAR, FAR = State(0.06e-6, 20e9), State(1.0e-6, 1e9)
 BUSY = State(0.06e-6, 20e9, others=2)
-DDL, PEER, OTHER = Contestant("libddl"), Contestant("gloo"), Contestant("mpich")
+DDL, PEER, OTHER = Candidate("libddl"), Candidate("gloo"), Candidate("mpich")
 CASE = Case("allreduce", "f32", 1 << 20)
 
 
-def turns(*given: tuple[Contestant, float, State, State]) -> list[Turn]:
+def turns(*given: tuple[Candidate, float, State, State]) -> list[Turn]:
     return [Turn(c, [s, s, 10 * s], before, after) for c, s, before, after in given]
 
 
@@ -62,7 +62,7 @@ def test_turns_beside_other_programs_count_only_where_there_are_no_others() -> N
 
 
 def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
-    plain, streaming = Contestant(LIMIT, "plain"), Contestant(LIMIT, "streaming")
+    plain, streaming = Candidate(LIMIT, "plain"), Candidate(LIMIT, "streaming")
     result = summarize(
         CASE, "one host", 2, turns((plain, 3.0, NEAR, NEAR), (streaming, 2.0, NEAR, NEAR))
     )
@@ -105,7 +105,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert peer.p50 / own.p50 == pytest.approx(1.5)
     assert result.against_peers(own, {"libddl"}) == pytest.approx(3.0)
     limit = [
-        Turn(Contestant(LIMIT, way), [0.5e-3 * n * paces[n][0]], NEAR, NEAR, n)
+        Turn(Candidate(LIMIT, way), [0.5e-3 * n * paces[n][0]], NEAR, NEAR, n)
         for n in range(5)
         for way in ("plain", "streaming")
     ]
@@ -129,8 +129,8 @@ def test_a_core_lent_to_others_is_told() -> None:
 
 def test_a_target_is_met_or_not() -> None:
     result = Result(Case("allreduce", "f32", 64 << 20), "one host", 2)
-    for contestant, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
-        row = Row(contestant, "near", seconds, seconds, seconds, 3, 30, {0: seconds})
+    for candidate, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
+        row = Row(candidate, "near", seconds, seconds, seconds, 3, 30, {0: seconds})
         result.rows.append(row)
     result.limit = {"near": 6e-3}
     verdicts = [v for t in goals.all_targets() for v in t.verdicts([result])]
@@ -141,12 +141,12 @@ def test_a_target_is_met_or_not() -> None:
 
 
 def test_a_picture_has_the_states_in_which_all_were_seen_at_several_sizes() -> None:
-    def seen(nbytes: int, *rows: tuple[Contestant, str]) -> Result:
+    def seen(nbytes: int, *rows: tuple[Candidate, str]) -> Result:
         result = Result(Case("allreduce", "f32", nbytes), "one host", 2)
         result.rows = [Row(c, state, 1e-3, 1e-3, 1e-3, 3, 30) for c, state in rows]
         return result
 
-    by_c = Contestant("libddl", "c")
+    by_c = Candidate("libddl", "c")
     small = seen(8, (DDL, "near"), (PEER, "near"), (by_c, "near"), (PEER, "twin"), (DDL, "twin"))
     large = seen(1 << 20, (DDL, "near"), (PEER, "near"), (PEER, "twin"))
     near, twin = (f"allreduce f32, 2 ranks, one host, {state}" for state in ("near", "twin"))
