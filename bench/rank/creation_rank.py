@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from obey import obey
+from command_loop import run_commands
 
 
 class Founder:
@@ -77,7 +77,7 @@ def main(kind: str, path: str) -> None:
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     about = {"rank": rank, "size": size, "version": torch.__version__}
-    obey(Founder(kind), path, {**about, "host": os.readlink("/proc/self/ns/net")})
+    run_commands(Founder(kind), path, {**about, "host": os.readlink("/proc/self/ns/net")})
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from obey import WARM_UP, Program, Steps, obey
+from command_loop import WARM_UP, Program, Steps, run_commands
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
 LAYERS, WIDTH, HEADS, BYTES = 8, 512, 8, 256  # of a transformer that reads text byte by byte: 25 M
@@ -239,7 +239,7 @@ def main() -> None:
     door, control = sys.argv[1:]
     peer = (Calls if door == "calls" else Stock)(door)
     about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": peer.version}
-    obey(Worker(peer), control, about)
+    run_commands(Worker(peer), control, about)
 
 
 if __name__ == "__main__":

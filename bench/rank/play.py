@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any
 
+from command_loop import run_commands
 from data import Data
-from obey import obey
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
@@ -84,14 +84,14 @@ class Worker:
 
 
 def main(kind: str, path: str) -> None:
-    """Join the library's ranks and the scheduler, and obey until it hangs up."""
+    """Join the library's ranks, then run the scheduler's commands."""
     if kind != "gloo":  # its thread and the caller's are better off on two cores
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"
     peer = importlib.import_module(kind).join()
     worker = Worker(peer)
     host = os.readlink("/proc/self/ns/net")
-    obey(
+    run_commands(
         worker,
         path,
         {"rank": peer.rank, "size": peer.size, "version": peer.version, "host": host},

@@ -23,7 +23,7 @@ os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # TensorFlow's memory has small page
 import keras
 import numpy as np
 import tensorflow as tf
-from obey import Program, Steps, obey
+from command_loop import Program, Steps, run_commands
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
 SETTLED = 1  # steps after which the weights are compared; rounding grows with every further one
@@ -319,7 +319,7 @@ def main() -> None:
     worker = Worker({"ddl": Ddl, "mirrored": Mirrored}[door]())
     version = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
     about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": version}
-    obey(worker, control, about)
+    run_commands(worker, control, about)
 
 
 if __name__ == "__main__":

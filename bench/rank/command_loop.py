@@ -1,4 +1,4 @@
-"""A rank's end of the scheduler's socket: lines of JSON, and one answer to each command."""
+"""A rank's command loop: reads commands from the scheduler as lines of JSON, answers each."""
 
 from __future__ import annotations
 
@@ -9,37 +9,42 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-WARM_UP = 3  # steps of each program, the first of which compiles it
+WARM_UP = 3  # steps of each program; the first one compiles it
 
-Program = Callable[[], Any]  # a step, at the end of which the result is there
+Program = Callable[[], Any]  # runs one step; its result is complete on return
 
 
-def obey(player: Any, path: str, about: Mapping[str, Any]) -> None:
-    """Say `about`, then call the player's methods as it is told, until the scheduler hangs up."""
+def run_commands(worker: Any, path: str, about: Mapping[str, Any]) -> None:
+    """Run the scheduler's commands until it closes the connection.
+
+    Connects to the Unix socket at `path` and sends `about`. A command {"do": name, ...} calls the
+    method `name` of `worker` with the other fields as arguments; the answer is the dict that the
+    method returns, or {"error": message}.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         stream = connection.makefile("rw")
 
-        def say(message: Mapping[str, Any]) -> None:
+        def send(message: Mapping[str, Any]) -> None:
             stream.write(json.dumps(message) + "\n")
             stream.flush()
 
-        say(about)
+        send(about)
         for line in stream:
             command = json.loads(line)
             try:
-                say(getattr(player, command.pop("do"))(**command))
+                send(getattr(worker, command.pop("do"))(**command))
             except Exception as error:
                 traceback.print_exc()  # into the rank's log
-                say({"error": f"{type(error).__name__}: {error}"})
+                send({"error": f"{type(error).__name__}: {error}"})
 
 
 class Steps:
-    """Runs programs of training. What makes them adds `prepare`.
+    """Runs training programs. A subclass adds `prepare`, which makes them.
 
-    play     program, steps: answers with the seconds of each step, after one that is not counted,
-             and the processor's for one
-    rest     drop them
+    play     program, steps: run one step more than `steps`, the first untimed; the answer has the
+             seconds of each step and the processor time of one
+    rest     drop the programs
     """
 
     def __init__(self, peer: Any) -> None:
