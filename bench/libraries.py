@@ -65,10 +65,10 @@ class Library:
 
     def starts(self, scene: Scene, control: str) -> list[Start]:
         """What to start for a rank in every place; `control` is the scheduler's socket."""
-        play = [str(self.python), str(ROOT / "bench" / "rank" / "play.py"), self.kind, control]
+        worker = [str(self.python), str(ROOT / "bench" / "rank" / "worker.py"), self.kind, control]
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         if self.name in MPIS:
-            return [self._mpirun(scene, play, env)]
+            return [self._mpirun(scene, worker, env)]
         size, port, secret = sum(scene.hosts), _free_port(), "bench"
         places = [host for host, ranks in enumerate(scene.hosts) for _ in range(ranks)]
         starts = []
@@ -84,10 +84,10 @@ class Library:
                 "DDL_SIZE": str(size),
                 "DDL_SECRET": secret,
             }
-            starts.append(Start([*scene.enter(host), *play], {**env, **own}))
+            starts.append(Start([*scene.enter(host), *worker], {**env, **own}))
         return starts
 
-    def _mpirun(self, scene: Scene, play: list[str], env: dict[str, str]) -> Start:
+    def _mpirun(self, scene: Scene, worker: list[str], env: dict[str, str]) -> Start:
         prefix = self.python.parent.parent
         size, several = sum(scene.hosts), len(scene.hosts) > 1
         hosts = [scene.address(h) for h in range(len(scene.hosts))]
@@ -120,7 +120,7 @@ class Library:
                 env["I_MPI_FABRICS"] = "shm:ofi"
             elif self.name == "impi":
                 env["I_MPI_FABRICS"] = "shm"
-        return Start([*(scene.enter(0) if several else []), *command, *play], env)
+        return Start([*(scene.enter(0) if several else []), *command, *worker], env)
 
 
 def find(name: str, python: Path | None = None, from_c: bool = False) -> Library:

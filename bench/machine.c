@@ -75,7 +75,7 @@ static void *return_turns(void *argument)
 
 /* Rounds of: write the slots, let the other read them. Half a round is one way of the line `turn`,
  * so without slots the time is that of its round trips; with slots only the writing is timed. */
-static double play_pair(int a, int b, size_t bytes, int rounds)
+static double run_pair(int a, int b, size_t bytes, int rounds)
 {
     pair *p = aligned_alloc(LINE, sizeof *p);
     *p = (pair){.bytes = bytes, .cores = {a, b}, .rounds = rounds};
@@ -111,7 +111,7 @@ double machine_round_trip(int a, int b)
 {
     double best = 1;
     for (int attempt = 0; attempt < 5; attempt++) {
-        double t = play_pair(a, b, 0, 800);
+        double t = run_pair(a, b, 0, 800);
         best = t < best ? t : best;
     }
     return best;
@@ -123,7 +123,7 @@ double machine_dirty_slots(int a, int b)
     enum { SLOTS = 256 << 10 };
     double best = 1;
     for (int attempt = 0; attempt < 3; attempt++) {
-        double t = play_pair(a, b, SLOTS, 12);
+        double t = run_pair(a, b, SLOTS, 12);
         best = t < best ? t : best;
     }
     return SLOTS / best;

@@ -1,4 +1,4 @@
-"""Who plays when: libraries take turns, round by round, with the machine's state between them."""
+"""Gives libraries turns, round by round, and records the machine's state between turns."""
 
 from __future__ import annotations
 
@@ -150,17 +150,17 @@ class Scheduler:
         finally:
             for name in ready:
                 if self.worker_groups[name].alive:
-                    self.worker_groups[name].ask(do="rest")
+                    self.worker_groups[name].ask(do="release")
 
     def _pace(self, case: Case, candidate: Candidate) -> tuple[int, int]:
         """Iterations and calls in each that fill a turn; warms the library up."""
         workers = self.worker_groups[candidate.library]
         batch = 1
         if case.bytes <= SMALL:
-            seconds, _ = workers.play(candidate.way, 3, 10)
+            seconds, _ = workers.run(candidate.way, 3, 10)
             once = max(statistics.median(seconds), 1e-7)
             batch = max(1, min(BATCH_MAX, round(BATCH_SECONDS / once)))
-        seconds, wall = workers.play(candidate.way, 3, batch)
+        seconds, wall = workers.run(candidate.way, 3, batch)
         return self.effort.iterations(wall / len(seconds)), batch
 
     def _turn(
@@ -178,7 +178,7 @@ class Scheduler:
         taken: list[float] = []
         left = self.effort.seconds
         while left > 0 and len(taken) < ITERATIONS_MAX:
-            seconds, wall = self.worker_groups[candidate.library].play(
+            seconds, wall = self.worker_groups[candidate.library].run(
                 candidate.way, iterations, batch
             )
             taken += seconds

@@ -116,10 +116,10 @@ def psum(doors: dict[str, WorkerGroup], size: int, rounds: int) -> Timed:
         for name in turns([*doors, ALONE], number):
             if name == ALONE:  # by whom is all the same
                 workers = list(doors.values())[number % len(doors)]
-                found.seconds[name] += play(workers, "alone", alone)[0]
+                found.seconds[name] += run_steps(workers, "alone", alone)[0]
             else:
-                found.seconds[name] += play(doors[name], "step", paces[name])[0]
-    rest(doors)
+                found.seconds[name] += run_steps(doors[name], "step", paces[name])[0]
+    release(doors)
     return found
 
 
@@ -142,12 +142,12 @@ def transformer(doors: dict[str, WorkerGroup], rounds: int, steps: int) -> Measu
         for name in turns([*doors, ALONE], number):
             workers = doors.get(name) or list(doors.values())[number % len(doors)]
             program = "alone" if name == ALONE else "step"
-            seconds, processor = play(workers, program, steps)
+            seconds, processor = run_steps(workers, program, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
             if name != ALONE:
-                found.communication[name].append(play(workers, "exchange", steps)[0])
-    rest(doors)
+                found.communication[name].append(run_steps(workers, "exchange", steps)[0])
+    release(doors)
     return found
 
 
@@ -157,32 +157,32 @@ def called(workers: WorkerGroup, size: int, rounds: int) -> Timed:
     found = Timed(size, {way: [] for way in paces})
     for number in range(rounds):
         for way in turns(list(paces), number):
-            found.seconds[way] += play(workers, way, paces[way])[0]
-    rest({CALLS: workers})
+            found.seconds[way] += run_steps(workers, way, paces[way])[0]
+    release({CALLS: workers})
     return found
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """All of them, each round beginning with the next one."""
+    """All names, rotated by one from round to round."""
     first = number % len(names)
     return names[first:] + names[:first]
 
 
-def rest(doors: dict[str, WorkerGroup]) -> None:
+def release(doors: dict[str, WorkerGroup]) -> None:
     for workers in doors.values():
-        workers.ask(do="rest")
+        workers.ask(do="release")
 
 
-def play(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
-    """Seconds of each step, the slowest rank's, and the processor's for one of a rank."""
-    answers = workers.ask(do="play", program=program, steps=steps)
+def run_steps(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
+    """Seconds of each step on the slowest rank, and of processor time for one step."""
+    answers = workers.ask(do="run", program=program, steps=steps)
     seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(answer["processor"] for answer in answers)
 
 
 def pace(workers: WorkerGroup, program: str) -> int:
-    """Steps that fill a turn."""
-    seconds, _ = play(workers, program, 5)
+    """The number of steps that fill a turn."""
+    seconds, _ = run_steps(workers, program, 5)
     return max(3, min(int(TURN / statistics.median(seconds)), MOST))
 
 

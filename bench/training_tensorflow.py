@@ -25,7 +25,7 @@ from bench import training
 from bench.environments import ROOT
 from bench.libraries import Here, Library, Scene, Start
 from bench.training import Measured
-from bench.training_jax import play, turns
+from bench.training_jax import run_steps, turns
 from bench.worker_group import WorkerError, WorkerGroup
 
 DOORS = ("ddl", "mirrored")
@@ -120,13 +120,13 @@ def train(doors: dict[str, WorkerGroup], model: str, rounds: int, steps: int) ->
     )
     for number in range(rounds):
         for name in turns(list(programs), number):
-            seconds, processor = play(doors[programs[name]], name, steps)
+            seconds, processor = run_steps(doors[programs[name]], name, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
             if name in DOORS:
-                found.communication[name].append(play(doors[name], "exchange", steps)[0])
+                found.communication[name].append(run_steps(doors[name], "exchange", steps)[0])
     for workers in doors.values():
-        workers.ask(do="rest")
+        workers.ask(do="release")
     return found
 
 
@@ -139,7 +139,7 @@ def group(workers: WorkerGroup, rounds: int, steps: int) -> Group:
             for name in told["programs"]:
                 of_ranks = zip(*(answer[kind][name] for answer in answers), strict=True)
                 all_.setdefault(name, []).extend(max(each) for each in of_ranks)
-    workers.ask(do="rest")
+    workers.ask(do="release")
     return found
 
 

@@ -110,13 +110,13 @@ class WorkerGroup:
                 raise WorkerError(f"{self.library.name}: {answer['error']}")
         return answers
 
-    def play(self, way: str, iterations: int, batch: int) -> tuple[list[float], float]:
+    def run(self, way: str, iterations: int, batch: int) -> tuple[list[float], float]:
         """Time `iterations` batches of calls.
 
         Returns the seconds of each iteration, per call, on the slowest rank; and the seconds of all
         of them, including rewriting and checking the buffers.
         """
-        answers = self.ask(do="play", way=way, iterations=iterations, batch=batch)
+        answers = self.ask(do="run", way=way, iterations=iterations, batch=batch)
         seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
         return seconds, max(a["wall"] for a in answers)
 

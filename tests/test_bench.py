@@ -263,15 +263,15 @@ def test_a_rank_that_dies_is_noticed(cache: Path) -> None:
     try:
         workers.start()
         workers.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
-        seconds, wall = workers.play("", 3, 2)
+        seconds, wall = workers.run("", 3, 2)
         assert len(seconds) == 3
         assert sum(seconds) <= wall
         with pytest.raises(WorkerError, match="libddl: TypeError"):
-            workers.ask(do="play", nonsense=True)
+            workers.ask(do="run", nonsense=True)
         assert workers.alive
         workers._processes[1].kill()
         with pytest.raises(WorkerError, match="libddl d"):
-            workers.play("", 1, 1)
+            workers.run("", 1, 1)
         assert not workers.alive
     finally:
         workers.end()

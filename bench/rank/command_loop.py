@@ -42,9 +42,9 @@ def run_commands(worker: Any, path: str, about: Mapping[str, Any]) -> None:
 class Steps:
     """Runs training programs. A subclass adds `prepare`, which makes them.
 
-    play     program, steps: run one step more than `steps`, the first untimed; the answer has the
+    run      program, steps: run one step more than `steps`, the first untimed; the answer has the
              seconds of each step and the processor time of one
-    rest     drop the programs
+    release  drop the programs
     """
 
     def __init__(self, peer: Any) -> None:
@@ -56,11 +56,11 @@ class Steps:
             for _ in range(WARM_UP):
                 program()
 
-    def rest(self) -> dict[str, Any]:
+    def release(self) -> dict[str, Any]:
         self.programs = {}
         return {}
 
-    def play(self, program: str, steps: int) -> dict[str, Any]:
+    def run(self, program: str, steps: int) -> dict[str, Any]:
         step, clock = self.programs[program], time.perf_counter
         step()
         seconds, processor = [], time.process_time()

@@ -307,8 +307,8 @@ class Worker(Steps):
                     groups[name].append(group)
         return {"seconds": seconds, "groups": groups}
 
-    def rest(self) -> dict[str, Any]:
-        super().rest()
+    def release(self) -> dict[str, Any]:
+        super().release()
         keras.backend.clear_session()
         return {}
 

@@ -1,9 +1,9 @@
-"""One rank of one library: does what the scheduler says, and sleeps in between.
+"""One rank of one library. It runs the scheduler's commands and sleeps in between.
 
-    python play.py KIND SOCKET
+    python worker.py KIND SOCKET
 
-KIND is the module of this folder that speaks with the library, SOCKET the scheduler's. Lines of
-JSON go both ways: see `Worker`.
+KIND is the module of this folder that calls the library: ddl, gloo or mpi. SOCKET is the path of
+the scheduler's Unix socket. `Worker` has the commands.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def pin() -> None:
-    """A core for each rank, as far as there are; before the library starts its threads."""
+    """Pin this rank to a core, before the library starts its threads."""
     rank = next((int(os.environ[v]) for v in _RANK_VARIABLES if v in os.environ), 0)
     os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
 
 
 class Worker:
-    """Carries out commands; each has one answer.
+    """The commands; each has one answer.
 
     prepare  operation, dtype, bytes: make the buffers
-    play     way, iterations, batch: run; answers with the seconds of each iteration, per call
-    rest     free the buffers
+    run      way, iterations, batch: time the calls; the answer has the seconds of each iteration,
+             per call
+    release  free the buffers
     """
 
     def __init__(self, peer: Any) -> None:
@@ -43,21 +44,21 @@ class Worker:
         self.peer.use(self.data)
         return {}
 
-    def rest(self) -> dict[str, Any]:
+    def release(self) -> dict[str, Any]:
         self.peer.use(None)
         self.data = None
         return {}
 
-    def play(self, way: str, iterations: int, batch: int) -> dict[str, Any]:
+    def run(self, way: str, iterations: int, batch: int) -> dict[str, Any]:
         data, barrier, clock = self.data, self.peer.barrier, time.perf_counter
-        run = self._timed(way, batch)
+        timed = self._timed(way, batch)
         seconds = []
         begin = clock()
         for _ in range(iterations):
             data.rewrite()
             barrier()
-            seconds.append(run() / batch)
-            # Where ranks share a core, one that checks already would keep another from ending.
+            seconds.append(timed() / batch)
+            # A rank that checks early would delay another one on the same core.
             barrier()
             data.check()
         return {"seconds": seconds, "wall": clock() - begin}
@@ -65,27 +66,27 @@ class Worker:
     def _timed(self, way: str, batch: int) -> Any:
         """A function that makes `batch` calls and returns the seconds they took.
 
-        Reducing in place again and again would make the numbers grow, so there all but the first
-        call of a batch take the maximum, which leaves them as they are.
+        Repeated in-place sums would make the numbers grow, so all calls but the first of a batch
+        take the maximum, which leaves them unchanged.
         """
         if way == "c":
             return self.peer.loop(batch)
         first, again = self.peer.calls(way)
-        clock, rest = time.perf_counter, range(batch - 1)
+        clock, others = time.perf_counter, range(batch - 1)
 
-        def run() -> float:
+        def timed() -> float:
             start = clock()
             first()
-            for _ in rest:
+            for _ in others:
                 again()
             return clock() - start
 
-        return run
+        return timed
 
 
 def main(kind: str, path: str) -> None:
     """Join the library's ranks, then run the scheduler's commands."""
-    if kind != "gloo":  # its thread and the caller's are better off on two cores
+    if kind != "gloo":  # its thread and the caller's run faster on two cores
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"
     peer = importlib.import_module(kind).join()
