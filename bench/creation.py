@@ -33,7 +33,7 @@ WHATS = ("init", "new_group", "split", "duplicate")
 LINKS = {"shared memory": "", "tcp": "tcp"}  # as DDL_LINKS has it; Gloo always uses TCP
 
 
-class Founders(Library):
+class CreationLibrary(Library):
     """Ranks of one backend."""
 
     links = ""
@@ -98,9 +98,9 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
     with ExitStack() as stack:
         worker_groups: dict[str, WorkerGroup] = {}
         for label, kind, python in libraries:
-            founders = Founders(label, kind, Path(python))
-            founders.links = links if kind == "ddl" else ""
-            worker_groups[label] = WorkerGroup(founders, Here(ranks))
+            library = CreationLibrary(label, kind, Path(python))
+            library.links = links if kind == "ddl" else ""
+            worker_groups[label] = WorkerGroup(library, Here(ranks))
             stack.callback(worker_groups[label].end)
             worker_groups[label].start()
         joined = False

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from command_loop import run_commands
 
 
-class Founder:
+class CreationWorker:
     """Carries out commands; each has one answer.
 
     init    port: the seconds of init_process_group, in a new process that has imported torch
@@ -77,7 +77,7 @@ def main(kind: str, path: str) -> None:
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     about = {"rank": rank, "size": size, "version": torch.__version__}
-    run_commands(Founder(kind), path, {**about, "host": os.readlink("/proc/self/ns/net")})
+    run_commands(CreationWorker(kind), path, {**about, "host": os.readlink("/proc/self/ns/net")})
     if dist.is_initialized():
         dist.destroy_process_group()
 
