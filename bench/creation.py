@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from bench.cases import UsageError, show_seconds
 from bench.environments import ROOT
-from bench.libraries import Here, Library, Scene, Start
+from bench.libraries import Library, OneHost, Placement, Start
 from bench.worker_group import WorkerGroup
 
 DESCRIPTION = """\
@@ -38,8 +38,8 @@ class CreationLibrary(Library):
 
     links = ""
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        starts = super().starts(scene, control)
+    def starts(self, placement: Placement, control: str) -> list[Start]:
+        starts = super().starts(placement, control)
         program = str(ROOT / "bench" / "rank" / "creation_rank.py")
         for start in starts:
             start.command = [str(self.python), program, self.kind, control]
@@ -100,7 +100,7 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
         for label, kind, python in libraries:
             library = CreationLibrary(label, kind, Path(python))
             library.links = links if kind == "ddl" else ""
-            worker_groups[label] = WorkerGroup(library, Here(ranks))
+            worker_groups[label] = WorkerGroup(library, OneHost(ranks))
             stack.callback(worker_groups[label].end)
             worker_groups[label].start()
         joined = False

@@ -45,7 +45,7 @@ class Target:
                 if value is not None:
                     state_shown = state + " *" * r.busy
                     name = f"{r.case.operation} {r.case.dtype} {show_bytes(r.case.bytes)}"
-                    where = f", {r.ranks} ranks, {r.scene}: {self.what}"
+                    where = f", {r.ranks} ranks, {r.placement}: {self.what}"
                     shown, least = self._show(value), self._show(self.least)
                     met = value >= self.least
                     found.append(Verdict(name + where, state_shown, shown, least, met))
@@ -99,12 +99,12 @@ def _is(operation: str, dtype: str, ranks: int, *sizes: int) -> Callable[[Result
     return lambda r: (
         (r.case.operation, r.case.dtype, r.ranks) == (operation, dtype, ranks)
         and r.case.bytes in sizes
-        and r.scene == "one host"
+        and r.placement == "one host"
     )
 
 
 def _between_hosts(*sizes: int) -> Callable[[Result], bool]:
-    return lambda r: r.scene != "one host" and r.case.bytes in sizes
+    return lambda r: r.placement != "one host" and r.case.bytes in sizes
 
 
 SMALL = (8, 64, 256, KI, 2 * KI)

@@ -1,4 +1,4 @@
-"""All-reduce between hosts of a laboratory (tests/lab/lab.py): the flat ring beside the default.
+"""All-reduce between hosts of a lab (tests/lab/lab.py): the flat ring beside the default.
 
     python3 bench/lab.py --build DIR [--hosts 2,2] [--bytes 67108864] [--rate 1gbit]
                          [--seconds 8] [--rounds 2] [--modes ring,default] [--gloo PYTHON]

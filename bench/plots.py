@@ -29,7 +29,7 @@ def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
     groups: dict[str, list[tuple[Result, str]]] = {}
     for r in results:
         for state in r.states():
-            title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.scene}, {state}"
+            title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.placement}, {state}"
             groups.setdefault(title, []).append((r, state))
 
     def has_lines(members: list[tuple[Result, str]]) -> bool:

@@ -74,7 +74,7 @@ class Result:
     memory or the wire, for each state, and `limits` by round; empty where there is none."""
 
     case: Case
-    scene: str
+    placement: str
     ranks: int
     rows: list[Row] = field(default_factory=list)
     limit: dict[str, float] = field(default_factory=dict)
@@ -126,18 +126,18 @@ class Result:
             shown["algorithm_bandwidth"] = self.case.bytes / row.p50
             shown["bus_bandwidth"] = self.case.bytes / row.p50 * self.case.bus_factor(self.ranks)
             rows.append(shown)
-        head = {**asdict(self.case), "scene": self.scene, "ranks": self.ranks}
+        head = {**asdict(self.case), "placement": self.placement, "ranks": self.ranks}
         head |= {"changed": self.changed, "disturbed": self.disturbed, "busy": self.busy}
         head |= {"slowed": self.slowed, "notes": self.notes}
         return {**head, "rows": rows, "limit": self.limit}
 
 
 def summarize(
-    case: Case, scene: str, ranks: int, turns: Sequence[Turn], busy: bool = False
+    case: Case, placement: str, ranks: int, turns: Sequence[Turn], busy: bool = False
 ) -> Result:
     """Turns of one state together, without those that changed state. Disturbed ones count where
     they must (`busy`): when a candidate has no others, all of the case do."""
-    result = Result(case, scene, ranks)
+    result = Result(case, placement, ranks)
     steady = [t for t in turns if not t.changed]
     best = min((t.before.pace for t in turns), default=0.0)
     slow = sum(t.before.pace > SLOWED * best for t in turns)

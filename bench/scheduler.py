@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cases import DTYPES, Candidate, Case, show_bytes
-from bench.libraries import Library, Scene
+from bench.libraries import Library, Placement
 from bench.machine import Machine
 from bench.results import LIMIT, Result, Turn, summarize
 from bench.worker_group import WorkerError, WorkerGroup
@@ -46,7 +46,7 @@ class Scheduler:
     def __init__(
         self,
         machine: Machine,
-        scene: Scene,
+        placement: Placement,
         libraries: Sequence[Library],
         effort: Effort,
         wire: float = 0.0,
@@ -54,10 +54,12 @@ class Scheduler:
     ) -> None:
         """`wire`: bytes per second of one stream between two hosts, 0 on one host. `tick` is told
         what comes next."""
-        self.machine, self.scene, self.effort, self.wire = machine, scene, effort, wire
+        self.machine, self.placement, self.effort, self.wire = machine, placement, effort, wire
         self.tick = tick
-        self.ranks = sum(scene.hosts)
-        self.worker_groups = {library.name: WorkerGroup(library, scene) for library in libraries}
+        self.ranks = sum(placement.hosts)
+        self.worker_groups = {
+            library.name: WorkerGroup(library, placement) for library in libraries
+        }
         self.notes: list[str] = []
 
     def __enter__(self) -> Scheduler:
@@ -88,7 +90,7 @@ class Scheduler:
                     except WorkerError as error:
                         notes.append(f"{_what(case, candidate)}: {error}")
             order = list(paces)
-            if len(self.scene.hosts) == 1 and case.bytes >= DIRECT_FROM:
+            if len(self.placement.hosts) == 1 and case.bytes >= DIRECT_FROM:
                 order += [Candidate(LIMIT, "plain"), Candidate(LIMIT, "streaming")]
             state = self.machine.state()
             patience = time.monotonic() + self.effort.patience(len(order))
@@ -110,11 +112,11 @@ class Scheduler:
                     after = self.machine.state()
                     turns.append(Turn(candidate, seconds, state, after, number))
                     state = after
-        result = summarize(case, self.scene.name, self.ranks, turns, self.effort.busy)
+        result = summarize(case, self.placement.name, self.ranks, turns, self.effort.busy)
         result.notes = notes
         if self.wire and result.rows:
             # Each host must send so much over its link, whatever the ranks on it do.
-            hosts = len(self.scene.hosts)
+            hosts = len(self.placement.hosts)
             least = case.bytes * case.bus_factor(hosts) / self.wire
             result.limit = dict.fromkeys(result.states(), least)
         return result

@@ -19,14 +19,14 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
     groups: dict[tuple[str, str, str, int], list[Result]] = {}
     for result in results:
         case = result.case
-        groups.setdefault((result.scene, case.operation, case.dtype, result.ranks), []).append(
+        groups.setdefault((result.placement, case.operation, case.dtype, result.ranks), []).append(
             result
         )
-    for (scene, operation, dtype, ranks), members in groups.items():
+    for (placement, operation, dtype, ranks), members in groups.items():
         for state in STATES:
             rows = [cells for r in members for cells in _rows(r, state, ours)]
             if rows:
-                title = f"{operation} {dtype}, {ranks} ranks, {scene}, cores {state}"
+                title = f"{operation} {dtype}, {ranks} ranks, {placement}, cores {state}"
                 table = tabulate(
                     rows, HEAD, tablefmt="github", disable_numparse=True, colalign=_ALIGN
                 )

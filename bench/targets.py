@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
                 verdicts += resources(libraries["libddl"])
     except KeyboardInterrupt:
         report.notes.append("interrupted: not all was measured")
-    except UsageError as error:  # of the laboratory, without root
+    except UsageError as error:  # --lab without root
         report.notes.append(str(error))
     results = report.results
     if options.tables and results:

@@ -23,7 +23,7 @@ from tabulate import tabulate
 from bench import training
 from bench.cases import show_bytes
 from bench.environments import ROOT
-from bench.libraries import Here, Library, Scene, Start
+from bench.libraries import Library, OneHost, Placement, Start
 from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
 
@@ -38,8 +38,8 @@ ROUNDING = 1e-3  # what the doors' weights may differ by after the warm-up
 class Door(Library):
     """The ranks of one of DOORS, or of CALLS."""
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        starts = super().starts(scene, control)
+    def starts(self, placement: Placement, control: str) -> list[Start]:
+        starts = super().starts(placement, control)
         program = str(ROOT / "bench" / "rank" / "jax_rank.py")
         for start in starts:
             start.command = [str(self.python), program, self.kind, control]
@@ -63,8 +63,10 @@ def main(arguments: argparse.Namespace) -> int:
             return 2
     doors = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
     before = os.getloadavg()[0]
-    python, scene = Path(sys.executable), Here(arguments.ranks)
-    worker_groups = {door: WorkerGroup(Door(f"jax-{door}", door, python), scene) for door in doors}
+    python, placement = Path(sys.executable), OneHost(arguments.ranks)
+    worker_groups = {
+        door: WorkerGroup(Door(f"jax-{door}", door, python), placement) for door in doors
+    }
     try:
         for workers in worker_groups.values():
             workers.start()

@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from bench import training
 from bench.environments import ROOT
-from bench.libraries import Here, Library, Scene, Start
+from bench.libraries import Library, OneHost, Placement, Start
 from bench.training import Measured
 from bench.training_jax import run_steps, turns
 from bench.worker_group import WorkerError, WorkerGroup
@@ -38,10 +38,10 @@ LEAST = 8  # steps of a turn of the gradients alone
 class Door(Library):
     """Ranks with one of DOORS."""
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        starts = super().starts(scene, control)
+    def starts(self, placement: Placement, control: str) -> list[Start]:
+        starts = super().starts(placement, control)
         program = str(ROOT / "bench" / "rank" / "tensorflow_rank.py")
-        workers = [f"{scene.address(0)}:{port}" for port in free_ports(len(starts))]
+        workers = [f"{placement.address(0)}:{port}" for port in free_ports(len(starts))]
         for rank, start in enumerate(starts):
             start.command = [str(self.python), program, self.kind, control]
             task = {"type": "worker", "index": rank}
@@ -63,12 +63,14 @@ class Group:
 def main(arguments: argparse.Namespace) -> int:
     """Measure, print the tables; the exit code."""
     before = os.getloadavg()[0]
-    scene, python = Here(arguments.ranks), Path(sys.executable)
+    placement, python = OneHost(arguments.ranks), Path(sys.executable)
     try:
         with ExitStack() as stack:
             doors = {}
             for name in DOORS if set(arguments.models) - {GRADIENTS} else DOORS[:1]:
-                doors[name] = WorkerGroup(Door(f"tensorflow-{name}", name, python), scene, TIMEOUT)
+                doors[name] = WorkerGroup(
+                    Door(f"tensorflow-{name}", name, python), placement, TIMEOUT
+                )
                 stack.callback(doors[name].end)
                 doors[name].start()
             models = [

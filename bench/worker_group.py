@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environments import cache_folder
-from bench.libraries import Library, Scene
+from bench.libraries import Library, Placement
 
 START_LIMIT = 60.0  # seconds
 ANSWER_LIMIT = 120.0
@@ -31,9 +31,11 @@ class WorkerGroup:
     `timeout` is the number of seconds within which a worker must answer a command.
     """
 
-    def __init__(self, library: Library, scene: Scene, timeout: float = ANSWER_LIMIT) -> None:
-        self.library, self.scene, self.timeout = library, scene, timeout
-        self.size = sum(scene.hosts)
+    def __init__(
+        self, library: Library, placement: Placement, timeout: float = ANSWER_LIMIT
+    ) -> None:
+        self.library, self.placement, self.timeout = library, placement, timeout
+        self.size = sum(placement.hosts)
         self.version = ""
         self.alive = False
         self._folder = tempfile.TemporaryDirectory(prefix="ddl-bench-")
@@ -49,7 +51,7 @@ class WorkerGroup:
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
             listener.bind(path)
             listener.listen(self.size)
-            for start in self.library.starts(self.scene, path):
+            for start in self.library.starts(self.placement, path):
                 process = subprocess.Popen(
                     start.command,
                     env={**_clean(os.environ), **start.env},
@@ -82,7 +84,7 @@ class WorkerGroup:
                 self.version = hello["version"]
                 if hello["size"] != self.size:
                     raise self._failed(f"started as {hello['size']} ranks, not {self.size}")
-        if sorted(hosts.values()) != sorted(self.scene.hosts):
+        if sorted(hosts.values()) != sorted(self.placement.hosts):
             raise self._failed(f"put {list(hosts.values())} ranks on the hosts")
         self._streams = [ranks[r] for r in range(self.size)]
         self.alive = True

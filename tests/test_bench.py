@@ -19,7 +19,7 @@ try:
     from bench import creation, goals
     from bench.cases import Candidate, Case, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
-    from bench.libraries import Here, Library
+    from bench.libraries import Library, OneHost
     from bench.machine import Machine, State
     from bench.plots import panels
     from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
@@ -251,7 +251,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_library_that_does_not_start_says_why(cache: Path) -> None:
-    workers = WorkerGroup(Library("broken", "no_such_module", Path(sys.executable)), Here(2))
+    workers = WorkerGroup(Library("broken", "no_such_module", Path(sys.executable)), OneHost(2))
     with pytest.raises(WorkerError, match=r"(?s)broken did not start.*No module named"):
         workers.start()
     workers.end()
@@ -259,7 +259,7 @@ def test_a_library_that_does_not_start_says_why(cache: Path) -> None:
 
 
 def test_a_rank_that_dies_is_noticed(cache: Path) -> None:
-    workers = WorkerGroup(Library("libddl", "ddl", Path(sys.executable)), Here(2))
+    workers = WorkerGroup(Library("libddl", "ddl", Path(sys.executable)), OneHost(2))
     try:
         workers.start()
         workers.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
