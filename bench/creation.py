@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from bench.cases import UsageError, show_seconds
 from bench.environments import ROOT
-from bench.libraries import Library, OneHost, Placement, Start
+from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.worker_group import WorkerGroup
 
 DESCRIPTION = """\
@@ -38,13 +38,13 @@ class CreationLibrary(Library):
 
     links = ""
 
-    def starts(self, placement: Placement, control: str) -> list[Start]:
-        starts = super().starts(placement, control)
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "creation_rank.py")
-        for start in starts:
-            start.command = [str(self.python), program, self.kind, control]
-            start.env["DDL_LINKS"] = self.links
-        return starts
+        for spec in specs:
+            spec.command = [str(self.python), program, self.kind, control]
+            spec.env["DDL_LINKS"] = self.links
+        return specs
 
 
 def main(argv: Sequence[str]) -> int:

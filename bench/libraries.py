@@ -47,8 +47,8 @@ class OneHost:
 
 
 @dataclass
-class Start:
-    """One process to start."""
+class ProcessSpec:
+    """A process to start: its command line, and variables to add to its environment."""
 
     command: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -56,22 +56,23 @@ class Start:
 
 @dataclass
 class Library:
-    """A library under its name in tables. `kind` is the module of rank/ that speaks with it."""
+    """A library. `name` is its name in tables, `kind` the module of rank/ that calls it, `loop` the
+    compiled loop of calls from C."""
 
     name: str
     kind: str
     python: Path
     loop: Path | None = None
 
-    def starts(self, placement: Placement, control: str) -> list[Start]:
-        """What to start for a rank in every place; `control` is the scheduler's socket."""
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        """The processes that make up all ranks. `control` is the path of the scheduler's socket."""
         worker = [str(self.python), str(ROOT / "bench" / "rank" / "worker.py"), self.kind, control]
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         if self.name in MPIS:
             return [self._mpirun(placement, worker, env)]
         size, port, secret = sum(placement.hosts), _free_port(), "bench"
         places = [host for host, ranks in enumerate(placement.hosts) for _ in range(ranks)]
-        starts = []
+        specs = []
         for rank, host in enumerate(places):
             own = {
                 "RANK": str(rank),
@@ -84,10 +85,10 @@ class Library:
                 "DDL_SIZE": str(size),
                 "DDL_SECRET": secret,
             }
-            starts.append(Start([*placement.enter(host), *worker], {**env, **own}))
-        return starts
+            specs.append(ProcessSpec([*placement.enter(host), *worker], {**env, **own}))
+        return specs
 
-    def _mpirun(self, placement: Placement, worker: list[str], env: dict[str, str]) -> Start:
+    def _mpirun(self, placement: Placement, worker: list[str], env: dict[str, str]) -> ProcessSpec:
         prefix = self.python.parent.parent
         size, several = sum(placement.hosts), len(placement.hosts) > 1
         hosts = [placement.address(h) for h in range(len(placement.hosts))]
@@ -120,12 +121,15 @@ class Library:
                 env["I_MPI_FABRICS"] = "shm:ofi"
             elif self.name == "impi":
                 env["I_MPI_FABRICS"] = "shm"
-        return Start([*(placement.enter(0) if several else []), *command, *worker], env)
+        return ProcessSpec([*(placement.enter(0) if several else []), *command, *worker], env)
 
 
 def find(name: str, python: Path | None = None, from_c: bool = False) -> Library:
-    """The library of this name, with its environment made. `python`: take its own instead, which
-    has ddl_core; then `name` is only a name."""
+    """The library of this name; its virtual environment is made on first use.
+
+    `python` names an interpreter that has ddl_core, which is used instead; `name` is then only a
+    label. `from_c`: also compile the loop of calls from C.
+    """
     kind = "mpi" if name in MPIS else "gloo" if name == "gloo" else "ddl"
     python = python or interpreter(name)
     loop = compile_loop(name, kind, python) if from_c and kind != "gloo" else None
@@ -133,7 +137,7 @@ def find(name: str, python: Path | None = None, from_c: bool = False) -> Library
 
 
 def _remote_shell(placement: Placement) -> Path:
-    """What mpirun calls instead of ssh: SHELL [OPTIONS] ADDRESS COMMAND..."""
+    """A script that mpirun calls in place of ssh: SCRIPT [OPTIONS] ADDRESS COMMAND..."""
     lines = ["#!/bin/sh", "# Made by python -m bench: ssh for the lab's hosts."]
     lines += ["while :; do case $1 in -*) shift ;; *) break ;; esac; done"]
     lines += ["host=$1; shift", "case $host in"]

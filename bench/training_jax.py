@@ -23,7 +23,7 @@ from tabulate import tabulate
 from bench import training
 from bench.cases import show_bytes
 from bench.environments import ROOT
-from bench.libraries import Library, OneHost, Placement, Start
+from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
 
@@ -38,12 +38,12 @@ ROUNDING = 1e-3  # what the doors' weights may differ by after the warm-up
 class Door(Library):
     """The ranks of one of DOORS, or of CALLS."""
 
-    def starts(self, placement: Placement, control: str) -> list[Start]:
-        starts = super().starts(placement, control)
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "jax_rank.py")
-        for start in starts:
-            start.command = [str(self.python), program, self.kind, control]
-        return starts
+        for spec in specs:
+            spec.command = [str(self.python), program, self.kind, control]
+        return specs
 
 
 @dataclass

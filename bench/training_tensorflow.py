@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from bench import training
 from bench.environments import ROOT
-from bench.libraries import Library, OneHost, Placement, Start
+from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.training import Measured
 from bench.training_jax import run_steps, turns
 from bench.worker_group import WorkerError, WorkerGroup
@@ -38,15 +38,15 @@ LEAST = 8  # steps of a turn of the gradients alone
 class Door(Library):
     """Ranks with one of DOORS."""
 
-    def starts(self, placement: Placement, control: str) -> list[Start]:
-        starts = super().starts(placement, control)
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "tensorflow_rank.py")
-        workers = [f"{placement.address(0)}:{port}" for port in free_ports(len(starts))]
-        for rank, start in enumerate(starts):
-            start.command = [str(self.python), program, self.kind, control]
+        workers = [f"{placement.address(0)}:{port}" for port in free_ports(len(specs))]
+        for rank, spec in enumerate(specs):
+            spec.command = [str(self.python), program, self.kind, control]
             task = {"type": "worker", "index": rank}
-            start.env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-        return starts
+            spec.env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        return specs
 
 
 @dataclass

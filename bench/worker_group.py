@@ -51,10 +51,10 @@ class WorkerGroup:
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
             listener.bind(path)
             listener.listen(self.size)
-            for start in self.library.starts(self.placement, path):
+            for spec in self.library.process_specs(self.placement, path):
                 process = subprocess.Popen(
-                    start.command,
-                    env={**_clean(os.environ), **start.env},
+                    spec.command,
+                    env={**_clean(os.environ), **spec.env},
                     cwd=self._folder.name,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
