@@ -1,9 +1,9 @@
-"""`python -m bench training --framework jax`: both doors of ddl_jax.
+"""`python -m bench training --framework jax`: jax's own collectives over libddl, and ddl_jax.
 
-jax's own collectives over libddl, beside jaxlib's Gloo on the same programs: psum of many sizes,
-and training steps of a transformer. A process of jax has one kind of collectives, so each has
-processes of its own (bench/rank/jax_rank.py), which stay alive and take turns. Then ddl_jax's
-operations: a compiled all-reduce beside the bare call of ddl_core.
+The first part runs the same programs over libddl and over jaxlib's Gloo: psum of many sizes, and
+training steps of a transformer. A jax process has one collectives backend, so each backend has its
+own processes (bench/rank/jax_rank.py), which stay alive and take turns. The second part compares a
+compiled all-reduce of ddl_jax with the bare call of ddl_core.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
 
 SIZES = [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-DOORS = ("ddl", "gloo")  # what jax's own collectives go over
-CALLS, SMALL, LARGE = "calls", 8, 64 << 20  # those of ddl_jax's operations
-TURN = 0.15  # seconds of a turn of small programs, about
-MOST = 2000  # steps of a turn
-ROUNDING = 1e-3  # what the doors' weights may differ by after the warm-up
+BACKENDS = ("ddl", "gloo")  # of jax's own collectives
+CALLS, SMALL, LARGE = (
+    "calls",
+    8,
+    64 << 20,
+)  # the ranks of ddl_jax's operations; their sizes in bytes
+TURN = 0.15  # approximate seconds of a turn of small programs
+MOST = 2000  # steps in a turn at most
+ROUNDING = 1e-3  # largest relative difference between the backends' weights after the warm-up
 
 
-class Door(Library):
-    """The ranks of one of DOORS, or of CALLS."""
+class BackendLibrary(Library):
+    """The ranks of one of BACKENDS, or of CALLS."""
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
@@ -48,8 +52,8 @@ class Door(Library):
 
 @dataclass
 class Timed:
-    """Seconds of what was done to `bytes` on each rank: psum by door, and under ALONE the same
-    program without communication; or an all-reduce, by the way in which it was called."""
+    """Seconds of one operation on `bytes`. Of a psum by backend, with the same program without
+    communication under ALONE; of an all-reduce by the way in which it was called."""
 
     bytes: int
     seconds: dict[str, list[float]]
@@ -58,14 +62,15 @@ class Timed:
 def main(arguments: argparse.Namespace) -> int:
     """Measure, print the tables; the exit code."""
     for name in arguments.backends:
-        if name not in DOORS:
-            print(f"bench: --backends: {name!r} is none of {', '.join(DOORS)}", file=sys.stderr)
+        if name not in BACKENDS:
+            print(f"bench: --backends: {name!r} is none of {', '.join(BACKENDS)}", file=sys.stderr)
             return 2
-    doors = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
+    backends = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
     before = os.getloadavg()[0]
     python, placement = Path(sys.executable), OneHost(arguments.ranks)
     worker_groups = {
-        door: WorkerGroup(Door(f"jax-{door}", door, python), placement) for door in doors
+        name: WorkerGroup(BackendLibrary(f"jax-{name}", name, python), placement)
+        for name in backends
     }
     try:
         for workers in worker_groups.values():
@@ -85,8 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
     tables(machine, *found)
     if arguments.json:
         psums, models, calls = ([asdict(each) for each in kind] for kind in found)
-        told = {"machine": machine, "psum": psums, "samples": models, "calls": calls}
-        arguments.json.write_text(json.dumps(told, indent=1))
+        report = {"machine": machine, "psum": psums, "samples": models, "calls": calls}
+        arguments.json.write_text(json.dumps(report, indent=1))
     if arguments.plot and found[1]:
         training.plot(found[1], arguments.plot)
     return 0
@@ -107,28 +112,28 @@ def measure(arguments: argparse.Namespace, worker_groups: dict[str, WorkerGroup]
     return psums, models, calls
 
 
-def psum(doors: dict[str, WorkerGroup], size: int, rounds: int) -> Timed:
-    found = Timed(size, {name: [] for name in (*doors, ALONE)})
+def psum(backends: dict[str, WorkerGroup], size: int, rounds: int) -> Timed:
+    found = Timed(size, {name: [] for name in (*backends, ALONE)})
     paces = {}
-    for name, workers in doors.items():
+    for name, workers in backends.items():
         workers.ask(do="prepare", what="psum", bytes=size)
         paces[name] = pace(workers, "step")
     alone = pace(workers, "alone")
     for number in range(rounds):
-        for name in turns([*doors, ALONE], number):
-            if name == ALONE:  # by whom is all the same
-                workers = list(doors.values())[number % len(doors)]
+        for name in turns([*backends, ALONE], number):
+            if name == ALONE:  # any backend will do
+                workers = list(backends.values())[number % len(backends)]
                 found.seconds[name] += run_steps(workers, "alone", alone)[0]
             else:
-                found.seconds[name] += run_steps(doors[name], "step", paces[name])[0]
-    release(doors)
+                found.seconds[name] += run_steps(backends[name], "step", paces[name])[0]
+    release(backends)
     return found
 
 
-def transformer(doors: dict[str, WorkerGroup], rounds: int, steps: int) -> Measured:
-    told = {name: each.ask(do="prepare", what="transformer")[0] for name, each in doors.items()}
-    first = next(iter(told.values()))
-    for name, each in told.items():
+def transformer(backends: dict[str, WorkerGroup], rounds: int, steps: int) -> Measured:
+    info = {name: each.ask(do="prepare", what="transformer")[0] for name, each in backends.items()}
+    first = next(iter(info.values()))
+    for name, each in info.items():
         for own, other in zip(each["sums"], first["sums"], strict=True):
             if abs(own - other) > ROUNDING * other:
                 raise WorkerError(f"{name}: weights differ: their sizes add up to {own}, {other}")
@@ -136,20 +141,20 @@ def transformer(doors: dict[str, WorkerGroup], rounds: int, steps: int) -> Measu
         "transformer",
         first["parameters"],
         first["buckets"],
-        {name: [] for name in (*doors, ALONE)},
-        {name: [] for name in (*doors, ALONE)},
-        {name: [] for name in doors},
+        {name: [] for name in (*backends, ALONE)},
+        {name: [] for name in (*backends, ALONE)},
+        {name: [] for name in backends},
     )
     for number in range(rounds):
-        for name in turns([*doors, ALONE], number):
-            workers = doors.get(name) or list(doors.values())[number % len(doors)]
+        for name in turns([*backends, ALONE], number):
+            workers = backends.get(name) or list(backends.values())[number % len(backends)]
             program = "alone" if name == ALONE else "step"
             seconds, processor = run_steps(workers, program, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
             if name != ALONE:
                 found.communication[name].append(run_steps(workers, "exchange", steps)[0])
-    release(doors)
+    release(backends)
     return found
 
 
@@ -170,8 +175,8 @@ def turns(names: list[str], number: int) -> list[str]:
     return names[first:] + names[:first]
 
 
-def release(doors: dict[str, WorkerGroup]) -> None:
-    for workers in doors.values():
+def release(backends: dict[str, WorkerGroup]) -> None:
+    for workers in backends.values():
         workers.ask(do="release")
 
 
@@ -197,28 +202,33 @@ def tables(
     rows = [row for each in models for row in training.rows(each)]
     print(training.table(machine, models, rows))
     if psums:
-        doors = [name for name in psums[0].seconds if name != ALONE]
-        head = ["psum", *doors, "alone", *(["times", "without alone"] if len(doors) == 2 else [])]
-        print("\n" + show(head, [psum_row(each, doors) for each in psums]))
+        backends = [name for name in psums[0].seconds if name != ALONE]
+        head = [
+            "psum",
+            *backends,
+            "alone",
+            *(["times", "without alone"] if len(backends) == 2 else []),
+        ]
+        print("\n" + show(head, [psum_row(each, backends) for each in psums]))
         print("\nMedian, and fastest in brackets; `times` of medians, also less those of alone.")
     for each in calls:
         head = [show_bytes(each.bytes), "in place", "over the bare", "fresh", "over the bare"]
         print("\n" + show(head, call_rows(each)))
 
 
-def psum_row(each: Timed, doors: Sequence[str]) -> list[str]:
+def psum_row(each: Timed, backends: Sequence[str]) -> list[str]:
     medians = {name: statistics.median(seconds) for name, seconds in each.seconds.items()}
-    row = [show_bytes(each.bytes), *(both(each.seconds[name]) for name in (*doors, ALONE))]
-    if len(doors) == 2:
-        ours, other = (medians[name] for name in doors)
+    row = [show_bytes(each.bytes), *(both(each.seconds[name]) for name in (*backends, ALONE))]
+    if len(backends) == 2:
+        ours, other = (medians[name] for name in backends)
         net = ours - medians[ALONE], other - medians[ALONE]
         row += [f"{other / ours:.2f} x", f"{net[1] / net[0]:.1f} x" if net[0] > 0 else "all"]
     return row
 
 
 def call_rows(each: Timed) -> list[list[str]]:
-    """A row for each way to call, in both kinds of memory; small ones' difference from the bare
-    call is told in time, large ones' as a share of it."""
+    """A row for each way to call, in place and into fresh memory. The difference from the bare call
+    is shown in microseconds for the small size, in percent for the large one."""
     rows = []
     for way in dict.fromkeys(name.rpartition(", ")[0] for name in each.seconds):
         row = [way]
@@ -226,16 +236,16 @@ def call_rows(each: Timed) -> list[list[str]]:
             own, bare = each.seconds[f"{way}, {memory}"], each.seconds[f"bare, {memory}"]
             more = statistics.median(own) - statistics.median(bare)
             if each.bytes == SMALL:
-                told = f"{1e6 * more:.0f} ({1e6 * (min(own) - min(bare)):.0f}) us"
+                shown = f"{1e6 * more:.0f} ({1e6 * (min(own) - min(bare)):.0f}) us"
             else:
-                told = f"{100 * more / statistics.median(bare):+.0f} %"
-            row += [both(own), "" if way == "bare" else told]
+                shown = f"{100 * more / statistics.median(bare):+.0f} %"
+            row += [both(own), "" if way == "bare" else shown]
         rows.append(row)
     return rows
 
 
 def both(seconds: Sequence[float]) -> str:
-    """The median, and the fastest."""
+    """The median, and the fastest in brackets."""
     unit, scale = ("ms", 1e3) if statistics.median(seconds) > 2e-3 else ("us", 1e6)
     digits = 1 if unit == "ms" or min(seconds) < 1e-4 else 0
     median, fastest = scale * statistics.median(seconds), scale * min(seconds)

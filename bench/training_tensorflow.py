@@ -1,10 +1,10 @@
 """`python -m bench training --framework tensorflow`: ddl_tensorflow beside TensorFlow's own
 MultiWorkerMirroredStrategy.
 
-The same models, weights and batches on the same number of processes. A process has one of the two,
-so each has processes of its own (bench/rank/tensorflow_rank.py), which stay alive and take turns;
-their weights are compared after the first step. Then what a step's group of gradients costs over
-the bare group of ddl_core of the same bytes.
+Both train the same models with the same weights and batches on the same number of processes. A
+process can use one of the two, so each has its own processes (bench/rank/tensorflow_rank.py), which
+stay alive and take turns; their weights are compared after the first step. A second part measures
+what the group of gradients in a step costs over the bare group of ddl_core with the same bytes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from bench.training import Measured
 from bench.training_jax import run_steps, turns
 from bench.worker_group import WorkerError, WorkerGroup
 
-DOORS = ("ddl", "mirrored")
+BACKENDS = ("ddl", "mirrored")
 GRADIENTS = "gradients"
-ROUNDING = 1e-3  # what the doors' weights may differ by after the first step, relatively
+ROUNDING = 1e-3  # largest relative difference of weights after the first step
 TIMEOUT = 600.0  # seconds; XLA takes long to compile a model
-LEAST = 8  # steps of a turn of the gradients alone
+LEAST = 8  # fewest steps in a turn of the gradients alone
 
 
-class Door(Library):
-    """Ranks with one of DOORS."""
+class BackendLibrary(Library):
+    """The ranks of one of BACKENDS."""
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
@@ -51,8 +51,11 @@ class Door(Library):
 
 @dataclass
 class Group:
-    """Seconds of steps with the gradients as one group, and without it ("..., alone"), by the way
-    of running them; and of the groups, from when all ranks have come, where they can be told."""
+    """The gradients of a model reduced as one group, by the way of running the step.
+
+    `seconds` has those of whole steps, also without the reduction ("..., alone"); `groups` those of
+    the reduction from when all ranks have arrived, where it can be timed.
+    """
 
     bytes: int
     tensors: int
@@ -66,22 +69,22 @@ def main(arguments: argparse.Namespace) -> int:
     placement, python = OneHost(arguments.ranks), Path(sys.executable)
     try:
         with ExitStack() as stack:
-            doors = {}
-            for name in DOORS if set(arguments.models) - {GRADIENTS} else DOORS[:1]:
-                doors[name] = WorkerGroup(
-                    Door(f"tensorflow-{name}", name, python), placement, TIMEOUT
+            backends = {}
+            for name in BACKENDS if set(arguments.models) - {GRADIENTS} else BACKENDS[:1]:
+                backends[name] = WorkerGroup(
+                    BackendLibrary(f"tensorflow-{name}", name, python), placement, TIMEOUT
                 )
-                stack.callback(doors[name].end)
-                doors[name].start()
+                stack.callback(backends[name].end)
+                backends[name].start()
             models = [
-                train(doors, name, arguments.rounds, arguments.steps)
+                train(backends, name, arguments.rounds, arguments.steps)
                 for name in arguments.models
                 if name != GRADIENTS
             ]
             groups = []
             if GRADIENTS in arguments.models:
-                groups = [group(doors["ddl"], arguments.rounds, arguments.steps)]
-            version = doors["ddl"].version
+                groups = [group(backends["ddl"], arguments.rounds, arguments.steps)]
+            version = backends["ddl"].version
     except WorkerError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -95,17 +98,17 @@ def main(arguments: argparse.Namespace) -> int:
         print("\n" + table(each))
     if arguments.json:
         samples = [[asdict(each) for each in kind] for kind in (models, groups)]
-        told = {"machine": machine, "samples": samples[0], "groups": samples[1]}
-        arguments.json.write_text(json.dumps(told, indent=1))
+        report = {"machine": machine, "samples": samples[0], "groups": samples[1]}
+        arguments.json.write_text(json.dumps(report, indent=1))
     if arguments.plot and models:
         training.plot(models, arguments.plot)
     return 0
 
 
-def train(doors: dict[str, WorkerGroup], model: str, rounds: int, steps: int) -> Measured:
-    told = {name: each.ask(do="prepare", what=model) for name, each in doors.items()}
-    first = told["ddl"][0]
-    for name, answers in told.items():
+def train(backends: dict[str, WorkerGroup], model: str, rounds: int, steps: int) -> Measured:
+    info = {name: each.ask(do="prepare", what=model) for name, each in backends.items()}
+    first = info["ddl"][0]
+    for name, answers in info.items():
         for answer in answers:
             for own, other in zip(answer["sums"], first["sums"], strict=True):
                 if abs(own - other) > ROUNDING * max(other, 1.0):
@@ -118,27 +121,27 @@ def train(doors: dict[str, WorkerGroup], model: str, rounds: int, steps: int) ->
         first["buckets"],
         {name: [] for name in programs},
         {name: [] for name in programs},
-        {name: [] for name in DOORS},
+        {name: [] for name in BACKENDS},
     )
     for number in range(rounds):
         for name in turns(list(programs), number):
-            seconds, processor = run_steps(doors[programs[name]], name, steps)
+            seconds, processor = run_steps(backends[programs[name]], name, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
-            if name in DOORS:
-                found.communication[name].append(run_steps(doors[name], "exchange", steps)[0])
-    for workers in doors.values():
+            if name in BACKENDS:
+                found.communication[name].append(run_steps(backends[name], "exchange", steps)[0])
+    for workers in backends.values():
         workers.ask(do="release")
     return found
 
 
 def group(workers: WorkerGroup, rounds: int, steps: int) -> Group:
-    told = workers.ask(do="prepare", what=GRADIENTS)[0]
-    found = Group(told["bytes"], told["tensors"])
+    info = workers.ask(do="prepare", what=GRADIENTS)[0]
+    found = Group(info["bytes"], info["tensors"])
     for _ in range(rounds):
         answers = workers.ask(do="alternate", steps=max(steps, LEAST))
         for kind, all_ in (("seconds", found.seconds), ("groups", found.groups)):
-            for name in told["programs"]:
+            for name in info["programs"]:
                 of_ranks = zip(*(answer[kind][name] for answer in answers), strict=True)
                 all_.setdefault(name, []).extend(max(each) for each in of_ranks)
     workers.ask(do="release")
@@ -146,8 +149,8 @@ def group(workers: WorkerGroup, rounds: int, steps: int) -> Group:
 
 
 def table(found: Group) -> str:
-    """The group by each way, beside the bare one that was in turn with it (the median of their
-    quotients, and that of the fastest), and what a step with it takes longer."""
+    """A row for each way: the reduction, its ratio to the bare one of the same turn (median, and of
+    the fastest), and what it adds to a step."""
     bare = found.groups["bare"]
     rows = []
     for name in ("bare", "graph", "jit"):

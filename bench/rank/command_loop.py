@@ -47,8 +47,8 @@ class Steps:
     release  drop the programs
     """
 
-    def __init__(self, peer: Any) -> None:
-        self.peer = peer
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
         self.programs: dict[str, Program] = {}
 
     def warm_up(self) -> None:

@@ -35,22 +35,22 @@ class Worker:
     release  free the buffers
     """
 
-    def __init__(self, peer: Any) -> None:
-        self.peer = peer
+    def __init__(self, library: Any) -> None:
+        self.library = library
         self.data: Data | None = None
 
     def prepare(self, operation: str, dtype: str, bytes: int) -> dict[str, Any]:
-        self.data = Data(operation, dtype, bytes, self.peer.rank, self.peer.size)
-        self.peer.use(self.data)
+        self.data = Data(operation, dtype, bytes, self.library.rank, self.library.size)
+        self.library.use(self.data)
         return {}
 
     def release(self) -> dict[str, Any]:
-        self.peer.use(None)
+        self.library.use(None)
         self.data = None
         return {}
 
     def run(self, way: str, iterations: int, batch: int) -> dict[str, Any]:
-        data, barrier, clock = self.data, self.peer.barrier, time.perf_counter
+        data, barrier, clock = self.data, self.library.barrier, time.perf_counter
         timed = self._timed(way, batch)
         seconds = []
         begin = clock()
@@ -70,8 +70,8 @@ class Worker:
         take the maximum, which leaves them unchanged.
         """
         if way == "c":
-            return self.peer.loop(batch)
-        first, again = self.peer.calls(way)
+            return self.library.loop(batch)
+        first, again = self.library.calls(way)
         clock, others = time.perf_counter, range(batch - 1)
 
         def timed() -> float:
@@ -89,15 +89,15 @@ def main(kind: str, path: str) -> None:
     if kind != "gloo":  # its thread and the caller's run faster on two cores
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"
-    peer = importlib.import_module(kind).join()
-    worker = Worker(peer)
+    library = importlib.import_module(kind).join()
+    worker = Worker(library)
     host = os.readlink("/proc/self/ns/net")
     run_commands(
         worker,
         path,
-        {"rank": peer.rank, "size": peer.size, "version": peer.version, "host": host},
+        {"rank": library.rank, "size": library.size, "version": library.version, "host": host},
     )
-    peer.leave()
+    library.leave()
 
 
 if __name__ == "__main__":
