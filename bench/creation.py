@@ -1,4 +1,4 @@
-"""`python -m bench creation`: how long it takes to join, and to make groups of those who have."""
+"""`python -m bench creation`: the time of init and of creating groups."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.worker_group import WorkerGroup
 
 DESCRIPTION = """\
-Time the creation of groups of libddl and of Gloo, both through torch.distributed of the interpreter
-that runs this, on this machine. All ranks stay alive and take turns, creation by creation; who is
-not in turn sleeps. A time is that of the slowest rank.
+Time init and the creation of groups, libddl and Gloo in turns, on this machine. Both run in the
+interpreter that runs this command, which needs torch and ddl_torch.
 
-  init       torch.distributed.init_process_group, in a process that has imported torch and nothing
-             else
+  init       torch.distributed.init_process_group, in a new process that has imported only torch
   new_group  torch.distributed.new_group of all ranks
-  split, duplicate
-             ddl_core's Comm.split and .duplicate, beside Gloo's new_group
+  split      Comm.split of ddl_core, compared with Gloo's new_group
+  duplicate  Comm.duplicate of ddl_core, compared with Gloo's new_group
+
+The table has medians of the slowest rank's time. The last column is Gloo's time over libddl's, the
+median of the turns: above 1, libddl is faster.
 """
 
 WHATS = ("init", "new_group", "split", "duplicate")
-LINKS = {"shared memory": "", "tcp": "tcp"}  # as DDL_LINKS has it; Gloo always uses TCP
+LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always uses TCP
 
 
 class CreationLibrary(Library):
-    """Ranks of one backend."""
+    """The ranks of one backend of torch.distributed."""
 
     links = ""
 
@@ -48,7 +49,7 @@ class CreationLibrary(Library):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code."""
+    """Run the command and return its exit code."""
     options = parse(argv)
     rows = []
     for ranks in options.ranks:
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench creation",
         description=DESCRIPTION,
@@ -70,15 +71,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--ranks", default="2,4,8", help="numbers of ranks (default: 2,4,8)")
+    add("--ranks", default="2,4,8", help="numbers of ranks, such as 2,4 (default: 2,4,8)")
     add("--what", default=",".join(WHATS), help=f"of {','.join(WHATS)} (default: all)")
-    add("--times", type=int, default=100, help="turns of each (default: 100)")
+    add(
+        "--times",
+        type=int,
+        default=100,
+        help="creations of each kind that are timed (default: 100)",
+    )
     add(
         "--libddl",
         metavar="NAME=PYTHON",
         action="append",
         default=[],
-        help="another interpreter with torch and ddl_torch, beside it",
+        help="another interpreter that has torch and ddl_torch, to measure in addition (may be"
+        " repeated)",
     )
     options = parser.parse_args(argv)
     options.ranks = [int(n) for n in options.ranks.split(",")]
@@ -90,7 +97,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> list[list[str]]:
-    """A row of the table for each thing."""
+    """A row of the table for each of --what."""
     libraries = [("libddl", "ddl", sys.executable)]
     libraries += [(other, "ddl", python) for other, python in options.others]
     libraries += [("gloo", "gloo", sys.executable)]
@@ -113,7 +120,7 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
             for turn in range(options.times + 1):
                 for label, workers in worker_groups.items():
                     took = create(workers, "new_group" if label == "gloo" else what, what)
-                    if turn:  # the first one has more to do
+                    if turn:  # the first turn is a warm-up
                         seconds[label].append(took)
             pairs = zip(seconds["gloo"], seconds["libddl"], strict=True)
             ratio = statistics.median(gloo / ours for gloo, ours in pairs)
@@ -123,7 +130,7 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
 
 
 def create(workers: WorkerGroup, way: str, what: str) -> float:
-    """Seconds of the slowest rank."""
+    """The seconds that one creation takes on the slowest rank."""
     if what == "init":
         answers = workers.ask(do="init", port=free_port())
     else:
@@ -132,7 +139,7 @@ def create(workers: WorkerGroup, way: str, what: str) -> float:
 
 
 def free_port() -> int:
-    """That nobody listens on."""
+    """A TCP port that nobody listens on."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
