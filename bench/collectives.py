@@ -100,15 +100,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     names = ",".join
-    add("--operations", default="allreduce", help=f"of {names(OPERATIONS)} (default: allreduce)")
-    add("--dtypes", default="f32", help=f"of {names(DTYPES)} (default: f32)")
+    add(
+        "--operations",
+        default="allreduce",
+        help=f"a list of {names(OPERATIONS)} (default: allreduce)",
+    )
+    add("--dtypes", default="f32", help=f"a list of {names(DTYPES)} (default: f32)")
     add("--ranks", default="2", help="numbers of ranks, such as 2,4 (default: 2)")
     add(
         "--sizes",
         default="8,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
         help="such as 8,4KiB,64MiB, or 1KiB-1MiB in steps of four (default: 8 B to 256 MiB)",
     )
-    add("--libraries", default=names(LIBRARIES), help=f"of {names(LIBRARIES)} (default: all)")
+    add(
+        "--libraries", default=names(LIBRARIES), help=f"a list of {names(LIBRARIES)} (default: all)"
+    )
     add(
         "--libddl",
         metavar="[NAME=]PYTHON",

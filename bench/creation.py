@@ -72,7 +72,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--ranks", default="2,4,8", help="numbers of ranks, such as 2,4 (default: 2,4,8)")
-    add("--what", default=",".join(WHATS), help=f"of {','.join(WHATS)} (default: all)")
+    add("--what", default=",".join(WHATS), help=f"a list of {','.join(WHATS)} (default: all)")
     add(
         "--times",
         type=int,

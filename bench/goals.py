@@ -1,4 +1,4 @@
-"""What libddl is to reach, as ratios of what was measured in turns in one run."""
+"""libddl's performance targets, as ratios of times that were measured in turns in one run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bench.machine import STATES
 from bench.results import Result, Row
 
 KI, MI = 2**10, 2**20
-EVEN = 0.97  # under 3 % is noise
+EVEN = 0.97  # a difference below 3 % is noise
 OURS = ("libddl",)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the table."""
+    """One row of the table of targets."""
 
     case: str
     state: str
@@ -27,7 +27,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Target:
-    """For every size: `of(result, state)` must be at least `least`, where it is not None."""
+    """`of(result, state)` must be at least `least` for every result that `where` selects and every
+    state, unless it is None."""
 
     what: str
     of: Callable[[Result, str], float | None]
@@ -37,7 +38,7 @@ class Target:
     percent: bool = False
 
     def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
-        """Of the results that the target is about."""
+        """The verdicts on the results that the target applies to."""
         found = []
         for r in results:
             for state in r.often() if self.where(r) else ():
@@ -60,7 +61,7 @@ def _own(result: Result, state: str, way: str = "") -> Row | None:
 
 
 def against_best(way: str = "") -> Callable[[Result, str], float | None]:
-    """How many times as fast as the best peer called this way."""
+    """How many times as fast as the fastest other library called this way."""
 
     def ratio(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
@@ -70,7 +71,7 @@ def against_best(way: str = "") -> Callable[[Result, str], float | None]:
 
 
 def against(library: str) -> Callable[[Result, str], float | None]:
-    """How many times as fast as this one."""
+    """How many times as fast as this library."""
 
     def ratio(result: Result, state: str) -> float | None:
         own, peer = _own(result, state), result.row(Candidate(library), state)
@@ -80,7 +81,7 @@ def against(library: str) -> Callable[[Result, str], float | None]:
 
 
 def against_blocking(way: str) -> Callable[[Result, str], float | None]:
-    """How many times as fast as the own blocking call."""
+    """How many times as fast as libddl's blocking call."""
 
     def ratio(result: Result, state: str) -> float | None:
         own, blocking = _own(result, state, way), _own(result, state)
@@ -116,7 +117,7 @@ FOUR = (KI, 64 * KI, MI, 4 * MI, 64 * MI)
 
 
 def all_targets() -> list[Target]:
-    """Those for operations."""
+    """The targets for operations."""
     f32 = ("allreduce", "f32", 2)
     huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
     small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
@@ -158,7 +159,7 @@ def all_targets() -> list[Target]:
 
 
 def same_rate(results: Sequence[Result]) -> list[Verdict]:
-    """f16 and bf16 are to move as many bytes per second as f32, within 20 %."""
+    """f16 and bf16 must move as many bytes per second as f32, within 20 %."""
     found = []
     whole = {r.case.dtype: r for r in results if _is("allreduce", r.case.dtype, 2, 64 * MI)(r)}
     for dtype in ("bf16", "f16"):

@@ -15,33 +15,33 @@ from bench.machine import Machine
 from bench.results import LIMIT, Result, Turn, summarize
 from bench.worker_group import WorkerError, WorkerGroup
 
-SMALL = 16 << 10  # bytes up to which calls are timed in batches, as reading the clock is not free
+SMALL = 16 << 10  # bytes up to which calls are timed in batches, since reading the clock costs time
 BATCH_MAX = 50
 BATCH_SECONDS = 200e-6
-ITERATIONS_MAX = 4000  # of one turn
-DIRECT_FROM = 64 << 10  # bytes from which on memory, and not latency, is the limit
+ITERATIONS_MAX = 4000  # in one turn
+DIRECT_FROM = 64 << 10  # bytes from which on memory limits the time, not latency
 
 
 @dataclass
 class Effort:
-    """How long to measure: rounds, and seconds of a turn at least. `busy`: do not
-    repeat turns beside which something else ran."""
+    """How long to measure: rounds, and least seconds of a turn. `busy`: do not repeat turns during
+    which something else ran."""
 
     rounds: int = 3
     seconds: float = 0.15
     busy: bool = False
 
     def iterations(self, wall: float) -> int:
-        """That fill a turn, when one takes so long with all that belongs to it."""
+        """Iterations that fill a turn, if one takes `wall` seconds in all."""
         return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
 
-    def patience(self, candidates: int) -> float:
-        """Seconds after which turns that do not count are no longer made up for."""
+    def limit(self, candidates: int) -> float:
+        """Seconds after which dropped turns are no longer repeated."""
         return 5 + 4 * self.rounds * candidates * self.seconds
 
 
 class Scheduler:
-    """Runs cases on the ranks of several libraries that stay alive meanwhile."""
+    """Runs cases on the worker groups of several libraries, which stay alive throughout."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Scheduler:
         wire: float = 0.0,
         tick: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`wire`: bytes per second of one stream between two hosts, 0 on one host. `tick` is told
-        what comes next."""
+        """`wire` is the rate of one stream between two hosts in bytes per second, 0 on one host.
+        `tick` is called with a description of each step."""
         self.machine, self.placement, self.effort, self.wire = machine, placement, effort, wire
         self.tick = tick
         self.ranks = sum(placement.hosts)
@@ -78,7 +78,7 @@ class Scheduler:
             workers.end()
 
     def run(self, case: Case, candidates: Sequence[Candidate]) -> Result:
-        """All candidates that can, in turn, round by round."""
+        """Give every candidate that can run the case one turn in each round."""
         turns: list[Turn] = []
         notes: list[str] = []
         with self._prepared(case, {c.library for c in candidates}, notes) as ready:
@@ -93,10 +93,10 @@ class Scheduler:
             if len(self.placement.hosts) == 1 and case.bytes >= DIRECT_FROM:
                 order += [Candidate(LIMIT, "plain"), Candidate(LIMIT, "streaming")]
             state = self.machine.state()
-            patience = time.monotonic() + self.effort.patience(len(order))
+            deadline = time.monotonic() + self.effort.limit(len(order))
             for number in range(2 * self.effort.rounds):
                 enough = min((self._counted(turns, c) for c in order), default=0)
-                late = number >= self.effort.rounds and time.monotonic() > patience
+                late = number >= self.effort.rounds and time.monotonic() > deadline
                 if late or enough >= self.effort.rounds:
                     break
                 shift = number % max(len(order), 1)
@@ -115,15 +115,15 @@ class Scheduler:
         result = summarize(case, self.placement.name, self.ranks, turns, self.effort.busy)
         result.notes = notes
         if self.wire and result.rows:
-            # Each host must send so much over its link, whatever the ranks on it do.
+            # The bytes that each host must send, whatever its ranks do.
             hosts = len(self.placement.hosts)
             least = case.bytes * case.bus_factor(hosts) / self.wire
             result.limit = dict.fromkeys(result.states(), least)
         return result
 
     def _counted(self, turns: Sequence[Turn], candidate: Candidate) -> int:
-        """How many of its turns count. Those that do not are made up for by more rounds, as many
-        again at most."""
+        """How many of the candidate's turns count. The others are made up for by further rounds, up
+        to twice the number."""
         return sum(
             turn.candidate == candidate
             and not turn.changed
@@ -133,7 +133,7 @@ class Scheduler:
 
     @contextmanager
     def _prepared(self, case: Case, names: set[str], notes: list[str]) -> Iterator[set[str]]:
-        """Buffers for the case on all ranks; the names of the libraries that can do it."""
+        """Allocate buffers for the case; yields the names of the libraries that support it."""
         ready = set()
         fields = {
             "operation": case.operation,
@@ -155,7 +155,7 @@ class Scheduler:
                     self.worker_groups[name].ask(do="release")
 
     def _pace(self, case: Case, candidate: Candidate) -> tuple[int, int]:
-        """Iterations and calls in each that fill a turn; warms the library up."""
+        """Warm the library up; returns the iterations that fill a turn, and the calls in each."""
         workers = self.worker_groups[candidate.library]
         batch = 1
         if case.bytes <= SMALL:
@@ -175,7 +175,7 @@ class Scheduler:
             stream = candidate.way == "streaming"
             return self.machine.direct(case, self.ranks, stream, iterations)[1:]
         if not self.worker_groups[candidate.library].alive:
-            raise WorkerError("no longer there")
+            raise WorkerError("its ranks have died")
         iterations, batch = paces[candidate]
         taken: list[float] = []
         left = self.effort.seconds

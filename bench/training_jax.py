@@ -60,7 +60,7 @@ class Timed:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables; the exit code."""
+    """Measure, print the tables and return the exit code."""
     for name in arguments.backends:
         if name not in BACKENDS:
             print(f"bench: --backends: {name!r} is none of {', '.join(BACKENDS)}", file=sys.stderr)
@@ -210,7 +210,10 @@ def tables(
             *(["times", "without alone"] if len(backends) == 2 else []),
         ]
         print("\n" + show(head, [psum_row(each, backends) for each in psums]))
-        print("\nMedian, and fastest in brackets; `times` of medians, also less those of alone.")
+        print(
+            "\nMedian, and fastest in brackets. `times` is the ratio of the medians,"
+            " `without alone` that of the medians less the one of `alone`."
+        )
     for each in calls:
         head = [show_bytes(each.bytes), "in place", "over the bare", "fresh", "over the bare"]
         print("\n" + show(head, call_rows(each)))

@@ -64,7 +64,7 @@ class Group:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables; the exit code."""
+    """Measure, print the tables and return the exit code."""
     before = os.getloadavg()[0]
     placement, python = OneHost(arguments.ranks), Path(sys.executable)
     try:
