@@ -32,18 +32,18 @@ iteration, and every element is checked after it. Calls of up to 16 KiB are time
 
 EPILOG = """\
 columns of the tables:
-  p50, p99     time of one call on the slowest rank: median and 99th percentile of all iterations
-  alg GB/s     size / p50. The size is that of the whole buffer: the send buffer of reduce-scatter,
-               the receive buffer of all-gather.
-  bus GB/s     alg GB/s times the part of the size that each rank must send at least:
-               2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter, all-gather and
-               all-to-all, 1 for broadcast
-  x best peer  how many times as fast as the fastest other library; above 1, libddl is faster.
-               The median of the ratios of all rounds, because the machine's speed changes between
-               rounds.
-  of limit     the part of the limit that is reached. The limit is the same operation done directly
-               on memory that all ranks share; between hosts, the rate of one plain TCP stream.
-  n            the number of iterations
+  p50, p99      time of one call on the slowest rank: median and 99th percentile of all iterations
+  alg GB/s      size / p50. The size is that of the whole buffer: the send buffer of reduce-scatter,
+                the receive buffer of all-gather.
+  bus GB/s      alg GB/s times the part of the size that each rank must send at least:
+                2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter, all-gather and
+                all-to-all, 1 for broadcast
+  x best other  how many times as fast as the fastest other library; above 1, libddl is faster.
+                The median of the ratios of all rounds, because the machine's speed changes between
+                rounds.
+  of limit      the part of the limit that is reached. The limit is the same operation done directly
+                on memory that all ranks share; between hosts, the rate of one plain TCP stream.
+  n             the number of iterations
 
 state of the cores, in the titles:
   Virtual cores move. The round trip of one cache line, measured before and after each turn, says

@@ -65,7 +65,7 @@ def against_best(way: str = "") -> Callable[[Result, str], float | None]:
 
     def ratio(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
-        return result.against_peers(own, OURS, way) if own else None
+        return result.against_others(own, OURS, way) if own else None
 
     return ratio
 
@@ -74,8 +74,8 @@ def against(library: str) -> Callable[[Result, str], float | None]:
     """How many times as fast as this library."""
 
     def ratio(result: Result, state: str) -> float | None:
-        own, peer = _own(result, state), result.row(Candidate(library), state)
-        return own.times_as_fast_as(peer) if own and peer else None
+        own, other = _own(result, state), result.row(Candidate(library), state)
+        return own.times_as_fast_as(other) if own and other else None
 
     return ratio
 
@@ -125,27 +125,27 @@ def all_targets() -> list[Target]:
     near = ("near",)
     best = against_best()
     targets = [
-        Target("x best peer", best, 3.5, huge),
+        Target("x best other", best, 3.5, huge),
         Target("of the limit", of_limit, 0.7, _is(*f32, 64 * MI), near, percent=True),
         Target("of the limit", of_limit, 0.8, _is(*f32, 256 * MI), near, percent=True),
-        Target("x best peer", best, 1.3, large),
-        Target("x best peer", best, EVEN, middle),
-        Target("x best peer, from C", against_best("c"), EVEN, small),
-        Target("x best peer", best, 1 / 1.5, small),
+        Target("x best other", best, 1.3, large),
+        Target("x best other", best, EVEN, middle),
+        Target("x best other, from C", against_best("c"), EVEN, small),
+        Target("x best other", best, 1 / 1.5, small),
         Target("async x blocking", against_blocking("async"), 1 / 1.5, whole),
         Target("named x blocking", against_blocking("named"), 1 / 3, whole),
-        Target("x best peer", best, 2.5, _is("reduce_scatter", "f32", 2, 64 * MI)),
+        Target("x best other", best, 2.5, _is("reduce_scatter", "f32", 2, 64 * MI)),
     ]
     for dtype in ("bf16", "f16"):
         targets.append(Target("x Gloo", against("gloo"), 5, _is("allreduce", dtype, 2, 64 * MI)))
     for operation in MOVES:
         where = _is(operation, "f32", 2, 64 * MI)
-        targets.append(Target("x best peer", best, EVEN, where))
+        targets.append(Target("x best other", best, EVEN, where))
         targets.append(Target("of memcpy", of_limit, 0.8, where, percent=True))
     four = ("allreduce", "f32", 4)
     targets += [
-        Target("x best peer", best, EVEN, _is(*four, *(s for s in FOUR if s < 64 * MI))),
-        Target("x best peer", best, 2, _is(*four, *(s for s in FOUR if s >= 64 * MI))),
+        Target("x best other", best, EVEN, _is(*four, *(s for s in FOUR if s < 64 * MI))),
+        Target("x best other", best, 2, _is(*four, *(s for s in FOUR if s >= 64 * MI))),
     ]
     for library in ("gloo", "openmpi"):
         ratio = against(library)

@@ -72,6 +72,6 @@ def measure(
                             "the time limit was reached: some cases were not measured"
                         )
                         return
-                    who = candidates(libraries, case, wanted.ways, wanted.own)
-                    report.results.append(scheduler.run(case, who))
+                    chosen = candidates(libraries, case, wanted.ways, wanted.own)
+                    report.results.append(scheduler.run(case, chosen))
                     bar.update()

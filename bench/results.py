@@ -101,14 +101,14 @@ class Result:
         turns = {s: max(r.turns for r in self.rows if r.state == s) for s in self.states()}
         return [s for s, n in turns.items() if 3 * n >= max(turns.values())]
 
-    def against_peers(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
+    def against_others(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
         """How many times as fast as the fastest library not in `ours`, called this way."""
-        peers = (
+        others = (
             own.times_as_fast_as(r)
             for r in self.rows
             if (r.state, r.candidate.way) == (own.state, way) and r.candidate.library not in ours
         )
-        return min((p for p in peers if p is not None), default=None)
+        return min((o for o in others if o is not None), default=None)
 
     def of_limit(self, own: Row) -> float | None:
         """The fraction of the limit that this row reaches."""

@@ -10,7 +10,7 @@ from bench.cases import show_bytes, show_seconds
 from bench.machine import STATES
 from bench.results import Result, Row
 
-HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best peer", "of limit", "n"]
+HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best other", "of limit", "n"]
 
 
 def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
@@ -85,5 +85,5 @@ def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
     if row.candidate.library not in ours:
         return ""
     way = "" if row.candidate.way == "named" else row.candidate.way
-    times = result.against_peers(row, ours, way)
+    times = result.against_others(row, ours, way)
     return "" if times is None else f"{times:.2f}"

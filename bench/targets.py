@@ -103,8 +103,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         for part in parts:
             if part.wanted:
-                who = [libraries[n] for n in part.libraries]
-                measure(part.wanted, effort, machine, who, deadline, report)
+                used = [libraries[n] for n in part.libraries]
+                measure(part.wanted, effort, machine, used, deadline, report)
             else:
                 verdicts += resources(libraries["libddl"])
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`python -m bench training --framework tensorflow`: ddl_tensorflow beside TensorFlow's own
+"""`python -m bench training --framework tensorflow`: ddl_tensorflow, and TensorFlow's own
 MultiWorkerMirroredStrategy.
 
 Both train the same models with the same weights and batches on the same number of processes. A
@@ -158,8 +158,8 @@ def table(found: Group) -> str:
         for f in (statistics.median, min):
             row += [f"{1e3 * f(own):.1f}"] if own else [""]
         if own:
-            beside = statistics.median(o / b for o, b in zip(own, bare, strict=True))
-            row += [f"{100 * (part - 1):+.1f} %" for part in (beside, min(own) / min(bare))]
+            ratio = statistics.median(o / b for o, b in zip(own, bare, strict=True))
+            row += [f"{100 * (part - 1):+.1f} %" for part in (ratio, min(own) / min(bare))]
         else:
             row += ["", ""]
         step, alone = (

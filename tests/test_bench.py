@@ -30,7 +30,7 @@ finally:
 
 NEAR, FAR = State(0.06e-6, 20e9), State(1.0e-6, 1e9)
 BUSY = State(0.06e-6, 20e9, others=2)
-DDL, PEER, OTHER = Candidate("libddl"), Candidate("gloo"), Candidate("mpich")
+DDL, GLOO, MPICH = Candidate("libddl"), Candidate("gloo"), Candidate("mpich")
 CASE = Case("allreduce", "f32", 1 << 20)
 
 
@@ -52,11 +52,11 @@ def test_turns_that_changed_state_are_dropped() -> None:
     ]
 
 
-def test_turns_beside_other_programs_count_only_where_there_are_no_others() -> None:
+def test_disturbed_turns_count_only_where_there_are_no_others() -> None:
     given = turns((DDL, 1.0, BUSY, BUSY), (DDL, 2.0, NEAR, BUSY))
     quiet = summarize(CASE, "one host", 2, given)
     assert (quiet.busy, quiet.disturbed, quiet.rows[0].p50) == (False, 1, 2.0)
-    busy = summarize(CASE, "one host", 2, [*given, *turns((PEER, 3.0, BUSY, BUSY))])
+    busy = summarize(CASE, "one host", 2, [*given, *turns((GLOO, 3.0, BUSY, BUSY))])
     assert (busy.busy, busy.disturbed, busy.rows[0].best) == (True, 0, 1.0)
     assert "| 1 MiB * |" in show_results([busy], {"libddl"})
 
@@ -70,20 +70,20 @@ def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
     assert result.rows == []
 
 
-def test_ratios_are_those_to_the_best_peer_of_the_same_state() -> None:
+def test_ratios_are_those_to_the_best_other_of_the_same_state() -> None:
     result = summarize(
         CASE,
         "one host",
         2,
         turns(
             (DDL, 1e-3, NEAR, NEAR),
-            (PEER, 4e-3, NEAR, NEAR),
-            (OTHER, 2e-3, NEAR, NEAR),
-            (OTHER, 1e-3, FAR, FAR),
+            (GLOO, 4e-3, NEAR, NEAR),
+            (MPICH, 2e-3, NEAR, NEAR),
+            (MPICH, 1e-3, FAR, FAR),
         ),
     )
-    assert result.against_peers(result.rows[0], {"libddl"}) == 2.0
-    assert result.against_peers(result.rows[0], {"libddl"}, "c") is None
+    assert result.against_others(result.rows[0], {"libddl"}) == 2.0
+    assert result.against_others(result.rows[0], {"libddl"}, "c") is None
     text = show_results([result], {"libddl"})
     row = next(line for line in text.splitlines() if "libddl" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -98,12 +98,12 @@ def test_ratios_are_taken_round_by_round() -> None:
     given = [
         Turn(who, [pace * seconds] * 5, NEAR, NEAR, number)
         for number, both in enumerate(paces)
-        for who, pace, seconds in ((DDL, both[0], 1e-3), (PEER, both[1], 3e-3))
+        for who, pace, seconds in ((DDL, both[0], 1e-3), (GLOO, both[1], 3e-3))
     ]
     result = summarize(CASE, "one host", 2, given)
-    own, peer = result.rows
-    assert peer.p50 / own.p50 == pytest.approx(1.5)
-    assert result.against_peers(own, {"libddl"}) == pytest.approx(3.0)
+    own, other = result.rows
+    assert other.p50 / own.p50 == pytest.approx(1.5)
+    assert result.against_others(own, {"libddl"}) == pytest.approx(3.0)
     limit = [
         Turn(Candidate(LIMIT, way), [0.5e-3 * n * paces[n][0]], NEAR, NEAR, n)
         for n in range(5)
@@ -129,7 +129,7 @@ def test_a_core_lent_to_others_is_told() -> None:
 
 def test_a_target_is_met_or_not() -> None:
     result = Result(Case("allreduce", "f32", 64 << 20), "one host", 2)
-    for candidate, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
+    for candidate, seconds in ((DDL, 10e-3), (GLOO, 36e-3)):
         row = Row(candidate, "near", seconds, seconds, seconds, 3, 30, {0: seconds})
         result.rows.append(row)
     result.limit = {"near": 6e-3}
@@ -147,8 +147,8 @@ def test_a_picture_has_the_states_in_which_all_were_seen_at_several_sizes() -> N
         return result
 
     by_c = Candidate("libddl", "c")
-    small = seen(8, (DDL, "near"), (PEER, "near"), (by_c, "near"), (PEER, "twin"), (DDL, "twin"))
-    large = seen(1 << 20, (DDL, "near"), (PEER, "near"), (PEER, "twin"))
+    small = seen(8, (DDL, "near"), (GLOO, "near"), (by_c, "near"), (GLOO, "twin"), (DDL, "twin"))
+    large = seen(1 << 20, (DDL, "near"), (GLOO, "near"), (GLOO, "twin"))
     near, twin = (f"allreduce f32, 2 ranks, one host, {state}" for state in ("near", "twin"))
     assert panels([small, large]) == {near: [(small, "near"), (large, "near")]}
     assert set(panels([small])) == {near, twin}

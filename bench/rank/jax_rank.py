@@ -119,7 +119,7 @@ class Stock:
 
 
 class Calls:
-    """ddl_jax's operations in compiled programs, beside the bare call of ddl_core."""
+    """ddl_jax's operations in compiled programs, and the bare call of ddl_core."""
 
     def __init__(self, _: str) -> None:
         import jax
