@@ -1,4 +1,4 @@
-"""The ranks of one library: alive over the whole run, and asleep but when it is their turn."""
+"""The ranks of one library: alive over the whole run, asleep except in their turn."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from bench.environments import cache_folder
-from bench.libraries import Library, Scene
+from bench.libraries import Library, Placement
 
 START_LIMIT = 60.0  # seconds
 ANSWER_LIMIT = 120.0
 
 
-class PlayerError(Exception):
+class WorkerError(Exception):
     """A library could not do what was asked; the message says why."""
 
 
-class Ensemble:
-    """One library's ranks. `alive` until something goes wrong between them, then of no use.
+class WorkerGroup:
+    """The worker processes of one library, a rank each, driven over a Unix socket.
 
-    patience  seconds that they may take for an answer
+    `alive` is false once a worker has died or failed to answer; the group is then unusable.
+    `timeout` is the number of seconds within which a worker must answer a command.
     """
 
-    def __init__(self, library: Library, scene: Scene, patience: float = ANSWER_LIMIT) -> None:
-        self.library, self.scene, self.patience = library, scene, patience
-        self.size = sum(scene.hosts)
+    def __init__(
+        self, library: Library, placement: Placement, timeout: float = ANSWER_LIMIT
+    ) -> None:
+        self.library, self.placement, self.timeout = library, placement, timeout
+        self.size = sum(placement.hosts)
         self.version = ""
         self.alive = False
         self._folder = tempfile.TemporaryDirectory(prefix="ddl-bench-")
@@ -43,15 +46,15 @@ class Ensemble:
         self._log = logs / f"{library.name}.log"
 
     def start(self) -> None:
-        """Start the ranks and wait until all have joined."""
+        """Start the workers and wait until all have connected."""
         path = str(Path(self._folder.name) / "control")
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
             listener.bind(path)
             listener.listen(self.size)
-            for start in self.library.starts(self.scene, path):
+            for spec in self.library.process_specs(self.placement, path):
                 process = subprocess.Popen(
-                    start.command,
-                    env={**_clean(os.environ), **start.env},
+                    spec.command,
+                    env={**_clean(os.environ), **spec.env},
                     cwd=self._folder.name,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -72,23 +75,26 @@ class Ensemble:
                     connection, _ = listener.accept()
                 except TimeoutError:
                     continue
-                connection.settimeout(self.patience)
+                connection.settimeout(self.timeout)
                 stream = connection.makefile("rw")
-                connection.close()  # from now on the stream's
+                connection.close()  # the stream keeps the socket open
                 hello = json.loads(stream.readline())
                 ranks[hello["rank"]] = stream
                 hosts[hello["host"]] = hosts.get(hello["host"], 0) + 1
                 self.version = hello["version"]
                 if hello["size"] != self.size:
                     raise self._failed(f"started as {hello['size']} ranks, not {self.size}")
-        if sorted(hosts.values()) != sorted(self.scene.hosts):
+        if sorted(hosts.values()) != sorted(self.placement.hosts):
             raise self._failed(f"put {list(hosts.values())} ranks on the hosts")
         self._streams = [ranks[r] for r in range(self.size)]
         self.alive = True
 
     def ask(self, **command: Any) -> list[dict[str, Any]]:
-        """Give all ranks a command and collect their answers. PlayerError when one cannot; when one
-        died or does not answer, the ensemble is no longer alive."""
+        """Send all ranks a command and return their answers, by rank.
+
+        WorkerError when a rank reports an error, or has died or does not answer; in the latter two
+        cases the group is no longer alive.
+        """
         try:
             for stream in self._streams:
                 stream.write(json.dumps(command) + "\n")
@@ -103,24 +109,27 @@ class Ensemble:
         answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
         for answer in answers:
             if "error" in answer:
-                raise PlayerError(f"{self.library.name}: {answer['error']}")
+                raise WorkerError(f"{self.library.name}: {answer['error']}")
         return answers
 
-    def play(self, way: str, iterations: int, batch: int) -> tuple[list[float], float]:
-        """Seconds of each iteration (the slowest rank's, per call) and of all together, with
-        rewriting and checking."""
-        answers = self.ask(do="play", way=way, iterations=iterations, batch=batch)
+    def run(self, way: str, iterations: int, batch: int) -> tuple[list[float], float]:
+        """Time `iterations` batches of calls.
+
+        Returns the seconds of each iteration, per call, on the slowest rank; and the seconds of all
+        of them, including rewriting and checking the buffers.
+        """
+        answers = self.ask(do="run", way=way, iterations=iterations, batch=batch)
         seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
         return seconds, max(a["wall"] for a in answers)
 
-    def _failed(self, what: str) -> PlayerError:
+    def _failed(self, what: str) -> WorkerError:
         tail = self._log.read_text(errors="replace").splitlines()[-8:]
-        return PlayerError("\n  ".join([f"{self.library.name} {what}", *tail]))
+        return WorkerError("\n  ".join([f"{self.library.name} {what}", *tail]))
 
     def end(self) -> None:
-        """Hang up; what does not leave by itself is ended."""
+        """Close the connections; terminate workers that do not exit by themselves."""
         for stream in self._streams:
-            with suppress(OSError):  # what was written to a rank that died
+            with suppress(OSError):  # unsent data to a worker that died
                 stream.close()
         deadline = time.monotonic() + (5 if self.alive else 0)
         for process in self._processes:
@@ -137,6 +146,6 @@ class Ensemble:
 
 
 def _clean(env: Any) -> dict[str, str]:
-    """The environment without what a launcher or another MPI left in it."""
+    """The environment without the variables of launchers and MPIs."""
     foreign = ("OMPI_", "PMI", "PRTE_", "I_MPI_", "HYDRA", "DDL_", "PYTHON", "VIRTUAL_ENV")
     return {k: v for k, v in env.items() if not k.startswith(foreign)}

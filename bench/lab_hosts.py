@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces (tests/lab/lab.py), for --lab."""
+"""Several hosts on one machine, for --lab: network namespaces, made by tests/lab/lab.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from bench.cases import UsageError
 from bench.environments import ROOT
-from bench.libraries import Scene
+from bench.libraries import Placement
 
 
-class Laboratory:
-    """A lab's hosts, as a Scene."""
+class LabHosts:
+    """The hosts of a lab as a Placement."""
 
     def __init__(self, lab: Any, hosts: Sequence[int], rate: str) -> None:
         self._lab = lab
@@ -32,10 +32,10 @@ class Laboratory:
 
 
 @contextmanager
-def open_laboratory(hosts: Sequence[int], rate: str) -> Iterator[tuple[Scene, float]]:
-    """The hosts, and the bytes per second of one plain stream between two of them."""
+def open_lab(hosts: Sequence[int], rate: str) -> Iterator[tuple[Placement, float]]:
+    """The hosts, and the bytes per second of one plain TCP stream between two of them."""
     if os.geteuid() != 0:
-        raise UsageError("--lab makes network namespaces, which only root may")
+        raise UsageError("--lab needs root: it creates network namespaces")
     sys.path.insert(0, str(ROOT / "tests" / "lab"))
     from lab import Lab
 
@@ -43,4 +43,4 @@ def open_laboratory(hosts: Sequence[int], rate: str) -> Iterator[tuple[Scene, fl
 
     with Lab(len(hosts), None if rate == "unshaped" else rate) as lab:
         wire = max(stream_rate(lab) for _ in range(3)) if len(hosts) > 1 else 0.0
-        yield Laboratory(lab, hosts, rate), wire
+        yield LabHosts(lab, hosts, rate), wire
