@@ -34,8 +34,8 @@ enum {
     LONG = 32 * 1024 * 1024, /* and of all steps, from which on this pays */
     LEAST_WAVES_STREAMED = 3,
     LONG_STREAMED = 3 * 512 * 1024, /* of an all-reduce whose spans are streamed: 1 MiB */
-    MOMENT = 2000,                  /* looks for what has not come: some tens of microseconds */
-    MOST_HASTE = 256, /* braids that wait for nothing, after some that waited in vain */
+    SPIN_BUDGET = 2000,             /* looks for what has not come: some tens of microseconds */
+    CLAIM_BACKOFF_MAX = 256, /* braids that wait for nothing, after some that waited in vain */
     TURN = 2 * DDL__LINES,
     TURN_STREAMED = DDL__LINES, /* of what is LONG */
     LINE = 64,
@@ -229,13 +229,15 @@ static const ddl__link *peer(const ddl__runner *runner)
  * peer may wait for that, where a plan has it taken in the wave that sends it. */
 static bool await_claim(ddl__runner *runner, ddl_work *work, bool first, strand *s)
 {
-    ddl__caution *haste = &runner->haste;
+    ddl__backoff *claim_backoff = &runner->claim_backoff;
     for (int looks = 0; !claim(runner, work, s); looks++) {
-        if (first || haste->left || peer(runner)->state != DDL__LINK_OPEN)
+        if (first || claim_backoff->left || peer(runner)->state != DDL__LINK_OPEN)
             return false;
-        if (looks == MOMENT) {
-            haste->length = haste->length < MOST_HASTE / 2 ? 2 * haste->length + 1 : MOST_HASTE;
-            haste->left = haste->length + 1; /* with this one */
+        if (looks == SPIN_BUDGET) {
+            claim_backoff->length = claim_backoff->length < CLAIM_BACKOFF_MAX / 2
+                                        ? 2 * claim_backoff->length + 1
+                                        : CLAIM_BACKOFF_MAX;
+            claim_backoff->left = claim_backoff->length + 1; /* with this one */
             return false;
         }
         ddl__pause();
@@ -285,7 +287,7 @@ unsigned ddl__braid(ddl__runner *runner, ddl_work *work)
     }
     if (!n)
         return 0;
-    ddl__caution_pass(&runner->haste, true);
+    ddl__backoff_pass(&runner->claim_backoff, true);
     run_in_turn(runner, strands, n, work->element, work->braids == DDL__TOGETHER);
     for (unsigned i = 0; i < n; i++)
         finish(runner, work, &strands[i]);

@@ -14,8 +14,8 @@
 enum {
     EVENTS = 32,
     SLEEP_MAX_MS = 1000,
-    LIMIT_PASSES = 4, /* how often an operation that gets on looks at its limit */
-    MOMENT_TURNS = 64 /* of patience */
+    LIMIT_PASSES = 4,     /* how often an operation that gets on looks at its limit */
+    SHORT_WAIT_TURNS = 64 /* shorter waits are not measured */
 };
 
 /* What was sent before the comm's end is taken in for so long at most; and so long a lost link is
@@ -252,8 +252,8 @@ static ddl__lane lane_of(const ddl__engine *engine, const ddl__stream *stream)
 static bool was_short(const ddl__engine *engine, const ddl__stream *stream)
 {
     const ddl_work *work = stream->current;
-    return work->plan->waves == 1 && !stream->waited && engine->patience.turns < MOMENT_TURNS &&
-           work->record % DDL__MEASURED;
+    return work->plan->waves == 1 && !stream->waited &&
+           engine->wait_policy.turns < SHORT_WAIT_TURNS && work->record % DDL__MEASURED;
 }
 
 /* What is under way has waited, or will while nobody drives. */
@@ -450,7 +450,7 @@ static bool has_come(ddl__engine *engine, const ddl_work *work)
 static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
     atomic_store_explicit(&engine->asleep, false, memory_order_relaxed);
-    ddl__patience *patience = &engine->patience;
+    ddl__wait_policy *wait = &engine->wait_policy;
     for (unsigned passes = 1;; passes++) {
         bool moved = advance(engine);
         if (ddl__abort_is_due(engine))
@@ -458,14 +458,14 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         if (has_come(engine, work) || (deadline != DDL__NEVER && ddl__now() > deadline))
             break;
         if (moved) {
-            if (patience->turns >= MOMENT_TURNS)
+            if (wait->turns >= SHORT_WAIT_TURNS)
                 note_wait(engine);
-            ddl__patience_renew(patience);
+            ddl__wait_policy_reset(wait);
             if (passes % LIMIT_PASSES == 0)
                 check_limits(engine);
             continue;
         }
-        if (ddl__patience_turn(patience))
+        if (ddl__wait_policy_turn(wait))
             continue;
         check_blocked(engine);
         if (has_come(engine, work))
@@ -478,7 +478,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         attend(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
-    ddl__patience_renew(patience);
+    ddl__wait_policy_reset(wait);
     note_wait(engine);
 }
 

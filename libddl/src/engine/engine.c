@@ -44,10 +44,10 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
         return NULL;
     }
     engine->config = *config;
-    engine->patience.sharing = config->sharing_cores;
+    engine->wait_policy.sharing = config->sharing_cores;
     /* The members that the first operation waits for are still joining, by threads of theirs and of
        ours that need a core. */
-    engine->patience.hogged.left = 2 * (uint32_t)config->size;
+    engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
     engine->named.stream.segment_bytes = config->segment_bytes;

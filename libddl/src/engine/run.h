@@ -2,8 +2,8 @@
 #ifndef DDL_ENGINE_RUN_H
 #define DDL_ENGINE_RUN_H
 
-#include "engine/patience.h"
 #include "engine/stores.h"
+#include "engine/wait_policy.h"
 #include "engine/work.h"
 #include "reduce/reduce.h"
 
@@ -25,7 +25,7 @@ typedef struct ddl__runner {
     ddl__link **targets; /* room for size links */
     const void **operands;
     ddl__stores (*stores)[DDL__STORES]; /* by target, that of size is several; by length */
-    ddl__caution haste;                 /* braids that do not wait: see braid.c */
+    ddl__backoff claim_backoff;         /* braids that do not wait: see braid.c */
     ddl__meter *meter;                  /* or NULL */
 } ddl__runner;
 

@@ -40,9 +40,9 @@
 #include "engine/engine.h"
 #include "engine/messages.h"
 #include "engine/named.h"
-#include "engine/patience.h"
 #include "engine/recorder.h"
 #include "engine/stream.h"
+#include "engine/wait_policy.h"
 
 /* What is known of a member's end. */
 typedef struct ddl__loss {
@@ -79,7 +79,7 @@ struct ddl__engine {
     ddl__stream ordered;     /* operations in the order of submission */
     ddl__named named;        /* operations by name */
     ddl__messages *messages;
-    ddl__patience patience;
+    ddl__wait_policy wait_policy;
     ddl__recorder recorder; /* may be read by any thread, as the next */
     atomic_ullong moves;    /* how often an operation got on without coming to its end */
     atomic_ullong passes;   /* in how many passes messages got on */

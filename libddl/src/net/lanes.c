@@ -206,13 +206,13 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* Believed after `patience`. */
-static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t patience)
+/* The loss is reported after `delay`. */
+static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
     if (l->lost_at)
         return;
     char words[sizeof l->lost_why - DDL__LANE_NAME];
-    l->lost_at = ddl__now() + patience;
+    l->lost_at = ddl__now() + delay;
     if (error)
         snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
                  ddl__stream_error(error, words, sizeof words));
