@@ -21,7 +21,7 @@
 enum {
     SMALL = 2,
     LARGE = 1 << 20,
-    VAST = 6 << 20, /* two ranks that share memory do its steps in turn, engine/braid.c */
+    VAST = 6 << 20, /* two ranks that share memory do its steps in turn, engine/interleave.c */
     MOST_RANKS = 8
 };
 

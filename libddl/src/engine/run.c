@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/fences.h"
-#include "engine/braid.h"
 #include "engine/describe.h"
+#include "engine/interleave.h"
 #include "engine/steps.h"
 
 enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
@@ -32,7 +32,7 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratc
     work->published = 0;
     work->received = false;
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
-    work->braids = ddl__braids(plan, work->element);
+    work->interleaving = DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
 }
 
@@ -209,15 +209,16 @@ static void account(const ddl__runner *runner, const ddl_work *work, bool moved)
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
-    unsigned done = 0, braided;
+    unsigned done = 0, together;
     for (; work->wave < plan->waves; work->wave++, work->step = 0) {
         for (; work->step < plan->n_steps; work->step++) {
             const ddl__step *step = &plan->steps[work->step];
             int64_t k = work->wave - step->skew, length = ddl__segment_length(step, k);
             if (length == 0)
                 continue;
-            if (work->braids && done < SLICE && (braided = ddl__braid(runner, work))) {
-                done += braided;
+            if (work->interleaving && done < SLICE &&
+                (together = ddl__interleave_run(runner, work))) {
+                done += together;
                 continue;
             }
             if (work->call.blocks)

@@ -25,7 +25,7 @@ typedef struct ddl__runner {
     ddl__link **targets; /* room for size links */
     const void **operands;
     ddl__stores (*stores)[DDL__STORES]; /* by target, that of size is several; by length */
-    ddl__backoff claim_backoff;         /* braids that do not wait: see braid.c */
+    ddl__backoff claim_backoff;         /* interleave.c: calls that do not wait */
     ddl__meter *meter;                  /* or NULL */
 } ddl__runner;
 

@@ -8,8 +8,8 @@
  * and now and then a span tries the other: the more rarely the slower that was, so that tries cost
  * about a 31st. To time a short span would cost a tenth of it, so only every eighth is timed, or
  * 32nd. What fits into a core's queue of stores is timed until it has left that, which whoever
- * publishes it waits for anyhow. Nor are spans timed that are stored in turn with others (braid.h).
- * A span's kind changes no result.
+ * publishes it waits for anyhow. Nor are spans timed that are stored in turn with others
+ * (interleave.h). A span's kind changes no result.
  */
 #ifndef DDL_ENGINE_STORES_H
 #define DDL_ENGINE_STORES_H

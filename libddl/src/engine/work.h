@@ -47,8 +47,13 @@ typedef struct ddl__transfer {
     size_t moved;             /* bytes sent or received in parts */
 } ddl__transfer;
 
-/* When steps run together (braid.h): never, while spans are streamed, or always. */
-typedef enum ddl__braiding { DDL__APART, DDL__STREAMED_TOGETHER, DDL__TOGETHER } ddl__braiding;
+/* When the steps of a work run interleaved (interleave.h). */
+typedef enum ddl__interleaving {
+    DDL__INTERLEAVE_NEVER,
+    DDL__INTERLEAVE_UNDECIDED,   /* at first */
+    DDL__INTERLEAVE_NONTEMPORAL, /* while spans are stored past the caches */
+    DDL__INTERLEAVE_ALWAYS
+} ddl__interleaving;
 
 struct ddl_work {
     ddl__engine *engine;
@@ -86,7 +91,7 @@ struct ddl_work {
     uint32_t published; /* targets of this step served already */
     bool received;      /* this step's operands were consumed already */
     bool lands_far;     /* what lands in the recv buffer does not stay in the caches */
-    ddl__braiding braids;
+    ddl__interleaving interleaving;
 };
 
 /* When it was submitted, for limits and records. */

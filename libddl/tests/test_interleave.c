@@ -1,5 +1,5 @@
-/* Operations of which two ranks' steps run together, a few cache lines of each in turn: every
- * element, from buffers that begin nowhere in particular and end likewise. */
+/* Operations of two ranks with interleaved steps: every element, in buffers of any alignment and
+ * length. */
 #include <stdatomic.h>
 #include <unistd.h>
 
