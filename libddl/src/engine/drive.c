@@ -79,7 +79,7 @@ static void count_one(atomic_ullong *counter)
                           memory_order_relaxed);
 }
 
-/* Messages and letters. */
+/* Messages, also those of named operations. */
 static bool advance_messages(ddl__engine *engine)
 {
     bool moved = ddl__messages_run(engine->messages);
@@ -93,7 +93,7 @@ static bool advance_messages(ddl__engine *engine)
 static bool has_more(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
-           ddl__named_pending(engine) || ddl__messages_unsent(engine->messages);
+           ddl__named_pending(engine) || ddl__messages_names_unsent(engine->messages);
 }
 
 /* Fail when the stream's current operation has run past its own limit. */
@@ -346,7 +346,7 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
 static bool advance_more(ddl__engine *engine)
 {
     bool named = ddl__named_pending(engine);
-    ddl__messages_attend(engine->messages, named);
+    ddl__messages_set_named(engine->messages, named);
     bool moved = advance_messages(engine);
     return (named && ddl__named_advance(engine)) || moved;
 }

@@ -59,7 +59,7 @@ typedef struct peer {
     int64_t credit;       /* ours */
     int64_t spent;        /* by the peer, and not given back */
     int64_t owed;         /* .. though received: to be given back */
-    ddl__mail letters;
+    ddl__name_messages name_messages;
     size_t flight_bytes; /* since the link was last seen empty */
     unsigned flight_frames;
 } peer;
@@ -79,10 +79,10 @@ struct ddl__messages {
     ddl__ids ids;
     ddl_work *pending; /* all, in no order */
     ddl__queue finished;
-    bool attentive;     /* to all peers, for operations by name */
-    ddl__mail letters;  /* that have come */
-    atomic_uint unsent; /* letters to others */
-    int64_t deadline;   /* not after any work's */
+    bool named;                       /* to all peers, for operations by name */
+    ddl__name_messages name_messages; /* that have come */
+    atomic_uint unsent;               /* name messages to others */
+    int64_t deadline;                 /* not after any work's */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
 };
@@ -334,7 +334,7 @@ static void count_flight(peer *p, size_t bytes)
 /* Whether a stream that shares the link keeps the room its plans count on. */
 static bool leaves_room(const ddl__messages *m, peer *p)
 {
-    if (!m->attentive || !p->link->ops->owes(p->link)) {
+    if (!m->named || !p->link->ops->owes(p->link)) {
         p->flight_bytes = 0;
         p->flight_frames = 0;
     }
@@ -350,18 +350,18 @@ static bool lend(peer *p, const ddl__frame *f, const void *memory, size_t bytes)
     return true;
 }
 
-static bool send_letter(ddl__messages *m, peer *p)
+static bool peer_send_name(ddl__messages *m, peer *p)
 {
-    const ddl__letter *letter = p->letters.first;
-    void *span = letter ? p->link->ops->reserve(&p->link, 1, letter->bytes) : NULL;
+    const ddl__name_message *message = p->name_messages.first;
+    void *span = message ? p->link->ops->reserve(&p->link, 1, message->bytes) : NULL;
     if (!span)
         return false;
-    ddl__frame f = {.kind = letter->kind};
+    ddl__frame f = {.kind = message->kind};
     ddl__signature signature = ddl__frame_encode(&f);
-    memcpy(span, letter->payload, letter->bytes);
-    p->link->ops->publish(&p->link, 1, span, letter->bytes, &signature);
-    count_flight(p, letter->bytes);
-    free(ddl__mail_take(&p->letters));
+    memcpy(span, message->payload, message->bytes);
+    p->link->ops->publish(&p->link, 1, span, message->bytes, &signature);
+    count_flight(p, message->bytes);
+    free(ddl__name_messages_take(&p->name_messages));
     atomic_fetch_sub_explicit(&m->unsent, 1, memory_order_relaxed);
     return true;
 }
@@ -446,8 +446,8 @@ static bool send_some(ddl__messages *m, peer *p)
     for (unsigned n = 0; n < SLICE && p->link->ops->flush(p->link); n++) {
         for (ddl_work *work; (work = ddl__queue_pop(&p->leaving)); moved = true)
             finish(m, work);
-        if (!leaves_room(m, p) ||
-            (!send_letter(m, p) && !send_word(m, p) && !send_announcement(m, p) && !send_part(p)))
+        if (!leaves_room(m, p) || (!peer_send_name(m, p) && !send_word(m, p) &&
+                                   !send_announcement(m, p) && !send_part(p)))
             break;
         moved = true;
     }
@@ -503,7 +503,7 @@ static bool is_sound(const ddl__messages *m, int rank, const ddl__frame *f, size
     case DDL__OFFER: return announces && bytes == 0;
     case DDL__CREDIT: return bytes == 0 && f->count <= CREDIT - p->credit;
     case DDL__ANNOUNCE:
-    case DDL__ORDER: return bytes && bytes <= DDL__LETTER_MAX;
+    case DDL__ORDER: return bytes && bytes <= DDL__NAME_MESSAGE_MAX;
     case DDL__ACCEPT: *work = meant(m, f->your, DDL__SEND, rank); return bytes == 0 && *work;
     case DDL__DATA:
         *work = meant(m, f->your, DDL__RECV, rank);
@@ -535,7 +535,7 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
     case DDL__CREDIT: p->credit += f.count; break;
     case DDL__ANNOUNCE:
     case DDL__ORDER:
-        if (!ddl__mail_add(&m->letters, rank, f.kind, payload, bytes))
+        if (!ddl__name_messages_add(&m->name_messages, rank, f.kind, payload, bytes))
             fail_for_memory(m);
         break;
     case DDL__DATA: break;
@@ -547,7 +547,7 @@ static bool receive_frame(ddl__messages *m, int rank, const ddl__signature *sign
 /* With no operation by name under way, nothing else can come than frames. */
 static bool is_ours(const ddl__messages *m, const ddl__signature *signature)
 {
-    return ddl__is_frame(signature) || !m->attentive;
+    return ddl__is_frame(signature) || !m->named;
 }
 
 static bool receive_some(ddl__messages *m, int rank)
@@ -573,7 +573,7 @@ static bool run_peer(ddl__messages *m, int rank)
 bool ddl__messages_run(ddl__messages *m)
 {
     bool moved = add_posted(m);
-    if (m->n_anywhere || m->attentive || ddl__messages_unsent(m)) {
+    if (m->n_anywhere || m->named || ddl__messages_names_unsent(m)) {
         for (int i = 0; i < m->size; i++)
             moved = run_peer(m, i) || moved;
         return moved;
@@ -620,9 +620,9 @@ static bool holds_spans(const peer *p)
 void ddl__messages_check_peers(ddl__messages *m)
 {
     int left = 0;
-    for (int i = 0; (m->pending || m->attentive) && i < m->size; i++) {
+    for (int i = 0; (m->pending || m->named) && i < m->size; i++) {
         const peer *p = &m->peers[i];
-        if (!p->link || (!p->waiting && !m->n_anywhere && !m->attentive))
+        if (!p->link || (!p->waiting && !m->n_anywhere && !m->named))
             continue;
         switch (p->link->state) {
         case DDL__LINK_OPEN:
@@ -683,27 +683,28 @@ ddl_work *ddl__messages_finished(ddl__messages *m)
     return list;
 }
 
-void ddl__messages_attend(ddl__messages *m, bool attentive)
+void ddl__messages_set_named(ddl__messages *m, bool named)
 {
-    m->attentive = attentive;
+    m->named = named;
 }
 
-bool ddl__messages_write(ddl__messages *m, int rank, unsigned kind, const void *payload,
-                         size_t bytes)
+bool ddl__messages_send_name(ddl__messages *m, int rank, unsigned kind, const void *payload,
+                             size_t bytes)
 {
-    bool added = ddl__mail_add(&m->peers[rank].letters, m->rank, kind, payload, bytes);
+    bool added =
+        ddl__name_messages_add(&m->peers[rank].name_messages, m->rank, kind, payload, bytes);
     atomic_fetch_add_explicit(&m->unsent, added, memory_order_relaxed);
     return added;
 }
 
-bool ddl__messages_unsent(const ddl__messages *m)
+bool ddl__messages_names_unsent(const ddl__messages *m)
 {
     return m && atomic_load_explicit(&m->unsent, memory_order_relaxed);
 }
 
-ddl__letter *ddl__messages_read(ddl__messages *m)
+ddl__name_message *ddl__messages_take_name(ddl__messages *m)
 {
-    return ddl__mail_take(&m->letters);
+    return ddl__name_messages_take(&m->name_messages);
 }
 
 ddl_work *ddl__messages_drop(ddl__messages *m)
@@ -715,7 +716,7 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     m->pending = NULL;
     for (int i = 0; i < m->size; i++) {
         peer *p = &m->peers[i];
-        ddl__mail_clear(&p->letters);
+        ddl__name_messages_clear(&p->name_messages);
         p->waiting = 0;
         p->listed = false;
         p->sends = p->accepted = p->leaving = p->accepting = (ddl__queue){NULL, NULL};
@@ -724,7 +725,7 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     ddl__ids_clear(&m->ids);
     atomic_store_explicit(&m->unsent, 0, memory_order_relaxed);
     m->n_active = m->n_anywhere = 0;
-    m->attentive = false;
+    m->named = false;
     m->deadline = DDL__NEVER;
     m->status = DDL_OK;
     return all.head;
@@ -732,9 +733,9 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
 
 void ddl__messages_sleeping(ddl__messages *m, bool asleep)
 {
-    for (int i = 0; (m->pending || m->attentive) && i < m->size; i++) {
+    for (int i = 0; (m->pending || m->named) && i < m->size; i++) {
         peer *p = &m->peers[i];
-        if (p->link && (p->waiting || m->n_anywhere || m->attentive))
+        if (p->link && (p->waiting || m->n_anywhere || m->named))
             p->link->ops->sleeping(p->link, asleep);
     }
 }
@@ -774,8 +775,8 @@ void ddl__messages_destroy(ddl__messages *m)
     if (!m)
         return;
     for (int i = 0; m->peers && i < m->size; i++)
-        ddl__mail_clear(&m->peers[i].letters);
-    ddl__mail_clear(&m->letters);
+        ddl__name_messages_clear(&m->peers[i].name_messages);
+    ddl__name_messages_clear(&m->name_messages);
     ddl__mailbox_destroy(m->mailbox);
     ddl__ids_clear(&m->ids);
     free(m->active);

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "engine/letters.h"
+#include "engine/name_messages.h"
 #include "engine/recorder.h"
 #include "engine/work.h"
 
@@ -26,20 +26,20 @@ void ddl__messages_post(ddl__messages *messages, ddl_work *work);
 /* Do what can be done now; false when that is nothing. */
 bool ddl__messages_run(ddl__messages *messages);
 
-/* Operations by name are under way: letters may come from everywhere, and a stream shares the
+/* Operations by name are under way: name messages may come from everywhere, and a stream shares the
  * links.
  */
-void ddl__messages_attend(ddl__messages *messages, bool attentive);
+void ddl__messages_set_named(ddl__messages *messages, bool named);
 
-/* Send a letter to another rank, behind earlier ones; false when out of memory. */
-bool ddl__messages_write(ddl__messages *messages, int rank, unsigned kind, const void *payload,
-                         size_t bytes);
+/* Send a name message to another rank, behind earlier ones; false when out of memory. */
+bool ddl__messages_send_name(ddl__messages *messages, int rank, unsigned kind, const void *payload,
+                             size_t bytes);
 
-/* Whether letters wait to be sent; NULL has none. Any thread. */
-bool ddl__messages_unsent(const ddl__messages *messages);
+/* Whether name messages wait to be sent; NULL has none. Any thread. */
+bool ddl__messages_names_unsent(const ddl__messages *messages);
 
-/* The next letter that has come, or NULL; the caller frees it. */
-ddl__letter *ddl__messages_read(ddl__messages *messages);
+/* The next name message that has come, or NULL; the caller frees it. */
+ddl__name_message *ddl__messages_take_name(ddl__messages *messages);
 
 /* The works that have succeeded since the last call, linked by `next`. */
 ddl_work *ddl__messages_finished(ddl__messages *messages);

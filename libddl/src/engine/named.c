@@ -2,12 +2,13 @@
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank
  * 0 with name and signature; rank 0 enters it in its book, and when all ranks have announced it,
- * tells all of them to run it. Letters from one rank to another keep their order, so every rank
- * runs what rank 0 has ordered in that order: a stream of its own.
+ * tells all of them to run it. Name messages from one rank to another keep their order, so every
+ * rank runs what rank 0 has ordered in that order: a stream of its own.
  *
  * The stream shares the message links. What travels there says by its signature whether it is a
- * message or a letter, or belongs to the stream; each side takes only what is its own, and both are
- * driven while a named work is pending, so neither can stand in the other's way for long. */
+ * message, of whichever kind, or belongs to the stream; each side takes only what is its own, and
+ * both are driven while a named work is pending, so neither can stand in the other's way for long.
+ */
 #include "engine/named.h"
 
 #include <stdio.h>
@@ -22,7 +23,7 @@
 /* What a rank tells rank 0. */
 typedef struct announcement {
     ddl__signature signature;
-    char name[DDL_NAME_MAX]; /* without its end, as long as the letter */
+    char name[DDL_NAME_MAX]; /* without its end, as long as the message */
 } announcement;
 
 static const char *rank_name(const ddl__engine *engine, int rank)
@@ -93,7 +94,7 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
 static void order(ddl__engine *engine, const char *name, size_t length)
 {
     for (int rank = 1; rank < engine->config.size; rank++)
-        if (!ddl__messages_write(engine->messages, rank, DDL__ORDER, name, length)) {
+        if (!ddl__messages_send_name(engine->messages, rank, DDL__ORDER, name, length)) {
             fail_for_memory(engine);
             return;
         }
@@ -135,7 +136,7 @@ static void announce(ddl__engine *engine, const announcement *call, size_t lengt
     size_t bytes = offsetof(announcement, name) + length;
     if (engine->config.rank == 0)
         enter(engine, 0, call, length);
-    else if (!ddl__messages_write(engine->messages, 0, DDL__ANNOUNCE, call, bytes))
+    else if (!ddl__messages_send_name(engine->messages, 0, DDL__ANNOUNCE, call, bytes))
         fail_for_memory(engine);
 }
 
@@ -160,19 +161,19 @@ static size_t next_fresh(ddl__engine *engine, announcement *call)
     return length;
 }
 
-static void open_letter(ddl__engine *engine, const ddl__letter *letter)
+static void handle_name_message(ddl__engine *engine, const ddl__name_message *message)
 {
     announcement call;
     size_t head = offsetof(announcement, name);
-    if (letter->kind == DDL__ORDER && letter->from == 0) {
-        run_next(engine, (const char *)letter->payload, letter->bytes);
-    } else if (letter->kind == DDL__ANNOUNCE && engine->config.rank == 0 && letter->bytes > head &&
-               letter->bytes < sizeof call) {
-        memcpy(&call, letter->payload, letter->bytes);
-        enter(engine, letter->from, &call, letter->bytes - head);
+    if (message->kind == DDL__ORDER && message->from == 0) {
+        run_next(engine, (const char *)message->payload, message->bytes);
+    } else if (message->kind == DDL__ANNOUNCE && engine->config.rank == 0 &&
+               message->bytes > head && message->bytes < sizeof call) {
+        memcpy(&call, message->payload, message->bytes);
+        enter(engine, message->from, &call, message->bytes - head);
     } else {
         ddl__fail_all(engine, DDL_EINTERNAL, "%s sent what only rank 0 may send, or too much of it",
-                      rank_name(engine, letter->from));
+                      rank_name(engine, message->from));
     }
 }
 
@@ -182,13 +183,14 @@ bool ddl__named_advance(ddl__engine *engine)
     announcement call;
     for (size_t length; (length = next_fresh(engine, &call)); moved = true)
         announce(engine, &call, length);
-    for (ddl__letter *letter; (letter = ddl__messages_read(engine->messages)); moved = true) {
-        open_letter(engine, letter);
-        free(letter);
+    for (ddl__name_message *message; (message = ddl__messages_take_name(engine->messages));
+         moved = true) {
+        handle_name_message(engine, message);
+        free(message);
     }
     /* What is ordered must not overtake its order. */
     ddl__stream *stream = &engine->named.stream;
-    if (stream->current || !ddl__messages_unsent(engine->messages))
+    if (stream->current || !ddl__messages_names_unsent(engine->messages))
         moved = ddl__advance_stream(engine, stream) || moved;
     return moved;
 }
