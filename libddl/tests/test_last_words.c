@@ -49,7 +49,7 @@ static bool take(ddl__link *link, void *dst, size_t bytes, const ddl__signature 
 static void hold_back(ddl_comm *comm)
 {
     engine = comm->engine;
-    ddl__engine_pulse(engine); /* whoever drove before is through */
+    ddl__engine_snapshot(engine); /* whoever drove before is through */
     ddl__link *link = ddl__engine_links(engine)[1];
     real = link->ops;
     held_back = *real;

@@ -117,36 +117,36 @@ void ddl__member_expel(ddl__control *c, int rank)
 /* What it sent before may still arrive: see the design notes of watch_state.h. */
 void ddl__member_mourn(ddl__control *c, int rank)
 {
-    ddl__engine_bereave(c->engine, rank);
+    ddl__engine_peer_died(c->engine, rank);
     c->evidence_until = ddl__now() + EVIDENCE_NS;
     if (c->mourned >= 0)
         return;
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
     c->mourned = rank;
     c->died_at = c->moved_at = ddl__now();
     c->look_at = c->died_at + LOOK_NS;
-    c->begun_then = pulse.finished + pulse.pending;
-    c->finished_last = pulse.finished;
-    c->moves_last = pulse.moves + pulse.passes;
+    c->begun_then = snapshot.finished + snapshot.pending;
+    c->finished_last = snapshot.finished;
+    c->moves_last = snapshot.moves + snapshot.passes;
 }
 
 void ddl__control_look_after_death(ddl__control *c, int64_t now)
 {
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    uint64_t moves = pulse.moves + pulse.passes;
-    if (pulse.finished != c->finished_last || moves != c->moves_last)
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
+    uint64_t moves = snapshot.moves + snapshot.passes;
+    if (snapshot.finished != c->finished_last || moves != c->moves_last)
         c->moved_at = now;
-    c->finished_last = pulse.finished;
+    c->finished_last = snapshot.finished;
     c->moves_last = moves;
     c->look_at = now + LOOK_NS;
     /* As many as were under way then, not just these: messages, and what is called by name, may end
      * before others that began earlier. So this may be a little early, and never too late, as it
      * would be where a message is waited for that has nothing to do with the dead one. */
-    bool over = pulse.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
+    bool over = snapshot.finished >= c->begun_then && now - c->died_at >= GRACE_NS;
     bool stands = now - c->moved_at >= GRACE_NS;
-    if (pulse.status != DDL_OK || over || stands)
+    if (snapshot.status != DDL_OK || over || stands)
         c->look_at = DDL__NEVER;
-    if (pulse.status == DDL_OK && (over || stands))
+    if (snapshot.status == DDL_OK && (over || stands))
         ddl__control_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->mourned],
                          c->members[c->mourned].cause);
 }

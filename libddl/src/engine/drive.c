@@ -124,11 +124,11 @@ static void check_stream(ddl__engine *engine, ddl__stream *stream)
     int rank;
     if (!stream->current)
         return;
-    ddl__link *culprit = ddl__run_culprit(&stream->runner, stream->current, &rank);
-    if (culprit) {
+    ddl__link *blocking = ddl__run_blocking_peer(&stream->runner, stream->current, &rank);
+    if (blocking) {
         char call[DDL__CALL_MAX];
         ddl__describe_signature(call, sizeof call, &stream->current->signature);
-        fail_by_link(engine, culprit, rank, call);
+        fail_by_link(engine, blocking, rank, call);
     }
 }
 

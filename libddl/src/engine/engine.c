@@ -99,7 +99,7 @@ void ddl__engine_founded(ddl__engine *engine)
     atomic_store_explicit(&engine->founded, true, memory_order_relaxed);
 }
 
-void ddl__engine_bereave(ddl__engine *engine, int rank)
+void ddl__engine_peer_died(ddl__engine *engine, int rank)
 {
     atomic_store_explicit(&engine->losses[rank].ended, true, memory_order_release);
     ddl__wake_driver(engine);

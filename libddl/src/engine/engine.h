@@ -80,13 +80,13 @@ void ddl__engine_founded(ddl__engine *engine);
 
 /* The process of this member has ended. A lost link alone may also be the work of a member that
  * ends the comm and has no room to say why: then its word comes in a moment. Any thread. */
-void ddl__engine_bereave(ddl__engine *engine, int rank);
+void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
 /* Nothing runs on this comm, nor will: tell the peers why. */
 void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
 
 /* How it goes; any thread. */
-typedef struct ddl__pulse {
+typedef struct ddl__snapshot {
     ddl_status status;
     bool told;                  /* a caller knows of the failure */
     uint64_t pending, finished; /* works */
@@ -94,8 +94,8 @@ typedef struct ddl__pulse {
     uint64_t passes;            /* in which messages got on: a long one takes many */
     uint64_t scratch;           /* bytes of memory that plans have wanted and the engine keeps */
     char text[DDL__MESSAGE_MAX];
-} ddl__pulse;
-ddl__pulse ddl__engine_pulse(ddl__engine *engine);
+} ddl__snapshot;
+ddl__snapshot ddl__engine_snapshot(ddl__engine *engine);
 
 /* An operation by name that waits for its turn. */
 typedef struct ddl__waiting {

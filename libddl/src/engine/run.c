@@ -247,7 +247,7 @@ static ddl__link *failed(ddl__runner *runner, uint32_t candidate, int *rank)
     return link && link->state != DDL__LINK_OPEN ? link : NULL;
 }
 
-ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank)
+ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int *rank)
 {
     ddl__link *link;
     const ddl__plan *plan = work->plan;

@@ -40,6 +40,6 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratc
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 
 /* The link whose state keeps the blocked work from ever going on, or NULL. */
-ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank);
+ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int *rank);
 
 #endif

@@ -362,10 +362,10 @@ void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
     ask_for_end(engine, status, text, true);
 }
 
-ddl__pulse ddl__engine_pulse(ddl__engine *engine)
+ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    ddl__pulse pulse = {
+    ddl__snapshot snapshot = {
         .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
         .told = atomic_load_explicit(&engine->told, memory_order_relaxed),
         .pending = engine->admitted - engine->finished,
@@ -374,10 +374,10 @@ ddl__pulse ddl__engine_pulse(ddl__engine *engine)
         .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
         .scratch =
             ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
-    if (pulse.status != DDL_OK)
-        snprintf(pulse.text, sizeof pulse.text, "%s", engine->message);
+    if (snapshot.status != DDL_OK)
+        snprintf(snapshot.text, sizeof snapshot.text, "%s", engine->message);
     pthread_mutex_unlock(&engine->lock);
-    return pulse;
+    return snapshot;
 }
 
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)

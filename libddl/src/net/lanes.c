@@ -149,7 +149,7 @@ static void lane_stop(ddl__tcp_link *l, const ddl__lane *lane)
     if (errno == EAGAIN || errno == EWOULDBLOCK)
         return;
     l->error = errno;
-    l->culprit = lane->name;
+    l->failed_lane = lane->name;
     ddl__tcp_drop(l, l->sent ? 1 : 0);
     ddl__lanes_shut(l);
 }

@@ -101,11 +101,11 @@ typedef struct ddl__tcp_link {
     unsigned n_lanes;
     ddl__lane *lanes; /* [DDL__LANES_MAX], made with the first */
 
-    pthread_mutex_t lock; /* from here to `farewell`, and the lanes' sending halves */
-    bool closed;          /* nothing more is accepted */
-    bool shut;            /* nothing more is sent */
-    int error;            /* that ended sending, an errno */
-    const char *culprit;  /* the lane that it was: then only the farewell is sent; or NULL */
+    pthread_mutex_t lock;    /* from here to `farewell`, and the lanes' sending halves */
+    bool closed;             /* nothing more is accepted */
+    bool shut;               /* nothing more is sent */
+    int error;               /* that ended sending, an errno */
+    const char *failed_lane; /* the lane that it was: then only the farewell is sent; or NULL */
     unsigned oldest, queued;
     size_t sent; /* bytes of the oldest frame */
     ddl__tcp_frame queue[DDL__TCP_QUEUE];

@@ -31,7 +31,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
 {
     if (!error) {
         pthread_mutex_lock(&l->lock);
-        error = l->culprit ? 0 : l->error;
+        error = l->failed_lane ? 0 : l->error;
         pthread_mutex_unlock(&l->lock);
     }
     if (error) {

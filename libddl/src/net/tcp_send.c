@@ -125,10 +125,10 @@ void ddl__tcp_push(ddl__tcp_link *l)
 static void unlock(ddl__tcp_link *l)
 {
     int error = l->error;
-    const char *culprit = l->culprit;
+    const char *failed_lane = l->failed_lane;
     pthread_mutex_unlock(&l->lock);
-    if (culprit)
-        ddl__lanes_fail(l, culprit, error);
+    if (failed_lane)
+        ddl__lanes_fail(l, failed_lane, error);
     if (error)
         ddl__tcp_look(l);
 }
@@ -137,7 +137,7 @@ static void send_span(ddl__tcp_link *l, const void *payload, size_t bytes,
                       const ddl__signature *signature, atomic_uint *users)
 {
     pthread_mutex_lock(&l->lock);
-    if (l->closed || l->culprit) {
+    if (l->closed || l->failed_lane) {
         ddl__slot_leave(users);
     } else {
         ddl__tcp_enqueue(l, DDL__TCP_SPAN, payload, bytes, signature, users);
