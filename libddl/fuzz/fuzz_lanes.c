@@ -142,11 +142,11 @@ static void receive(scene *s, bool take)
     s->taken++;
 }
 
-static void lend(scene *s)
+static void send_user(scene *s)
 {
-    static const unsigned char lent[2 * DDL__LONG_SPAN];
+    static const unsigned char memory[2 * DDL__LONG_SPAN];
     ddl__signature signature = signature_of(0);
-    s->link->ops->lend(&s->link, 1, lent, input_length(&s->in, sizeof lent), &signature);
+    s->link->ops->send_user(&s->link, 1, memory, input_length(&s->in, sizeof memory), &signature);
 }
 
 static void step(scene *s)
@@ -169,9 +169,9 @@ static void step(scene *s)
     case 11: receive(s, true); break;
     case 12:
     case 13: receive(s, false); break;
-    case 14: link->ops->attend(link); break;
+    case 14: link->ops->poll(link); break;
     case 15: link->ops->next(link, &signature, &bytes); break;
-    case 16: lend(s); break;
+    case 16: send_user(s); break;
     case 17: link->ops->flush(link), hear(s); break;
     case 18:
         shutdown(s->fds[input_byte(&s->in) % SOCKETS], SHUT_WR);

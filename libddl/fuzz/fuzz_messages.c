@@ -113,7 +113,7 @@ static void say(scene *s)
     if (how & 32)
         input_alter(&s->in, &signature, sizeof signature);
     for (unsigned n = how & 64 ? input_byte(&s->in) % REPEATS + 1 : 1; n; n--)
-        s->other->ops->lend(&s->other, 1, sent, bytes, &signature);
+        s->other->ops->send_user(&s->other, 1, sent, bytes, &signature);
     s->other->ops->flush(s->other);
 }
 
@@ -201,7 +201,7 @@ static void step(scene *s)
     case 3: say(s); break;
     case 4: hear(s); break;
     case 5: ddl__messages_sleeping(s->messages, input_byte(&s->in) % 2); break;
-    case 6: s->link->ops->attend(s->link); break;
+    case 6: s->link->ops->poll(s->link); break;
     case 7:
         s->their_first->ops->close(s->their_first, input_byte(&s->in) % 2 ? "enough" : NULL);
         break;

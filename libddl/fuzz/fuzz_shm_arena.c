@@ -209,14 +209,14 @@ static void look(const side *d)
         REQUIRE(d->link->state == DDL__LINK_LOST, "state %d", d->link->state);
 }
 
-static void send_span(scene *s, const side *d, bool lend)
+static void send_span(scene *s, const side *d, bool user_memory)
 {
     static const unsigned char memory[SPANS];
     ddl__signature signature = {{3, 4}};
     ddl__link *link = d->link;
     size_t bytes = 1 + input_length(&s->in, d->own == OWN ? SPANS : PRIVATE);
-    if (lend) {
-        link->ops->lend(&link, 1, memory, bytes, &signature);
+    if (user_memory) {
+        link->ops->send_user(&link, 1, memory, bytes, &signature);
         return;
     }
     void *span = link->ops->reserve(&link, 1, bytes);
@@ -250,14 +250,14 @@ static void step(scene *s)
     case 3: ring(s); break;
     case 4: receive(s, d, true); break;
     case 5: receive(s, d, false); break;
-    case 6: link->ops->attend(link); break;
+    case 6: link->ops->poll(link); break;
     case 7: send_span(s, d, true); break;
     case 8: send_span(s, d, false); break;
     case 9: link->ops->sleeping(link, input_byte(&s->in) % 2); break;
     case 10: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
     case 11: look(d); break;
     default:
-        link->ops->owes(link);
+        link->ops->has_unread(link);
         link->ops->flush(link);
         break;
     }

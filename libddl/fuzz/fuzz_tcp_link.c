@@ -242,13 +242,13 @@ static void look(scene *s)
             "type %x, %u bytes", head.type, head.bytes);
 }
 
-static void send_span(scene *s, bool lend)
+static void send_span(scene *s, bool user_memory)
 {
-    static const unsigned char lent[SLOT];
+    static const unsigned char memory[SLOT];
     ddl__signature signature = signature_of(0);
     size_t bytes = 1 + input_length(&s->in, SLOT);
-    if (lend) {
-        s->link->ops->lend(&s->link, 1, lent, bytes, &signature);
+    if (user_memory) {
+        s->link->ops->send_user(&s->link, 1, memory, bytes, &signature);
         return;
     }
     void *span = s->link->ops->reserve(&s->link, 1, bytes);
@@ -285,7 +285,7 @@ static void step(scene *s)
             span_done(s);
         }
         break;
-    case 10: link->ops->attend(link); break;
+    case 10: link->ops->poll(link); break;
     case 11: send_span(s, false); break;
     case 12: send_span(s, true); break;
     case 13: link->ops->flush(link); break;
@@ -295,7 +295,7 @@ static void step(scene *s)
     case 17: look(s); break;
     default:
         link->ops->sleeping(link, true);
-        link->ops->owes(link);
+        link->ops->has_unread(link);
         break;
     }
 }

@@ -206,13 +206,13 @@ static void publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
     step();
 }
 
-static bool lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                 const ddl__signature *signature)
+static bool send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                      const ddl__signature *signature)
 {
-    bool lent = real->lend(to, n, memory, bytes, signature);
-    if (lent)
+    bool sent = real->send_user(to, n, memory, bytes, signature);
+    if (sent)
         step();
-    return lent;
+    return sent;
 }
 
 static void release(ddl__link *link)
@@ -236,7 +236,7 @@ static void die_at(ddl_comm *comm, int number)
     counted = *real;
     counted.reserve = reserve;
     counted.publish = publish;
-    counted.lend = lend;
+    counted.send_user = send_user;
     counted.release = release;
     counted.take = take;
     steps_left = number;

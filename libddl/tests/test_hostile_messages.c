@@ -88,7 +88,7 @@ static void say(const pair *p, const ddl__frame *f, size_t bytes)
 {
     ddl__link *other = p->other;
     ddl__signature signature = ddl__frame_encode(f);
-    CHECK(other->ops->lend(&other, 1, data, bytes, &signature) && other->ops->flush(other),
+    CHECK(other->ops->send_user(&other, 1, data, bytes, &signature) && other->ops->flush(other),
           "no room");
 }
 

@@ -125,7 +125,7 @@ static void see_abort(void)
     ddl__link *other = ddl__engine_links(engine)[2];
     await(&aborted, 1);
     while (other->state != DDL__LINK_ABORTED)
-        other->ops->attend(other);
+        other->ops->poll(other);
 }
 
 /* Over the link to another rank than the one that is waited for: of that one, whatever the links,

@@ -148,17 +148,17 @@ static void test_several_at_once(void (*make)(star *s))
             ddl__signature signature = signature_of(k + i);
             come[i] = ops->peek(from, bytes[i], &signature);
             CHECK(come[i], "span %ju has not come", (uintmax_t)k + i);
-            ops->hold(from);
+            ops->keep(from);
         }
         ddl__signature none;
         size_t length;
         CHECK(!ops->next(from, &none, &length), "a third span");
         for (unsigned i = 0; i < 2; i++) {
             check_filled(come[i], bytes[i], k + i);
-            CHECK(ops->owes(*to), "released before it was");
+            CHECK(ops->has_unread(*to), "released before it was");
             ops->release(from);
         }
-        CHECK(!ops->owes(*to), "not released");
+        CHECK(!ops->has_unread(*to), "not released");
     }
     star_destroy(&factory, &s);
 }

@@ -166,7 +166,7 @@ static void wire_send(const wire *w, const void *memory, size_t bytes)
 }
 
 /* A frame that comes byte by byte, with or without an event for each. */
-static void test_crumbs(bool attend)
+static void test_crumbs(bool poll_first)
 {
     wire w = wire_create();
     unsigned char bytes[200], dst[100];
@@ -178,8 +178,8 @@ static void test_crumbs(bool attend)
             CHECK(!whole, "whole after %zu bytes", i);
             wire_send(&w, bytes + i, 1);
             poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
-            if (attend)
-                w.link->ops->attend(w.link);
+            if (poll_first)
+                w.link->ops->poll(w.link);
             whole = k ? w.link->ops->take(w.link, dst, 100, &signature)
                       : w.link->ops->peek(w.link, 100, &signature) != NULL;
         }
@@ -198,8 +198,8 @@ static void test_crumbs(bool attend)
         check_open(w.link);
         wire_send(&w, bytes + i, 1);
         poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
-        if (attend)
-            w.link->ops->attend(w.link);
+        if (poll_first)
+            w.link->ops->poll(w.link);
         else
             CHECK(!w.link->ops->take(w.link, dst, 50, &signature), "an abort taken for a span");
     }
@@ -256,7 +256,7 @@ static void test_end_behind_data(void)
     shutdown(w.fd, SHUT_WR);
     usleep(20000);
     ddl__signature signature = signature_of(7);
-    w.link->ops->attend(w.link);
+    w.link->ops->poll(w.link);
     CHECK(!w.link->ops->peek(w.link, 100, &signature), "half a span accepted");
     CHECK(w.link->state == DDL__LINK_LOST, "the end was not seen");
     wire_destroy(&w);
@@ -270,7 +270,7 @@ static void test_farewell_before_reset(void)
         static unsigned char memory[LARGEST];
         unsigned char bytes[100];
         for (uint64_t k = 0; k < 3; k++)
-            CHECK(lend_span(&w.link, 1, memory, k, LARGEST), "full");
+            CHECK(send_user_span(&w.link, 1, memory, k, LARGEST), "full");
         frame_make(bytes, 1, 7, 50);
         wire_send(&w, bytes, 74);
         frame_make(bytes, type, 0, 0);
@@ -278,7 +278,7 @@ static void test_farewell_before_reset(void)
         close(w.fd); /* with data unread: a reset */
         w.fd = -1;
         for (uint64_t k = 3; k < 200; k++) { /* a dead link swallows all */
-            CHECK(lend_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
+            CHECK(send_user_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
             flush_soon(w.link);
         }
         read_soon(NULL, w.link, 7, 50);
@@ -320,7 +320,7 @@ static void test_lost_sending(void)
     w.fd = -1;
     int64_t since = ddl__now();
     for (uint64_t k = 0; w.link->state == DDL__LINK_OPEN; k++) {
-        CHECK(lend_span(&w.link, 1, memory, k, sizeof memory), "full");
+        CHECK(send_user_span(&w.link, 1, memory, k, sizeof memory), "full");
         check_time(since, "loss");
     }
     CHECK(w.link->state == DDL__LINK_LOST && w.link->reason[0], "state %d", w.link->state);
@@ -335,7 +335,7 @@ static void test_destroy_unread(void)
     unsigned char goodbye[24];
     frame_make(goodbye, 2, 0, 0);
     wire_send(&w, goodbye, sizeof goodbye);
-    CHECK(lend_span(&w.link, 1, memory, 0, sizeof memory), "full");
+    CHECK(send_user_span(&w.link, 1, memory, 0, sizeof memory), "full");
     flush_soon(w.link);
     link_destroy(&w.link);
     ssize_t n = recv(w.fd, dst, sizeof dst, MSG_WAITALL);
@@ -351,7 +351,7 @@ static void test_at_once(void)
     create_tcp(&s);
     for (uint64_t k = 0; k < 10; k += 2) {
         fill(memory, sizeof memory, k);
-        CHECK(lend_span(s.centre, 1, memory, k, sizeof memory), "full");
+        CHECK(send_user_span(s.centre, 1, memory, k, sizeof memory), "full");
         read_soon(NULL, s.leaf[0], k, sizeof memory);
         CHECK(publish_span(s.centre, 1, k + 1, 3000), "full");
         read_soon(NULL, s.leaf[0], k + 1, 3000);
@@ -371,7 +371,7 @@ static void test_close_when_full(void)
         create_unix(&s);
         ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
         uint64_t sent = 0, received = 0;
-        while (lend_span(&centre, 1, memory, sent, sizeof memory))
+        while (send_user_span(&centre, 1, memory, sent, sizeof memory))
             sent++;
         CHECK(!centre->ops->flush(centre), "full and flushed at once");
         for (int64_t since = ddl__now(); way == FINISH && received < 2;) {
@@ -430,7 +430,7 @@ static void test_lane_fails(void)
     CHECK(null >= 0 && dup2(null, fds[2]) >= 0, "no /dev/null");
     close(null);
     for (uint64_t k = 0; k < 3; k++)
-        CHECK(lend_span(&centre, 1, memory, k, LARGEST), "full");
+        CHECK(send_user_span(&centre, 1, memory, k, LARGEST), "full");
     CHECK(publish_span(&centre, 1, 3, 100), "full");
     for (int64_t since = ddl__now(); centre->state == DDL__LINK_OPEN;) {
         centre->ops->flush(centre);

@@ -224,7 +224,7 @@ static void test_link(void)
     make_record(&l, 1, record);
     record[RECORD - 1] ^= 1;
     put(&l, record, sizeof record);
-    link->ops->attend(link);
+    link->ops->poll(link);
     CHECK(link->state == DDL__LINK_LOST && strstr(link->reason, "eth0: what came was altered"),
           "state %d \"%s\"", link->state, link->reason);
     link->ops->destroy(link);

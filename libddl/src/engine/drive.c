@@ -375,7 +375,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
 }
 
 /* Take in what has happened on the links and on `wake`, waiting at most timeout_ms. */
-static void attend(ddl__engine *engine, int timeout_ms)
+static void engine_poll(ddl__engine *engine, int timeout_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(engine->epoll, events, EVENTS, timeout_ms);
@@ -383,7 +383,7 @@ static void attend(ddl__engine *engine, int timeout_ms)
         ddl__link *link = events[i].data.ptr;
         uint64_t count;
         if (link)
-            link->ops->attend(link);
+            link->ops->poll(link);
         else if (read(engine->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
     }
@@ -475,7 +475,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
                 break;
             continue;
         }
-        attend(engine, sleep_ms(engine, deadline));
+        engine_poll(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
     ddl__wait_policy_reset(wait);
@@ -580,7 +580,7 @@ void ddl__engine_look(ddl__engine *engine)
     }
     ddl__begin_to_drive(engine);
     pthread_mutex_unlock(&engine->lock);
-    attend(engine, 0);
+    engine_poll(engine, 0);
     check_blocked(engine);
     pthread_mutex_lock(&engine->lock);
     ddl__cease_to_drive(engine);
@@ -600,7 +600,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
     ddl__begin_to_drive(engine);
     pthread_mutex_unlock(&engine->lock);
 
-    attend(engine, 0);
+    engine_poll(engine, 0);
     note_wait(engine);
     bool asleep = false, wanted = false;
     do {

@@ -134,7 +134,7 @@ static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
     const uint32_t *ranks = work->plan->ranks + step->operand;
     for (uint32_t i = 0; i < step->operands; i++)
         if (runner->links[ranks[i]])
-            runner->links[ranks[i]]->ops->hold(runner->links[ranks[i]]);
+            runner->links[ranks[i]]->ops->keep(runner->links[ranks[i]]);
     return true;
 }
 

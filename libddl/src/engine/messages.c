@@ -54,7 +54,7 @@ typedef struct peer {
     bool listed;          /* among the active ones */
     ddl__queue sends;     /* not yet announced */
     ddl__queue accepted;  /* sends: their parts go out */
-    ddl__queue leaving;   /* sends: all is lent */
+    ddl__queue leaving;   /* sends: all parts are with the link */
     ddl__queue accepting; /* receives: matched with an offer, to be accepted */
     int64_t credit;       /* ours */
     int64_t spent;        /* by the peer, and not given back */
@@ -334,17 +334,17 @@ static void count_flight(peer *p, size_t bytes)
 /* Whether a stream that shares the link keeps the room its plans count on. */
 static bool leaves_room(const ddl__messages *m, peer *p)
 {
-    if (!m->named || !p->link->ops->owes(p->link)) {
+    if (!m->named || !p->link->ops->has_unread(p->link)) {
         p->flight_bytes = 0;
         p->flight_frames = 0;
     }
     return p->flight_bytes < FLIGHT_BYTES && p->flight_frames < FLIGHT_FRAMES;
 }
 
-static bool lend(peer *p, const ddl__frame *f, const void *memory, size_t bytes)
+static bool peer_send(peer *p, const ddl__frame *f, const void *memory, size_t bytes)
 {
     ddl__signature signature = ddl__frame_encode(f);
-    if (!p->link->ops->lend(&p->link, 1, bytes ? memory : "", bytes, &signature))
+    if (!p->link->ops->send_user(&p->link, 1, bytes ? memory : "", bytes, &signature))
         return false;
     count_flight(p, bytes);
     return true;
@@ -376,7 +376,7 @@ static bool send_word(ddl__messages *m, peer *p)
             fail_for_memory(m);
             return false;
         }
-        bool sent = lend(p, &f, NULL, 0), empty = work->call.count == 0;
+        bool sent = peer_send(p, &f, NULL, 0), empty = work->call.count == 0;
         if (!sent || empty) /* nothing will come for it */
             ddl__ids_remove(&m->ids, f.id);
         if (sent)
@@ -386,7 +386,7 @@ static bool send_word(ddl__messages *m, peer *p)
         return sent;
     }
     ddl__frame f = {.kind = DDL__CREDIT, .count = p->owed};
-    if (p->owed < CREDIT_BATCH || !lend(p, &f, NULL, 0))
+    if (p->owed < CREDIT_BATCH || !peer_send(p, &f, NULL, 0))
         return false;
     p->spent -= p->owed;
     p->owed = 0;
@@ -402,7 +402,7 @@ static bool send_announcement(ddl__messages *m, peer *p)
     size_t bytes = bytes_of(work);
     if (travels_whole(p, bytes)) {
         ddl__frame f = announce(work, DDL__EAGER);
-        if (!lend(p, &f, work->call.send, bytes))
+        if (!peer_send(p, &f, work->call.send, bytes))
             return false;
         p->credit -= cost(bytes);
         ddl__queue_push(&p->leaving, ddl__queue_pop(&p->sends));
@@ -413,7 +413,7 @@ static bool send_announcement(ddl__messages *m, peer *p)
         fail_for_memory(m);
         return false;
     }
-    if (!lend(p, &f, NULL, 0)) {
+    if (!peer_send(p, &f, NULL, 0)) {
         ddl__ids_remove(&m->ids, f.id);
         return false;
     }
@@ -432,7 +432,7 @@ static bool send_part(peer *p)
     if (part > left)
         part = left;
     ddl__frame f = {.kind = DDL__DATA, .your = work->transfer.partner};
-    if (!lend(p, &f, memory + work->transfer.moved, part))
+    if (!peer_send(p, &f, memory + work->transfer.moved, part))
         return false;
     work->transfer.moved += part;
     if (part == left)

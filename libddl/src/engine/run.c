@@ -14,9 +14,9 @@ enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
 _Static_assert((int)DDL__STREAM_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's own words");
 
 /* Memory that a later step overwrites before it is received must be copied. */
-static bool lends(const ddl__link *link, const ddl__step *step)
+static bool sends_user(const ddl__link *link, const ddl__step *step)
 {
-    return link->ops->lends && step->stable;
+    return link->ops->zero_copy && step->stable;
 }
 
 void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch)
@@ -79,8 +79,8 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
     while (work->published < step->targets) {
         unsigned n = ddl__next_targets(runner, work, step);
         const ddl__link_ops *ops = runner->targets[0]->ops;
-        if (lends(runner->targets[0], step)) {
-            if (!ops->lend(runner->targets, n, memory, bytes, &work->signature))
+        if (sends_user(runner->targets[0], step)) {
+            if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature))
                 return false;
         } else {
             void *span = ops->reserve(runner->targets, n, bytes);
@@ -106,7 +106,8 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
 }
 
 /* Where the targets read this rank's memory, the result goes to the caller's buffer and to the span
- * in one pass; where it is not kept, only to the span; where memory is lent, only to the buffer. */
+ * in one pass; where it is not kept, only to the span; where user memory is sent, only to the
+ * buffer. */
 static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                        int64_t length)
 {
@@ -116,7 +117,7 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (!ddl__gather(runner, work, step, bytes, k))
             return false;
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
-        bool direct = n && (!kept || !lends(runner->targets[0], step));
+        bool direct = n && (!kept || !sends_user(runner->targets[0], step));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
@@ -182,8 +183,8 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
 static bool flush(ddl__runner *runner)
 {
     bool empty = true;
-    for (unsigned i = 0; i < runner->n_lending; i++)
-        empty = runner->lending[i]->ops->flush(runner->lending[i]) && empty;
+    for (unsigned i = 0; i < runner->n_zero_copy; i++)
+        empty = runner->zero_copy[i]->ops->flush(runner->zero_copy[i]) && empty;
     return empty;
 }
 
@@ -251,7 +252,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
 {
     ddl__link *link;
     const ddl__plan *plan = work->plan;
-    if (work->wave >= plan->waves) { /* only lent memory is left to send */
+    if (work->wave >= plan->waves) { /* only user memory is left to send */
         for (int i = 0; i < runner->size; i++)
             if ((link = failed(runner, (uint32_t)i, rank)) && !link->ops->flush(link))
                 return link;
@@ -270,7 +271,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
             return link;
     /* Nobody will read what fills the memory that this step wants to publish in. */
     for (int i = 0; work->published < step->targets && i < runner->size; i++)
-        if ((link = failed(runner, (uint32_t)i, rank)) && link->ops->owes(link))
+        if ((link = failed(runner, (uint32_t)i, rank)) && link->ops->has_unread(link))
             return link;
     return NULL;
 }

@@ -20,8 +20,8 @@ typedef struct ddl__runner {
     ddl__link **links; /* by rank */
     bool among_frames; /* messages share the links: see frames.h */
     const ddl__kernels *kernels;
-    ddl__link **lending; /* the links that lend, to be flushed */
-    unsigned n_lending;
+    ddl__link **zero_copy; /* the links that send user memory, to be flushed */
+    unsigned n_zero_copy;
     ddl__link **targets; /* room for size links */
     const void **operands;
     ddl__stores (*stores)[DDL__STORES]; /* by target, that of size is several; by length */

@@ -19,7 +19,7 @@
  * driver first becomes it). What the driver itself waits for it completes (ddl__settle) when it
  * takes the lock to leave, or to end the comm: `ended` until then. So a blocking call takes the
  * lock twice, when it enters and when it leaves. After that nothing of the engine points to the
- * work but the completed list, and no link holds its buffers: a plan ends only when all lent memory
+ * work but the completed list, and no link holds its buffers: a plan ends only when all user memory
  * is sent, and closing the links drops what they had borrowed. A part of a group is the group's
  * memory, and its last part completes the group's work.
  *

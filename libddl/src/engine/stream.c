@@ -14,15 +14,15 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->size = size;
     runner->links = links;
     runner->kernels = ddl__kernels_best();
-    runner->lending = calloc(n, sizeof *runner->lending);
+    runner->zero_copy = calloc(n, sizeof *runner->zero_copy);
     runner->targets = calloc(n, sizeof *runner->targets);
     runner->operands = calloc(n, sizeof *runner->operands);
     runner->stores = calloc(n + 1, sizeof *runner->stores);
-    if (!runner->lending || !runner->targets || !runner->operands || !runner->stores)
+    if (!runner->zero_copy || !runner->targets || !runner->operands || !runner->stores)
         return false;
     for (size_t i = 0; i < n; i++)
-        if (links[i] && links[i]->ops->lends)
-            runner->lending[runner->n_lending++] = links[i];
+        if (links[i] && links[i]->ops->zero_copy)
+            runner->zero_copy[runner->n_zero_copy++] = links[i];
     return true;
 }
 
@@ -30,7 +30,7 @@ void ddl__stream_close(ddl__stream *stream)
 {
     ddl__plans_clear(&stream->plans);
     free(stream->scratch);
-    free(stream->runner.lending);
+    free(stream->runner.zero_copy);
     free(stream->runner.targets);
     free(stream->runner.operands);
     free(stream->runner.stores);

@@ -214,7 +214,7 @@ static void report(ddl__tuning *t)
 
 /* --------------------------------------------------------------------------- our own operations */
 
-static ddl_work *hold(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
+static ddl_work *tuning_insert(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
 {
     if (!next->submitted) /* it does not begin at once */
         ddl__work_stamp(next);
@@ -240,7 +240,7 @@ ddl_work *ddl__tuning_due(ddl__tuning *t, ddl_work *next)
     if (t->dump_iter && t->operations >= t->dump_iter) {
         t->settled = NULL;
         bring_times(t);
-        return hold(t, next, DDL__ALLGATHER, 0, TIMES);
+        return tuning_insert(t, next, DDL__ALLGATHER, 0, TIMES);
     }
     int class = t->explores
                     ? class_of(call->kind, call->count, ddl__dtype_size(call->dtype), call->blocks)
@@ -252,7 +252,7 @@ ddl_work *ddl__tuning_due(ddl__tuning *t, ddl_work *next)
     t->settled_kind = (int)call->kind;
     t->settled_class = class;
     bring_medians(t, e);
-    return hold(t, next, DDL__ALLREDUCE, DDL_MAX, e->n);
+    return tuning_insert(t, next, DDL__ALLREDUCE, DDL_MAX, e->n);
 }
 
 ddl_work *ddl__tuning_drop(ddl__tuning *t)

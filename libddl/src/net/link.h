@@ -1,7 +1,7 @@
 /* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
  *
  * A span is a run of bytes, perhaps none, with a signature. The sender reserves memory, fills it
- * and publishes it, or lends memory it already has; the receiver peeks at a span in place and
+ * and publishes it, or sends user memory as it is; the receiver peeks at a span in place and
  * releases it, or takes it into memory of its own. One published span may have several readers.
  *
  * Links know no ranks and no reductions. No call blocks. A link is used by one thread at a time
@@ -39,7 +39,7 @@ typedef struct ddl__link ddl__link;
 
 typedef struct ddl__link_ops {
     const char *kind; /* "shm", ... */
-    bool lends;       /* lend does not copy: prefer it to reserve + copy */
+    bool zero_copy;   /* send_user does not copy: prefer it to reserve and publish */
     bool shared;      /* readers read the sender's memory: choice of stores matters */
 
     /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room.
@@ -51,8 +51,8 @@ typedef struct ddl__link_ops {
                     const ddl__signature *signature);
     /* Publish the caller's own memory, to stay unchanged until flush says so; false while there is
      * no room. */
-    bool (*lend)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                 const ddl__signature *signature);
+    bool (*send_user)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                      const ddl__signature *signature);
 
     /* Whether a span comes next, and which: to be peeked at or taken with exactly these. Its bytes
      * may still be on their way. Without one, and with a state that is not open, none will come. */
@@ -61,23 +61,23 @@ typedef struct ddl__link_ops {
     const void *(*peek)(ddl__link *link, size_t bytes, const ddl__signature *signature);
     /* Where memory is shared: go on to the span behind the one peeked at, which stays until it is
      * released. */
-    void (*hold)(ddl__link *link);
+    void (*keep)(ddl__link *link);
     /* Done with the span peeked at, or with the first of those held. */
     void (*release)(ddl__link *link);
     /* Receive the next span into dst; false until it is there. Called again with the same
      * arguments. */
     bool (*take)(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature);
 
-    /* Push out what was lent; true when no lent memory is in use any more. */
+    /* Push out what was sent; true when no user memory is in use any more. */
     bool (*flush)(ddl__link *link);
     /* Whether spans were published that the peer has not released, or the wire not taken. */
-    bool (*owes)(const ddl__link *link);
+    bool (*has_unread)(const ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake; a peer publishing to a sleeper
      * makes link->fd readable. After announcing it on all links, pass a heavy fence if the arena's
      * fences (ddl__arena_fence) are joined, and look for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
     /* link->fd has an event: take in doorbells, goodbyes and errors. */
-    void (*attend)(ddl__link *link);
+    void (*poll)(ddl__link *link);
 
     /* Tell the peer: goodbye (reason NULL), or that the comm is dead and why. Nothing can be sent
      * after it. Any thread. */

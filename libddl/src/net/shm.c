@@ -345,7 +345,7 @@ typedef struct shm_link {
     outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer's */
     unsigned to, from;
     uint64_t position; /* spans released by us */
-    unsigned held;     /* after them: peeked at and not yet released */
+    unsigned kept;     /* after them: peeked at and not yet released */
     const ddl__fences *fences;
     atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
     bool light;                            /* both take part: see tell */
@@ -470,8 +470,8 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
     }
 }
 
-static bool shm_lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                     const ddl__signature *signature)
+static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                          const ddl__signature *signature)
 {
     void *span = shm_reserve(to, n, bytes);
     if (!span)
@@ -483,12 +483,12 @@ static bool shm_lend(ddl__link *const *to, unsigned n, const void *memory, size_
 
 static entry *next_entry(shm_link *s)
 {
-    return &s->peer->shared->lanes[s->from].entries[(s->position + s->held) % QUEUE];
+    return &s->peer->shared->lanes[s->from].entries[(s->position + s->kept) % QUEUE];
 }
 
 static bool has_come(const shm_link *s, entry *e)
 {
-    return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + s->held + 1;
+    return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + s->kept + 1;
 }
 
 /* What has happened to the peer is read before the last look for a span: so with no span and an end
@@ -533,16 +533,16 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
     return s->peer->bytes + offset;
 }
 
-static void shm_hold(ddl__link *link)
+static void shm_keep(ddl__link *link)
 {
-    shm(link)->held++;
+    shm(link)->kept++;
 }
 
 static void shm_release(ddl__link *link)
 {
     shm_link *s = shm(link);
     s->position++;
-    s->held -= s->held > 0;
+    s->kept -= s->kept > 0;
     tell(s, &s->peer->shared->lanes[s->from].released, s->position);
 }
 
@@ -558,11 +558,11 @@ static bool shm_take(ddl__link *link, void *dst, size_t bytes, const ddl__signat
 
 static bool shm_flush(ddl__link *link)
 {
-    (void)link; /* lend copies */
+    (void)link; /* send_user copies */
     return true;
 }
 
-static bool shm_owes(const ddl__link *link)
+static bool shm_has_unread(const ddl__link *link)
 {
     const shm_link *s = (const shm_link *)link;
     const reader *r = &s->own->readers[s->to];
@@ -576,7 +576,7 @@ static void shm_sleeping(ddl__link *link, bool asleep)
 }
 
 /* The socket's bytes: D doorbell, G goodbye, A abort followed by the reason and NUL. */
-static void shm_attend(ddl__link *link)
+static void shm_poll(ddl__link *link)
 {
     shm_link *s = shm(link);
     if (s->first)
@@ -639,11 +639,11 @@ static void shm_destroy(ddl__link *link)
 
 #define SHM_OPS(name)                                                                              \
     {                                                                                              \
-        .kind = name, .lends = false, .shared = true, .reserve = shm_reserve,                      \
-        .publish = shm_publish, .lend = shm_lend, .next = shm_next, .peek = shm_peek,              \
-        .hold = shm_hold, .release = shm_release, .take = shm_take, .flush = shm_flush,            \
-        .owes = shm_owes, .sleeping = shm_sleeping, .attend = shm_attend, .close = shm_close,      \
-        .destroy = shm_destroy                                                                     \
+        .kind = name, .zero_copy = false, .shared = true, .reserve = shm_reserve,                  \
+        .publish = shm_publish, .send_user = shm_send_user, .next = shm_next, .peek = shm_peek,    \
+        .keep = shm_keep, .release = shm_release, .take = shm_take, .flush = shm_flush,            \
+        .has_unread = shm_has_unread, .sleeping = shm_sleeping, .poll = shm_poll,                  \
+        .close = shm_close, .destroy = shm_destroy                                                 \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm");

@@ -50,7 +50,7 @@ static void examine(ddl__tcp_link *l)
             ddl__tcp_lose(l, l->lanes[i].name, why);
 }
 
-static void tcp_attend(ddl__link *link)
+static void tcp_poll(ddl__link *link)
 {
     ddl__tcp_look(ddl__tcp_of(link));
 }
@@ -126,19 +126,19 @@ static void tcp_destroy(ddl__link *link)
 
 static const ddl__link_ops tcp_ops = {
     .kind = "tcp",
-    .lends = true,
+    .zero_copy = true,
     .shared = false,
     .reserve = ddl__tcp_reserve,
     .publish = ddl__tcp_publish,
-    .lend = ddl__tcp_lend,
+    .send_user = ddl__tcp_send_user,
     .next = ddl__tcp_next,
     .peek = ddl__tcp_peek,
     .release = ddl__tcp_release,
     .take = ddl__tcp_take,
     .flush = ddl__tcp_flush,
-    .owes = ddl__tcp_owes,
+    .has_unread = ddl__tcp_has_unread,
     .sleeping = tcp_sleeping,
-    .attend = tcp_attend,
+    .poll = tcp_poll,
     .close = tcp_close,
     .destroy = tcp_destroy,
 };

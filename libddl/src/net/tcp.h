@@ -1,4 +1,4 @@
-/* tcp.h - links over one stream socket, or several. Lent memory goes to the socket without a copy,
+/* tcp.h - links over one stream socket, or several. User memory goes to the socket without a copy,
  * and spans that are taken come from it straight into their place. */
 #ifndef DDL_NET_TCP_H
 #define DDL_NET_TCP_H

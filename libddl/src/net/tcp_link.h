@@ -52,7 +52,7 @@ _Static_assert(sizeof(ddl__tcp_header) == 24, "the wire format");
 typedef struct ddl__tcp_frame {
     ddl__tcp_header head;
     const void *payload; /* NULL: goes by lanes, or there is none */
-    atomic_uint *users;  /* of the slot in which the payload lies; NULL: lent */
+    atomic_uint *users;  /* of the slot in which the payload lies; NULL: user memory */
 } ddl__tcp_frame;
 
 /* A long span on its way out. */
@@ -177,10 +177,10 @@ void ddl__tcp_push(ddl__tcp_link *l);
 void *ddl__tcp_reserve(ddl__link *const *to, unsigned n, size_t bytes);
 void ddl__tcp_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                       const ddl__signature *signature);
-bool ddl__tcp_lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                   const ddl__signature *signature);
+bool ddl__tcp_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                        const ddl__signature *signature);
 bool ddl__tcp_flush(ddl__link *link);
-bool ddl__tcp_owes(const ddl__link *link);
+bool ddl__tcp_has_unread(const ddl__link *link);
 
 /* ---- tcp_receive.c: the driver's ---- */
 

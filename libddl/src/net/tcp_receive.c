@@ -4,7 +4,7 @@
  * included, and is the whole state. Header and payload are read by one recvmsg, the payload
  * straight into its place, on the assumption that the next frame is the span that is expected;
  * never more, so the stream stays in step. Where the assumption fails the span expected will never
- * come, and its place may hold the first bytes of something else. A header read early by attend
+ * come, and its place may hold the first bytes of something else. A header read early by poll
  * waits for its span to be asked for.
  *
  * Edges. A short read or write means that the socket is exhausted and that an event will follow,

@@ -1,6 +1,6 @@
 /* tcp_send.c - the sending half of a TCP link.
  *
- * Frames wait in a ring, each pointing at lent memory or at a slot; the oldest may be half sent. A
+ * Frames wait in a ring, each pointing at user memory or at a slot; the oldest may be half sent. A
  * frame that finds the ring empty goes out at once; flush sends the rest, many frames to a system
  * call. A slot counts the links that have yet to send it and is free again at zero. The last place
  * in the ring is kept for the farewell. A link that was closed or whose sending failed swallows
@@ -176,8 +176,8 @@ void ddl__tcp_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes
         send_span(ddl__tcp_of(to[i]), span, bytes, signature, users);
 }
 
-bool ddl__tcp_lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                   const ddl__signature *signature)
+bool ddl__tcp_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                        const ddl__signature *signature)
 {
     if (!all_have_room(to, n))
         return false;
@@ -196,7 +196,7 @@ bool ddl__tcp_flush(ddl__link *link)
     return empty;
 }
 
-bool ddl__tcp_owes(const ddl__link *link)
+bool ddl__tcp_has_unread(const ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of((ddl__link *)(uintptr_t)link);
     pthread_mutex_lock(&l->lock);
