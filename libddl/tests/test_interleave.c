@@ -54,7 +54,7 @@ static void pretend_far(ddl_comm *comm)
     pthread_mutex_lock(&engine->lock);
     for (int i = 0; i < DDL__STORES; i++)
         engine->ordered.runner.stores[1 - ddl_comm_rank(comm)][i] =
-            (ddl__stores){.rate = {1e-6f, 1}, .streaming = true};
+            (ddl__stores){.rate = {1e-6f, 1}, .nontemporal = true};
     pthread_mutex_unlock(&engine->lock);
 }
 

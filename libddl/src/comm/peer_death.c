@@ -186,6 +186,6 @@ void ddl__member_unreachable(ddl__control *c, int rank, int error)
     char words[128];
     if (c->members[rank].fate != DDL__ALIVE)
         return;
-    ddl__member_dead(c, rank, DDL__SILENT, "%s", ddl__stream_error(error, words, sizeof words));
+    ddl__member_dead(c, rank, DDL__SILENT, "%s", ddl__seal_error(error, words, sizeof words));
     ddl__member_expel(c, rank);
 }

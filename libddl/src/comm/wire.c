@@ -72,13 +72,13 @@ static void end(ddl__wire *wire, int error)
 bool ddl__wire_flush(ddl__wire *wire)
 {
     while (wire->out.have && wire->fd >= 0) {
-        ssize_t n = ddl__stream_send_bytes(wire->seal, wire->fd, wire->out.bytes, wire->out.have);
+        ssize_t n = ddl__seal_send_bytes(wire->seal, wire->fd, wire->out.bytes, wire->out.have);
         if (n > 0)
             drop(&wire->out, (size_t)n);
         else if (n < 0 && errno != EINTR)
             break;
     }
-    return !wire->out.have && (!wire->seal || ddl__stream_flush(wire->seal, wire->fd));
+    return !wire->out.have && (!wire->seal || ddl__seal_flush(wire->seal, wire->fd));
 }
 
 bool ddl__wire_send(ddl__wire *wire, ddl__word word, const void *content, size_t bytes)
@@ -117,7 +117,7 @@ bool ddl__wire_receive(ddl__wire *wire, ddl__hear *hear, void *context)
         if (!reserve(&wire->in, PIECE))
             break; /* later */
         ssize_t n =
-            ddl__stream_recv_bytes(wire->seal, wire->fd, wire->in.bytes + wire->in.have, PIECE);
+            ddl__seal_recv_bytes(wire->seal, wire->fd, wire->in.bytes + wire->in.have, PIECE);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

@@ -33,12 +33,12 @@ enum {
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* bytes of one step */
     LONG = 32 * 1024 * 1024, /* bytes of all steps from which interleaving pays */
-    LEAST_WAVES_STREAMED = 3,
-    LONG_STREAMED = 3 * 512 * 1024, /* the same with non-temporal stores: a 1 MiB all-reduce */
-    SPIN_BUDGET = 2000,             /* looks for a missing span: some tens of microseconds */
-    CLAIM_BACKOFF_MAX = 256,        /* calls that do not wait, after waits in vain */
+    LEAST_WAVES_NONTEMPORAL = 3,
+    LONG_NONTEMPORAL = 3 * 512 * 1024, /* the same with non-temporal stores: a 1 MiB all-reduce */
+    SPIN_BUDGET = 2000,                /* looks for a missing span: some tens of microseconds */
+    CLAIM_BACKOFF_MAX = 256,           /* calls that do not wait, after waits in vain */
     TURN = 2 * DDL__LINES,
-    TURN_STREAMED = DDL__LINES, /* in operations of LONG bytes */
+    TURN_NONTEMPORAL = DDL__LINES, /* in operations of LONG bytes */
     LINE = 64,
     LEARN = 8 /* one of so many waves runs step by step */
 };
@@ -98,8 +98,8 @@ static bool cursor_reserve(ddl__runner *runner, ddl_work *work, step_cursor *s)
     if (ddl__next_targets(runner, work, s->step) < n)
         return false;
     s->span = runner->targets[0]->ops->reserve(runner->targets, n, s->bytes);
-    if (s->span && ddl__streams(runner, work, s->step, n, s->bytes))
-        s->store = runner->kernels->stream_lines;
+    if (s->span && ddl__targets_nontemporal(runner, work, s->step, n, s->bytes))
+        s->store = runner->kernels->copy_nontemporal_lines;
     return s->span;
 }
 
@@ -123,7 +123,7 @@ static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
         return false;
     s->reduce = reduces ? kernels->reduce[work->call.dtype][work->call.op] : NULL;
     s->divisor = step->finish ? runner->size : 1;
-    s->store = lands && work->lands_far ? kernels->stream_lines : kernels->copy_lines;
+    s->store = lands && work->lands_far ? kernels->copy_nontemporal_lines : kernels->copy_lines;
     if (!cursor_find_operands(runner, work, s) || !cursor_reserve(runner, work, s))
         return false;
     s->to = s->written;
@@ -183,8 +183,8 @@ static void cursors_run(const ddl__runner *runner, step_cursor *cursors, unsigne
 {
     size_t bytes = TURN;
     for (step_cursor *s = cursors; s < cursors + n; s++)
-        if (is_long && s->store == runner->kernels->stream_lines)
-            bytes = TURN_STREAMED;
+        if (is_long && s->store == runner->kernels->copy_nontemporal_lines)
+            bytes = TURN_NONTEMPORAL;
     size_t count = bytes / element;
     for (step_cursor *s = cursors; s < cursors + n; s++)
         if (!s->reduce)
@@ -199,7 +199,7 @@ static void cursors_run(const ddl__runner *runner, step_cursor *cursors, unsigne
     }
     for (step_cursor *s = cursors; s < cursors + n; s++)
         cursor_advance_partly(runner, s, bytes, element);
-    runner->kernels->stream(cursors->to, cursors->to, 0); /* for its fence only */
+    runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0); /* for its fence only */
 }
 
 static void cursor_finish(ddl__runner *runner, ddl_work *work, const step_cursor *s)
@@ -256,7 +256,7 @@ static ddl__interleaving plan_interleaving(const ddl__plan *plan, size_t element
 {
     int64_t bytes = 0;
     bool all_reduces = false;
-    if (plan->n_steps < 2 || plan->waves < LEAST_WAVES_STREAMED)
+    if (plan->n_steps < 2 || plan->waves < LEAST_WAVES_NONTEMPORAL)
         return DDL__INTERLEAVE_NEVER;
     for (const ddl__step *step = plan->steps; step < plan->steps + plan->n_steps; step++) {
         bytes += step->count * (int64_t)element;
@@ -264,16 +264,16 @@ static ddl__interleaving plan_interleaving(const ddl__plan *plan, size_t element
     }
     if (bytes >= LONG && plan->waves >= LEAST_WAVES)
         return DDL__INTERLEAVE_ALWAYS;
-    return all_reduces && bytes >= LONG_STREAMED ? DDL__INTERLEAVE_NONTEMPORAL
-                                                 : DDL__INTERLEAVE_NEVER;
+    return all_reduces && bytes >= LONG_NONTEMPORAL ? DDL__INTERLEAVE_NONTEMPORAL
+                                                    : DDL__INTERLEAVE_NEVER;
 }
 
 /* Whether spans of the current step's length are stored past the caches. */
-static bool streams(const ddl__runner *runner, const ddl_work *work)
+static bool is_nontemporal(const ddl__runner *runner, const ddl_work *work)
 {
     const ddl__step *step = &work->plan->steps[work->step];
     size_t bytes = (size_t)ddl__segment_length(step, work->wave - step->skew) * work->element;
-    return runner->stores[1 - runner->rank][ddl__stores_class(bytes)].streaming;
+    return runner->stores[1 - runner->rank][ddl__stores_class(bytes)].nontemporal;
 }
 
 unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
@@ -286,7 +286,7 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
     if (work->interleaving == DDL__INTERLEAVE_NEVER || runner->size != RANKS ||
         !peer(runner)->ops->shared || runner->among_frames || runner->meter || work->call.blocks ||
         work->received || work->published || work->wave % LEARN == 0 ||
-        (work->interleaving == DDL__INTERLEAVE_NONTEMPORAL && !streams(runner, work)))
+        (work->interleaving == DDL__INTERLEAVE_NONTEMPORAL && !is_nontemporal(runner, work)))
         return 0;
     for (; n < CURSORS && cursor_next(work, &next, &cursors[n]); n++) {
         cursor_init(work, &cursors[n]);

@@ -11,7 +11,8 @@
 
 enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
 
-_Static_assert((int)DDL__STREAM_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's own words");
+_Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT,
+               "not among a link's own words");
 
 /* Memory that a later step overwrites before it is received must be copied. */
 static bool sends_user(const ddl__link *link, const ddl__step *step)
@@ -51,16 +52,16 @@ static void store_long(const ddl__kernels *kernels, ddl__stores *stores, void *s
                        const void *memory, size_t bytes)
 {
     bool timed = ddl__stores_time(stores, bytes);
-    bool streamed = timed ? ddl__stores_choose(stores) : stores->streaming;
+    bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
     int64_t start = timed ? ddl__now() : 0;
-    if (streamed)
-        kernels->stream(span, memory, bytes);
+    if (nontemporal)
+        kernels->copy_nontemporal(span, memory, bytes);
     else
         copy(kernels, span, memory, bytes);
     if (timed && bytes < DDL__COPY_MINIMUM)
         ddl__fence_drain();
     if (timed)
-        ddl__stores_learn(stores, streamed, bytes, ddl__now() - start);
+        ddl__stores_learn(stores, nontemporal, bytes, ddl__now() - start);
 }
 
 /* Copy to where nobody reads soon, or as usual. */
@@ -68,7 +69,7 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
                  size_t bytes)
 {
     if (work->lands_far && bytes >= DDL__COPY_MINIMUM)
-        runner->kernels->stream(dst, src, bytes);
+        runner->kernels->copy_nontemporal(dst, src, bytes);
     else
         copy(runner->kernels, dst, src, bytes);
 }
@@ -86,7 +87,7 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
             void *span = ops->reserve(runner->targets, n, bytes);
             if (!span)
                 return false;
-            if (bytes < DDL__STREAM_MINIMUM)
+            if (bytes < DDL__NONTEMPORAL_MINIMUM)
                 memcpy(span, memory, bytes);
             else
                 store_long(runner->kernels, ddl__stores_for(runner, work, step, n, bytes), span,
@@ -123,11 +124,11 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (direct && !span)
             return false;
 
-        bool streamed = span && kept && bytes >= DDL__COPY_MINIMUM &&
-                        ddl__streams(runner, work, step, n, bytes);
+        bool nontemporal = span && kept && bytes >= DDL__COPY_MINIMUM &&
+                           ddl__targets_nontemporal(runner, work, step, n, bytes);
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
-                    kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
-                    step->finish ? runner->size : 1);
+                    kept ? span : NULL, nontemporal, runner->operands, step->operands,
+                    (size_t)length, step->finish ? runner->size : 1);
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;

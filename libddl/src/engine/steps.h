@@ -47,13 +47,13 @@ static inline ddl__stores *ddl__stores_for(const ddl__runner *runner, const ddl_
 
 /* Whether a span of a result is to be streamed to the next n targets. That is not timed, for it is
  * reduced meanwhile: what each of them alone was sent tells. */
-static inline bool ddl__streams(const ddl__runner *runner, const ddl_work *work,
-                                const ddl__step *step, unsigned n, size_t bytes)
+static inline bool ddl__targets_nontemporal(const ddl__runner *runner, const ddl_work *work,
+                                            const ddl__step *step, unsigned n, size_t bytes)
 {
     const uint32_t *next = work->plan->ranks + step->target + work->published;
-    bool any = ddl__stores_for(runner, work, step, n, bytes)->streaming;
+    bool any = ddl__stores_for(runner, work, step, n, bytes)->nontemporal;
     for (unsigned i = 0; i < n; i++)
-        any = any || runner->stores[next[i]][ddl__stores_class(bytes)].streaming;
+        any = any || runner->stores[next[i]][ddl__stores_class(bytes)].nontemporal;
     return any;
 }
 

@@ -22,9 +22,9 @@ enum {
     DDL__STORES = 3, /* choices, by the length of spans */
     /* Bytes of a span from which the kind of stores matters, from which memcpy is not for shared
      * memory (reduce.h), and from which each span is timed. */
-    DDL__STREAM_MINIMUM = 640,
+    DDL__NONTEMPORAL_MINIMUM = 640,
     DDL__COPY_MINIMUM = 2 * 1024,
-    DDL__STREAM_LONG = 128 * 1024,
+    DDL__STORES_LONG = 128 * 1024,
     DDL__STORES_TIMED = 8, /* of so many shorter spans one is timed, of the shortest ones: */
     DDL__STORES_SELDOM = 32,
     DDL__STORES_TRY = 31,   /* timed spans between tries of a kind that is as good */
@@ -36,10 +36,10 @@ enum {
 
 /* Of spans of about one length. */
 typedef struct ddl__stores {
-    float rate[2];  /* bytes per ns: plain, streamed; 0: not yet known */
+    float rate[2];  /* bytes per ns: plain, nontemporal; 0: not yet known */
     uint32_t spans; /* timed, since the last try */
     uint32_t untimed;
-    bool streaming; /* that is better */
+    bool nontemporal; /* that is better */
 } ddl__stores;
 
 /* How much faster to stream must seem to be better. What was streamed the reader fetches from
@@ -53,20 +53,20 @@ static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes)
 {
     if (bytes < DDL__COPY_MINIMUM)
         return 1.25f;
-    return bytes >= DDL__STREAM_LONG ? 2 : stores->streaming ? 8 : 4;
+    return bytes >= DDL__STORES_LONG ? 2 : stores->nontemporal ? 8 : 4;
 }
 
-/* Which of the choices is for spans of at least DDL__STREAM_MINIMUM that are so long. */
+/* Which of the choices is for spans of at least DDL__NONTEMPORAL_MINIMUM that are so long. */
 static inline unsigned ddl__stores_class(size_t bytes)
 {
-    return (bytes >= DDL__COPY_MINIMUM) + (bytes >= DDL__STREAM_LONG);
+    return (bytes >= DDL__COPY_MINIMUM) + (bytes >= DDL__STORES_LONG);
 }
 
-/* Whether to time the next span, of at least DDL__STREAM_MINIMUM. */
+/* Whether to time the next span, of at least DDL__NONTEMPORAL_MINIMUM. */
 static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
 {
     uint32_t period = bytes < DDL__COPY_MINIMUM ? DDL__STORES_SELDOM : DDL__STORES_TIMED;
-    if (bytes < DDL__STREAM_LONG && ++stores->untimed < period)
+    if (bytes < DDL__STORES_LONG && ++stores->untimed < period)
         return false;
     stores->untimed = 0;
     return true;
@@ -75,7 +75,7 @@ static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
 /* Whether to stream the next span, which will be learnt from. */
 static inline bool ddl__stores_choose(ddl__stores *stores)
 {
-    bool better = stores->streaming;
+    bool better = stores->nontemporal;
     bool unknown = stores->rate[0] > 0 && !(stores->rate[1] > 0);
     float used = stores->rate[better], other = stores->rate[!better];
     float slower = used > other && other > 0 ? used / other : 1;
@@ -92,22 +92,23 @@ static inline void ddl__stores_believe(ddl__stores *stores)
 {
     float *rate = stores->rate;
     stores->spans = 0;
-    if (stores->streaming && rate[0] > rate[1] / 16)
+    if (stores->nontemporal && rate[0] > rate[1] / 16)
         rate[0] = rate[1] / 16;
-    if (!stores->streaming && rate[1] > rate[0])
+    if (!stores->nontemporal && rate[1] > rate[0])
         rate[1] = rate[0];
 }
 
 /* A span of so many bytes was stored in so much time. One slow sample, which a preemption gives,
  * decides nothing. */
-static inline void ddl__stores_learn(ddl__stores *stores, bool streamed, size_t bytes, int64_t ns)
+static inline void ddl__stores_learn(ddl__stores *stores, bool nontemporal, size_t bytes,
+                                     int64_t ns)
 {
-    float sample = (float)bytes / (float)(ns + 1), *rate = &stores->rate[streamed];
+    float sample = (float)bytes / (float)(ns + 1), *rate = &stores->rate[nontemporal];
     float weight = sample < *rate / 2 ? 0.125f : 0.25f;
     *rate = *rate > 0 ? *rate + weight * (sample - *rate) : sample;
-    bool before = stores->streaming;
-    stores->streaming = stores->rate[1] > ddl__stores_gain(stores, bytes) * stores->rate[0];
-    if (stores->streaming != before && ddl__stores_class(bytes) == 1)
+    bool before = stores->nontemporal;
+    stores->nontemporal = stores->rate[1] > ddl__stores_gain(stores, bytes) * stores->rate[0];
+    if (stores->nontemporal != before && ddl__stores_class(bytes) == 1)
         ddl__stores_believe(stores);
 }
 

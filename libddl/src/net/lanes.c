@@ -53,7 +53,7 @@ void ddl__lanes_drop(ddl__tcp_link *l)
 void ddl__lanes_shut(ddl__tcp_link *l)
 {
     for (unsigned i = 0; i < l->n_lanes; i++) {
-        ddl__stream_drop(l->lanes[i].seal);
+        ddl__seal_drop(l->lanes[i].seal);
         shutdown(l->lanes[i].fd, SHUT_WR);
     }
 }
@@ -163,7 +163,7 @@ static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
         size_t skip = lane->sent;
         ddl__piece_add(pieces, &message.msg_iovlen, &lane->out, sizeof lane->out, &skip);
         ddl__piece_add(pieces, &message.msg_iovlen, lane->payload, lane->out.bytes, &skip);
-        ssize_t k = ddl__stream_send(lane->seal, lane->fd, &message);
+        ssize_t k = ddl__seal_send(lane->seal, lane->fd, &message);
         if (k >= 0) {
             lane->sent += (size_t)k;
             lane->given += (uint64_t)k;
@@ -174,7 +174,7 @@ static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
             return false;
         }
     }
-    if (lane->seal && !ddl__stream_flush(lane->seal, lane->fd)) {
+    if (lane->seal && !ddl__seal_flush(lane->seal, lane->fd)) {
         lane_stop(l, lane);
         return false;
     }
@@ -215,7 +215,7 @@ static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t del
     l->lost_at = ddl__now() + delay;
     if (error)
         snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
-                 ddl__stream_error(error, words, sizeof words));
+                 ddl__seal_error(error, words, sizeof words));
     else
         snprintf(l->lost_why, sizeof l->lost_why,
                  "%s%sthe peer closed the connection within a span", name, name[0] ? ": " : "");
@@ -272,7 +272,7 @@ static bool lane_receive(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t b
                               {(char *)&lane->in + lane->got, sizeof lane->in - lane->got}};
     struct msghdr message = {.msg_iov = pieces + !lane->left, .msg_iovlen = 1 + !!lane->left};
     size_t want = pieces[0].iov_len + pieces[1].iov_len;
-    ssize_t k = ddl__stream_recv(lane->seal, lane->fd, &message);
+    ssize_t k = ddl__seal_recv(lane->seal, lane->fd, &message);
     if (k > 0) {
         size_t paid = (size_t)k < lane->left ? (size_t)k : lane->left;
         if (paid)

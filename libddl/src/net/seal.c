@@ -115,14 +115,14 @@ static size_t get_length(const unsigned char *head)
 
 /* -------------------------------------------------------------------------------------- sending */
 
-bool ddl__stream_owes(const ddl__seal *seal)
+bool ddl__seal_has_unsent(const ddl__seal *seal)
 {
     return seal && seal->out.from < seal->out.to;
 }
 
-bool ddl__stream_flush(ddl__seal *seal, int fd)
+bool ddl__seal_flush(ddl__seal *seal, int fd)
 {
-    while (ddl__stream_owes(seal)) {
+    while (ddl__seal_has_unsent(seal)) {
         way *w = &seal->out;
         ssize_t k = send(fd, w->bytes + w->from, w->to - w->from, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (k >= 0)
@@ -133,7 +133,7 @@ bool ddl__stream_flush(ddl__seal *seal, int fd)
     return true;
 }
 
-void ddl__stream_drop(ddl__seal *seal)
+void ddl__seal_drop(ddl__seal *seal)
 {
     if (seal)
         seal->out.from = seal->out.to = 0;
@@ -176,12 +176,12 @@ static size_t length_of(const struct msghdr *message)
     return bytes;
 }
 
-ssize_t ddl__stream_send(ddl__seal *seal, int fd, const struct msghdr *message)
+ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message)
 {
     if (!seal)
         return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t whole = length_of(message), taken = 0;
-    while (ddl__stream_flush(seal, fd) && taken < whole) {
+    while (ddl__seal_flush(seal, fd) && taken < whole) {
         size_t n = seal_record(seal, message, taken);
         if (!n)
             break;
@@ -252,7 +252,7 @@ static size_t take(ddl__seal *seal, const struct msghdr *message, size_t place)
     return taken;
 }
 
-ssize_t ddl__stream_recv(ddl__seal *seal, int fd, const struct msghdr *message)
+ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message)
 {
     if (!seal)
         return recvmsg(fd, (struct msghdr *)(uintptr_t)message, MSG_DONTWAIT);
@@ -278,16 +278,16 @@ ssize_t ddl__stream_recv(ddl__seal *seal, int fd, const struct msghdr *message)
 /* ------------------------------------------------------------------------------------------ both
  */
 
-ssize_t ddl__stream_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n)
+ssize_t ddl__seal_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n)
 {
     struct iovec piece = {(void *)(uintptr_t)bytes, n};
-    return ddl__stream_send(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
+    return ddl__seal_send(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
 }
 
-ssize_t ddl__stream_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n)
+ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n)
 {
     struct iovec piece = {bytes, n};
-    return ddl__stream_recv(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
+    return ddl__seal_recv(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
 }
 
 /* Whether to go on after a call that came to nothing. */
@@ -298,27 +298,27 @@ static bool later(int fd, short events, int64_t deadline)
     return errno == EINTR;
 }
 
-bool ddl__stream_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline)
+bool ddl__seal_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline)
 {
     const char *at = bytes;
     while (n) {
-        ssize_t k = ddl__stream_send_bytes(seal, fd, at, n);
+        ssize_t k = ddl__seal_send_bytes(seal, fd, at, n);
         if (k < 0 && !later(fd, POLLOUT, deadline))
             return false;
         at += k > 0 ? k : 0;
         n -= k > 0 ? (size_t)k : 0;
     }
-    while (!ddl__stream_flush(seal, fd))
+    while (!ddl__seal_flush(seal, fd))
         if (!later(fd, POLLOUT, deadline))
             return false;
     return true;
 }
 
-bool ddl__stream_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline)
+bool ddl__seal_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline)
 {
     char *at = bytes;
     while (n) {
-        ssize_t k = ddl__stream_recv_bytes(seal, fd, at, n);
+        ssize_t k = ddl__seal_recv_bytes(seal, fd, at, n);
         if (k == 0)
             errno = ECONNRESET;
         if (k == 0 || (k < 0 && !later(fd, POLLIN, deadline)))
@@ -329,7 +329,7 @@ bool ddl__stream_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_
     return true;
 }
 
-const char *ddl__stream_error(int error, char *text, size_t size)
+const char *ddl__seal_error(int error, char *text, size_t size)
 {
     errno = error;
     if (error == EBADMSG)

@@ -26,29 +26,29 @@ void ddl__seal_destroy(ddl__seal *seal);
 
 /* As sendmsg without waiting. With a seal the bytes are taken once they are encrypted, part of
  * which may wait here for room in the socket. */
-ssize_t ddl__stream_send(ddl__seal *seal, int fd, const struct msghdr *message);
+ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message);
 
 /* Whether something that was taken waits; and send what can be sent of it: true when nothing does,
  * else with errno. */
-bool ddl__stream_owes(const ddl__seal *seal);
-bool ddl__stream_flush(ddl__seal *seal, int fd);
+bool ddl__seal_has_unsent(const ddl__seal *seal);
+bool ddl__seal_flush(ddl__seal *seal, int fd);
 
 /* Forget it: nothing more can be sent. */
-void ddl__stream_drop(ddl__seal *seal);
+void ddl__seal_drop(ddl__seal *seal);
 
 /* As recvmsg without waiting; but fewer bytes than asked for mean, with a seal as well, that there
  * are no more now. EBADMSG: what came was altered, and nothing more is to be had. */
-ssize_t ddl__stream_recv(ddl__seal *seal, int fd, const struct msghdr *message);
+ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message);
 
 /* As send and recv without waiting. */
-ssize_t ddl__stream_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n);
-ssize_t ddl__stream_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n);
+ssize_t ddl__seal_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n);
+ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n);
 
 /* All of the bytes by the deadline, else false with errno; ECONNRESET when the peer closed. */
-bool ddl__stream_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline);
-bool ddl__stream_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline);
+bool ddl__seal_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline);
+bool ddl__seal_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline);
 
 /* An errno of these in words. */
-const char *ddl__stream_error(int error, char *text, size_t size);
+const char *ddl__seal_error(int error, char *text, size_t size);
 
 #endif

@@ -154,9 +154,9 @@ static inline void ddl__piece_add(struct iovec *pieces, size_t *n, const void *m
 /* Whether something waits to be sent: frames, long spans, or what is encrypted already. */
 static inline bool ddl__tcp_waits(const ddl__tcp_link *l)
 {
-    bool waits = l->queued || l->n_long || (l->seal && ddl__stream_owes(l->seal));
+    bool waits = l->queued || l->n_long || (l->seal && ddl__seal_has_unsent(l->seal));
     for (unsigned i = 0; l->seal && !waits && i < l->n_lanes; i++)
-        waits = ddl__stream_owes(l->lanes[i].seal);
+        waits = ddl__seal_has_unsent(l->lanes[i].seal);
     return waits;
 }
 

@@ -36,7 +36,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
     }
     if (error) {
         char text[128];
-        ddl__tcp_lose(l, l->name, ddl__stream_error(error, text, sizeof text));
+        ddl__tcp_lose(l, l->name, ddl__seal_error(error, text, sizeof text));
     } else {
         ddl__tcp_lose(l, l->name,
                       l->got ? "the peer closed the connection within a span"
@@ -121,7 +121,7 @@ static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
     ddl__piece_add(pieces, &message.msg_iovlen, &l->head, sizeof l->head, &skip);
     ddl__piece_add(pieces, &message.msg_iovlen, into, bytes, &skip);
     size_t before = l->got, want = sizeof l->head + bytes - before;
-    ssize_t k = ddl__stream_recv(l->seal, l->fd, &message);
+    ssize_t k = ddl__seal_recv(l->seal, l->fd, &message);
     if (k > 0) {
         l->got += (size_t)k;
         if (before < sizeof l->head && l->got >= sizeof l->head &&
@@ -189,7 +189,7 @@ static void seek_farewell(ddl__tcp_link *l)
             continue;
         }
         ssize_t k =
-            ddl__stream_recv_bytes(l->seal, l->fd, rest, left < sizeof rest ? left : sizeof rest);
+            ddl__seal_recv_bytes(l->seal, l->fd, rest, left < sizeof rest ? left : sizeof rest);
         if (k > 0) {
             l->got += (size_t)k;
         } else if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {

@@ -66,7 +66,7 @@ void ddl__tcp_stop(ddl__tcp_link *l)
 {
     ddl__tcp_drop(l, 0);
     l->closed = true;
-    ddl__stream_drop(l->seal);
+    ddl__seal_drop(l->seal);
     if (!l->shut) {
         shutdown(l->fd, SHUT_WR);
         ddl__lanes_shut(l);
@@ -98,7 +98,7 @@ static void push_frames(ddl__tcp_link *l)
             bytes += sizeof f->head + payload;
         }
         bytes -= l->sent;
-        ssize_t k = ddl__stream_send(l->seal, l->fd, &message);
+        ssize_t k = ddl__seal_send(l->seal, l->fd, &message);
         if (k >= 0) {
             queue_advance(l, (size_t)k);
             if ((size_t)k < bytes)
@@ -108,7 +108,7 @@ static void push_frames(ddl__tcp_link *l)
             return;
         }
     }
-    if (l->seal && !l->shut && !ddl__stream_flush(l->seal, l->fd))
+    if (l->seal && !l->shut && !ddl__seal_flush(l->seal, l->fd))
         stop_unless_full(l);
 }
 

@@ -6,7 +6,7 @@
  *   F16_WIDEN(h), F16_NARROW(f)   optional: conversions between half_lanes and f32_lanes
  *   LOAD_PART(from, bytes), STORE_PART(to, v, bytes)
  *                                 optional: the first bytes, fewer than WIDTH, of u8_lanes
- *   STREAM(to, v), FENCE()        optional: store u8_lanes past the caches at an aligned address;
+ *   STORE_NT(to, v), FENCE()        optional: store u8_lanes past the caches at an aligned address;
  *                                 order such stores before the later ones
  * The arithmetic is one source, compiled without contraction: IEEE 754 then gives the same bits.
  *
@@ -290,13 +290,13 @@ SMALL_FLOAT(f16, 16)
         DONE;                                                                                      \
     }
 
-#ifndef STREAM
-#define STREAM  u8_store
-#define FENCE() (void)0
+#ifndef STORE_NT
+#define STORE_NT u8_store
+#define FENCE()  (void)0
 #endif
 
 COPIES(copy, u8_store, (void)0)
-COPIES(stream, STREAM, FENCE())
+COPIES(copy_nontemporal, STORE_NT, FENCE())
 
 /* ------------------------------------------------------------------------------------- table */
 
@@ -357,6 +357,6 @@ const ddl__kernels TABLE(ISA) = {.name = TABLE_NAME(ISA),
                                            [DDL_C64] = c64_scale,
                                            [DDL_C128] = c128_scale},
                                  .copy = copy,
-                                 .stream = stream,
+                                 .copy_nontemporal = copy_nontemporal,
                                  .copy_lines = copy_lines,
-                                 .stream_lines = stream_lines};
+                                 .copy_nontemporal_lines = copy_nontemporal_lines};

@@ -23,9 +23,9 @@ typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, si
  * needs any alignment. */
 typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double factor);
 
-/* Plain copy, and a copy whose stores go past the caches (followed by a store fence). For what is
- * longer than some hundred bytes. The C library's memcpy is not for memory that cores share: it may
- * be `rep movsb`, which is up to twice as slow there. */
+/* A plain copy, and one whose stores bypass the caches, followed by a store fence. For more than
+ * some hundred bytes. They exist because memcpy may be `rep movsb`, which is up to twice as slow on
+ * memory that cores share. */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 
 enum { DDL__LINES = 256 };
@@ -37,10 +37,10 @@ typedef struct ddl__kernels {
     ddl__reduce_fn *reduce[18][12];
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
-    ddl__copy_fn *copy, *stream;
-    /* The same of a multiple of DDL__LINES bytes; streamed, to the start of a cache line, and
-     * without the fence: a stream has to follow, of no bytes if need be. */
-    ddl__copy_fn *copy_lines, *stream_lines;
+    ddl__copy_fn *copy, *copy_nontemporal;
+    /* The same for a multiple of DDL__LINES bytes. The non-temporal one needs a destination aligned
+     * to a cache line, and a later copy_nontemporal, of zero bytes if need be, for the fence. */
+    ddl__copy_fn *copy_lines, *copy_nontemporal_lines;
 } ddl__kernels;
 
 /* The best this CPU runs. Thread-safe, cheap after the first call. */
@@ -49,9 +49,10 @@ const ddl__kernels *ddl__kernels_best(void);
 /* By name, NULL when this build or this CPU has none: for tests that compare instruction sets. */
 const ddl__kernels *ddl__kernels_named(const char *name);
 
-/* kernels->reduce, then when `copy` is not NULL also copy[i] = dst[i], streamed on request. Works
+/* kernels->reduce, then, if `copy` is not NULL, copy[i] = dst[i], non-temporally on request. Works
  * block by block, so that the second store finds the result in the nearest cache. */
 void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
-                 bool stream, const void *const *operands, size_t n, size_t count, int64_t divisor);
+                 bool nontemporal, const void *const *operands, size_t n, size_t count,
+                 int64_t divisor);
 
 #endif
