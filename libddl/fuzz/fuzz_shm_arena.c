@@ -18,15 +18,15 @@ enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STE
 /* In the order of mapping: our outlets, first and private, then the peer's. */
 enum { OWN, OWN_PRIVATE, PEER, PEER_PRIVATE, MAPPINGS };
 
-/* As in the arena, written down a second time: header, then the readers' lanes. */
+/* As in the arena, written down a second time: header, then the readers' rings. */
 enum {
     LANES = 128,
-    ENTRIES = 128, /* in a lane, and each of */
+    ENTRIES = 128, /* in a ring, and each of */
     ENTRY = 640,   /* bytes */
     LANE = ENTRIES + 64 * ENTRY,
     OFFSET = 24,
     BYTES = 28,
-    HEAD = 11 * PAGE, /* header and one lane, in whole pages */
+    HEAD = 11 * PAGE, /* header and one ring, in whole pages */
     RIGHT_BESIDE = HEAD + SPANS,
     RIGHT_STRIDE = HEAD + PRIVATE
 };
@@ -95,7 +95,7 @@ typedef struct scene {
     int own_file, peer_file, bell;
 } scene;
 
-/* Overwrite short runs of an outlet's header and first lanes. */
+/* Overwrite short runs of an outlet's header and first rings. */
 static void scribble(scene *s, int file, off_t outlet)
 {
     unsigned char memory[LANES + LANE];

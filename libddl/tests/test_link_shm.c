@@ -186,8 +186,8 @@ static void test_room(void)
     star_destroy(&factory, &s);
 }
 
-/* No more spans are reserved than a lane has entries for. */
-static void test_lane_is_full(void)
+/* No more spans are reserved than a ring has entries for. */
+static void test_ring_is_full(void)
 {
     star_factory factory = {create, destroy, NULL};
     star s = star_create(&factory, 1);
@@ -207,7 +207,7 @@ int main(void)
     test_several_at_once(create);
     test_several_at_once(create_beside);
     test_room();
-    test_lane_is_full();
+    test_ring_is_full();
     test_beside_is_apart();
     test_beside_ends();
     return 0;

@@ -243,9 +243,9 @@ static void check_blocked(ddl__engine *engine)
     check_limits(engine);
 }
 
-static ddl__lane lane_of(const ddl__engine *engine, const ddl__stream *stream)
+static ddl__matching stream_matching(const ddl__engine *engine, const ddl__stream *stream)
 {
-    return stream == &engine->ordered ? DDL__BY_ORDER : DDL__BY_NAME;
+    return stream == &engine->ordered ? DDL__MATCH_ORDER : DDL__MATCH_NAME;
 }
 
 /* Whether it can be told without a clock that the operation took very little: see recorder.h. */
@@ -284,8 +284,8 @@ static void record(ddl__engine *engine, ddl__stream *stream)
     if (!work->submitted)
         ddl__work_stamp(work);
     if (!ddl__stream_is_own(stream, work) && !work->call.uncounted)
-        ddl__record_start(&engine->recorder, work, lane_of(engine, stream), &work->signature,
-                          stream->busy ? ddl__now() : work->submitted);
+        ddl__record_start(&engine->recorder, work, stream_matching(engine, stream),
+                          &work->signature, stream->busy ? ddl__now() : work->submitted);
 }
 
 static ddl_work *take_next(ddl__engine *engine, ddl__stream *stream)

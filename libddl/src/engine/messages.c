@@ -127,7 +127,7 @@ static void record_start(ddl__messages *m, ddl_work *work)
         return;
     ddl__signature signature = ddl__signature_of(&work->call, 0);
     work->element = ddl__dtype_size(work->call.dtype);
-    ddl__record_start(m->recorder, work, DDL__MESSAGE, &signature, work->submitted);
+    ddl__record_start(m->recorder, work, DDL__MATCH_MESSAGE, &signature, work->submitted);
 }
 
 static void record_end(ddl__messages *m, const ddl_work *work)

@@ -18,14 +18,19 @@ enum {
     DDL__SHORT = 1 /* in place of an end: soon after the start, not measured */
 };
 
-typedef enum ddl__lane { DDL__BY_ORDER, DDL__BY_NAME, DDL__MESSAGE, DDL__LANES } ddl__lane;
+typedef enum ddl__matching {
+    DDL__MATCH_ORDER,
+    DDL__MATCH_NAME,
+    DDL__MATCH_MESSAGE,
+    DDL__MATCHINGS
+} ddl__matching;
 
 /* A copy for readers. */
 typedef struct ddl__record {
     uint64_t number; /* of the operation, in the order in which they started */
     ddl__signature signature;
     int64_t submitted, started, ended; /* as of ddl__now; ended 0: under way */
-    ddl__lane lane;
+    ddl__matching matching;
     ddl_status status; /* DDL_INPROGRESS: under way */
     int tag;           /* messages */
 } ddl__record;
@@ -35,7 +40,7 @@ typedef struct ddl__slot {
     atomic_ullong words[2];
     atomic_llong submitted, started, ended;
     atomic_int status;
-    atomic_llong lane_tag; /* lane in the lowest two bits */
+    atomic_llong matching_tag; /* matching in the lowest two bits */
 } ddl__slot;
 
 typedef struct ddl__recorder {
@@ -51,7 +56,7 @@ bool ddl__recorder_open(ddl__recorder *recorder);
 void ddl__recorder_close(ddl__recorder *recorder);
 
 /* The driver's: the work begins, with this signature. */
-void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__lane lane,
+void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__matching matching,
                        const ddl__signature *signature, int64_t started);
 
 /* The driver's: it has ended; `ended` may be DDL__SHORT. */

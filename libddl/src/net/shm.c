@@ -1,8 +1,8 @@
 /* Design notes.
  *
  * An arena is one rank's outgoing memory. It consists of outlets: a ring of bytes for spans, and
- * for each reader a lane, a ring of entries that say where the next span lies. Only the owner
- * writes bytes and entries; only the reader writes its lane's `released` count. So every cache line
+ * for each reader a ring of entries that say where the next span lies. Only the owner
+ * writes bytes and entries; only the reader writes its ring's `released` count. So every cache line
  * has one writer. A short span travels inside its entry, behind what says so: caches fetch the
  * second line of a pair with the first, and more of what is read in order. What lies elsewhere is
  * asked for when the entry has come, and its reader waits for a far core twice. Where many read a
@@ -48,7 +48,7 @@ enum {
     LAYOUT = 4,
     LINE = 64,
     PAIR = 2 * LINE, /* aligned to that much */
-    QUEUE = 64,      /* entries per lane */
+    QUEUE = 64,      /* entries per reader */
     ENTRY = 5 * PAIR,
     ENTRY_HEAD = 32,
     SHORT_FOR_ONE = ENTRY - ENTRY_HEAD, /* bytes of a span that travels inside an entry, */
@@ -64,17 +64,17 @@ typedef struct entry {
     unsigned char inline_span[SHORT_FOR_ONE];
 } entry;
 
-typedef struct lane {
+typedef struct ring {
     alignas(PAIR) atomic_ullong released; /* spans the reader is done with */
     entry entries[QUEUE];
-} lane;
+} ring;
 
 typedef struct header {
     uint32_t magic, layout, readers, queue;
     uint64_t bytes, private_bytes; /* of the first outlet, and of each private one */
     atomic_uint fences; /* 1: from now on the owner's driver passes a heavy one before it sleeps */
     alignas(LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
-    alignas(PAIR) lane lanes[];
+    alignas(PAIR) ring rings[];
 } header;
 
 static const uint32_t INLINE = UINT32_MAX;
@@ -117,15 +117,15 @@ struct ddl__arena {
     size_t privates_mapped;
 };
 
-static size_t lanes_bytes(unsigned readers)
+static size_t rings_bytes(unsigned readers)
 {
-    size_t bytes = sizeof(header) + readers * sizeof(lane);
+    size_t bytes = sizeof(header) + readers * sizeof(ring);
     return (bytes + 4095) & ~(size_t)4095;
 }
 
 static size_t private_stride(uint64_t private_bytes)
 {
-    return lanes_bytes(1) + ((private_bytes + 4095) & ~(uint64_t)4095);
+    return rings_bytes(1) + ((private_bytes + 4095) & ~(uint64_t)4095);
 }
 
 static void *map(int fd, size_t offset, size_t bytes)
@@ -143,7 +143,7 @@ static void *map(int fd, size_t offset, size_t bytes)
 static void outlet_place(outlet *o, void *memory, unsigned readers, uint64_t bytes)
 {
     o->shared = memory;
-    o->bytes = (unsigned char *)memory + lanes_bytes(readers);
+    o->bytes = (unsigned char *)memory + rings_bytes(readers);
     o->size = bytes;
     o->n_readers = readers;
 }
@@ -163,7 +163,7 @@ static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t 
     arena->fd = -1;
     arena->first = first;
     arena->private_bytes = private_bytes;
-    size_t stride = private_stride(private_bytes), mapped = lanes_bytes(readers) + bytes;
+    size_t stride = private_stride(private_bytes), mapped = rings_bytes(readers) + bytes;
     void *base = map(fd, 0, mapped);
     if (base) {
         arena->mapped = mapped;
@@ -201,7 +201,7 @@ static bool set_size(int fd, size_t total)
 ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes)
 {
     bytes = (bytes + 4095) & ~(size_t)4095;
-    size_t total = lanes_bytes(readers) + bytes + readers * private_stride(private_bytes);
+    size_t total = rings_bytes(readers) + bytes + readers * private_stride(private_bytes);
     int fd = memfd_create("libddl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         ddl__fail(DDL_ESYSTEM, "no memory file (memfd_create): %s", strerror(errno));
@@ -248,10 +248,10 @@ int ddl__arena_fd(const ddl__arena *arena)
 /* Whether a file of `total` bytes is what its header says; no sum may overflow. */
 static bool fits(const header *said, uint64_t total)
 {
-    uint64_t lanes = lanes_bytes(said->readers), readers = said->readers;
-    if (!readers || lanes > total || said->bytes > total - lanes || said->private_bytes > total)
+    uint64_t rings = rings_bytes(said->readers), readers = said->readers;
+    if (!readers || rings > total || said->bytes > total - rings || said->private_bytes > total)
         return false;
-    uint64_t rest = total - lanes - said->bytes;
+    uint64_t rest = total - rings - said->bytes;
     return said->bytes % LINE == 0 && rest % readers == 0 &&
            rest / readers == private_stride(said->private_bytes);
 }
@@ -314,12 +314,12 @@ static void outlet_place_private(outlet *o, const ddl__arena *arena, unsigned nu
     outlet_place(o, arena->privates + (number - arena->first) * stride, 1, arena->private_bytes);
 }
 
-static bool lane_full(outlet *own, unsigned to)
+static bool ring_is_full(outlet *own, unsigned to)
 {
     reader *r = &own->readers[to];
     if (r->reserved - r->released < QUEUE)
         return false;
-    r->released = atomic_load_explicit(&own->shared->lanes[to].released, memory_order_seq_cst);
+    r->released = atomic_load_explicit(&own->shared->rings[to].released, memory_order_seq_cst);
     return r->reserved - r->released >= QUEUE;
 }
 
@@ -331,7 +331,7 @@ static void reclaim(outlet *own)
         reader *r = &own->readers[i];
         if (r->published == r->released)
             continue;
-        r->released = atomic_load_explicit(&own->shared->lanes[i].released, memory_order_seq_cst);
+        r->released = atomic_load_explicit(&own->shared->rings[i].released, memory_order_seq_cst);
         if (r->published != r->released && r->starts[r->released % QUEUE] < tail)
             tail = r->starts[r->released % QUEUE];
     }
@@ -395,7 +395,7 @@ static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
 
 static entry *own_entry(outlet *own, unsigned to, uint64_t number)
 {
-    return &own->shared->lanes[to].entries[number % QUEUE];
+    return &own->shared->rings[to].entries[number % QUEUE];
 }
 
 static bool is_short(unsigned n, size_t bytes)
@@ -436,7 +436,7 @@ static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     outlet *own = shm(to[0])->own;
     for (unsigned i = 0; i < n; i++)
-        if (lane_full(own, shm(to[i])->to))
+        if (ring_is_full(own, shm(to[i])->to))
             return NULL;
     void *span = is_short(n, bytes) ? short_place(to, n) : reserve_bytes(own, bytes);
     for (unsigned i = 0; span && i < n; i++)
@@ -483,7 +483,7 @@ static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, 
 
 static entry *next_entry(shm_link *s)
 {
-    return &s->peer->shared->lanes[s->from].entries[(s->position + s->kept) % QUEUE];
+    return &s->peer->shared->rings[s->from].entries[(s->position + s->kept) % QUEUE];
 }
 
 static bool has_come(const shm_link *s, entry *e)
@@ -543,7 +543,7 @@ static void shm_release(ddl__link *link)
     shm_link *s = shm(link);
     s->position++;
     s->kept -= s->kept > 0;
-    tell(s, &s->peer->shared->lanes[s->from].released, s->position);
+    tell(s, &s->peer->shared->rings[s->from].released, s->position);
 }
 
 static bool shm_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
@@ -566,7 +566,7 @@ static bool shm_has_unread(const ddl__link *link)
 {
     const shm_link *s = (const shm_link *)link;
     const reader *r = &s->own->readers[s->to];
-    return atomic_load_explicit(&s->own->shared->lanes[s->to].released, memory_order_seq_cst) !=
+    return atomic_load_explicit(&s->own->shared->rings[s->to].released, memory_order_seq_cst) !=
            r->published;
 }
 
