@@ -41,7 +41,7 @@ static void hang_up(calling *k)
  * becomes of that is seen later. */
 static ddl_status check_present(ddl__control *c)
 {
-    ddl__engine_look(c->engine);
+    ddl__engine_poll(c->engine);
     ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
     if (snapshot.status != DDL_OK)
         return ddl__fail(snapshot.status, "%s", snapshot.text);

@@ -39,7 +39,7 @@ static void add_member(const ddl__control *c, int rank, const ddl__position *pos
                   (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
     ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
     if (c->rank == 0) {
-        ddl__engine_misses(c->engine, "", rank, name);
+        ddl__engine_name_is_missing(c->engine, "", rank, name);
         ddl__text_add(to, ", \"last_name\": ");
         ddl__text_quote(to, name);
     }
@@ -57,7 +57,7 @@ void ddl__control_report(ddl__control *c, ddl__text *to)
     bool first = true;
     for (int rank = 0; rank < c->size; rank++) {
         bool late = !own.ended && ddl__is_late(c, rank, &own.last);
-        late = late || (named && ddl__engine_misses(c->engine, oldest.name, rank, last));
+        late = late || (named && ddl__engine_name_is_missing(c->engine, oldest.name, rank, last));
         if (rank == c->rank || !late)
             continue;
         ddl__text_add(to, first ? "%d" : ", %d", rank);
@@ -113,7 +113,7 @@ static void add_waiting(ddl_comm *comm, bool first, ddl__text *to)
             const char *comma = "";
             ddl__text_add(to, ", \"missing\": [");
             for (int rank = 1; rank < comm->size; rank++)
-                if (ddl__engine_misses(comm->engine, w->name, rank, last)) {
+                if (ddl__engine_name_is_missing(comm->engine, w->name, rank, last)) {
                     ddl__text_add(to, "%s%d", comma, rank);
                     comma = ", ";
                 }

@@ -32,7 +32,7 @@ static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status
 static void release_group(ddl_group *group)
 {
     group->work = NULL;
-    if (group->doomed)
+    if (group->destroyed)
         ddl__group_free(group);
 }
 
@@ -111,7 +111,7 @@ static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status sta
     }
 }
 
-void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text)
+void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text)
 {
     char said[DDL__REASON_MAX];
     ddl__reason reason = {.status = status, .from = -1, .text = text};
@@ -129,7 +129,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         vsnprintf(engine->message, sizeof engine->message, format, args);
         va_end(args);
         atomic_store_explicit(&engine->failure, status, memory_order_release);
-        ddl__engine_retract(engine, status, engine->message);
+        ddl__engine_close_links(engine, status, engine->message);
         ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }
@@ -145,7 +145,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
     pthread_mutex_unlock(&engine->lock);
 }
 
-bool ddl__abort_is_due(const ddl__engine *engine)
+bool ddl__abort_is_pending(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
            atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;

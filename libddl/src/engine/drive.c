@@ -20,7 +20,7 @@ enum {
 
 /* What was sent before the comm's end is taken in for so long at most; and so long a lost link is
  * not believed to be a member's end. */
-static const int64_t LAST_NS = 100 * 1000000ll, UNSURE_NS = 50 * 1000000ll;
+static const int64_t DRAIN_NS = 100 * 1000000ll, UNCONFIRMED_NS = 50 * 1000000ll;
 
 static const char *own_name(const ddl__engine *engine)
 {
@@ -73,7 +73,7 @@ static void settle_messages(ddl__engine *engine)
 }
 
 /* The driver alone counts. */
-static void count_one(atomic_ullong *counter)
+static void counter_increment(atomic_ullong *counter)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
                           memory_order_relaxed);
@@ -84,7 +84,7 @@ static bool advance_messages(ddl__engine *engine)
 {
     bool moved = ddl__messages_run(engine->messages);
     if (moved)
-        count_one(&engine->passes);
+        counter_increment(&engine->passes);
     settle_messages(engine);
     return moved;
 }
@@ -144,17 +144,17 @@ static ddl__link *aborted(const ddl__engine *engine, int rank)
 static bool advance(ddl__engine *engine);
 
 /* There is word of the comm's end: take in what was sent before. */
-static void take_in_last(ddl__engine *engine)
+static void drain_last_spans(ddl__engine *engine)
 {
-    int64_t end = ddl__now() + LAST_NS;
+    int64_t end = ddl__now() + DRAIN_NS;
     while (advance(engine) && ddl__now() < end)
         ;
 }
 
-void ddl__carry_out_abort(ddl__engine *engine)
+void ddl__abort_execute(ddl__engine *engine)
 {
-    if (engine->abort_by_word)
-        take_in_last(engine);
+    if (engine->abort_after_spans)
+        drain_last_spans(engine);
     ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
 }
 
@@ -165,25 +165,25 @@ static bool is_lost(const ddl__engine *engine, int rank)
 }
 
 /* Whether a link was lost and nobody has said yet whether its member is to blame for that. */
-static bool awaits_word(ddl__engine *engine)
+static bool has_unconfirmed_loss(ddl__engine *engine)
 {
     int64_t now = ddl__now();
-    engine->unsure_until = 0;
+    engine->unconfirmed_until = 0;
     for (int rank = 0; rank < engine->config.size; rank++) {
         ddl__loss *loss = &engine->losses[rank];
         if (!is_lost(engine, rank) || atomic_load_explicit(&loss->ended, memory_order_acquire))
             continue;
         if (!loss->noticed)
             loss->noticed = now;
-        if (now - loss->noticed < UNSURE_NS)
-            engine->unsure_until = loss->noticed + UNSURE_NS;
+        if (now - loss->noticed < UNCONFIRMED_NS)
+            engine->unconfirmed_until = loss->noticed + UNCONFIRMED_NS;
     }
-    return engine->unsure_until;
+    return engine->unconfirmed_until;
 }
 
 /* While the comm is created, nobody but us misses a member whose process has ended, and others that
  * wait for it may keep us waiting. */
-static void check_founders(ddl__engine *engine)
+static void check_creation(ddl__engine *engine)
 {
     for (int rank = 0; rank < engine->config.size; rank++) {
         const ddl__link *link = engine->config.links[rank];
@@ -204,7 +204,7 @@ static unsigned count_ended(const ddl__engine *engine)
 
 /* A peer's last spans count more than its end, and may have come together with it, after we looked
  * for them: whether there were any, once it was known. */
-static bool had_last_spans(ddl__engine *engine)
+static bool advance_last_spans(ddl__engine *engine)
 {
     for (unsigned ended = count_ended(engine), before = 0; ended != before;) {
         if (advance(engine))
@@ -220,20 +220,20 @@ static bool had_last_spans(ddl__engine *engine)
 static void check_blocked(ddl__engine *engine)
 {
     ddl__link *link;
-    if (had_last_spans(engine))
+    if (advance_last_spans(engine))
         return;
     for (int rank = 0; rank < engine->config.size; rank++)
         if ((link = aborted(engine, rank))) {
-            take_in_last(engine);
+            drain_last_spans(engine);
             fail_by_link(engine, link, rank, "");
             return;
         }
-    if (awaits_word(engine)) {
+    if (has_unconfirmed_loss(engine)) {
         check_limits(engine);
         return;
     }
-    if (!atomic_load_explicit(&engine->founded, memory_order_relaxed))
-        check_founders(engine);
+    if (!atomic_load_explicit(&engine->created, memory_order_relaxed))
+        check_creation(engine);
     check_stream(engine, &engine->ordered);
     check_stream(engine, &engine->named.stream);
     ddl__named_check_peers(engine);
@@ -257,7 +257,7 @@ static bool was_short(const ddl__engine *engine, const ddl__stream *stream)
 }
 
 /* What is under way has waited, or will while nobody drives. */
-static void note_wait(ddl__engine *engine)
+static void streams_note_wait(ddl__engine *engine)
 {
     engine->ordered.waited = engine->named.stream.waited = true;
 }
@@ -328,7 +328,7 @@ bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream)
     if (!stream->current->record)
         record(engine, stream);
     if (progress == DDL__MOVED)
-        count_one(&engine->moves);
+        counter_increment(&engine->moves);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
     ddl_work *held = ddl__stream_held(stream);
@@ -375,7 +375,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
 }
 
 /* Take in what has happened on the links and on `wake`, waiting at most timeout_ms. */
-static void engine_poll(ddl__engine *engine, int timeout_ms)
+static void links_poll(ddl__engine *engine, int timeout_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(engine->epoll, events, EVENTS, timeout_ms);
@@ -417,8 +417,8 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
         deadline = engine->named.deadline;
     if (ddl__messages_deadline(engine->messages) < deadline)
         deadline = ddl__messages_deadline(engine->messages);
-    if (engine->unsure_until && engine->unsure_until < deadline)
-        deadline = engine->unsure_until;
+    if (engine->unconfirmed_until && engine->unconfirmed_until < deadline)
+        deadline = engine->unconfirmed_until;
     if (deadline == DDL__NEVER)
         return SLEEP_MAX_MS;
     int64_t left = (deadline - ddl__now()) / 1000000 + 1;
@@ -436,7 +436,7 @@ static bool fall_asleep(ddl__engine *engine)
 }
 
 /* What a waiter waits for: its work, or (NULL) any completed one to take. */
-static bool has_come(ddl__engine *engine, const ddl_work *work)
+static bool is_awaited_done(ddl__engine *engine, const ddl_work *work)
 {
     if (work)
         return engine->ended || ddl__is_complete(work);
@@ -453,13 +453,13 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
     ddl__wait_policy *wait = &engine->wait_policy;
     for (unsigned passes = 1;; passes++) {
         bool moved = advance(engine);
-        if (ddl__abort_is_due(engine))
-            ddl__carry_out_abort(engine);
-        if (has_come(engine, work) || (deadline != DDL__NEVER && ddl__now() > deadline))
+        if (ddl__abort_is_pending(engine))
+            ddl__abort_execute(engine);
+        if (is_awaited_done(engine, work) || (deadline != DDL__NEVER && ddl__now() > deadline))
             break;
         if (moved) {
             if (wait->turns >= SHORT_WAIT_TURNS)
-                note_wait(engine);
+                streams_note_wait(engine);
             ddl__wait_policy_reset(wait);
             if (passes % LIMIT_PASSES == 0)
                 check_limits(engine);
@@ -468,22 +468,22 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
         if (ddl__wait_policy_turn(wait))
             continue;
         check_blocked(engine);
-        if (has_come(engine, work))
+        if (is_awaited_done(engine, work))
             break;
         if (!fall_asleep(engine)) {
-            if (has_come(engine, work))
+            if (is_awaited_done(engine, work))
                 break;
             continue;
         }
-        engine_poll(engine, sleep_ms(engine, deadline));
+        links_poll(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
     ddl__wait_policy_reset(wait);
-    note_wait(engine);
+    streams_note_wait(engine);
 }
 
 /* Let another one drive, until it wakes all. */
-static void await_change(ddl__engine *engine, int64_t deadline)
+static void await_driver(ddl__engine *engine, int64_t deadline)
 {
     unsigned before = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     atomic_store_explicit(&engine->waiters, before + 1, memory_order_relaxed);
@@ -500,7 +500,7 @@ static void await_change(ddl__engine *engine, int64_t deadline)
 /* Drive, with the lock free meanwhile. */
 static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
-    ddl__begin_to_drive(engine);
+    ddl__driver_start(engine);
     engine->awaited = work;
     ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
@@ -508,14 +508,14 @@ static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t dea
     pthread_mutex_lock(&engine->lock);
     ddl__settle(engine);
     engine->awaited = NULL;
-    ddl__cease_to_drive(engine);
+    ddl__driver_stop(engine);
 }
 
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
     while (work ? !ddl__is_complete(work) : !engine->completed && engine->queued) {
         if (engine->driven)
-            await_change(engine, deadline);
+            await_driver(engine, deadline);
         else
             become_driver(engine, work, deadline);
         if (deadline != DDL__NEVER && ddl__now() > deadline)
@@ -527,7 +527,8 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 
 bool ddl__pending(const ddl__engine *engine)
 {
-    return ddl__stream_pending(&engine->ordered) || has_more(engine) || ddl__abort_is_due(engine);
+    return ddl__stream_pending(&engine->ordered) || has_more(engine) ||
+           ddl__abort_is_pending(engine);
 }
 
 void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency)
@@ -549,7 +550,7 @@ bool ddl__engine_was_driven(ddl__engine *engine)
 
 void ddl__advance_and_unlock(ddl__engine *engine)
 {
-    ddl__begin_to_drive(engine);
+    ddl__driver_start(engine);
     ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
     /* Else every span that comes now would wake the endpoint's thread, which slept here last. */
@@ -557,11 +558,11 @@ void ddl__advance_and_unlock(ddl__engine *engine)
         announce_sleep(engine, false);
     atomic_store_explicit(&engine->was_driven, true, memory_order_relaxed);
     advance(engine);
-    note_wait(engine);
-    if (ddl__abort_is_due(engine))
-        ddl__carry_out_abort(engine);
+    streams_note_wait(engine);
+    if (ddl__abort_is_pending(engine))
+        ddl__abort_execute(engine);
     pthread_mutex_lock(&engine->lock);
-    ddl__cease_to_drive(engine);
+    ddl__driver_stop(engine);
     bool wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     if (wanted)
         pthread_cond_broadcast(&engine->changed);
@@ -571,19 +572,19 @@ void ddl__advance_and_unlock(ddl__engine *engine)
         engine->config.need_progress(engine->config.context, DDL__SOON);
 }
 
-void ddl__engine_look(ddl__engine *engine)
+void ddl__engine_poll(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     if (engine->driven) { /* who drives, looks */
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    ddl__begin_to_drive(engine);
+    ddl__driver_start(engine);
     pthread_mutex_unlock(&engine->lock);
-    engine_poll(engine, 0);
+    links_poll(engine, 0);
     check_blocked(engine);
     pthread_mutex_lock(&engine->lock);
-    ddl__cease_to_drive(engine);
+    ddl__driver_stop(engine);
     if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
         pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
@@ -597,19 +598,19 @@ ddl__background ddl__engine_background(ddl__engine *engine)
         pthread_mutex_unlock(&engine->lock);
         return DDL__BACKGROUND_IDLE;
     }
-    ddl__begin_to_drive(engine);
+    ddl__driver_start(engine);
     pthread_mutex_unlock(&engine->lock);
 
-    engine_poll(engine, 0);
-    note_wait(engine);
+    links_poll(engine, 0);
+    streams_note_wait(engine);
     bool asleep = false, wanted = false;
     do {
         for (unsigned passes = 1; !asleep; passes++) {
             if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
                 break;
             bool moved = advance(engine);
-            if (ddl__abort_is_due(engine))
-                ddl__carry_out_abort(engine);
+            if (ddl__abort_is_pending(engine))
+                ddl__abort_execute(engine);
             if (moved && passes % LIMIT_PASSES == 0)
                 check_limits(engine);
             if (moved)
@@ -625,7 +626,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
         pthread_mutex_unlock(&engine->lock);
     } while (true);
 
-    ddl__cease_to_drive(engine);
+    ddl__driver_stop(engine);
     bool idle = !ddl__pending(engine) || wanted;
     if (wanted)
         pthread_cond_broadcast(&engine->changed);

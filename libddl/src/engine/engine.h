@@ -45,7 +45,7 @@ ddl__link *const *ddl__engine_message_links(const ddl__engine *engine);
 void ddl__engine_all_shared(ddl__engine *engine);
 
 /* From now on plan for this topology, which outlives the engine. Before any concurrent use. */
-void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology);
+void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology);
 
 /* From now on choose algorithms as a mode has it (layout.h; 0: none) and these choices, and report
  * every so many operations (0: never) how long the topology's levels take. Before any concurrent
@@ -76,14 +76,14 @@ void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
 /* The members watch each other from now on. Before that, whose link is lost ends the comm although
  * nothing waits for it, a moment later. */
-void ddl__engine_founded(ddl__engine *engine);
+void ddl__engine_created(ddl__engine *engine);
 
 /* The process of this member has ended. A lost link alone may also be the work of a member that
  * ends the comm and has no room to say why: then its word comes in a moment. Any thread. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
 /* Nothing runs on this comm, nor will: tell the peers why. */
-void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
+void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text);
 
 /* How it goes; any thread. */
 typedef struct ddl__snapshot {
@@ -111,14 +111,15 @@ int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max);
 
 /* On rank 0, which matches names: whether that rank has not called this one, as far as is known;
  * and, in any case, the name that it has called last, "" being none. Any thread. */
-bool ddl__engine_misses(ddl__engine *engine, const char *name, int rank, char last[DDL_NAME_MAX]);
+bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank,
+                                 char last[DDL_NAME_MAX]);
 
 /* What has happened so far. */
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
 
 /* Take in what peers have said, although nothing waits for them: a failure of theirs becomes
  * ours. Any thread; does not block. */
-void ddl__engine_look(ddl__engine *engine);
+void ddl__engine_poll(ddl__engine *engine);
 
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
                                  int64_t deadline, int *taken);

@@ -29,7 +29,7 @@ struct ddl_group {
     /* Under the engine's lock. */
     ddl_work *work; /* the one of the present submission; NULL: none is under way */
     uint32_t left;  /* parts that are not complete */
-    bool doomed;    /* destroyed while under way: freed at its end */
+    bool destroyed; /* destroyed while under way: freed at its end */
 };
 
 /* NULL when out of memory (message set). */

@@ -1,7 +1,7 @@
 /* Design notes.
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank
- * 0 with name and signature; rank 0 enters it in its book, and when all ranks have announced it,
+ * 0 with name and signature; rank 0 enters it in its table, and when all ranks have announced it,
  * tells all of them to run it. Name messages from one rank to another keep their order, so every
  * rank runs what rank 0 has ordered in that order: a stream of its own.
  *
@@ -49,10 +49,10 @@ ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work)
             "another name",
             work->name, engine->config.rank);
     ddl__names_add(&named->names, work);
-    if (!named->fresh)
-        named->behind_fresh = &named->fresh;
-    *named->behind_fresh = work;
-    named->behind_fresh = &work->next;
+    if (!named->unannounced)
+        named->unannounced_tail = &named->unannounced;
+    *named->unannounced_tail = work;
+    named->unannounced_tail = &work->next;
     return DDL_OK;
 }
 
@@ -118,10 +118,10 @@ static void enter(ddl__engine *engine, int rank, const announcement *call, size_
     int first;
     ddl__signature theirs;
     pthread_mutex_lock(&engine->lock);
-    ddl__verdict verdict = ddl__book_announce(&engine->named.book, rank, call->name, length,
-                                              &call->signature, &first, &theirs);
+    ddl__announce_result result = ddl__announcements_add(
+        &engine->named.announcements, rank, call->name, length, &call->signature, &first, &theirs);
     pthread_mutex_unlock(&engine->lock);
-    switch (verdict) {
+    switch (result) {
     case DDL__ANNOUNCED: break;
     case DDL__COMPLETE: order(engine, call->name, length); break;
     case DDL__DIFFERENT:
@@ -141,14 +141,14 @@ static void announce(ddl__engine *engine, const announcement *call, size_t lengt
 }
 
 /* The oldest work that is not announced, as its announcement; the name's length, or 0: none. */
-static size_t next_fresh(ddl__engine *engine, announcement *call)
+static size_t next_unannounced(ddl__engine *engine, announcement *call)
 {
     ddl__named *named = &engine->named;
     size_t length = 0;
     pthread_mutex_lock(&engine->lock);
-    ddl_work *work = named->fresh;
+    ddl_work *work = named->unannounced;
     if (work) {
-        named->fresh = work->next;
+        named->unannounced = work->next;
         work->announced = true;
         length = strlen(work->name);
         memcpy(call->name, work->name, length);
@@ -181,7 +181,7 @@ bool ddl__named_advance(ddl__engine *engine)
 {
     bool moved = false;
     announcement call;
-    for (size_t length; (length = next_fresh(engine, &call)); moved = true)
+    for (size_t length; (length = next_unannounced(engine, &call)); moved = true)
         announce(engine, &call, length);
     for (ddl__name_message *message; (message = ddl__messages_take_name(engine->messages));
          moved = true) {
@@ -237,16 +237,17 @@ int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max)
     return n;
 }
 
-bool ddl__engine_misses(ddl__engine *engine, const char *name, int rank, char last[DDL_NAME_MAX])
+bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank,
+                                 char last[DDL_NAME_MAX])
 {
-    const ddl__book *book = &engine->named.book;
+    const ddl__announcements *announcements = &engine->named.announcements;
     last[0] = 0;
     if (engine->config.rank != 0)
         return false;
     pthread_mutex_lock(&engine->lock);
-    bool misses = rank ? ddl__book_lacks(book, name, rank)
+    bool misses = rank ? ddl__announcements_lacks(announcements, name, rank)
                        : !ddl__names_find(&engine->named.names, name, strlen(name));
-    memcpy(last, book->last[rank], DDL_NAME_MAX);
+    memcpy(last, announcements->last[rank], DDL_NAME_MAX);
     pthread_mutex_unlock(&engine->lock);
     return misses;
 }
@@ -291,7 +292,7 @@ void ddl__named_check_limits(ddl__engine *engine)
         engine->named.deadline = deadline;
         return;
     }
-    ddl__book_missing(&engine->named.book, name, missing, sizeof missing);
+    ddl__announcements_missing(&engine->named.announcements, name, missing, sizeof missing);
     ddl__fail_all(engine, DDL_EEXPIRED,
                   "%s: the operation named \"%s\" ran past its limit of %lld ms: it was not called "
                   "by %s%s",
@@ -310,7 +311,7 @@ void ddl__named_check_peers(ddl__engine *engine)
     for (int rank = 0; rank < last; rank++) {
         const ddl__link *link = engine->config.messages[rank];
         if (!link || link->state != DDL__LINK_LEFT ||
-            ddl__book_has(&engine->named.book, name, rank))
+            ddl__announcements_has(&engine->named.announcements, name, rank))
             continue;
         ddl__fail_all(engine, DDL_EPEER, "%s left the comm while %s called \"%s\"",
                       rank_name(engine, rank), rank_name(engine, engine->config.rank), name);
@@ -321,7 +322,7 @@ void ddl__named_check_peers(ddl__engine *engine)
 void ddl__named_fail(ddl__engine *engine, ddl_status status)
 {
     ddl__named *named = &engine->named;
-    named->fresh = NULL;
+    named->unannounced = NULL;
     for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
         while (named->names.lists[i])
             ddl__finish(engine, named->names.lists[i], status);

@@ -7,13 +7,13 @@
 
 typedef struct ddl__named {
     /* Under the engine's lock. */
-    ddl__names names;                /* submitted and not complete */
-    ddl_work *fresh, **behind_fresh; /* of those, not yet announced; along `next` */
+    ddl__names names;                          /* submitted and not complete */
+    ddl_work *unannounced, **unannounced_tail; /* of those, not yet announced; along `next` */
 
     /* The driver's, but for the stream's queue. */
-    ddl__book book;     /* rank 0's */
-    ddl__stream stream; /* ordered by rank 0; over the message links */
-    int64_t deadline;   /* no work that waits for its turn runs past its limit before */
+    ddl__announcements announcements; /* rank 0's */
+    ddl__stream stream;               /* ordered by rank 0; over the message links */
+    int64_t deadline; /* no work that waits for its turn runs past its limit before */
 } ddl__named;
 
 /* Under the lock: a work with a name was submitted. Refused when the name is under way. */

@@ -68,7 +68,7 @@ struct ddl__engine {
     atomic_bool told;       /* a call has returned it, or a work has ended with it */
     char message[DDL__MESSAGE_MAX];
     atomic_bool abort_asked; /* by a caller, or by who watches the peers */
-    bool abort_by_word;      /* by the latter: what was sent before counts */
+    bool abort_after_spans;  /* by the latter: what was sent before counts */
     ddl_status abort_status;
     char abort_text[DDL__MESSAGE_MAX];
     uint64_t admitted, finished; /* works, ever */
@@ -80,12 +80,12 @@ struct ddl__engine {
     ddl__named named;        /* operations by name */
     ddl__messages *messages;
     ddl__wait_policy wait_policy;
-    ddl__recorder recorder; /* may be read by any thread, as the next */
-    atomic_ullong moves;    /* how often an operation got on without coming to its end */
-    atomic_ullong passes;   /* in how many passes messages got on */
-    atomic_bool founded;    /* all members watch each other: see ddl__engine_founded */
-    ddl__loss *losses;      /* by rank */
-    int64_t unsure_until;   /* a loss is to be believed then; 0: all are */
+    ddl__recorder recorder;    /* may be read by any thread, as the next */
+    atomic_ullong moves;       /* how often an operation got on without coming to its end */
+    atomic_ullong passes;      /* in how many passes messages got on */
+    atomic_bool created;       /* all members watch each other: see ddl__engine_created */
+    ddl__loss *losses;         /* by rank */
+    int64_t unconfirmed_until; /* a loss is to be believed then; 0: all are */
     int epoll, wake;
 };
 
@@ -130,7 +130,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
     __attribute__((format(printf, 3, 4)));
 
 /* Whether an abort was asked for, and not yet carried out. */
-bool ddl__abort_is_due(const ddl__engine *engine);
+bool ddl__abort_is_pending(const ddl__engine *engine);
 
 /* ---- works.c ---- */
 
@@ -142,13 +142,13 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 
 /* Under the lock: this thread becomes the driver, and later ceases to be it. The driver runs all
  * kernels and makes all plans, so it does that in the library's floating-point mode. */
-static inline void ddl__begin_to_drive(ddl__engine *engine)
+static inline void ddl__driver_start(ddl__engine *engine)
 {
     engine->driven = true;
     engine->drivers_mode = ddl__fp_enter();
 }
 
-static inline void ddl__cease_to_drive(ddl__engine *engine)
+static inline void ddl__driver_stop(ddl__engine *engine)
 {
     ddl__fp_leave(engine->drivers_mode);
     engine->driven = false;
@@ -158,7 +158,7 @@ static inline void ddl__cease_to_drive(ddl__engine *engine)
 bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream);
 
 /* The driver's: do what was asked for. */
-void ddl__carry_out_abort(ddl__engine *engine);
+void ddl__abort_execute(ddl__engine *engine);
 
 /* Wait for this work, or (NULL) for any completed one to take, by driving or by waiting for who
  * drives. Called and left with the lock held. */

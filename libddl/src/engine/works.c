@@ -145,7 +145,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 }
 
 /* As a blocking call, for some time; then it goes on as a work. */
-static ddl_status submit_patient(ddl__engine *engine, const submission *what, ddl_work **out)
+static ddl_status submit_waiting(ddl__engine *engine, const submission *what, ddl_work **out)
 {
     *out = NULL;
     ddl_work *work = malloc(sizeof *work);
@@ -185,7 +185,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
     if (!out)
         return submit_blocking(engine, what);
     if (what->call->wait_ms)
-        return submit_patient(engine, what, out);
+        return submit_waiting(engine, what, out);
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
         free(what->call->blocks);
@@ -233,7 +233,7 @@ bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group)
 void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group)
 {
     pthread_mutex_lock(&engine->lock);
-    bool held = group->doomed = group->work;
+    bool held = group->destroyed = group->work;
     pthread_mutex_unlock(&engine->lock);
     if (!held)
         ddl__group_free(group);
@@ -325,13 +325,13 @@ ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
 }
 
 /* Let the driver end the comm with this status; without one, do it at once. */
-static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text, bool by_word)
+static void request_abort(ddl__engine *engine, ddl_status status, const char *text, bool by_word)
 {
     pthread_mutex_lock(&engine->lock);
     if (!atomic_load_explicit(&engine->abort_asked, memory_order_relaxed)) {
         snprintf(engine->abort_text, sizeof engine->abort_text, "%s", text);
         engine->abort_status = status;
-        engine->abort_by_word = by_word;
+        engine->abort_after_spans = by_word;
         atomic_store_explicit(&engine->abort_asked, true, memory_order_release);
     }
     if (engine->driven) {
@@ -339,12 +339,12 @@ static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text
         pthread_mutex_unlock(&engine->lock);
         return;
     }
-    ddl__begin_to_drive(engine);
+    ddl__driver_start(engine);
     pthread_mutex_unlock(&engine->lock);
-    if (ddl__abort_is_due(engine))
-        ddl__carry_out_abort(engine);
+    if (ddl__abort_is_pending(engine))
+        ddl__abort_execute(engine);
     pthread_mutex_lock(&engine->lock);
-    ddl__cease_to_drive(engine);
+    ddl__driver_stop(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -354,12 +354,12 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason)
     char text[sizeof engine->abort_text];
     snprintf(text, sizeof text, "%s aborted: %s", engine->config.names[engine->config.rank],
              reason);
-    ask_for_end(engine, DDL_EABORTED, text, false);
+    request_abort(engine, DDL_EABORTED, text, false);
 }
 
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
 {
-    ask_for_end(engine, status, text, true);
+    request_abort(engine, status, text, true);
 }
 
 ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)

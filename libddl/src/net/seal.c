@@ -140,7 +140,7 @@ void ddl__seal_drop(ddl__seal *seal)
 }
 
 /* Encrypt what one record takes of the message, after `skip` bytes of it; how much, or 0. */
-static size_t seal_record(ddl__seal *seal, const struct msghdr *message, size_t skip)
+static size_t record_seal(ddl__seal *seal, const struct msghdr *message, size_t skip)
 {
     struct iovec pieces[PIECES];
     unsigned char iv[DDL__IV];
@@ -182,7 +182,7 @@ ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message)
         return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t whole = length_of(message), taken = 0;
     while (ddl__seal_flush(seal, fd) && taken < whole) {
-        size_t n = seal_record(seal, message, taken);
+        size_t n = record_seal(seal, message, taken);
         if (!n)
             break;
         taken += n;
@@ -193,7 +193,7 @@ ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message)
 /* ------------------------------------------------------------------------------------ receiving */
 
 /* Read more; as recv. */
-static ssize_t fill(ddl__seal *seal, int fd)
+static ssize_t seal_fill(ddl__seal *seal, int fd)
 {
     way *w = &seal->in;
     if (w->from == w->to) {
@@ -212,7 +212,7 @@ static ssize_t fill(ddl__seal *seal, int fd)
 }
 
 /* Decrypt the next record, if it is here whole. False when it was altered. */
-static bool open_record(ddl__seal *seal)
+static bool record_open(ddl__seal *seal)
 {
     way *w = &seal->in;
     unsigned char iv[DDL__IV], *record = w->bytes + w->from;
@@ -232,7 +232,7 @@ static bool open_record(ddl__seal *seal)
 }
 
 /* Hand out what is decrypted, to a piece of the message from `place` on. */
-static size_t take(ddl__seal *seal, const struct msghdr *message, size_t place)
+static size_t seal_take(ddl__seal *seal, const struct msghdr *message, size_t place)
 {
     way *w = &seal->in;
     size_t taken = 0;
@@ -259,11 +259,11 @@ ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message)
     size_t want = length_of(message), got = 0;
     ssize_t k = 1;
     while (got < want && k > 0 && !seal->error) {
-        if (!seal->clear && !open_record(seal))
+        if (!seal->clear && !record_open(seal))
             seal->error = EBADMSG;
         else if (seal->clear)
-            got += take(seal, message, got);
-        else if ((k = fill(seal, fd)) < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+            got += seal_take(seal, message, got);
+        else if ((k = seal_fill(seal, fd)) < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
             seal->error = errno;
     }
     if (got || !want)

@@ -40,7 +40,7 @@ static bool is_silent(int fd)
            info.tcpi_unacked && info.tcpi_last_ack_recv > SILENT_MS;
 }
 
-static void examine(ddl__tcp_link *l)
+static void link_examine(ddl__tcp_link *l)
 {
     static const char why[] = "the peer's host has not acknowledged anything for long";
     if (is_silent(l->fd))
@@ -65,7 +65,7 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
     if (now < l->examined + EXAMINE_NS)
         return;
     l->examined = now;
-    examine(l);
+    link_examine(l);
 }
 
 /* ------------------------------------------------------------------------------ life and death */
@@ -163,7 +163,7 @@ static void buffer_enlarge(int fd, int option)
 }
 
 /* All but the first are for speed or for noticing ends, and may be refused (by a unix socket). */
-static void prepare(int fd, bool lane)
+static void socket_prepare(int fd, bool lane)
 {
     static const int yes = 1, idle = KEEPALIVE_IDLE_S, each = KEEPALIVE_EACH_S,
                      probes = KEEPALIVE_PROBES, small = LANE_BUFFER;
@@ -192,7 +192,7 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
     l->slots = slots;
     l->examined = ddl__now();
     pthread_mutex_init(&l->lock, NULL);
-    prepare(fd, false);
+    socket_prepare(fd, false);
     return &l->base;
 }
 
@@ -246,7 +246,7 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
 
 /* As a driver watches a link. Nobody reads the events of the descriptor that joins several sockets:
  * it stands for them in the driver's. */
-static bool watch(int epoll, int fd)
+static bool epoll_watch(int epoll, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
     return !epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
@@ -261,7 +261,7 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name)
     }
     if (link->fd == l->fd) {
         int epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
-        if (epoll < 0 || !watch(epoll, l->fd)) {
+        if (epoll < 0 || !epoll_watch(epoll, l->fd)) {
             ddl__fail(DDL_ESYSTEM, "no descriptor for a TCP link of several sockets: %s",
                       strerror(errno));
             ddl__close_guarded(epoll);
@@ -269,13 +269,13 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name)
         }
         link->fd = epoll;
     }
-    if (l->n_lanes == DDL__LANES_MAX || !watch(link->fd, fd)) {
+    if (l->n_lanes == DDL__LANES_MAX || !epoll_watch(link->fd, fd)) {
         ddl__fail(DDL_ESYSTEM, "no room for %u sockets in a TCP link", l->n_lanes + 1);
         return false;
     }
     ddl__lane *lane = &l->lanes[l->n_lanes++];
     lane->fd = ddl__guard(fd);
     snprintf(lane->name, sizeof lane->name, "%s", name);
-    prepare(fd, true);
+    socket_prepare(fd, true);
     return true;
 }

@@ -45,7 +45,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
 }
 
 /* Nothing more is there now; a lane that has failed is believed after a while. */
-static bool nothing(ddl__tcp_link *l)
+static bool link_check_loss(ddl__tcp_link *l)
 {
     if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
         ddl__tcp_lose(l, "", l->lost_why);
@@ -78,7 +78,7 @@ static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
 typedef enum progress { MORE, WHOLE, STOP } progress;
 
 /* The header of a long span has come, the one that is expected. */
-static progress assemble(ddl__tcp_link *l, void *into, size_t bytes)
+static progress span_assemble(ddl__tcp_link *l, void *into, size_t bytes)
 {
     if (!l->assembling) {
         l->assembling = true;
@@ -102,7 +102,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
             return STOP;
         }
         if (ddl__tcp_is_long(l, bytes))
-            return assemble(l, into, bytes);
+            return span_assemble(l, into, bytes);
         return l->got == sizeof l->head + bytes ? WHOLE : MORE;
     }
     if (l->got < sizeof l->head + l->head.bytes)
@@ -113,7 +113,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
 }
 
 /* Receive over the first connection what is left of a frame; false when it is exhausted. */
-static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
+static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
 {
     struct iovec pieces[2];
     struct msghdr message = {.msg_iov = pieces};
@@ -142,7 +142,8 @@ static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
 
 /* Receive the next span into `into`; true when it is whole. With signature NULL, only look what
  * comes next. */
-static bool receive(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
+static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
+                         const ddl__signature *signature)
 {
     bool more = true;
     while (l->base.state == DDL__LINK_OPEN) {
@@ -151,15 +152,15 @@ static bool receive(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signa
         if (l->got >= sizeof l->head) {
             progress p = header_match(l, into, bytes, signature);
             if (p != MORE)
-                return p == WHOLE || nothing(l);
+                return p == WHOLE || link_check_loss(l);
             if (l->head.type != DDL__TCP_SPAN) {
                 place = l->base.reason;
                 room = l->head.bytes;
             }
         }
         if (!more)
-            return nothing(l);
-        more = read_frame(l, place, room);
+            return link_check_loss(l);
+        more = frame_read(l, place, room);
     }
     return false;
 }
@@ -179,7 +180,7 @@ static void seek_farewell(ddl__tcp_link *l)
     l->event = true;
     while (l->base.state == DDL__LINK_OPEN) {
         if (l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN) {
-            receive(l, NULL, 0, NULL);
+            span_receive(l, NULL, 0, NULL);
             if (l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN)
                 return;
         }
@@ -193,7 +194,7 @@ static void seek_farewell(ddl__tcp_link *l)
         if (k > 0) {
             l->got += (size_t)k;
         } else if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            nothing(l);
+            link_check_loss(l);
             return;
         } else if (k == 0 || errno != EINTR) {
             lose_stream(l, k ? errno : 0);
@@ -209,7 +210,7 @@ void ddl__tcp_look(ddl__tcp_link *l)
     if (l->broken)
         seek_farewell(l);
     else
-        receive(l, NULL, 0, NULL);
+        span_receive(l, NULL, 0, NULL);
 }
 
 /* While the state is open, a header that has come is that of a span. */
@@ -220,7 +221,7 @@ bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
         seek_farewell(l);
         return false;
     }
-    receive(l, NULL, 0, NULL);
+    span_receive(l, NULL, 0, NULL);
     if (link->state != DDL__LINK_OPEN || l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN)
         return false;
     *signature = l->head.signature;
@@ -229,9 +230,9 @@ bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 }
 
 /* The same for who wants it: what is broken stays so. */
-static bool obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
+static bool span_obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
 {
-    if (!l->broken && receive(l, into, bytes, signature))
+    if (!l->broken && span_receive(l, into, bytes, signature))
         return true;
     if (l->broken)
         seek_farewell(l);
@@ -254,7 +255,7 @@ const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *s
             return NULL;
         }
     }
-    return obtain(l, l->buffer, bytes, signature) ? l->buffer : NULL;
+    return span_obtain(l, l->buffer, bytes, signature) ? l->buffer : NULL;
 }
 
 void ddl__tcp_release(ddl__link *link)
@@ -267,7 +268,7 @@ void ddl__tcp_release(ddl__link *link)
 
 bool ddl__tcp_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
 {
-    if (!obtain(ddl__tcp_of(link), dst, bytes, signature))
+    if (!span_obtain(ddl__tcp_of(link), dst, bytes, signature))
         return false;
     ddl__tcp_release(link);
     return true;
