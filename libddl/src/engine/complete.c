@@ -17,18 +17,18 @@ void ddl__report(ddl__engine *engine)
         return;
     ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
                                   : read(engine->report, &count, sizeof count);
-    (void)n; /* it is as it should be already */
+    (void)n; /* the descriptor is in the wanted state already */
 }
 
-/* Under the lock. A part is the group's memory; the last one completes the whole, with its own
- * status, since a failure ends all parts that are left. */
+/* Under the lock. A part belongs to the group. The last part completes the group, with its own
+ * status: a failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
     if (!--group->left)
         ddl__finish(engine, group->work, status);
 }
 
-/* Under the lock. The group's work is about to be completed. */
+/* Under the lock, before the work of the group is completed. */
 static void release_group(ddl_group *group)
 {
     group->work = NULL;
@@ -143,10 +143,4 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         ddl__record_end(&engine->recorder, work, status, ddl__now());
     ddl__finish_list(engine, messages, status);
     pthread_mutex_unlock(&engine->lock);
-}
-
-bool ddl__abort_is_pending(const ddl__engine *engine)
-{
-    return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
-           atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
 }

@@ -188,10 +188,6 @@ bool ddl__named_advance(ddl__engine *engine)
         handle_name_message(engine, message);
         free(message);
     }
-    /* What is ordered must not overtake its order. */
-    ddl__stream *stream = &engine->named.stream;
-    if (stream->current || !ddl__messages_names_unsent(engine->messages))
-        moved = ddl__advance_stream(engine, stream) || moved;
     return moved;
 }
 

@@ -27,8 +27,8 @@ ddl_status ddl__work_test(const ddl_work *work)
     return status;
 }
 
-/* A work of which nothing has happened yet, but for its name. */
-static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
+/* Initialise a work, except for its name. */
+static void work_init(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 {
     enum { BEGIN = offsetof(ddl_work, group), END = offsetof(ddl_work, status) };
     work->engine = engine;
@@ -39,7 +39,7 @@ static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 }
 
 /* Under the lock. */
-static void enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
+static void work_enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
     if (ddl__is_message(work)) {
         atomic_fetch_add_explicit(&engine->n_messages, 1, memory_order_relaxed);
@@ -55,25 +55,25 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole)
     group->left = group->n_parts;
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl_work *part = &group->parts[i].work;
-        prepare(engine, part, &group->parts[i].call);
+        work_init(engine, part, &group->parts[i].call);
         part->submitted = whole->submitted;
         part->deadline = whole->deadline;
         part->call.timeout_ms = whole->call.timeout_ms;
         part->group = group;
-        enqueue(engine, stream, part);
+        work_enqueue(engine, stream, part);
     }
     if (!group->n_parts)
         ddl__finish(engine, whole, DDL_OK);
 }
 
-/* What is submitted: a call, or a group whose whole is `call`. */
+/* What is submitted: a call, or a group described by `call`. */
 typedef struct submission {
     const ddl__call *call;
     ddl_group *group;
 } submission;
 
 /* Under the lock. */
-static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *work)
+static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_work *work)
 {
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
         return ddl__engine_status(engine);
@@ -91,15 +91,15 @@ static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *w
         work->whole_of = what->group;
     }
     if (work->name)
-        return DDL_OK; /* until rank 0 says that it is its turn */
+        return DDL_OK; /* queued when rank 0 orders it */
     if (what->group)
         ddl__push_parts(engine, &engine->ordered, work);
     else
-        enqueue(engine, &engine->ordered, work);
+        work_enqueue(engine, &engine->ordered, work);
     return DDL_OK;
 }
 
-/* Under the lock: whether who submits this, if he drives, begins with it. */
+/* Under the lock: true if the submitter, as driver, runs this first. */
 static bool comes_first(const ddl__engine *engine, const submission *what)
 {
     const ddl__call *call = what->call;
@@ -108,10 +108,11 @@ static bool comes_first(const ddl__engine *engine, const submission *what)
            !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
 }
 
-/* Prepare the work for what is submitted, then admit it. The lock is left held on success only. */
-static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *work, bool drives)
+/* Prepare and admit the work. On success the lock is held on return. */
+static ddl_status work_enter(ddl__engine *engine, const submission *what, ddl_work *work,
+                             bool drives)
 {
-    prepare(engine, work, what->call);
+    work_init(engine, work, what->call);
     ddl_status status = DDL_OK;
     if (what->call->name && !(work->name = strdup(what->call->name)))
         status = ddl__fail(DDL_ENOMEM, "no memory for a name");
@@ -120,7 +121,7 @@ static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *w
     if (!drives || !comes_first(engine, what))
         ddl__work_stamp(work);
     if (status == DDL_OK)
-        status = admit(engine, what, work);
+        status = work_admit(engine, what, work);
     if (status == DDL_OK)
         return DDL_OK;
     pthread_mutex_unlock(&engine->lock);
@@ -132,10 +133,10 @@ static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *w
 static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 {
     ddl_work work;
-    ddl_status status = enter(engine, what, &work, true);
+    ddl_status status = work_enter(engine, what, &work, true);
     if (status != DDL_OK)
         return status;
-    if (engine->driven) /* what is new need not wait for what the driver waits for */
+    if (engine->driven) /* a new work need not wait for what the driver waits for */
         ddl__wake_sleeper(engine);
     ddl__wait_locked(engine, &work, DDL__NEVER);
     ddl__unlock_and_hand_over(engine, DDL__SOON);
@@ -144,7 +145,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     return status;
 }
 
-/* As a blocking call, for some time; then it goes on as a work. */
+/* Wait as a blocking call does, for wait_ms. After that the operation goes on as a work. */
 static ddl_status submit_waiting(ddl__engine *engine, const submission *what, ddl_work **out)
 {
     *out = NULL;
@@ -153,7 +154,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
         free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
-    ddl_status status = enter(engine, what, work, true);
+    ddl_status status = work_enter(engine, what, work, true);
     if (status != DDL_OK) {
         free(work);
         return status;
@@ -171,7 +172,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
     return status;
 }
 
-/* Short enough for its first steps to take less time than waking a thread for them. */
+/* Whether its first steps take less time than waking a thread for them. */
 static bool is_quick(const submission *what)
 {
     enum { QUICK = 1 << 20 }; /* bytes */
@@ -192,12 +193,12 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
     bool quick = is_quick(what);
-    ddl_status status = enter(engine, what, work, quick);
+    ddl_status status = work_enter(engine, what, work, quick);
     if (status != DDL_OK) {
         free(work);
         return status;
     }
-    *out = work; /* before anybody can complete it and hand it out */
+    *out = work; /* before any thread can complete it and hand it out */
     if (engine->driven) {
         ddl__wake_sleeper(engine);
         pthread_mutex_unlock(&engine->lock);
@@ -322,44 +323,6 @@ ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
         return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
     *fd = made;
     return DDL_OK;
-}
-
-/* Let the driver end the comm with this status; without one, do it at once. */
-static void request_abort(ddl__engine *engine, ddl_status status, const char *text, bool by_word)
-{
-    pthread_mutex_lock(&engine->lock);
-    if (!atomic_load_explicit(&engine->abort_asked, memory_order_relaxed)) {
-        snprintf(engine->abort_text, sizeof engine->abort_text, "%s", text);
-        engine->abort_status = status;
-        engine->abort_after_spans = by_word;
-        atomic_store_explicit(&engine->abort_asked, true, memory_order_release);
-    }
-    if (engine->driven) {
-        ddl__wake_driver(engine);
-        pthread_mutex_unlock(&engine->lock);
-        return;
-    }
-    ddl__driver_start(engine);
-    pthread_mutex_unlock(&engine->lock);
-    if (ddl__abort_is_pending(engine))
-        ddl__abort_execute(engine);
-    pthread_mutex_lock(&engine->lock);
-    ddl__driver_stop(engine);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
-}
-
-void ddl__engine_abort(ddl__engine *engine, const char *reason)
-{
-    char text[sizeof engine->abort_text];
-    snprintf(text, sizeof text, "%s aborted: %s", engine->config.names[engine->config.rank],
-             reason);
-    request_abort(engine, DDL_EABORTED, text, false);
-}
-
-void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
-{
-    request_abort(engine, status, text, true);
 }
 
 ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
