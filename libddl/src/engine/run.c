@@ -33,7 +33,7 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratc
     work->published = 0;
     work->received = false;
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
-    work->interleaving = DDL__INTERLEAVE_UNDECIDED;
+    work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
 }
 
