@@ -33,12 +33,6 @@ static bool advance_messages(ddl__engine *engine)
     return moved;
 }
 
-bool ddl__has_more(const ddl__engine *engine)
-{
-    return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
-           ddl__named_pending(engine) || ddl__messages_names_unsent(engine->messages);
-}
-
 static ddl__matching stream_matching(const ddl__engine *engine, const ddl__stream *stream)
 {
     return stream == &engine->ordered ? DDL__MATCH_ORDER : DDL__MATCH_NAME;

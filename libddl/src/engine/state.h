@@ -145,7 +145,11 @@ bool ddl__advance(ddl__engine *engine);
 void ddl__settle_messages(ddl__engine *engine);
 
 /* Whether anything but ordered operations is pending. Any thread. */
-bool ddl__has_more(const ddl__engine *engine);
+static inline bool ddl__has_more(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
+           ddl__named_pending(engine) || ddl__messages_names_unsent(engine->messages);
+}
 
 /* ---- failures.c, called by the driver ---- */
 
