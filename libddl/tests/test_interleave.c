@@ -5,6 +5,7 @@
 
 #include "comm/comm.h"
 #include "engine/state.h"
+#include "net/stores.h"
 #include "ranks.h"
 
 enum { MEBI = 1 << 20, ROUNDS = 2 };
@@ -53,7 +54,7 @@ static void pretend_far(ddl_comm *comm)
     ddl__engine *engine = comm->engine;
     pthread_mutex_lock(&engine->lock);
     for (int i = 0; i < DDL__STORES; i++)
-        engine->ordered.runner.stores[1 - ddl_comm_rank(comm)][i] =
+        engine->config.links[1 - ddl_comm_rank(comm)]->stores[i] =
             (ddl__stores){.rate = {1e-6f, 1}, .nontemporal = true};
     pthread_mutex_unlock(&engine->lock);
 }

@@ -1,6 +1,6 @@
 /* The choice between plain and streaming stores follows the machine, and one slow sample does not
  * turn it. */
-#include "engine/stores.h"
+#include "net/stores.h"
 
 #include "check.h"
 

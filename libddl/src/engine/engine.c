@@ -15,7 +15,7 @@ static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    /* Links that share a descriptor: the first attends to it. */
+    /* Where links share a descriptor, the first one polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
 }
 
@@ -45,8 +45,8 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     }
     engine->config = *config;
     engine->wait_policy.sharing = config->sharing_cores;
-    /* The members that the first operation waits for are still joining, by threads of theirs and of
-       ours that need a core. */
+    /* The members that the first operation waits for are still connecting, with threads of theirs
+     * and ours that need a core. */
     engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
@@ -116,7 +116,8 @@ void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology
     engine->ordered.topology = engine->named.stream.topology = topology;
 }
 
-/* Named operations go by the same mode and choices, but are not explored: rank 0 orders them. */
+/* Named operations use the same mode and choices, but are not explored, since rank 0 orders them.
+ */
 bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
                       const ddl__topology *topology)
 {

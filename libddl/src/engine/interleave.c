@@ -24,6 +24,7 @@
 
 #include "base/pause.h"
 #include "engine/steps.h"
+#include "net/stores.h"
 
 enum {
     /* With more ranks, each sends to several at a time: four ranks on two cores took 1.25 times as
@@ -98,7 +99,7 @@ static bool cursor_reserve(ddl__runner *runner, ddl_work *work, step_cursor *s)
     if (ddl__next_targets(runner, work, s->step) < n)
         return false;
     s->span = runner->targets[0]->ops->reserve(runner->targets, n, s->bytes);
-    if (s->span && ddl__targets_nontemporal(runner, work, s->step, n, s->bytes))
+    if (s->span && ddl__links_nontemporal(runner->targets, n, s->bytes))
         s->store = runner->kernels->copy_nontemporal_lines;
     return s->span;
 }
@@ -273,7 +274,7 @@ static bool is_nontemporal(const ddl__runner *runner, const ddl_work *work)
 {
     const ddl__step *step = &work->plan->steps[work->step];
     size_t bytes = (size_t)ddl__segment_length(step, work->wave - step->skew) * work->element;
-    return runner->stores[1 - runner->rank][ddl__stores_class(bytes)].nontemporal;
+    return ddl__links_nontemporal(&runner->links[1 - runner->rank], 1, bytes);
 }
 
 unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)

@@ -1,14 +1,13 @@
 /* Design notes.
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank
- * 0 with name and signature; rank 0 enters it in its table, and when all ranks have announced it,
- * tells all of them to run it. Name messages from one rank to another keep their order, so every
- * rank runs what rank 0 has ordered in that order: a stream of its own.
+ * 0 with its name and signature. Rank 0 enters it in its table, and when all ranks have announced
+ * it, orders all of them to run it. Name messages between two ranks keep their order, so every rank
+ * runs named works in the order of rank 0, as a stream of its own.
  *
- * The stream shares the message links. What travels there says by its signature whether it is a
- * message, of whichever kind, or belongs to the stream; each side takes only what is its own, and
- * both are driven while a named work is pending, so neither can stand in the other's way for long.
- */
+ * The stream shares the message links. The signature of what travels there says whether it is a
+ * frame or belongs to the stream. Each side takes only its own, and both are driven while a named
+ * work is pending, so neither blocks the other for long. */
 #include "engine/named.h"
 
 #include <stdio.h>
@@ -20,10 +19,10 @@
 #include "engine/frames.h"
 #include "engine/state.h"
 
-/* What a rank tells rank 0. */
+/* What a rank sends to rank 0. */
 typedef struct announcement {
     ddl__signature signature;
-    char name[DDL_NAME_MAX]; /* without its end, as long as the message */
+    char name[DDL_NAME_MAX]; /* unterminated; the length of the message gives its length */
 } announcement;
 
 static const char *rank_name(const ddl__engine *engine, int rank)
@@ -70,13 +69,13 @@ bool ddl__named_pending(const ddl__engine *engine)
 
 /* ------------------------------------------------------------------------------------- ordering */
 
-/* All ranks have called it: it is this rank's turn to run it. */
+/* Rank 0 has ordered it: queue it to run. */
 static void run_next(ddl__engine *engine, const char *name, size_t length)
 {
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = ddl__names_find(&engine->named.names, name, length);
     if (work && (!work->announced || work->ordered))
-        work = NULL; /* rank 0 makes this up */
+        work = NULL; /* an order that no announcement explains */
     if (work) {
         work->ordered = true;
         if (work->whole_of)
@@ -112,7 +111,7 @@ static void fail_by_difference(ddl__engine *engine, int rank, const ddl__signatu
                   rank_name(engine, first), one, (int)length, name, rank_name(engine, rank), other);
 }
 
-/* At rank 0: a rank has called this. */
+/* On rank 0: a rank has called this. */
 static void enter(ddl__engine *engine, int rank, const announcement *call, size_t length)
 {
     int first;
@@ -140,7 +139,8 @@ static void announce(ddl__engine *engine, const announcement *call, size_t lengt
         fail_for_memory(engine);
 }
 
-/* The oldest work that is not announced, as its announcement; the name's length, or 0: none. */
+/* Announce the oldest new work: fill in its announcement. Returns the length of its name, 0 if
+ * there is none. */
 static size_t next_unannounced(ddl__engine *engine, announcement *call)
 {
     ddl__named *named = &engine->named;
@@ -202,7 +202,7 @@ static ddl__waiting describe_waiting(const ddl_work *work)
     return w;
 }
 
-/* Put it in its place among the n oldest so far, of at most max. */
+/* Insert the work into the n oldest so far, at most max. */
 static int insert_oldest(const ddl_work **oldest, int n, int max, const ddl_work *work)
 {
     int at = n < max ? n : max;
@@ -250,7 +250,7 @@ bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* The work that waits for its turn and whose limit is the nearest, or NULL. Under the lock. */
+/* The work that waits for its turn and has the nearest limit, or NULL. Under the lock. */
 static const ddl_work *most_urgent(const ddl__named *named)
 {
     const ddl_work *urgent = NULL;
@@ -261,7 +261,7 @@ static const ddl_work *most_urgent(const ddl__named *named)
     return urgent;
 }
 
-/* A copy of its name, and its limit; false when none waits. */
+/* Copy its name and limit; false when none waits. */
 static bool find_urgent(ddl__engine *engine, char *name, int64_t *deadline, int64_t *limit_ms)
 {
     pthread_mutex_lock(&engine->lock);
@@ -296,7 +296,7 @@ void ddl__named_check_limits(ddl__engine *engine)
                   missing[0] ? "rank " : "all ranks", missing);
 }
 
-/* Rank 0 misses whoever has left before announcing; the others, rank 0. */
+/* Rank 0 fails if a rank has left before announcing; the others, if rank 0 has left. */
 void ddl__named_check_peers(ddl__engine *engine)
 {
     char name[DDL_NAME_MAX];

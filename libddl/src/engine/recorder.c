@@ -13,8 +13,8 @@ void ddl__recorder_close(ddl__recorder *r)
     free(r->slots);
 }
 
-/* Ordered behind the stamp that says that a record is being written, and before the one that ends
- * it; a fence would do as well, but the thread sanitizer knows none. */
+/* Stores after the first stamp and before the last one. Fences would do, but the thread sanitizer
+ * does not know them. */
 #define SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
 #define GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
 #define OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
@@ -43,7 +43,7 @@ void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status, 
 {
     ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
     if (!work->record || OWN(slot->stamp) != work->record)
-        return; /* never begun; or more than the ring holds has begun since */
+        return; /* never started, or overwritten by later ones */
     SET(slot->status, status);
     SET(slot->ended, ended);
     if (status != DDL_OK)

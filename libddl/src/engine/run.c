@@ -8,17 +8,9 @@
 #include "engine/describe.h"
 #include "engine/interleave.h"
 #include "engine/steps.h"
+#include "net/stores.h"
 
-enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
-
-_Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT,
-               "not among a link's own words");
-
-/* Memory that a later step overwrites before it is received must be copied. */
-static bool sends_user(const ddl__link *link, const ddl__step *step)
-{
-    return link->ops->zero_copy && step->stable;
-}
+enum { SLICE = 64 /* steps between returns to the driver, which looks at the clock */ };
 
 void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch)
 {
@@ -47,24 +39,7 @@ static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t
         kernels->copy(dst, src, bytes);
 }
 
-/* Copy into shared memory by the better kind of stores. */
-static void store_long(const ddl__kernels *kernels, ddl__stores *stores, void *span,
-                       const void *memory, size_t bytes)
-{
-    bool timed = ddl__stores_time(stores, bytes);
-    bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
-    int64_t start = timed ? ddl__now() : 0;
-    if (nontemporal)
-        kernels->copy_nontemporal(span, memory, bytes);
-    else
-        copy(kernels, span, memory, bytes);
-    if (timed && bytes < DDL__COPY_MINIMUM)
-        ddl__fence_drain();
-    if (timed)
-        ddl__stores_learn(stores, nontemporal, bytes, ddl__now() - start);
-}
-
-/* Copy to where nobody reads soon, or as usual. */
+/* Copy to the place of the caller, past the caches if the buffer is too long for them. */
 static void land(const ddl__runner *runner, const ddl_work *work, void *dst, const void *src,
                  size_t bytes)
 {
@@ -74,41 +49,37 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
+/* Send memory to the remaining targets. Links that do not copy need memory that no later step
+ * overwrites; other memory is copied to a span first. */
 static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                          const void *memory, size_t bytes)
 {
     while (work->published < step->targets) {
         unsigned n = ddl__next_targets(runner, work, step);
         const ddl__link_ops *ops = runner->targets[0]->ops;
-        if (sends_user(runner->targets[0], step)) {
-            if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature))
-                return false;
-        } else {
+        if (ops->zero_copy && !step->stable) {
             void *span = ops->reserve(runner->targets, n, bytes);
             if (!span)
                 return false;
-            if (bytes < DDL__NONTEMPORAL_MINIMUM)
-                memcpy(span, memory, bytes);
-            else
-                store_long(runner->kernels, ddl__stores_for(runner, work, step, n, bytes), span,
-                           memory, bytes);
+            memcpy(span, memory, bytes);
             ops->publish(runner->targets, n, span, bytes, &work->signature);
+        } else if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature)) {
+            return false;
         }
         work->published += n;
     }
     return true;
 }
 
-/* Send memory to all targets not yet served. */
 static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
                     size_t bytes)
 {
     return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }
 
-/* Where the targets read this rank's memory, the result goes to the caller's buffer and to the span
- * in one pass; where it is not kept, only to the span; where user memory is sent, only to the
- * buffer. */
+/* Where the targets read the memory of this rank, one pass writes the result to the buffer of the
+ * caller and to the span. If the result is not kept, it goes only to the span; if user memory is
+ * sent, only to the buffer. */
 static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                        int64_t length)
 {
@@ -118,14 +89,14 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (!ddl__gather(runner, work, step, bytes, k))
             return false;
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
-        bool direct = n && (!kept || !sends_user(runner->targets[0], step));
+        bool direct = n && (!kept || !(runner->targets[0]->ops->zero_copy && step->stable));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
             return false;
 
         bool nontemporal = span && kept && bytes >= DDL__COPY_MINIMUM &&
-                           ddl__targets_nontemporal(runner, work, step, n, bytes);
+                           ddl__links_nontemporal(runner->targets, n, bytes);
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
                     kept ? span : NULL, nontemporal, runner->operands, step->operands,
                     (size_t)length, step->finish ? runner->size : 1);
@@ -189,7 +160,7 @@ static bool flush(ddl__runner *runner)
     return empty;
 }
 
-/* All time since the last mark was this step's: its own, or until it could be made. */
+/* The time since the last mark belongs to this step: its own time, or time until it could run. */
 static void account(const ddl__runner *runner, const ddl_work *work, bool moved)
 {
     const ddl__step *step = &work->plan->steps[work->step];
@@ -262,7 +233,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     const ddl__step *step = &plan->steps[work->step];
     int64_t k = work->wave - step->skew;
     size_t bytes = (size_t)ddl__segment_length(step, k) * work->element;
-    /* A peer that left or died after publishing what we wait for keeps nobody waiting. */
+    /* A peer that left or died after publishing what this step needs blocks nobody. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
             (step->kind == DDL__TAKE || !ddl__step_peek(runner, link, bytes, &work->signature)))
@@ -270,7 +241,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))
             return link;
-    /* Nobody will read what fills the memory that this step wants to publish in. */
+    /* A peer that will not read its spans blocks the memory that this step wants to publish in. */
     for (int i = 0; work->published < step->targets && i < runner->size; i++)
         if ((link = failed(runner, (uint32_t)i, rank)) && link->ops->has_unread(link))
             return link;

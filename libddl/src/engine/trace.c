@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "engine/describe.h"
 
-/* How long what was too short to be measured is drawn, in nanoseconds. */
+/* Drawn length of an operation that was too short to be measured, in nanoseconds. */
 enum { SHORT_NS = 1000 };
 
 void ddl__describe_record(char *text, size_t size, const ddl__record *record)
@@ -43,8 +43,8 @@ static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
 
-/* What to add to ddl__now for the system's clock. Of several readings the one during which least
- * time passed: where others want the core that can be milliseconds. */
+/* The offset from ddl__now to the system clock. Of several readings, the one that took least time
+ * counts: on a busy core the others may be off by milliseconds. */
 static int64_t epoch_of_now(void)
 {
     int64_t epoch = 0, least = INT64_MAX;

@@ -11,7 +11,7 @@
 
 enum {
     LINE = 512,
-    TIMES = 2 + DDL__DIMENSIONS /* that a rank reports: all, waited, by level; seconds */
+    TIMES = 2 + DDL__DIMENSIONS /* per rank in a report: total, waited, by level; in seconds */
 };
 
 static const char *const levels[DDL__DIMENSIONS] = {"within hosts", "between hosts",
@@ -74,7 +74,8 @@ void ddl__tuning_destroy(ddl__tuning *t)
 
 /* ---------------------------------------------------------------------------------- exploring */
 
-/* By which a request's bytes are classed: of one block where it has several, which all know. */
+/* The size class of a request, by the size of one block where there are several; -1: not explored.
+ */
 static int class_of(ddl__kind kind, int64_t count, size_t element, bool uneven)
 {
     return uneven || (int)kind >= DDL__CHOICE_KINDS || kind == DDL__BARRIER
@@ -93,7 +94,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Begin to explore; NULL when out of memory. With one candidate there is nothing to find out. */
+/* Start exploring; NULL when out of memory. A single candidate is chosen at once. */
 static ddl__exploration *explore(ddl__tuning *t, const ddl__request *request, int class)
 {
     ddl__exploration *e = calloc(1, sizeof *e);
@@ -142,7 +143,7 @@ void ddl__tuning_end(ddl__tuning *t)
     t->sampled = NULL;
 }
 
-/* What all ranks take the longest of. */
+/* Local medians; all-reduced with max. */
 static void bring_medians(ddl__tuning *t, ddl__exploration *e)
 {
     for (int i = 0; i < e->n; i++) {
@@ -183,7 +184,7 @@ static void bring_times(ddl__tuning *t)
         mine[2 + l] = 1e-9 * (double)t->meter.spent[l];
 }
 
-/* Who waited least is whom the others waited for. */
+/* The rank that waited least is the one that the others waited for. */
 static void report(ddl__tuning *t)
 {
     double all = 0, by_level[DDL__DIMENSIONS] = {0}, each = 1e3 / (double)t->operations;
@@ -216,7 +217,7 @@ static void report(ddl__tuning *t)
 
 static ddl_work *tuning_insert(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
 {
-    if (!next->submitted) /* it does not begin at once */
+    if (!next->submitted) /* it does not start at once */
         ddl__work_stamp(next);
     free(t->own.message);
     t->own = (ddl_work){.engine = next->engine,

@@ -19,8 +19,12 @@
 
 #include "base/status.h"
 
-/* Up to so many bytes of a span may lie among a link's own words: not for streaming stores. */
-enum { DDL__LINK_SHORT = 608 };
+/* Up to so many bytes of a span may lie among the words of a link: no non-temporal stores there.
+ * From DDL__COPY_MINIMUM bytes on, memcpy is not for shared memory (reduce.h). */
+enum { DDL__LINK_SHORT = 608, DDL__COPY_MINIMUM = 2 * 1024 };
+
+/* As memcpy. */
+typedef void ddl__link_copy_fn(void *dst, const void *src, size_t bytes);
 
 /* Equal on both ends of a right program; opaque to the link, which only compares. */
 typedef struct ddl__signature {
@@ -36,6 +40,7 @@ typedef enum ddl__link_state {
 } ddl__link_state;
 
 typedef struct ddl__link ddl__link;
+typedef struct ddl__stores ddl__stores;
 
 typedef struct ddl__link_ops {
     const char *kind; /* "shm", ... */
@@ -93,6 +98,10 @@ struct ddl__link {
     ddl__signature found; /* MISMATCH: what came instead */
     size_t found_bytes;
     char reason[256]; /* ABORTED, LOST: in words */
+
+    /* For send_user over shared memory; set by the user of the link. NULL: memcpy. */
+    ddl__link_copy_fn *copy, *copy_nontemporal;
+    ddl__stores *stores; /* stores.h; NULL where no memory is shared */
 };
 
 /* The verb, on the links of an array that may have holes. */

@@ -17,8 +17,12 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/forks.h"
 #include "net/arena.h"
+#include "net/stores.h"
+
+_Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's words");
 
 /* ------------------------------------------------------------------------------------ the link */
 
@@ -31,6 +35,7 @@ typedef struct shm_link {
     const ddl__fences *fences;
     atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
     bool light;                            /* both pass heavy fences: see tell */
+    ddl__stores stores[2 * DDL__STORES];   /* to this peer; to several, this one first */
 
     /* A link beside the first one of its peer. */
     struct shm_link *first; /* has the doorbell and the state of the peer */
@@ -130,13 +135,36 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
     }
 }
 
+/* Copy user memory into a span by the better kind of stores. */
+static void span_store(ddl__link *to, bool several, void *span, const void *memory, size_t bytes)
+{
+    if (bytes < DDL__NONTEMPORAL_MINIMUM || !to->copy) {
+        memcpy(span, memory, bytes);
+        return;
+    }
+    ddl__stores *stores = ddl__link_stores(to, several, bytes);
+    bool timed = ddl__stores_time(stores, bytes);
+    bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
+    int64_t start = timed ? ddl__now() : 0;
+    if (nontemporal)
+        to->copy_nontemporal(span, memory, bytes);
+    else if (bytes < DDL__COPY_MINIMUM)
+        memcpy(span, memory, bytes);
+    else
+        to->copy(span, memory, bytes);
+    if (timed && bytes < DDL__COPY_MINIMUM)
+        ddl__fence_drain();
+    if (timed)
+        ddl__stores_learn(stores, nontemporal, bytes, ddl__now() - start);
+}
+
 static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                           const ddl__signature *signature)
 {
     void *span = shm_reserve(to, n, bytes);
     if (!span)
         return false;
-    memcpy(span, memory, bytes);
+    span_store(to[0], n > 1, span, memory, bytes);
     shm_publish(to, n, span, bytes, signature);
     return true;
 }
@@ -323,6 +351,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
         return NULL;
     }
     s->link.ops = inproc ? &inproc_ops : &shm_ops;
+    s->link.stores = s->stores;
     s->link.fd = ddl__guard(fd);
     s->own = &own->outlet;
     s->to = to;
@@ -334,6 +363,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     s->peer_fences = beside->peer_fences = &peer->outlet.shared->fences;
 
     beside->link.ops = s->link.ops;
+    beside->link.stores = beside->stores;
     beside->link.fd = fd;
     beside->first = s;
     ddl__outlet_place_private(&beside->private_own, own, to);
