@@ -23,15 +23,15 @@ typedef struct way {
     ddl__cipher *cipher;
     unsigned char key[DDL__KEY];
     uint64_t number; /* of the next record under this key */
-    size_t from, to; /* what lies in bytes: not sent yet, or not looked at yet */
+    size_t from, to; /* the range of `bytes` not sent yet, or not looked at yet */
     unsigned char *bytes;
 } way;
 
 struct ddl__seal {
     const ddl__crypto *crypto;
     way out, in;
-    size_t clear; /* of what came, decrypted and not taken, from in.from on */
-    int error;    /* that has ended receiving */
+    size_t clear; /* decrypted bytes from in.from on that were not taken yet */
+    int error;    /* the errno that ended receiving */
 };
 
 /* ----------------------------------------------------------------------------------------- keys */
@@ -77,7 +77,7 @@ void ddl__seal_destroy(ddl__seal *seal)
     free(seal);
 }
 
-/* The nonce of the next record; false when a new key is due and cannot be had. */
+/* The nonce of the next record; false if a new key is due and cannot be made. */
 static bool next_record(const ddl__crypto *crypto, way *w, bool out, unsigned char iv[DDL__IV])
 {
     static const char label[] = "libddl renew";
@@ -139,7 +139,7 @@ void ddl__seal_drop(ddl__seal *seal)
         seal->out.from = seal->out.to = 0;
 }
 
-/* Encrypt what one record takes of the message, after `skip` bytes of it; how much, or 0. */
+/* Encrypt what fits into one record, after `skip` bytes of the message; returns how much, or 0. */
 static size_t record_seal(ddl__seal *seal, const struct msghdr *message, size_t skip)
 {
     struct iovec pieces[PIECES];
@@ -211,7 +211,7 @@ static ssize_t seal_fill(ddl__seal *seal, int fd)
     return k;
 }
 
-/* Decrypt the next record, if it is here whole. False when it was altered. */
+/* Decrypt the next record if all of it is here. False if it was altered. */
 static bool record_open(ddl__seal *seal)
 {
     way *w = &seal->in;
@@ -231,7 +231,7 @@ static bool record_open(ddl__seal *seal)
     return true;
 }
 
-/* Hand out what is decrypted, to a piece of the message from `place` on. */
+/* Copy decrypted bytes to the message, from `place` on. */
 static size_t seal_take(ddl__seal *seal, const struct msghdr *message, size_t place)
 {
     way *w = &seal->in;
@@ -290,7 +290,7 @@ ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n)
     return ddl__seal_recv(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
 }
 
-/* Whether to go on after a call that came to nothing. */
+/* After a call that did nothing: wait, and tell whether to try again. */
 static bool later(int fd, short events, int64_t deadline)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)

@@ -15,11 +15,11 @@
 
 enum {
     SOCKET_BUFFER = 4 << 20,
-    LANE_BUFFER = 512 << 10, /* what a slow lane may have queued; the kernel doubles it */
-    NEAR_BUFFER = 128 << 10, /* the same where the wire is memory */
+    LANE_BUFFER = 512 << 10, /* what a slow lane may queue; the kernel doubles it */
+    NEAR_BUFFER = 128 << 10, /* the same between ranks of one machine */
 
-    /* A peer whose kernel does not answer is gone, or the wire: probed while nothing is under way,
-     * else seen by what it does not acknowledge. */
+    /* A peer whose kernel does not answer is gone, or the network is. It is probed while nothing is
+     * under way; otherwise its missing acknowledgements show it. */
     KEEPALIVE_IDLE_S = 6,
     KEEPALIVE_EACH_S = 3,
     KEEPALIVE_PROBES = 3,
@@ -30,8 +30,8 @@ static const int64_t EXAMINE_NS = 1000000000;
 
 /* --------------------------------------------------------------------------------- silent peers */
 
-/* Whether data was sent again and again and nothing has come back for long. A peer that takes
- * nothing in, but whose kernel answers, is merely slow. */
+/* Whether data was retransmitted and nothing has come back for a long time. A peer that takes
+ * nothing in, but whose kernel answers, is only slow. */
 static bool is_silent(int fd)
 {
     struct tcp_info info;
@@ -55,7 +55,7 @@ static void tcp_poll(ddl__link *link)
     ddl__tcp_look(ddl__tcp_of(link));
 }
 
-/* The kernel wakes sleepers without being asked; a moment to see to the sockets. */
+/* The kernel wakes sleepers by itself; this is a good time to check the sockets. */
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
@@ -70,9 +70,9 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
 
 /* ------------------------------------------------------------------------------ life and death */
 
-/* A goodbye goes behind everything that waits, an abort in front of all but a span that has begun.
- * When that span's end does not fit into the socket now, the abort cannot be told in words: lent
- * memory may be gone in a moment. */
+/* A goodbye is sent after everything that waits, an abort before everything but a span that has
+ * begun. If the rest of that span does not fit into the socket now, the abort cannot be sent, since
+ * the user memory may be gone soon. */
 static void tcp_close(ddl__link *link, const char *reason)
 {
     static const ddl__signature none;
@@ -94,8 +94,8 @@ static void tcp_close(ddl__link *link, const char *reason)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Closing a socket with something unread, be it the peer's goodbye, resets the connection and
- * discards what we have sent last. */
+/* Closing a socket with unread data, even the goodbye of the peer, resets the connection and
+ * discards what was sent last. */
 static void empty_and_close(int fd)
 {
     char rest[DDL__TCP_PAGE];
@@ -202,9 +202,9 @@ void ddl__tcp_link_name(ddl__link *link, const char *name)
     snprintf(l->name, sizeof l->name, "%s", name);
 }
 
-/* A wire needs a queue that lasts for its delay and while we do something else. Where the wire is
- * memory, whatever is queued is only out of the caches when it is read, and so are the pages that
- * the kernel copies to next. */
+/* A network needs a queue that covers its delay and the time that the driver is busy elsewhere.
+ * Between ranks of one machine, queued data only falls out of the caches before it is read, and so
+ * do the pages that the kernel copies to next. */
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;
@@ -244,8 +244,8 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
     }
 }
 
-/* As a driver watches a link. Nobody reads the events of the descriptor that joins several sockets:
- * it stands for them in the driver's. */
+/* Watch a socket as a driver watches a link. Nobody reads the events of the descriptor that joins
+ * several sockets: it represents them in the descriptor of the driver. */
 static bool epoll_watch(int epoll, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};

@@ -1,15 +1,14 @@
 /* tcp_receive.c - the receiving half of a TCP link.
  *
- * `got` counts the bytes of the next frame that have come over the first connection, header
- * included, and is the whole state. Header and payload are read by one recvmsg, the payload
- * straight into its place, on the assumption that the next frame is the span that is expected;
- * never more, so the stream stays in step. Where the assumption fails the span expected will never
- * come, and its place may hold the first bytes of something else. A header read early by poll
- * waits for its span to be asked for.
+ * `got` counts the bytes of the next frame received over the first connection, header included, and
+ * is the whole state. One recvmsg reads header and payload, the payload straight into its place,
+ * assuming that the next frame is the expected span. It never reads more, so the stream stays in
+ * step. If the assumption is wrong, the expected span will never come, and its place may hold the
+ * first bytes of another frame. A header that poll has read waits until its span is asked for.
  *
- * Edges. A short read or write means that the socket is exhausted and that an event will follow,
- * except for an end of file right behind the data, which came with an event already seen. So after
- * an event the next reads go on until EAGAIN. */
+ * Edges. A short read or write means that the socket is exhausted and an event will follow. An end
+ * of file right behind the data is the exception: it came with an event already seen. After an
+ * event, reads therefore go on until EAGAIN. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +25,7 @@ void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
     snprintf(l->base.reason, sizeof l->base.reason, "%s%s%s", name, name[0] ? ": " : "", reason);
 }
 
-/* The stream has ended with an errno, or 0. */
+/* The connection has ended, with an errno or 0. */
 static void lose_stream(ddl__tcp_link *l, int error)
 {
     if (!error) {
@@ -44,7 +43,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
     }
 }
 
-/* Nothing more is there now; a lane that has failed is believed after a while. */
+/* Nothing more has come. Report the failure of a lane when it is due. Always false. */
 static bool link_check_loss(ddl__tcp_link *l)
 {
     if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
@@ -52,8 +51,8 @@ static bool link_check_loss(ddl__tcp_link *l)
     return false;
 }
 
-/* A header has just come, and `extra` bytes behind it to where a span was expected. False when it
- * is not one of ours. The text of a control frame goes to its own place. */
+/* A header has come, with `extra` bytes behind it in the place of the expected span. False if it is
+ * not valid. The text of a control frame is moved to its own place. */
 static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
 {
     uint32_t bytes = l->head.bytes;
@@ -74,10 +73,10 @@ static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
     return false;
 }
 
-/* What is to be done about the frame that is coming. */
+/* What to do about the current frame. */
 typedef enum progress { MORE, WHOLE, STOP } progress;
 
-/* The header of a long span has come, the one that is expected. */
+/* The header of the expected long span has come. */
 static progress span_assemble(ddl__tcp_link *l, void *into, size_t bytes)
 {
     if (!l->assembling) {
@@ -87,7 +86,7 @@ static progress span_assemble(ddl__tcp_link *l, void *into, size_t bytes)
     return ddl__lanes_receive(l, into, bytes) ? WHOLE : STOP;
 }
 
-/* Compare a known header with the expected span; signature NULL: none is. */
+/* Compare the header with the expected span; signature NULL: none is expected. */
 static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
                              const ddl__signature *signature)
 {
@@ -112,7 +111,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
     return STOP;
 }
 
-/* Receive over the first connection what is left of a frame; false when it is exhausted. */
+/* Receive the rest of a frame over the first connection; false when the socket is exhausted. */
 static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
 {
     struct iovec pieces[2];
@@ -140,8 +139,8 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
     return true;
 }
 
-/* Receive the next span into `into`; true when it is whole. With signature NULL, only look what
- * comes next. */
+/* Receive the next span; true when it is complete. With signature NULL, only look what comes next.
+ */
 static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
                          const ddl__signature *signature)
 {
@@ -165,14 +164,14 @@ static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
     return false;
 }
 
-/* Bytes of the present span's payload that have yet to come over the first connection. */
+/* Bytes of the current span that have yet to come over the first connection. */
 static size_t inline_left(const ddl__tcp_link *l)
 {
     size_t payload = ddl__tcp_is_long(l, l->head.bytes) ? 0 : l->head.bytes;
     return sizeof l->head + payload - l->got;
 }
 
-/* A span that was expected will never come whole: go past it and all that follow to the farewell in
+/* The expected span will never be complete. Skip it and all that follows, up to the farewell in
  * which the peer says why. */
 static void seek_farewell(ddl__tcp_link *l)
 {
@@ -213,7 +212,7 @@ void ddl__tcp_look(ddl__tcp_link *l)
         span_receive(l, NULL, 0, NULL);
 }
 
-/* While the state is open, a header that has come is that of a span. */
+/* While the state is open, a received header is that of a span. */
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
@@ -229,7 +228,7 @@ bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     return true;
 }
 
-/* The same for who wants it: what is broken stays so. */
+/* Receive the expected span, unless the link is broken. */
 static bool span_obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
 {
     if (!l->broken && span_receive(l, into, bytes, signature))

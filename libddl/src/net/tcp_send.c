@@ -1,12 +1,13 @@
 /* tcp_send.c - the sending half of a TCP link.
  *
- * Frames wait in a ring, each pointing at user memory or at a slot; the oldest may be half sent. A
- * frame that finds the ring empty goes out at once; flush sends the rest, many frames to a system
- * call. A slot counts the links that have yet to send it and is free again at zero. The last place
- * in the ring is kept for the farewell. A link that was closed or whose sending failed swallows
- * what it is given, so that nobody waits for room on a dead link; what has happened is learned by
- * receiving, where a goodbye, an abort and data may still lie in front of the error. A lane's
- * failure leaves the first connection for the farewell. */
+ * Frames wait in a ring and point at user memory or at a slot; the oldest may be half sent. A frame
+ * that finds the ring empty is sent at once. flush sends the rest, many frames per system call. A
+ * slot counts the links that have yet to send it and is free at zero. The last place of the ring is
+ * reserved for the farewell.
+ *
+ * A link that is closed, or whose sending has failed, discards what it is given, so that nobody
+ * waits for room on a dead link. The cause is learned by receiving, where a goodbye, an abort and
+ * data may precede the error. If a lane fails, the first connection remains for the farewell. */
 #include <assert.h>
 #include <errno.h>
 #include <sys/socket.h>
@@ -20,7 +21,7 @@ static ddl__tcp_frame *queue_at(ddl__tcp_link *l, unsigned i)
     return &l->queue[(l->oldest + i) % DDL__TCP_QUEUE];
 }
 
-/* Of its payload what goes over the first connection. */
+/* The bytes of the payload that go over the first connection. */
 static size_t inline_bytes(const ddl__tcp_frame *f)
 {
     return f->payload ? f->head.bytes : 0;
@@ -74,7 +75,7 @@ void ddl__tcp_stop(ddl__tcp_link *l)
     l->shut = true;
 }
 
-/* Sending has come to nothing. */
+/* Sending has failed, unless the socket is full. */
 static void stop_unless_full(ddl__tcp_link *l)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -83,7 +84,7 @@ static void stop_unless_full(ddl__tcp_link *l)
     ddl__tcp_stop(l);
 }
 
-/* Send as many frames as the first connection takes. */
+/* Send as many frames as the first connection accepts. */
 static void push_frames(ddl__tcp_link *l)
 {
     while (l->queued) {
@@ -121,7 +122,7 @@ void ddl__tcp_push(ddl__tcp_link *l)
         ddl__tcp_stop(l);
 }
 
-/* Unlock in the driver's thread. After a failure to send, receive the cause. */
+/* Unlock, in the thread of the driver. After a failure to send, receive the cause. */
 static void unlock(ddl__tcp_link *l)
 {
     int error = l->error;
