@@ -128,11 +128,11 @@ static void receive(scene *s, bool take)
     ddl__signature signature = signature_of(s->taken);
     size_t bytes = size_of(s->taken);
     if (s->by_take) {
-        if (!s->link->ops->take(s->link, place, bytes, &signature))
+        if (!ddl__link_take(s->link, place, bytes, &signature))
             return;
         check_span(s, place);
     } else {
-        const void *span = s->link->ops->peek(s->link, bytes, &signature);
+        const void *span = ddl__link_peek(s->link, bytes, &signature);
         if (!span)
             return;
         check_span(s, span);

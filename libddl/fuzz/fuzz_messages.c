@@ -126,7 +126,7 @@ static void hear(scene *s)
         ddl__frame f = ddl__frame_decode(&signature);
         REQUIRE(f.kind >= DDL__EAGER && f.kind <= DDL__CREDIT && bytes <= BYTES_MAX,
                 "we sent kind %u, %zu bytes", f.kind, bytes);
-        const unsigned char *span = s->other->ops->peek(s->other, bytes, &signature);
+        const unsigned char *span = ddl__link_peek(s->other, bytes, &signature);
         if (!span)
             return;
         REQUIRE(!memchr(span, 0, bytes), "something else than the message");

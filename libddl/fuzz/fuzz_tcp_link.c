@@ -168,7 +168,7 @@ static void span_done(scene *s)
 
 static void peek(scene *s)
 {
-    const void *span = s->link->ops->peek(s->link, s->want_bytes, &s->want);
+    const void *span = ddl__link_peek(s->link, s->want_bytes, &s->want);
     REQUIRE(span || !s->held, "a span peeked at has gone");
     s->held = span;
     if (span)
@@ -177,7 +177,7 @@ static void peek(scene *s)
 
 static void take(scene *s)
 {
-    if (!s->link->ops->take(s->link, s->dst, s->want_bytes, &s->want))
+    if (!ddl__link_take(s->link, s->dst, s->want_bytes, &s->want))
         return;
     check_span(s, s->dst);
     span_done(s);
@@ -295,7 +295,7 @@ static void step(scene *s)
     case 17: look(s); break;
     default:
         link->ops->sleeping(link, true);
-        link->ops->has_unread(link);
+        link->ops->flush(link);
         break;
     }
 }

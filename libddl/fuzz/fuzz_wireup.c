@@ -85,7 +85,7 @@ static void use_link(ddl__link *link, int fd, input *in)
     if (fd >= 0 && n)
         send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
     link->ops->next(link, &signature, &n);
-    link->ops->peek(link, 16, &signature);
+    ddl__link_peek(link, 16, &signature);
     link->ops->poll(link);
 }
 

@@ -221,14 +221,6 @@ static void release(ddl__link *link)
     step();
 }
 
-static bool take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    bool taken = real->take(link, dst, bytes, signature);
-    if (taken)
-        step();
-    return taken;
-}
-
 static void die_at(ddl_comm *comm, int number)
 {
     ddl__link *const *all = ddl__engine_links(comm->engine);
@@ -238,7 +230,6 @@ static void die_at(ddl_comm *comm, int number)
     counted.publish = publish;
     counted.send_user = send_user;
     counted.release = release;
-    counted.take = take;
     steps_left = number;
     for (int peer = 0; peer < size; peer++)
         if (all[peer])

@@ -129,11 +129,11 @@ static bool send_user_span(ddl__link *const *to, unsigned n, const void *memory,
 static bool peek_span(ddl__link *from, uint64_t k, size_t bytes)
 {
     ddl__signature signature = signature_of(k);
-    const void *span = from->ops->peek(from, bytes, &signature);
+    const void *span = ddl__link_peek(from, bytes, &signature);
     if (!span)
         return false;
     check_filled(span, bytes, k);
-    CHECK(from->ops->peek(from, bytes, &signature) == span, "a second peek gives another place");
+    CHECK(ddl__link_peek(from, bytes, &signature) == span, "a second peek gives another place");
     return true;
 }
 
@@ -163,7 +163,7 @@ static bool read_span(ddl__link *from, uint64_t k, size_t bytes, unsigned char *
     }
     unsigned char *dst = scratch + k % 8;
     ddl__signature signature = signature_of(k);
-    if (!from->ops->take(from, dst, bytes, &signature))
+    if (!ddl__link_take(from, dst, bytes, &signature))
         return false;
     check_filled(dst, bytes, k);
     return true;
@@ -468,7 +468,7 @@ static void test_full(const star_factory *factory, bool user_memory)
                 continue;
             }
             ddl__signature signature = signature_of(received);
-            for (int64_t since = ddl__now(); !from->ops->take(from, scratch, bytes, &signature);) {
+            for (int64_t since = ddl__now(); !ddl__link_take(from, scratch, bytes, &signature);) {
                 to->ops->flush(to);
                 check_time(since, "span");
             }
@@ -657,8 +657,8 @@ static void test_mismatch(const star_factory *factory)
                 expected.words[wrong]++;
             size_t bytes = wrong < 2 ? 1000 : wrong == 2 ? 1 : 2000;
             for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
-                CHECK(way & TAKE ? !leaf->ops->take(leaf, scratch, bytes, &expected)
-                                 : !leaf->ops->peek(leaf, bytes, &expected),
+                CHECK(way & TAKE ? !ddl__link_take(leaf, scratch, bytes, &expected)
+                                 : !ddl__link_peek(leaf, bytes, &expected),
                       "a wrong span was accepted");
                 check_time(since, "mismatch");
             }

@@ -177,7 +177,7 @@ static void test_beyond_credit(bool shared)
         int64_t back = 0;
         ddl__signature signature;
         for (size_t bytes; p.other->ops->next(p.other, &signature, &bytes);) {
-            CHECK(p.other->ops->peek(p.other, bytes, &signature), "no frame");
+            CHECK(ddl__link_peek(p.other, bytes, &signature), "no frame");
             back += ddl__frame_decode(&signature).count;
             p.other->ops->release(p.other);
         }

@@ -36,14 +36,10 @@ static bool shows(void)
     return !look;
 }
 
-static const void *peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+static const void *peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                        const ddl__signature *signature)
 {
-    return shows() ? real->peek(link, bytes, signature) : NULL;
-}
-
-static bool take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    return shows() && real->take(link, dst, bytes, signature);
+    return shows() ? real->peek(link, ahead, into, bytes, signature) : NULL;
 }
 
 static void hold_back(ddl_comm *comm)
@@ -54,7 +50,6 @@ static void hold_back(ddl_comm *comm)
     real = link->ops;
     held_back = *real;
     held_back.peek = peek;
-    held_back.take = take;
     link->ops = &held_back;
 }
 

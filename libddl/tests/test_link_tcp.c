@@ -180,8 +180,8 @@ static void test_crumbs(bool poll_first)
             poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
             if (poll_first)
                 w.link->ops->poll(w.link);
-            whole = k ? w.link->ops->take(w.link, dst, 100, &signature)
-                      : w.link->ops->peek(w.link, 100, &signature) != NULL;
+            whole = k ? ddl__link_take(w.link, dst, 100, &signature)
+                      : ddl__link_peek(w.link, 100, &signature) != NULL;
         }
         CHECK(whole, "not whole");
         if (k) {
@@ -201,7 +201,7 @@ static void test_crumbs(bool poll_first)
         if (poll_first)
             w.link->ops->poll(w.link);
         else
-            CHECK(!w.link->ops->take(w.link, dst, 50, &signature), "an abort taken for a span");
+            CHECK(!ddl__link_take(w.link, dst, 50, &signature), "an abort taken for a span");
     }
     CHECK(w.link->state == DDL__LINK_ABORTED && strlen(w.link->reason) == 100, "state %d: %s",
           w.link->state, w.link->reason);
@@ -223,7 +223,7 @@ static void test_garbage(void)
         if (way < 4) {
             ddl__signature signature = signature_of(7);
             poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
-            CHECK(!w.link->ops->peek(w.link, 10, &signature), "garbage accepted");
+            CHECK(!ddl__link_peek(w.link, 10, &signature), "garbage accepted");
         }
         check_becomes(w.link, DDL__LINK_LOST);
         CHECK(strstr(w.link->reason, "frame"), "reason %s", w.link->reason);
@@ -238,7 +238,7 @@ static void test_garbage(void)
         w.fd = -1;
         ddl__signature signature = signature_of(7);
         for (int64_t since = ddl__now(); w.link->state == DDL__LINK_OPEN;) {
-            CHECK(!w.link->ops->peek(w.link, 100, &signature), "half a span accepted");
+            CHECK(!ddl__link_peek(w.link, 100, &signature), "half a span accepted");
             check_time(since, "loss");
         }
         CHECK(w.link->state == DDL__LINK_LOST, "state %d", w.link->state);
@@ -257,7 +257,7 @@ static void test_end_behind_data(void)
     usleep(20000);
     ddl__signature signature = signature_of(7);
     w.link->ops->poll(w.link);
-    CHECK(!w.link->ops->peek(w.link, 100, &signature), "half a span accepted");
+    CHECK(!ddl__link_peek(w.link, 100, &signature), "half a span accepted");
     CHECK(w.link->state == DDL__LINK_LOST, "the end was not seen");
     wire_destroy(&w);
 }
@@ -301,7 +301,7 @@ static void test_abort_for_span(void)
         wire_send(&w, bytes, n);
         ddl__signature signature = signature_of(7);
         for (int64_t since = ddl__now(); w.link->state == DDL__LINK_OPEN;) {
-            CHECK(!w.link->ops->take(w.link, dst, expected, &signature), "not a span");
+            CHECK(!ddl__link_take(w.link, dst, expected, &signature), "not a span");
             check_time(since, "abort");
         }
         CHECK(w.link->state == DDL__LINK_ABORTED && strspn(w.link->reason, "y") == 100 &&
@@ -376,21 +376,21 @@ static void test_close_when_full(void)
         CHECK(!centre->ops->flush(centre), "full and flushed at once");
         for (int64_t since = ddl__now(); way == FINISH && received < 2;) {
             ddl__signature signature = signature_of(received);
-            received += leaf->ops->take(leaf, dst, sizeof memory, &signature);
+            received += ddl__link_take(leaf, dst, sizeof memory, &signature);
             centre->ops->flush(centre);
             check_time(since, "span");
         }
         /* Room for the rest of the span that has begun, then. */
         for (bool taken = way == FINISH; taken && received < 4; received += taken) {
             ddl__signature signature = signature_of(received);
-            taken = leaf->ops->take(leaf, dst, sizeof memory, &signature);
+            taken = ddl__link_take(leaf, dst, sizeof memory, &signature);
         }
         centre->ops->close(centre, way == LEAVE ? NULL : "stop");
         CHECK(way == LEAVE || centre->ops->flush(centre), "memory in use after an abort");
         for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
             ddl__signature signature = signature_of(received);
             centre->ops->flush(centre);
-            received += leaf->ops->take(leaf, dst, sizeof memory, &signature);
+            received += ddl__link_take(leaf, dst, sizeof memory, &signature);
             check_time(since, "end");
         }
         CHECK(leaf->state == state[way], "way %d: state %d: %s", way, leaf->state, leaf->reason);
@@ -441,7 +441,7 @@ static void test_lane_fails(void)
     centre->ops->close(centre, "a lane has failed");
     for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
         ddl__signature signature = signature_of(0);
-        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "half a span");
+        CHECK(!ddl__link_take(leaf, dst, LARGEST, &signature), "half a span");
         check_time(since, "abort");
     }
     CHECK(leaf->state == DDL__LINK_ABORTED && !strcmp(leaf->reason, "a lane has failed"),
@@ -467,7 +467,7 @@ static void test_lane_ends(void)
     for (unsigned i = 1; i < n; i++)
         shutdown(fds[i], SHUT_WR);
     for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
-        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "a span of nothing");
+        CHECK(!ddl__link_take(leaf, dst, LARGEST, &signature), "a span of nothing");
         check_time(since, "loss");
     }
     CHECK(leaf->state == DDL__LINK_LOST && strstr(leaf->reason, "lane"), "state %d: %s",

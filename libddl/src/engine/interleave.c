@@ -83,7 +83,7 @@ static bool cursor_find_operands(ddl__runner *runner, ddl_work *work, step_curso
         if (!ddl__gather(runner, work, s->step, s->bytes, s->k))
             return false;
     } else if (s->step->operands) {
-        s->from = ddl__step_peek(runner, runner->links[ranks[0]], s->bytes, &work->signature);
+        s->from = ddl__step_peek(runner, runner->links[ranks[0]], NULL, s->bytes, &work->signature);
         if (!s->from)
             return false;
     }
@@ -135,7 +135,7 @@ static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
     const uint32_t *ranks = work->plan->ranks + step->operand;
     for (uint32_t i = 0; i < step->operands; i++)
         if (runner->links[ranks[i]])
-            runner->links[ranks[i]]->ops->keep(runner->links[ranks[i]]);
+            runner->ahead++;
     return true;
 }
 
@@ -296,6 +296,7 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
             break;
         last = next++;
     }
+    runner->ahead = 0;
     if (!n)
         return 0;
     ddl__backoff_pass(&runner->claim_backoff, true);

@@ -12,7 +12,7 @@ static bool work_take_part(ddl__messages *m, ddl__message_peer *p, ddl_work *wor
                            size_t bytes, const ddl__signature *signature)
 {
     unsigned char *to = (unsigned char *)work->call.recv + work->transfer.moved;
-    if (!p->link->ops->take(p->link, to, bytes, signature))
+    if (!ddl__link_take(p->link, to, bytes, signature))
         return false;
     work->transfer.moved += bytes;
     if (work->transfer.moved == ddl__message_bytes(work)) {
@@ -73,7 +73,7 @@ static bool frame_receive(ddl__messages *m, int rank, const ddl__signature *sign
     }
     if (f.kind == DDL__DATA)
         return work_take_part(m, p, work, f.your, bytes, signature);
-    const void *payload = p->link->ops->peek(p->link, bytes, signature);
+    const void *payload = ddl__link_peek(p->link, bytes, signature);
     if (!payload)
         return false;
     switch ((ddl__frame_kind)f.kind) {

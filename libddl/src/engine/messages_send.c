@@ -22,7 +22,7 @@ static void peer_count_flight(ddl__message_peer *p, size_t bytes)
 /* Whether enough room is left for the stream that shares the link. */
 static bool peer_leaves_room(const ddl__messages *m, ddl__message_peer *p)
 {
-    if (!m->named || !p->link->ops->has_unread(p->link)) {
+    if (!m->named || p->link->ops->flush(p->link) == DDL__LINK_DRAINED) {
         p->flight_bytes = 0;
         p->flight_frames = 0;
     }
@@ -129,10 +129,16 @@ static bool peer_send_part(ddl__message_peer *p)
     return true;
 }
 
+/* Whether user memory is still with the link. */
+static bool peer_is_sending(const ddl__message_peer *p)
+{
+    return p->link->ops->zero_copy && p->link->ops->flush(p->link) == DDL__LINK_SENDING;
+}
+
 bool ddl__messages_send(ddl__messages *m, ddl__message_peer *p)
 {
     bool moved = false;
-    for (unsigned n = 0; n < DDL__MESSAGE_SLICE && p->link->ops->flush(p->link); n++) {
+    for (unsigned n = 0; n < DDL__MESSAGE_SLICE && !peer_is_sending(p); n++) {
         for (ddl_work *work; (work = ddl__queue_pop(&p->leaving)); moved = true)
             ddl__messages_finish(m, work);
         if (!peer_leaves_room(m, p) || (!peer_send_name(m, p) && !peer_send_answer(m, p) &&

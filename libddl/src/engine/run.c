@@ -112,12 +112,11 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 
 static bool take(ddl__runner *runner, ddl_work *work, ddl__link *link, void *dst, size_t bytes)
 {
-    if (!link->ops->shared || bytes < DDL__COPY_MINIMUM)
-        return ddl__comes_next(runner, link) && link->ops->take(link, dst, bytes, &work->signature);
-    const void *span = ddl__step_peek(runner, link, bytes, &work->signature);
+    const void *span = ddl__step_peek(runner, link, dst, bytes, &work->signature);
     if (!span)
         return false;
-    land(runner, work, dst, span, bytes);
+    if (span != dst)
+        land(runner, work, dst, span, bytes);
     link->ops->release(link);
     return true;
 }
@@ -236,14 +235,16 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     /* A peer that left or died after publishing what this step needs blocks nobody. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
-            (step->kind == DDL__TAKE || !ddl__step_peek(runner, link, bytes, &work->signature)))
+            (step->kind == DDL__TAKE ||
+             !ddl__step_peek(runner, link, NULL, bytes, &work->signature)))
             return link;
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))
             return link;
     /* A peer that will not read its spans blocks the memory that this step wants to publish in. */
     for (int i = 0; work->published < step->targets && i < runner->size; i++)
-        if ((link = failed(runner, (uint32_t)i, rank)) && link->ops->has_unread(link))
+        if ((link = failed(runner, (uint32_t)i, rank)) &&
+            link->ops->flush(link) != DDL__LINK_DRAINED)
             return link;
     return NULL;
 }

@@ -28,6 +28,7 @@ typedef struct ddl__runner {
     unsigned n_zero_copy;
     ddl__link **targets; /* room for size links */
     const void **operands;
+    unsigned ahead;             /* interleave.c: spans peeked at and not yet released */
     ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
     ddl__meter *meter;          /* or NULL */
 } ddl__runner;

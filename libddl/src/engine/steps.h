@@ -46,10 +46,13 @@ static inline bool ddl__comes_next(const ddl__runner *runner, ddl__link *link)
            (link->ops->next(link, &signature, &bytes) && !ddl__is_frame(&signature));
 }
 
-static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *link, size_t bytes,
-                                         const ddl__signature *signature)
+/* The next span of the stream, or NULL. `into`: see link.h. */
+static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *link, void *into,
+                                         size_t bytes, const ddl__signature *signature)
 {
-    return ddl__comes_next(runner, link) ? link->ops->peek(link, bytes, signature) : NULL;
+    return ddl__comes_next(runner, link)
+               ? link->ops->peek(link, runner->ahead, into, bytes, signature)
+               : NULL;
 }
 
 /* Get all operands of a reduction; false while one is missing. Looks at every link, so that all of
@@ -61,7 +64,7 @@ static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__s
     bool whole = true;
     for (uint32_t i = 0; i < step->operands; i++) {
         ddl__link *link = runner->links[ranks[i]];
-        runner->operands[i] = link ? ddl__step_peek(runner, link, bytes, &work->signature)
+        runner->operands[i] = link ? ddl__step_peek(runner, link, NULL, bytes, &work->signature)
                                    : ddl__step_source(work, step, k);
         whole = whole && runner->operands[i];
     }

@@ -2,7 +2,7 @@
  *
  * A span is a run of bytes, possibly empty, with a signature. The sender reserves memory, fills it
  * and publishes it, or sends user memory as it is. The receiver peeks at a span in place and
- * releases it, or takes it into memory of its own. One published span may have several readers.
+ * releases it, or receives it into memory of its own. One published span may have several readers.
  *
  * Links know no ranks and no reductions. No call blocks. One thread at a time uses a link (the
  * driver of the comm), except for close, which any thread may call. Links never call up: the driver
@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -38,6 +39,12 @@ typedef enum ddl__link_state {
     DDL__LINK_LOST      /* the connection broke: the peer died, or the network */
 } ddl__link_state;
 
+typedef enum ddl__link_pending {
+    DDL__LINK_SENDING, /* user memory may be in use */
+    DDL__LINK_UNREAD,  /* the peer has yet to release spans, in memory of the link */
+    DDL__LINK_DRAINED
+} ddl__link_pending;
+
 typedef struct ddl__link ddl__link;
 typedef struct ddl__stores ddl__stores;
 
@@ -53,29 +60,25 @@ typedef struct ddl__link_ops {
     /* Publish the oldest reserved span. Cannot fail. */
     void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                     const ddl__signature *signature);
-    /* Publish user memory, which must not change until flush returns true. False while there is no
-     * room. */
+    /* Publish user memory, which must not change while flush says DDL__LINK_SENDING. False while
+     * there is no room. */
     bool (*send_user)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                       const ddl__signature *signature);
+    /* Send what is queued, and tell what of all that was sent is pending. */
+    ddl__link_pending (*flush)(ddl__link *link);
 
-    /* Whether a span comes next, and which one: it must be peeked at or taken with this length and
+    /* Whether a span comes next, and which one: it must be peeked at with this length and
      * signature. Its bytes may still be on their way. If there is none and the state is not open,
      * none will come. */
     bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
-    /* The next span if all of it has come, else NULL. It must have this length and signature. */
-    const void *(*peek)(ddl__link *link, size_t bytes, const ddl__signature *signature);
-    /* Where memory is shared: keep the span peeked at and go on to the next one. */
-    void (*keep)(ddl__link *link);
-    /* Release the span peeked at, or the oldest one kept. */
+    /* The next span once all of it has come, else NULL. It must have this length and signature.
+     * Where memory is shared, the span lies in the memory of the peer, and `ahead` skips so many
+     * spans that come before it. Elsewhere ahead is 0, and the span is received into `into` unless
+     * that is NULL; call it again with the same arguments. */
+    const void *(*peek)(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                        const ddl__signature *signature);
+    /* Release the next span, which was peeked at. */
     void (*release)(ddl__link *link);
-    /* Receive the next span into dst; false until all of it has come. Call it again with the same
-     * arguments. */
-    bool (*take)(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature);
-
-    /* Send what is queued; true when the link no longer uses user memory. */
-    bool (*flush)(ddl__link *link);
-    /* Whether spans were published that the peer has not released, or the network not taken. */
-    bool (*has_unread)(const ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
      * sleeper makes link->fd readable. After announcing it on all links, pass a heavy fence if the
      * fences of the arena (ddl__arena_fence) are joined, and look for spans once more before
@@ -87,7 +90,7 @@ typedef struct ddl__link_ops {
     /* Tell the peer goodbye (reason NULL), or that the comm is dead and why. Nothing can be sent
      * afterwards. Any thread. */
     void (*close)(ddl__link *link, const char *reason);
-    /* Free. */
+    /* Say goodbye unless closed, and free. */
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;
 
@@ -103,6 +106,26 @@ struct ddl__link {
     ddl__link_copy_fn *copy, *copy_nontemporal;
     ddl__stores *stores; /* stores.h; NULL where no memory is shared */
 };
+
+/* The next span in place, or NULL. */
+static inline const void *ddl__link_peek(ddl__link *link, size_t bytes,
+                                         const ddl__signature *signature)
+{
+    return link->ops->peek(link, 0, NULL, bytes, signature);
+}
+
+/* Take the next span into dst; false until all of it has come. */
+static inline bool ddl__link_take(ddl__link *link, void *dst, size_t bytes,
+                                  const ddl__signature *signature)
+{
+    const void *span = link->ops->peek(link, 0, dst, bytes, signature);
+    if (!span)
+        return false;
+    if (span != dst && bytes)
+        memcpy(dst, span, bytes);
+    link->ops->release(link);
+    return true;
+}
 
 /* Close the links of an array that may have holes. */
 static inline void ddl__links_close(ddl__link *const *links, size_t n, const char *reason)

@@ -31,7 +31,6 @@ typedef struct shm_link {
     ddl__arena_outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer */
     unsigned to, from;
     uint64_t position; /* spans that we have released */
-    unsigned kept;     /* after these: spans peeked at and not yet released */
     const ddl__fences *fences;
     atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
     bool light;                            /* both pass heavy fences: see tell */
@@ -169,14 +168,14 @@ static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, 
     return true;
 }
 
-static ddl__arena_entry *next_entry(shm_link *s)
+static ddl__arena_entry *next_entry(shm_link *s, unsigned ahead)
 {
-    return &s->peer->shared->rings[s->from].entries[(s->position + s->kept) % DDL__ARENA_QUEUE];
+    return &s->peer->shared->rings[s->from].entries[(s->position + ahead) % DDL__ARENA_QUEUE];
 }
 
-static bool has_come(const shm_link *s, ddl__arena_entry *e)
+static bool has_come(const shm_link *s, ddl__arena_entry *e, unsigned ahead)
 {
-    return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + s->kept + 1;
+    return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + ahead + 1;
 }
 
 /* The state of the peer is read before the last look for a span: without a span, and with a state
@@ -188,19 +187,21 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
         link->state = s->first->link.state;
         memcpy(link->reason, s->first->link.reason, sizeof link->reason);
     }
-    ddl__arena_entry *e = next_entry(s);
-    if (!has_come(s, e))
+    ddl__arena_entry *e = next_entry(s, 0);
+    if (!has_come(s, e, 0))
         return false;
     *signature = e->signature;
     *bytes = e->bytes;
     return true;
 }
 
-static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                            const ddl__signature *signature)
 {
+    (void)into;
     shm_link *s = shm(link);
-    ddl__arena_entry *e = next_entry(s);
-    if (!has_come(s, e))
+    ddl__arena_entry *e = next_entry(s, ahead);
+    if (!has_come(s, e, ahead))
         return NULL;
     if (e->bytes != bytes || e->signature.words[0] != signature->words[0] ||
         e->signature.words[1] != signature->words[1]) {
@@ -221,41 +222,21 @@ static const void *shm_peek(ddl__link *link, size_t bytes, const ddl__signature 
     return s->peer->bytes + offset;
 }
 
-static void shm_keep(ddl__link *link)
-{
-    shm(link)->kept++;
-}
-
 static void shm_release(ddl__link *link)
 {
     shm_link *s = shm(link);
     s->position++;
-    s->kept -= s->kept > 0;
     tell(s, &s->peer->shared->rings[s->from].released, s->position);
 }
 
-static bool shm_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
+/* send_user copies, so no user memory is in use. */
+static ddl__link_pending shm_flush(ddl__link *link)
 {
-    const void *span = shm_peek(link, bytes, signature);
-    if (!span)
-        return false;
-    memcpy(dst, span, bytes);
-    shm_release(link);
-    return true;
-}
-
-static bool shm_flush(ddl__link *link)
-{
-    (void)link; /* send_user copies */
-    return true;
-}
-
-static bool shm_has_unread(const ddl__link *link)
-{
-    const shm_link *s = (const shm_link *)link;
+    const shm_link *s = shm(link);
     const ddl__arena_reader *r = &s->own->readers[s->to];
-    return atomic_load_explicit(&s->own->shared->rings[s->to].released, memory_order_seq_cst) !=
-           r->published;
+    uint64_t released =
+        atomic_load_explicit(&s->own->shared->rings[s->to].released, memory_order_seq_cst);
+    return released == r->published ? DDL__LINK_DRAINED : DDL__LINK_UNREAD;
 }
 
 static void shm_sleeping(ddl__link *link, bool asleep)
@@ -329,8 +310,7 @@ static void shm_destroy(ddl__link *link)
     {                                                                                              \
         .kind = name, .zero_copy = false, .shared = true, .reserve = shm_reserve,                  \
         .publish = shm_publish, .send_user = shm_send_user, .next = shm_next, .peek = shm_peek,    \
-        .keep = shm_keep, .release = shm_release, .take = shm_take, .flush = shm_flush,            \
-        .has_unread = shm_has_unread, .sleeping = shm_sleeping, .poll = shm_poll,                  \
+        .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll,    \
         .close = shm_close, .destroy = shm_destroy                                                 \
     }
 

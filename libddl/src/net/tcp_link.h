@@ -181,8 +181,7 @@ void ddl__tcp_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes
                       const ddl__signature *signature);
 bool ddl__tcp_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                         const ddl__signature *signature);
-bool ddl__tcp_flush(ddl__link *link);
-bool ddl__tcp_has_unread(const ddl__link *link);
+ddl__link_pending ddl__tcp_flush(ddl__link *link);
 
 /* ---- tcp_receive.c: called by the driver ---- */
 
@@ -192,9 +191,9 @@ void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason);
 void ddl__tcp_look(ddl__tcp_link *l);
 
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes);
-const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *signature);
+const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                          const ddl__signature *signature);
 void ddl__tcp_release(ddl__link *link);
-bool ddl__tcp_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature);
 
 /* ---- lanes.c ---- */
 

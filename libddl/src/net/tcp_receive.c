@@ -238,9 +238,14 @@ static bool span_obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__s
     return false;
 }
 
-const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                          const ddl__signature *signature)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
+    assert(!ahead);
+    (void)ahead;
+    if (into)
+        return span_obtain(l, into, bytes, signature) ? into : NULL;
     if (!l->buffer || l->capacity < bytes) {
         assert(l->got <= sizeof l->head || l->head.type != DDL__TCP_SPAN);
         free(l->buffer);
@@ -263,12 +268,4 @@ void ddl__tcp_release(ddl__link *link)
     l->got = 0;
     l->long_received += l->assembling;
     l->assembling = false;
-}
-
-bool ddl__tcp_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    if (!span_obtain(ddl__tcp_of(link), dst, bytes, signature))
-        return false;
-    ddl__tcp_release(link);
-    return true;
 }

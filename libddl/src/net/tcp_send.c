@@ -187,21 +187,12 @@ bool ddl__tcp_send_user(ddl__link *const *to, unsigned n, const void *memory, si
     return true;
 }
 
-bool ddl__tcp_flush(ddl__link *link)
+ddl__link_pending ddl__tcp_flush(ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     pthread_mutex_lock(&l->lock);
     ddl__tcp_push(l);
     bool empty = !ddl__tcp_waits(l);
     unlock(l);
-    return empty;
-}
-
-bool ddl__tcp_has_unread(const ddl__link *link)
-{
-    ddl__tcp_link *l = ddl__tcp_of((ddl__link *)(uintptr_t)link);
-    pthread_mutex_lock(&l->lock);
-    bool waiting = ddl__tcp_waits(l);
-    pthread_mutex_unlock(&l->lock);
-    return waiting;
+    return empty ? DDL__LINK_DRAINED : DDL__LINK_SENDING;
 }
