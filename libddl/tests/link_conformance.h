@@ -449,7 +449,7 @@ static void test_next(const star_factory *factory)
 }
 
 /* A full link refuses, and takes more once the reader has made room; nothing is lost. */
-static void test_full(const star_factory *factory, bool user_memory)
+static void test_full(const star_factory *factory, bool user)
 {
     static unsigned char memory[LARGEST], scratch[LARGEST + 8];
     star s = star_create(factory, 1);
@@ -458,12 +458,12 @@ static void test_full(const star_factory *factory, bool user_memory)
     const size_t bytes = 50001;
     fill(memory, bytes, 0);
     for (int round = 0; round < 3; round++) {
-        while (user_memory ? send_user_span(&to, 1, memory, sent, bytes)
-                           : publish_span(&to, 1, sent, bytes))
+        while (user ? send_user_span(&to, 1, memory, sent, bytes)
+                    : publish_span(&to, 1, sent, bytes))
             CHECK(++sent < 100000, "never full");
         CHECK(sent > received, "full and empty at once");
         for (uint64_t half = (sent + received + 1) / 2; received < half; received++) {
-            if (!user_memory) {
+            if (!user) {
                 read_soon(to, from, received, bytes);
                 continue;
             }
@@ -474,8 +474,8 @@ static void test_full(const star_factory *factory, bool user_memory)
             }
             check_filled(scratch, bytes, 0);
         }
-        for (int64_t since = ddl__now(); !(user_memory ? send_user_span(&to, 1, memory, sent, bytes)
-                                                       : publish_span(&to, 1, sent, bytes));) {
+        for (int64_t since = ddl__now(); !(user ? send_user_span(&to, 1, memory, sent, bytes)
+                                                : publish_span(&to, 1, sent, bytes));) {
             to->ops->flush(to);
             check_time(since, "room");
         }
