@@ -135,7 +135,7 @@ $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
 	@touch $@
 
-# What conducts; each library that is measured has an environment of its own in build/bench.
+# The benchmarks' own packages; each library that is measured has an environment of its own in build/bench.
 $(VENV)/bench.stamp: | $(VENV)/bin/python
 	$(pip) install 'matplotlib>=3.7' 'tabulate>=0.9' tqdm
 	@touch $@

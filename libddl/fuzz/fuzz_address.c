@@ -1,7 +1,7 @@
 /* The bytes of an address: any are decoded or refused, and what is decoded is encoded as it was. */
 #include <arpa/inet.h>
 
-#include "comm/address.h"
+#include "connect/address.h"
 #include "ddl/ddl.h"
 #include "input.h"
 

@@ -1,8 +1,8 @@
 /* The records of a rendezvous: any bytes that a caller brings to rank 0, and what rank 0 makes of
  * them, altered once more, for the others. */
-#include "comm/address.h"
-#include "comm/hello.h"
-#include "comm/rendezvous_record.h"
+#include "connect/address.h"
+#include "connect/hello.h"
+#include "connect/rendezvous_record.h"
 #include "input.h"
 
 static ddl__rendezvous_record right_record(int rank, int size)

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "comm/wireup.h"
+#include "connect/wireup.h"
 #include "raw_client.h"
 
 enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };

@@ -118,8 +118,8 @@ static bool publish_span(ddl__link *const *to, unsigned n, uint64_t k, size_t by
     return true;
 }
 
-static bool send_user_span(ddl__link *const *to, unsigned n, const void *memory, uint64_t k,
-                           size_t bytes)
+static bool send_span(ddl__link *const *to, unsigned n, const void *memory, uint64_t k,
+                      size_t bytes)
 {
     ddl__signature signature = signature_of(k);
     return to[0]->ops->send_user(to, n, memory, bytes, &signature);
@@ -274,7 +274,7 @@ static bool stream_send(stream *s)
         if (s->used + bytes > LENT)
             return false;
         fill(s->user + s->used, bytes, k);
-        sent = send_user_span(&s->to, 1, s->user + s->used, k, bytes);
+        sent = send_span(&s->to, 1, s->user + s->used, k, bytes);
         if (sent)
             s->used += bytes;
     }
@@ -415,7 +415,7 @@ static void test_sizes(const star_factory *factory)
     for (size_t bytes = 0; bytes <= LARGEST; bytes = bytes < 70 ? bytes + 1 : bytes * 3 / 2)
         for (int way = 0; way < 6; way++, k++) {
             fill(memory + 1, bytes, k);
-            CHECK(way % 2 ? send_user_span(s.centre, 1, memory + 1, k, bytes)
+            CHECK(way % 2 ? send_span(s.centre, 1, memory + 1, k, bytes)
                           : publish_span(s.centre, 1, k, bytes),
                   "an empty link has no room for %zu bytes", bytes);
             read_soon(s.centre[0], s.leaf[0], k, bytes);
@@ -458,8 +458,7 @@ static void test_full(const star_factory *factory, bool user)
     const size_t bytes = 50001;
     fill(memory, bytes, 0);
     for (int round = 0; round < 3; round++) {
-        while (user ? send_user_span(&to, 1, memory, sent, bytes)
-                    : publish_span(&to, 1, sent, bytes))
+        while (user ? send_span(&to, 1, memory, sent, bytes) : publish_span(&to, 1, sent, bytes))
             CHECK(++sent < 100000, "never full");
         CHECK(sent > received, "full and empty at once");
         for (uint64_t half = (sent + received + 1) / 2; received < half; received++) {
@@ -474,7 +473,7 @@ static void test_full(const star_factory *factory, bool user)
             }
             check_filled(scratch, bytes, 0);
         }
-        for (int64_t since = ddl__now(); !(user ? send_user_span(&to, 1, memory, sent, bytes)
+        for (int64_t since = ddl__now(); !(user ? send_span(&to, 1, memory, sent, bytes)
                                                 : publish_span(&to, 1, sent, bytes));) {
             to->ops->flush(to);
             check_time(since, "room");

@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "comm/endpoint.h"
+#include "connect/endpoint.h"
 #include "net/socket.h"
 #include "processes.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/address.h"
+#include "connect/address.h"
 #include "net/socket.h"
 #include "ranks.h"
 
@@ -283,7 +283,7 @@ static void say_words(ddl_comm *comm, between *b)
     free(got);
 }
 
-static void test_seen(int32_t encrypt, unsigned sockets)
+static void test_replay_guard(int32_t encrypt, unsigned sockets)
 {
     const int32_t both[] = {encrypt, encrypt};
     member members[2];
@@ -380,9 +380,9 @@ int main(void)
     test_operations(2, 1, operate_large);
     test_operations(2, 3, operate_large);
     test_rendezvous();
-    test_seen(1, 1);
-    test_seen(1, 3);
-    test_seen(-1, 1); /* what is there is found */
+    test_replay_guard(1, 1);
+    test_replay_guard(1, 3);
+    test_replay_guard(-1, 1); /* what is there is found */
     test_altered(1);
     test_altered(3);
     return 0;

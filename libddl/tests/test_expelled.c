@@ -2,7 +2,7 @@
  * until the others have gone on, and one whose heartbeats cannot be understood. Of two worlds only
  * one goes on. Ranks are processes. */
 #include "comm/comm.h"
-#include "comm/watch_state.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
@@ -10,18 +10,18 @@ enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
 static bool armed;
 static atomic_int *stage; /* 1: stopped; 2: the others have gone on */
 
-bool __real_ddl__watch_add(ddl__watch *watch, ddl__control *control);
-bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control);
+bool __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
+bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 
 /* All members have called each other, and the survivor's comm is as good as made. */
-bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control)
+bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
 {
     if (armed) {
         armed = false;
         atomic_store(stage, 1);
         raise(SIGSTOP);
     }
-    return __real_ddl__watch_add(watch, control);
+    return __real_ddl__detector_add(detector, health);
 }
 
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
@@ -91,12 +91,12 @@ static int is_misunderstood(ddl_comm *comm)
     ddl_comm *next = NULL;
     int rank = ddl_comm_rank(comm);
     OK(ddl_barrier(comm, NULL, NULL));
-    ddl__control *c = comm->control;
-    pthread_mutex_lock(&c->watch->lock);
+    ddl__health *c = comm->health;
+    pthread_mutex_lock(&c->detector->lock);
     for (int peer = 0; peer < SIZE; peer++)
         if (rank == STOPPED && peer != rank)
-            send(c->members[peer].wire.fd, nonsense, sizeof nonsense, MSG_NOSIGNAL);
-    pthread_mutex_unlock(&c->watch->lock);
+            send(c->members[peer].conn.fd, nonsense, sizeof nonsense, MSG_NOSIGNAL);
+    pthread_mutex_unlock(&c->detector->lock);
     CHECK(fail_once(comm) == DDL_EPEER, "%s", ddl_last_error());
     ddl_status status = ddl_comm_shrink(comm, &config, &next);
     if (rank == STOPPED) {

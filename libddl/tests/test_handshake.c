@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/endpoint.h"
+#include "connect/endpoint.h"
 #include "net/socket.h"
 #include "ranks.h"
 
@@ -244,7 +244,7 @@ static ddl__hello answer_to(const ddl_endpoint *endpoint, const said *s)
 /* No challenge, and one answer; a second time it is refused, however many came in between. */
 static void test_at_once(void)
 {
-    enum { MANY = 4 * DDL__SEEN_LAST };
+    enum { MANY = 4 * DDL__REPLAY_GUARD_LAST };
     ddl_endpoint *endpoint = open_endpoint("secret"), *other = open_endpoint("secret");
     said first = say_at_once(endpoint, 2), late = say_at_once(endpoint, 1), s;
     ddl__hello answer = answer_to(endpoint, &first);

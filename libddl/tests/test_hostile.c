@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "comm/address.h"
-#include "comm/handshake.h"
-#include "comm/rendezvous_record.h"
+#include "connect/address.h"
+#include "connect/handshake.h"
+#include "connect/rendezvous_record.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "ranks.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/endpoint.h"
+#include "connect/endpoint.h"
 #include "net/socket.h"
 #include "ranks.h"
 

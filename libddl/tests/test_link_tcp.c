@@ -270,7 +270,7 @@ static void test_farewell_before_reset(void)
         static unsigned char memory[LARGEST];
         unsigned char bytes[100];
         for (uint64_t k = 0; k < 3; k++)
-            CHECK(send_user_span(&w.link, 1, memory, k, LARGEST), "full");
+            CHECK(send_span(&w.link, 1, memory, k, LARGEST), "full");
         frame_make(bytes, 1, 7, 50);
         wire_send(&w, bytes, 74);
         frame_make(bytes, type, 0, 0);
@@ -278,7 +278,7 @@ static void test_farewell_before_reset(void)
         close(w.fd); /* with data unread: a reset */
         w.fd = -1;
         for (uint64_t k = 3; k < 200; k++) { /* a dead link swallows all */
-            CHECK(send_user_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
+            CHECK(send_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
             flush_soon(w.link);
         }
         read_soon(NULL, w.link, 7, 50);
@@ -320,7 +320,7 @@ static void test_lost_sending(void)
     w.fd = -1;
     int64_t since = ddl__now();
     for (uint64_t k = 0; w.link->state == DDL__LINK_OPEN; k++) {
-        CHECK(send_user_span(&w.link, 1, memory, k, sizeof memory), "full");
+        CHECK(send_span(&w.link, 1, memory, k, sizeof memory), "full");
         check_time(since, "loss");
     }
     CHECK(w.link->state == DDL__LINK_LOST && w.link->reason[0], "state %d", w.link->state);
@@ -335,7 +335,7 @@ static void test_destroy_unread(void)
     unsigned char goodbye[24];
     frame_make(goodbye, 2, 0, 0);
     wire_send(&w, goodbye, sizeof goodbye);
-    CHECK(send_user_span(&w.link, 1, memory, 0, sizeof memory), "full");
+    CHECK(send_span(&w.link, 1, memory, 0, sizeof memory), "full");
     flush_soon(w.link);
     link_destroy(&w.link);
     ssize_t n = recv(w.fd, dst, sizeof dst, MSG_WAITALL);
@@ -351,7 +351,7 @@ static void test_at_once(void)
     create_tcp(&s);
     for (uint64_t k = 0; k < 10; k += 2) {
         fill(memory, sizeof memory, k);
-        CHECK(send_user_span(s.centre, 1, memory, k, sizeof memory), "full");
+        CHECK(send_span(s.centre, 1, memory, k, sizeof memory), "full");
         read_soon(NULL, s.leaf[0], k, sizeof memory);
         CHECK(publish_span(s.centre, 1, k + 1, 3000), "full");
         read_soon(NULL, s.leaf[0], k + 1, 3000);
@@ -371,7 +371,7 @@ static void test_close_when_full(void)
         create_unix(&s);
         ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
         uint64_t sent = 0, received = 0;
-        while (send_user_span(&centre, 1, memory, sent, sizeof memory))
+        while (send_span(&centre, 1, memory, sent, sizeof memory))
             sent++;
         CHECK(!centre->ops->flush(centre), "full and flushed at once");
         for (int64_t since = ddl__now(); way == FINISH && received < 2;) {
@@ -430,7 +430,7 @@ static void test_lane_fails(void)
     CHECK(null >= 0 && dup2(null, fds[2]) >= 0, "no /dev/null");
     close(null);
     for (uint64_t k = 0; k < 3; k++)
-        CHECK(send_user_span(&centre, 1, memory, k, LARGEST), "full");
+        CHECK(send_span(&centre, 1, memory, k, LARGEST), "full");
     CHECK(publish_span(&centre, 1, 3, 100), "full");
     for (int64_t since = ddl__now(); centre->state == DDL__LINK_OPEN;) {
         centre->ops->flush(centre);

@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/endpoint.h"
-#include "comm/handshake.h"
+#include "connect/endpoint.h"
+#include "connect/handshake.h"
 #include "ranks.h"
 
 static char folder[] = "/tmp/ddl-secret-XXXXXX", path[sizeof folder + 16];

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/endpoint.h"
-#include "comm/rate_limit.h"
+#include "connect/endpoint.h"
+#include "connect/rate_limit.h"
 #include "net/socket.h"
 #include "ranks.h"
 
@@ -249,7 +249,8 @@ static void test_rate_limit(void)
     CHECK(!ddl__rate_limit_is_exceeded(&rate_limit, now), "%d at once exceed it",
           DDL__RATE_LIMIT_BURST);
     ddl__rate_limit_count(&rate_limit, now);
-    CHECK(ddl__rate_limit_is_exceeded(&rate_limit, now), "%d do not exceed it", DDL__RATE_LIMIT_BURST + 1);
+    CHECK(ddl__rate_limit_is_exceeded(&rate_limit, now), "%d do not exceed it",
+          DDL__RATE_LIMIT_BURST + 1);
     CHECK(!ddl__rate_limit_is_exceeded(&rate_limit, now += second), "and a second later exceed it");
     for (int i = 0; i < SECONDS * DDL__RATE_LIMIT_PER_SECOND; i++) {
         ddl__rate_limit_count(&rate_limit, now += second / DDL__RATE_LIMIT_PER_SECOND);

@@ -2,7 +2,7 @@
  * only, at its very end: the next one succeeds. */
 #include <errno.h>
 
-#include "comm/watch_state.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { RANKS = 3, LIMIT_MS = 20000, LATE_MS = 200 };
@@ -16,13 +16,13 @@ typedef struct shared {
 
 static bool fails; /* this process's next creation, when those of the others may have succeeded */
 
-bool __real_ddl__watch_add(ddl__watch *watch, ddl__control *control);
-bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control);
+bool __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
+bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 
-bool __wrap_ddl__watch_add(ddl__watch *watch, ddl__control *control)
+bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
 {
     if (!fails)
-        return __real_ddl__watch_add(watch, control);
+        return __real_ddl__detector_add(detector, health);
     fails = false;
     usleep(LATE_MS * 1000);
     errno = ENOMEM;

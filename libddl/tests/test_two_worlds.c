@@ -2,7 +2,7 @@
  * all do so in one comm. Every rank that is left says in which one it ended, and stays until all
  * have. Ranks are processes. Most of these ended in two worlds once. */
 #include "comm/comm.h"
-#include "comm/watch_state.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { MOST = 4 };
@@ -72,10 +72,10 @@ static void go_on(int peer)
 /* The connection of the failure detector with this member ends, as by a reset. */
 static void cut(ddl_comm *comm, int peer)
 {
-    ddl__control *c = comm->control;
-    pthread_mutex_lock(&c->watch->lock);
-    shutdown(c->members[peer].wire.fd, SHUT_RDWR);
-    pthread_mutex_unlock(&c->watch->lock);
+    ddl__health *c = comm->health;
+    pthread_mutex_lock(&c->detector->lock);
+    shutdown(c->members[peer].conn.fd, SHUT_RDWR);
+    pthread_mutex_unlock(&c->detector->lock);
 }
 
 /* 1 and 2 are stopped, given up by 0, and back; 0 computes while they go on and leave. */
@@ -143,10 +143,10 @@ static int confirm_late(ddl_comm *comm)
         usleep(1200000);
         kill(b->pids[1], SIGKILL);
         usleep(200000);
-        ddl__control *c = comm->control;
-        pthread_mutex_lock(&c->watch->lock);
+        ddl__health *c = comm->health;
+        pthread_mutex_lock(&c->detector->lock);
         ddl__member_confirm(c, 1); /* as the launcher would */
-        pthread_mutex_unlock(&c->watch->lock);
+        pthread_mutex_unlock(&c->detector->lock);
         return end_in(shrink(comm));
     }
     return go_on_until_1_dies(comm);

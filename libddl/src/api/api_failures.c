@@ -13,7 +13,7 @@ ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count)
     if (capacity < 0 || (capacity && !ranks) || !count)
         return ddl__fail(DDL_EINVAL, "capacity is %d, ranks is %s, count is %s", capacity,
                          ranks ? "given" : "NULL", count ? "given" : "NULL");
-    *count = comm->control ? ddl__control_failed(comm->control, ranks, capacity) : 0;
+    *count = comm->health ? ddl__health_failed(comm->health, ranks, capacity) : 0;
     return DDL_OK;
 }
 

@@ -6,11 +6,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/create_failures.h"
-#include "comm/descriptors.h"
+#include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "comm/wireup.h"
+#include "connect/create_failures.h"
+#include "connect/descriptors.h"
+#include "connect/wireup.h"
 
 enum {
     ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
@@ -20,15 +21,12 @@ enum {
     MESSAGE_MOST = ARENA_BYTES,       /* at most so much for one ... */
     MESSAGE_LEAST = 512 * 1024,       /* ... and at least */
     SLOT_BYTES = 256 * 1024,
-    SLOTS = 64,
-    CREATION_MS = 5 * 60 * 1000,
-    COMMIT_MS = 1000, /* more, if little is left of it at the end */
-    OPERATION_MS = 30 * 60 * 1000
+    SLOTS = 64
 };
 
 int64_t ddl__creation_ms(const ddl_comm_config *config)
 {
-    return config->timeout_ms ? config->timeout_ms : CREATION_MS;
+    return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
 
 /* Equal on all ranks. No memory until it is used. */
@@ -90,7 +88,17 @@ static char **name_ranks(const ddl__address *addresses, int size)
 static void need_progress(void *context, ddl__urgency urgency)
 {
     ddl_comm *comm = context;
-    ddl__endpoint_need_progress(comm->endpoint, comm->slot, urgency);
+    ddl__endpoint_need_progress(comm->endpoint, comm->slot, urgency == DDL__NOW);
+}
+
+static bool run_in_background(void *engine)
+{
+    return ddl__engine_background(engine) == DDL__BACKGROUND_ASLEEP;
+}
+
+static bool was_driven(void *engine)
+{
+    return ddl__engine_was_driven(engine);
 }
 
 /* The engine has found what to do by exploring; only rank 0 has a file. */
@@ -178,7 +186,9 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
-    return ddl__endpoint_serve(comm->endpoint, comm->slot, comm->engine);
+    ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
+                                 was_driven};
+    return ddl__endpoint_serve(comm->endpoint, comm->slot, &task);
 }
 
 /* What has to be equal on all members. */
@@ -272,27 +282,28 @@ static int64_t nanoseconds(int64_t milliseconds)
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* Call those whom this rank calls to be watched; they answer when all members are here. */
+/* Connect to the lower ranks for control messages; they answer when all members are here. */
 static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
 {
     if (comm->size == 1)
         return DDL_OK;
     const ddl_comm_config *config = &comm->config;
-    ddl__control_config control = {.endpoint = comm->endpoint,
-                                   .slot = comm->slot,
-                                   .engine = comm->engine,
-                                   .comm = id,
-                                   .addresses = comm->addresses,
-                                   .names = comm->names,
-                                   .rank = comm->rank,
-                                   .size = comm->size,
-                                   .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
-                                              .suspect = nanoseconds(config->suspect_ms),
-                                              .dead = nanoseconds(config->dead_ms),
-                                              .stall = nanoseconds(config->stall_warn_ms)},
-                                   .trace_dir = ddl__environment_trace_dir(),
-                                   .deadline = deadline};
-    return ddl__control_call(&control, &comm->control);
+    ddl__health_config setup = {.endpoint = comm->endpoint,
+                                .slot = comm->slot,
+                                .engine = comm->engine,
+                                .comm = id,
+                                .addresses = comm->addresses,
+                                .names = comm->names,
+                                .rank = comm->rank,
+                                .size = comm->size,
+                                .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
+                                           .suspect = nanoseconds(config->suspect_ms),
+                                           .dead = nanoseconds(config->dead_ms),
+                                           .stall = nanoseconds(config->stall_warn_ms)},
+                                .witness = ddl__environment_witness(),
+                                .trace_dir = ddl__environment_trace_dir(),
+                                .deadline = deadline};
+    return ddl__health_connect(&setup, &comm->health);
 }
 
 /* No member takes the comm for created before all others can do nothing but the same: else a
@@ -304,7 +315,8 @@ static ddl_status commit(ddl_comm *comm, int64_t deadline)
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
                       .uncounted = true, /* as users count their operations */
-                      .timeout_ms = left > COMMIT_MS ? left : COMMIT_MS};
+                      .timeout_ms =
+                          left > DDL__COMMIT_LEAST / DDL__MS ? left : DDL__COMMIT_LEAST / DDL__MS};
     return comm->size == 1 ? DDL_OK : ddl__engine_submit(comm->engine, &call, NULL);
 }
 
@@ -377,14 +389,14 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_created(comm->engine);
-    if (status == DDL_OK && comm->control) /* all members are here: watch them from now on */
-        status = ddl__control_open(comm->control);
+    if (status == DDL_OK && comm->health) /* all members are here: monitor them from now on */
+        status = ddl__health_open(comm->health);
     if (status == DDL_OK)
         status = commit(comm, deadline);
     if (status != DDL_OK && entered)
         tell_failure(comm, &wireup, status);
-    if (status != DDL_OK && comm->control) /* this rank may try again, and is not gone */
-        ddl__control_abandon(comm->control);
+    if (status != DDL_OK && comm->health) /* this rank may try again, and is not gone */
+        ddl__health_abandon(comm->health);
     if (status != DDL_OK && counted)
         ddl__endpoint_uncount(comm->endpoint, list);
     return status;
@@ -408,8 +420,8 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
     comm->rank = rank;
     comm->size = size;
     comm->segment_bytes = config->segment_bytes;
-    comm->operation_timeout_ms =
-        config->operation_timeout_ms ? config->operation_timeout_ms : OPERATION_MS;
+    comm->operation_timeout_ms = config->operation_timeout_ms ? config->operation_timeout_ms
+                                                              : DDL__OPERATION_LIMIT / DDL__MS;
     ddl_status status = settle(comm, addresses, config, deadline);
     if (status == DDL_OK)
         *out = comm;
@@ -441,8 +453,8 @@ void ddl__comm_abandon(ddl_comm *comm)
     snprintf(why, sizeof why, "%s has given up this comm, which not all survivors could create",
              comm->names[comm->rank]);
     ddl__engine_fail(comm->engine, DDL_EPEER, why);
-    if (comm->control)
-        ddl__control_abandon(comm->control);
+    if (comm->health)
+        ddl__health_abandon(comm->health);
     ddl__comm_destroy(comm);
 }
 
@@ -451,7 +463,7 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
     char difference[DDL__MESSAGE_MAX];
     if (!comm)
         return DDL_OK;
-    ddl__control_close(comm->control, difference);
+    ddl__health_close(comm->health, difference);
     if (comm->slot)
         ddl__endpoint_leave(comm->endpoint, comm->slot);
     ddl__engine_destroy(comm->engine);

@@ -2,9 +2,9 @@
 #ifndef DDL_COMM_COMM_H
 #define DDL_COMM_COMM_H
 
-#include "comm/endpoint.h"
 #include "comm/layout.h"
-#include "comm/watch.h"
+#include "connect/endpoint.h"
+#include "health/health.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
@@ -12,7 +12,7 @@ struct ddl_comm {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
     ddl__engine *engine;
-    ddl__control *control; /* NULL in a comm of one */
+    ddl__health *health; /* NULL in a comm of one */
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;

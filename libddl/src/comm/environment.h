@@ -14,7 +14,7 @@ enum { DDL__SECRET_MAX = 4096 };
 ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX]);
 
 /* $DDL_LINKS, a list of inproc, shm and tcp separated by commas, as ddl_link_kind bits; all of them
- * when unset. DDL_EINVAL for another word. */
+ * when unset. DDL_EINVAL for another value. */
 ddl_status ddl__environment_links(uint32_t *links);
 
 /* $DDL_OPTIONS, "-mode A:X[xY[xZ[xW]]] -dump_iter N -dbg_level L", and $DDL_TOPOLOGY, whose meaning

@@ -113,7 +113,7 @@ static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
     return true;
 }
 
-/* Of what was declared d does whatever joins the ranks. The other modes are for the wires between
+/* Of what was declared d does whatever joins the ranks. The other modes are for the conn between
  * hosts: they take the levels above from there, if the hosts are the real ones. */
 static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
 {

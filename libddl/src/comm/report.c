@@ -3,72 +3,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "comm/watch_state.h"
 #include "engine/describe.h"
 #include "engine/trace.h"
-
-static const char *state_of(const ddl__member *member)
-{
-    switch (member->fate) {
-    case DDL__ALIVE: return member->suspect ? "suspect" : "alive";
-    case DDL__LEFT: return "left";
-    case DDL__KILLED:
-    case DDL__DISCONNECTED:
-    case DDL__SILENT: return "dead";
-    }
-    return "?";
-}
-
-static void add_member(const ddl__control *c, int rank, const ddl__position *position,
-                       ddl__text *to)
-{
-    const ddl__member *member = &c->members[rank];
-    char operation[DDL__CALL_MAX] = "", name[DDL_NAME_MAX];
-    if (position->last.words[0])
-        ddl__describe_whole(operation, sizeof operation, &position->last);
-    ddl__text_add(to, "%s\n{\"rank\": %d, \"name\": ", rank ? "," : "", rank);
-    ddl__text_quote(to, c->names[rank]);
-    ddl__text_add(to,
-                  ", \"state\": \"%s\", \"cause\": ", rank == c->rank ? "self" : state_of(member));
-    ddl__text_quote(to, member->cause);
-    ddl__text_add(to, ", \"silent_s\": ");
-    ddl__text_thousandths(to, member->silent / 1000000);
-    ddl__text_add(to, ", \"operation\": ");
-    ddl__text_quote(to, operation);
-    ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": ",
-                  (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
-    ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
-    if (c->rank == 0) {
-        ddl__engine_name_is_missing(c->engine, "", rank, name);
-        ddl__text_add(to, ", \"last_name\": ");
-        ddl__text_quote(to, name);
-    }
-    ddl__text_add(to, "}");
-}
-
-void ddl__control_report(ddl__control *c, ddl__text *to)
-{
-    pthread_mutex_lock(&c->watch->lock);
-    ddl__position own = ddl__own_position(c, ddl__now());
-    ddl__waiting oldest; /* by name */
-    char last[DDL_NAME_MAX];
-    bool named = c->rank == 0 && ddl__engine_waiting(c->engine, &oldest, 1);
-    ddl__text_add(to, "\"missing\": [");
-    bool first = true;
-    for (int rank = 0; rank < c->size; rank++) {
-        bool late = !own.ended && ddl__is_late(c, rank, &own.last);
-        late = late || (named && ddl__engine_name_is_missing(c->engine, oldest.name, rank, last));
-        if (rank == c->rank || !late)
-            continue;
-        ddl__text_add(to, first ? "%d" : ", %d", rank);
-        first = false;
-    }
-    ddl__text_add(to, "], \"members\": [");
-    for (int rank = 0; rank < c->size; rank++)
-        add_member(c, rank, rank == c->rank ? &own : &c->members[rank].position, to);
-    ddl__text_add(to, "]");
-    pthread_mutex_unlock(&c->watch->lock);
-}
 
 /* What has begun and not ended, the oldest first. False when there is nothing. */
 static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
@@ -130,12 +66,9 @@ void ddl__comm_count(ddl_comm *comm, ddl_counters *counters)
     counters->operations = atomic_load_explicit(&recorder->ended, memory_order_relaxed);
     counters->bytes = (uint64_t)atomic_load_explicit(&recorder->bytes, memory_order_relaxed);
     counters->pending = ddl__engine_snapshot(comm->engine).pending;
-    if (!comm->control)
+    if (!comm->health)
         return;
-    pthread_mutex_lock(&comm->control->watch->lock);
-    counters->deaths = comm->control->detected;
-    counters->detection_ns = (uint64_t)comm->control->detection_ns;
-    pthread_mutex_unlock(&comm->control->watch->lock);
+    ddl__health_count(comm->health, counters);
 }
 
 void ddl__report_json(ddl_comm *comm, ddl__text *to)
@@ -156,8 +89,8 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
     add_waiting(comm, !any, to);
     ddl__text_add(to, "], ");
-    if (comm->control)
-        ddl__control_report(comm->control, to);
+    if (comm->health)
+        ddl__health_report(comm->health, to);
     else
         ddl__text_add(to, "\"missing\": [], \"members\": []");
     ddl__text_add(to, "}\n");

@@ -10,7 +10,4 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to);
 
 void ddl__comm_count(ddl_comm *comm, ddl_counters *counters);
 
-/* The part of a report that only the watch knows: an array of members, and whom we wait for. */
-void ddl__control_report(ddl__control *control, ddl__text *to);
-
 #endif

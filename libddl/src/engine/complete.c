@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "engine/reason.h"
 #include "engine/staging.h"
+#include "net/close_reason.h"
 
 void ddl__report(ddl__engine *engine)
 {

@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "engine/describe.h"
-#include "engine/reason.h"
 #include "engine/state.h"
+#include "net/close_reason.h"
 
 /* For how long spans are still received at the end of the comm, and for how long a lost link is not
  * taken for a dead peer. */

@@ -1,0 +1,69 @@
+/* The comm of all processes of a job: exchange addresses at a rendezvous, then create it. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "comm/environment.h"
+#include "comm/launcher.h"
+#include "connect/rendezvous.h"
+
+/* What is wrong with the configuration comes out when the comm is created, and then on all ranks.
+ */
+static int64_t stall_warn_ms(const ddl_comm_config *config)
+{
+    ddl_comm_config limits = *config;
+    return ddl__environment_limits(&limits) == DDL_OK ? limits.stall_warn_ms : -1;
+}
+
+static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_config *config,
+                              ddl_comm **comm)
+{
+    size_t size = (size_t)plan->size;
+    const void **addresses = calloc(size, sizeof *addresses);
+    size_t *lengths = calloc(size, sizeof *lengths);
+    ddl_status status =
+        addresses && lengths ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+    for (size_t i = 0; status == DDL_OK && i < size; i++) {
+        addresses[i] = plan->records[i].address;
+        lengths[i] = plan->records[i].length;
+    }
+    if (status == DDL_OK)
+        status = ddl__comm_create(plan->endpoint, addresses, lengths, plan->rank, plan->size,
+                                  config, true, plan->deadline, comm);
+    free(addresses);
+    free(lengths);
+    return status;
+}
+
+ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                           const ddl_comm_config *config, ddl_comm **comm)
+{
+    int64_t deadline = ddl__deadline(ddl__creation_ms(config));
+    ddl_status status = DDL_OK;
+    if (!url && rank == -1 && size == 0)
+        status = ddl__environment_world(&url, &rank, &size);
+    if (status != DDL_OK)
+        return status;
+    if (size < 1 || rank < 0 || rank >= size)
+        return ddl__fail(DDL_EINVAL, "rank %d of size %d", rank, size);
+    if (!url && size > 1)
+        return ddl__fail(DDL_EINVAL, "url is NULL, but size is %d", size);
+
+    ddl__rendezvous_plan plan = {.endpoint = endpoint,
+                                 .rank = rank,
+                                 .size = size,
+                                 .records = calloc((size_t)size, sizeof *plan.records),
+                                 .begun = ddl__now(),
+                                 .deadline = deadline,
+                                 .warn_at = ddl__deadline(stall_warn_ms(config))};
+    if (!plan.records)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
+    const char *launcher = ddl__environment_launcher(url, rank, size);
+    ddl__launcher_tell(launcher, rank, "joining");
+    status = ddl__rendezvous_run(&plan, url);
+    if (status == DDL_OK)
+        status = create_comm(&plan, config, comm);
+    ddl__launcher_tell(launcher, rank, status == DDL_OK ? "joined" : "gave up");
+    free(plan.records);
+    return status;
+}

@@ -1,0 +1,83 @@
+#include "connect/descriptors.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/log.h"
+#include "connect/discover.h"
+
+enum {
+    RESERVE = 64,      /* for others of this process meanwhile */
+    LARGE = 64 * 1024, /* so much room is not counted */
+    SHARING = 2,       /* the link's socket, and the control connection */
+    PLAIN = 3,         /* two links, and the control connection */
+    WITH_LANES = 5     /* as PLAIN, and a set for each link, beside the lanes */
+};
+
+static bool is_near(const ddl__address *own, const ddl__address *other, uint32_t kinds)
+{
+    return kinds & (DDL_LINK_SHM | DDL_LINK_INPROC) && own->network == other->network &&
+           !strcmp(own->host, other->host);
+}
+
+static uint64_t over_tcp(const ddl_endpoint *endpoint, const ddl__address *other)
+{
+    const ddl__address *own = ddl__endpoint_address(endpoint);
+    unsigned lanes = ddl__discover_paths(own, other).at_once * ddl__endpoint_sockets(endpoint);
+    return lanes > 1 ? 2 * lanes + WITH_LANES : PLAIN;
+}
+
+uint64_t ddl__descriptors_needed(const ddl_endpoint *endpoint, const ddl__address *addresses,
+                                 int rank, int size, uint32_t kinds)
+{
+    uint64_t needed = 0;
+    for (int i = 0; i < size; i++)
+        if (i != rank)
+            needed += is_near(&addresses[rank], &addresses[i], kinds)
+                          ? SHARING
+                          : over_tcp(endpoint, &addresses[i]);
+    return needed;
+}
+
+static uint64_t count_open(void)
+{
+    uint64_t n = 0;
+    DIR *list = opendir("/proc/self/fd");
+    if (!list)
+        return 0;
+    while (readdir(list))
+        n++;
+    closedir(list);
+    return n - 3; /* "." and "..", and the list itself */
+}
+
+ddl_status ddl__descriptors_provide(uint64_t needed, int size)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= LARGE + needed)
+        return DDL_OK;
+    uint64_t open = count_open(), least = open + needed, want = least + RESERVE;
+    if (limit.rlim_cur >= want)
+        return DDL_OK;
+    if (limit.rlim_max < least)
+        return ddl__fail(DDL_ESYSTEM,
+                         "a comm of %d members takes %llu descriptors here, %llu are open, and "
+                         "this process may have %llu: raise the hard limit (ulimit -Hn, "
+                         "LimitNOFILE=, docker run --ulimit nofile=) to %llu",
+                         size, (unsigned long long)needed, (unsigned long long)open,
+                         (unsigned long long)limit.rlim_max, (unsigned long long)want);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = want < limit.rlim_max ? want : limit.rlim_max;
+    if (limit.rlim_cur == before)
+        return DDL_OK;
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        ddl__log(DDL__WARN, "cannot raise ulimit -n from %llu to %llu for a comm of %d members: %s",
+                 (unsigned long long)before, (unsigned long long)limit.rlim_cur, size,
+                 strerror(errno));
+    else
+        ddl__log(DDL__INFO, "raised ulimit -n from %llu to %llu for a comm of %d members",
+                 (unsigned long long)before, (unsigned long long)limit.rlim_cur, size);
+    return DDL_OK;
+}

@@ -1,0 +1,180 @@
+#include "connect/discover.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ADDRESSES_MAX = 256 };
+
+static bool usable(const struct ifaddrs *i)
+{
+    if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
+        return false;
+    /* A link-local address means something on its own link only. */
+    return i->ifa_addr->sa_family == AF_INET ||
+           (i->ifa_addr->sa_family == AF_INET6 &&
+            !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr));
+}
+
+/* Whether its cable is plugged in: else whoever dials it waits in vain. */
+static bool has_carrier(const struct ifaddrs *i)
+{
+    return i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK);
+}
+
+/* Right after an interface came up the kernel may not have seen its carrier yet; so where none has
+ * one, that says nothing. */
+static bool carriers_tell(const struct ifaddrs *list)
+{
+    for (const struct ifaddrs *i = list; i; i = i->ifa_next)
+        if (usable(i) && has_carrier(i) && !(i->ifa_flags & IFF_LOOPBACK))
+            return true;
+    return false;
+}
+
+static uint8_t prefix_of(const struct ifaddrs *i)
+{
+    uint8_t bits = 0;
+    if (!i->ifa_netmask)
+        return 0;
+    const unsigned char *mask = ddl__address_bytes(i->ifa_netmask);
+    unsigned width = i->ifa_addr->sa_family == AF_INET ? 32 : 128;
+    while (bits < width && mask[bits / 8] >> (7 - bits % 8) & 1)
+        bits++;
+    return bits;
+}
+
+/* What the driver says, in Mbit/s; 0 when it says nothing. It is asked rather than /sys, which
+ * shows the network of whoever mounted it. */
+static uint32_t speed_of(const char *name)
+{
+    struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
+    struct ifreq request = {.ifr_data = (char *)&command};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool said = fd >= 0 && !ioctl(fd, SIOCETHTOOL, &request);
+    if (fd >= 0)
+        close(fd);
+    uint32_t speed = said ? (uint32_t)command.speed_hi << 16 | command.speed : 0;
+    return speed == (uint32_t)SPEED_UNKNOWN ? 0 : speed;
+}
+
+static unsigned read_all(const struct ifaddrs *list, ddl__interface *to)
+{
+    unsigned n = 0;
+    bool tell = carriers_tell(list);
+    for (const struct ifaddrs *i = list; i && n < ADDRESSES_MAX; i = i->ifa_next) {
+        if (!usable(i) || (tell && !has_carrier(i)))
+            continue;
+        ddl__interface *ip = &to[n++];
+        memset(ip, 0, sizeof *ip);
+        ip->family = i->ifa_addr->sa_family == AF_INET ? 4 : 6;
+        ip->prefix = prefix_of(i);
+        ip->loopback = i->ifa_flags & IFF_LOOPBACK;
+        snprintf(ip->name, sizeof ip->name, "%s", i->ifa_name);
+        memcpy(ip->bytes, ddl__address_bytes(i->ifa_addr), ip->family == 4 ? 4 : 16);
+    }
+    return n;
+}
+
+/* Only `host`, as the interface that has it if one does. */
+static ddl_status only_host(ddl__interface *all, unsigned *n, const char *host)
+{
+    ddl__interface only = {.family = strchr(host, ':') ? 6 : 4};
+    if (inet_pton(only.family == 4 ? AF_INET : AF_INET6, host, only.bytes) != 1)
+        return ddl__fail(DDL_EINVAL, "host \"%s\" is not an IP address", host);
+    only.prefix = only.family == 4 ? 32 : 128;
+    for (unsigned i = 0; i < *n; i++)
+        if (all[i].family == only.family && !memcmp(all[i].bytes, only.bytes, sizeof only.bytes))
+            only = all[i];
+    all[0] = only;
+    *n = 1;
+    return DDL_OK;
+}
+
+/* Of this boot and network namespace; 0 when the system does not tell. */
+static uint64_t network_id(void)
+{
+    char boot[64];
+    struct stat space;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, boot, sizeof boot) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0 || stat("/proc/self/ns/net", &space))
+        return 0;
+    ddl__digest digest = {{0, 0}};
+    uint64_t number = space.st_ino;
+    ddl__digest_add(&digest, boot, (size_t)n);
+    ddl__digest_add(&digest, &number, sizeof number);
+    return digest.words[0];
+}
+
+/* A peer believes an address only when its names are printable; Linux takes nearly any byte. */
+static void make_printable(char *name)
+{
+    for (; *name; name++)
+        if (*name < '!' || *name > '~')
+            *name = '?';
+}
+
+ddl_status ddl__discover(ddl__address *address, const char *host, const char *filter)
+{
+    ddl__interface all[ADDRESSES_MAX];
+    struct ifaddrs *list;
+    if (gethostname(address->host, sizeof address->host - 1))
+        strcpy(address->host, "?");
+    if (getifaddrs(&list))
+        return ddl__fail(DDL_ESYSTEM, "cannot list the network interfaces: %s", strerror(errno));
+    unsigned n = read_all(list, all);
+    freeifaddrs(list);
+    ddl_status status = host ? only_host(all, &n, host) : ddl__interfaces_select(all, &n, filter);
+    if (status != DDL_OK)
+        return status;
+    for (unsigned i = 0; i < n; i++) {
+        address->ips[i] = all[i];
+        address->ips[i].speed = all[i].loopback || !all[i].name[0] ? 0 : speed_of(all[i].name);
+        make_printable(address->ips[i].name);
+    }
+    address->n_ips = (uint8_t)n;
+    address->network = network_id();
+    return DDL_OK;
+}
+
+/* The one of ours by which the system would go there, or -1. */
+static int8_t route_to(const ddl__address *ours, const ddl__address *theirs, unsigned j)
+{
+    struct sockaddr_storage to, from;
+    socklen_t length = ddl__address_ip(theirs, j, &to), got = sizeof from;
+    int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* connecting it sends nothing */
+    bool known = fd >= 0 && !connect(fd, (struct sockaddr *)&to, length) &&
+                 !getsockname(fd, (struct sockaddr *)&from, &got);
+    if (fd >= 0)
+        close(fd);
+    for (int8_t i = 0; known && i < ours->n_ips; i++)
+        if (ours->ips[i].family == theirs->ips[j].family &&
+            !memcmp(ddl__address_bytes((struct sockaddr *)&from), ours->ips[i].bytes,
+                    ours->ips[i].family == 4 ? 4 : 16))
+            return i;
+    return -1;
+}
+
+ddl__paths ddl__discover_paths(const ddl__address *ours, const ddl__address *theirs)
+{
+    int8_t route[DDL__INTERFACES_MAX];
+    ddl__where where = !ours->network || !theirs->network ? DDL__WHERE_UNKNOWN
+                       : ours->network == theirs->network ? DDL__SAME_HOST
+                                                          : DDL__OTHER_HOST;
+    for (unsigned j = 0; j < theirs->n_ips; j++)
+        route[j] = where == DDL__SAME_HOST ? -1 : route_to(ours, theirs, j);
+    return ddl__paths_between(ours->ips, ours->n_ips, theirs->ips, theirs->n_ips, where, route);
+}

@@ -1,0 +1,148 @@
+#include "connect/listen.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/socket.h"
+
+enum { ATTEMPTS = 64 /* to find a port that is free on all interfaces */ };
+
+typedef struct range {
+    unsigned first, n;
+} range;
+
+static bool read_port(const char **at, unsigned *port)
+{
+    char *end;
+    if (**at < '0' || **at > '9')
+        return false;
+    unsigned long n = strtoul(*at, &end, 10);
+    *at = end;
+    *port = (unsigned)n;
+    return n >= 1 && n <= 65535;
+}
+
+static ddl_status read_ports(const char *text, range *ports)
+{
+    unsigned last;
+    const char *at = text;
+    *ports = (range){0, 0};
+    if (!*text)
+        return DDL_OK;
+    bool right = read_port(&at, &ports->first);
+    last = ports->first;
+    if (right && *at == '-') {
+        at++;
+        right = read_port(&at, &last);
+    }
+    if (!right || *at || last < ports->first)
+        return ddl__fail(DDL_EINVAL, "ports \"%s\" is not a range such as 20000-20100", text);
+    ports->n = last - ports->first + 1;
+    return DDL_OK;
+}
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_storage bound = {0};
+    socklen_t length = sizeof bound;
+    getsockname(fd, (struct sockaddr *)&bound, &length);
+    return ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                             : ((struct sockaddr_in *)&bound)->sin_port);
+}
+
+/* Listen on all IPs; 0: on any port that the first one gets. Returns how many work, all of them
+ * or none being kept; with errno. */
+static unsigned listen_on(ddl__address *address, unsigned port, int *fds)
+{
+    for (unsigned i = 0; i < address->n_ips; i++) {
+        struct sockaddr_storage to;
+        socklen_t length = ddl__address_of(&address->ips[i], (uint16_t)port, &to);
+        fds[i] = ddl__listen_at((struct sockaddr *)&to, length);
+        if (fds[i] < 0) {
+            int error = errno;
+            for (unsigned j = 0; j < i; j++)
+                close(fds[j]);
+            errno = error;
+            return i;
+        }
+        port = port_of(fds[i]);
+    }
+    address->port = (uint16_t)port;
+    return address->n_ips;
+}
+
+static void name_ip(const ddl__interface *ip, char *text, socklen_t size)
+{
+    inet_ntop(ip->family == 4 ? AF_INET : AF_INET6, ip->bytes, text, size);
+}
+
+/* An IP that this host has, or had a moment ago, but that nobody can listen on. */
+static void remove_ip(ddl__address *address, unsigned i)
+{
+    char text[INET6_ADDRSTRLEN];
+    name_ip(&address->ips[i], text, sizeof text);
+    ddl__log(DDL__WARN, "cannot listen on %s of %s: %s", text, address->ips[i].name,
+             strerror(errno));
+    address->n_ips--;
+    memmove(&address->ips[i], &address->ips[i + 1], (address->n_ips - i) * sizeof address->ips[i]);
+}
+
+static void log_ips(const ddl__address *address)
+{
+    char line[400] = "", ip[INET6_ADDRSTRLEN];
+    size_t n = 0;
+    for (unsigned i = 0; i < address->n_ips && n + 80 < sizeof line; i++) {
+        name_ip(&address->ips[i], ip, sizeof ip);
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %s", n ? ", " : "",
+                              address->ips[i].name, ip);
+    }
+    ddl__log(DDL__INFO, "listening on port %u of %s", address->port, n ? line : "no interface");
+}
+
+/* Ports are in use, so the next one is tried, by each endpoint from another place on. */
+ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
+{
+    range ports;
+    ddl_status status = read_ports(text, &ports);
+    if (status != DDL_OK)
+        return status;
+    unsigned attempts = ports.n ? ports.n : ATTEMPTS, failed = 0;
+    for (unsigned i = 0; i < attempts;) {
+        unsigned turn = (unsigned)((address->endpoint.words[0] + i) % attempts);
+        failed = listen_on(address, ports.n ? ports.first + turn : 0, fds);
+        if (failed == address->n_ips) {
+            log_ips(address);
+            return DDL_OK;
+        }
+        if (errno == EADDRNOTAVAIL && address->n_ips > 1)
+            remove_ip(address, failed);
+        else if (errno == EADDRINUSE)
+            i++;
+        else
+            break;
+    }
+    char ip[INET6_ADDRSTRLEN];
+    int error = errno;
+    name_ip(&address->ips[failed], ip, sizeof ip);
+    return ddl__fail(DDL_ESYSTEM, "cannot listen on %s, %s%s: %s", ip,
+                     ports.n ? "ports " : "any port", text, strerror(error));
+}
+
+int ddl__listen_local(const ddl__digest *endpoint)
+{
+    struct sockaddr_storage address;
+    socklen_t length = ddl__address_unix(endpoint, &address);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&address, length) && !listen(fd, SOMAXCONN))
+        return fd;
+    ddl__fail(DDL_ESYSTEM, "cannot listen on an abstract unix socket: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}

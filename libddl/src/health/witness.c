@@ -1,0 +1,127 @@
+/* Used under the detector's lock, but for opening and closing. */
+#include "health/witness.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/forks.h"
+#include "base/log.h"
+#include "base/time_limits.h"
+#include "net/socket.h"
+
+enum { REMEMBERED = 256 };
+
+typedef struct record {
+    char what[8];
+    ddl__digest endpoint;
+} record;
+_Static_assert(sizeof(record) == 24, "as the launcher reads it");
+
+struct ddl__witness {
+    int fd; /* -1: it has gone */
+    ddl__digest endpoint;
+    record in;
+    size_t have; /* of it */
+    ddl__digest ended[REMEMBERED];
+    unsigned n_ended;
+};
+
+static bool tell(const ddl__witness *w, const char what[8])
+{
+    record r = {.endpoint = w->endpoint};
+    memcpy(r.what, what, sizeof r.what);
+    return send(w->fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof r;
+}
+
+/* A connection to the socket of this name, if it is our own user's; -1 with errno. */
+static int dial(const char *name)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    size_t length = strlen(name);
+    if (length + 1 > sizeof to.sun_path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(to.sun_path + 1, name, length);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    int fd = ddl__dial((struct sockaddr *)&to, size, ddl__now() + DDL__WITNESS_DIAL);
+    if (fd < 0)
+        return -1;
+    if (ddl__same_user(fd))
+        return ddl__guard(fd);
+    close(fd);
+    errno = EPERM;
+    return -1;
+}
+
+ddl__witness *ddl__witness_open(const ddl__digest *endpoint, const char *name)
+{
+    ddl__witness *w = name ? calloc(1, sizeof *w) : (ddl__witness *)NULL;
+    if (!w)
+        return NULL;
+    w->endpoint = *endpoint;
+    w->fd = dial(name);
+    if (w->fd >= 0 && tell(w, "ddlwitn1"))
+        return w;
+    ddl__log(DDL__WARN,
+             "no connection to the launcher, DDL_WITNESS=\"%s\": %s; it cannot confirm the end of "
+             "a process",
+             name, strerror(errno));
+    ddl__close_guarded(w->fd);
+    free(w);
+    return NULL;
+}
+
+void ddl__witness_close(ddl__witness *w)
+{
+    if (!w)
+        return;
+    if (w->fd >= 0)
+        tell(w, "ddlleave");
+    ddl__close_guarded(w->fd);
+    free(w);
+}
+
+int ddl__witness_fd(const ddl__witness *w)
+{
+    return w->fd;
+}
+
+bool ddl__witness_next(ddl__witness *w, ddl__digest *ended)
+{
+    while (w->fd >= 0) {
+        ssize_t n = recv(w->fd, (char *)&w->in + w->have, sizeof w->in - w->have, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return false;
+        if (n <= 0) { /* the launcher has ended: nobody confirms anything any more */
+            ddl__close_guarded(w->fd);
+            w->fd = -1;
+            return false;
+        }
+        w->have += (size_t)n;
+        if (w->have < sizeof w->in)
+            continue;
+        w->have = 0;
+        if (memcmp(w->in.what, "ddlended", sizeof w->in.what) != 0)
+            continue;
+        *ended = w->ended[w->n_ended++ % REMEMBERED] = w->in.endpoint;
+        return true;
+    }
+    return false;
+}
+
+bool ddl__witness_saw(const ddl__witness *w, const ddl__digest *endpoint)
+{
+    for (unsigned i = 0; w && i < w->n_ended && i < REMEMBERED; i++)
+        if (ddl__digest_equal(w->ended[i], *endpoint))
+            return true;
+    return false;
+}
