@@ -47,8 +47,7 @@ static void sum_in_place(ddl_comm *comm, void *argument)
     free(base);
 }
 
-/* Have spans of all lengths streamed to the peer, as to a far core, until the other kind is tried.
- */
+/* Make spans of all lengths non-temporal, as to a far core, until the other kind is tried. */
 static void pretend_far(ddl_comm *comm)
 {
     ddl__engine *engine = comm->engine;
@@ -59,7 +58,7 @@ static void pretend_far(ddl_comm *comm)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* Where spans are streamed what is shorter runs together as well. */
+/* With non-temporal stores, shorter operations are interleaved as well. */
 static void sums_far_away(ddl_comm *comm, void *argument)
 {
     static const int64_t counts[] = {MEBI / 4 + 3, MEBI / 2 + 1, MEBI + 21, 4 * MEBI + 5};

@@ -1,12 +1,13 @@
-/* The choice between plain and streaming stores follows the machine, and one slow sample does not
- * turn it. */
+/* The choice between plain and non-temporal stores follows the machine, and one slow sample does
+ * not change it. */
 #include "net/stores.h"
 
 #include "check.h"
 
 enum { SPAN = 256 * 1024, SHORT = 8 * 1024, SHORTEST = 1024, MANY = 24800 };
 
-/* Store spans on a machine with these rates in bytes per ns; the number that was streamed. */
+/* Store spans on a machine with these rates in bytes per ns: plain, and past the caches. Returns
+ * how many stores were non-temporal. */
 static int run(ddl__stores *stores, int spans, double plain, double past)
 {
     int n = 0;
@@ -19,8 +20,8 @@ static int run(ddl__stores *stores, int spans, double plain, double past)
     return n;
 }
 
-/* The same for short spans, whose rates depend on how most are stored: plain and streamed while
- * plainly, the same while streaming. */
+/* The same for short spans. The rates depend on how most spans are stored: the first pair while
+ * plainly, the second while non-temporally. */
 static int run_short(ddl__stores *stores, size_t bytes, const double rates[2][2])
 {
     int n = 0;
@@ -53,7 +54,7 @@ static void test_short_spans(void)
     CHECK(ddl__stores_time(&stores, SPAN), "a long one was not timed");
 }
 
-/* The kind in use does not change what either is seen to give. */
+/* For the shortest spans, the kind in use does not change the rate of either. */
 static void test_shortest_spans(void)
 {
     static const double near[2][2] = {{5.7, 3.4}, {5.7, 3.4}}, far[2][2] = {{1.7, 3.2}, {1.7, 3.2}};
@@ -82,10 +83,10 @@ int main(void)
 
     CHECK(!stores.nontemporal, "plain is better by now");
     ddl__stores equal = {0};
-    n = run(&equal, 310, 32, 45); /* one cache for both: readers pay for what was streamed */
+    n = run(&equal, 310, 32, 45); /* one cache for both: readers pay for non-temporal stores */
     CHECK(n >= 10 && n <= 12, "%d of 310 nontemporal for a small gain of the writer alone", n);
     ddl__stores slow = {0};
-    n = run(&slow, 3100, 16, 1); /* tries shall cost little, and be made all the same */
+    n = run(&slow, 3100, 16, 1); /* tries must cost little, but must be made */
     CHECK(n >= 12 && n <= 14, "%d of 3100 nontemporal where that is far slower", n);
     ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
     CHECK(!stores.nontemporal, "one slow sample turned the choice");

@@ -2,9 +2,7 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/dtype.h"
-#include "base/fences.h"
 #include "engine/describe.h"
 #include "engine/interleave.h"
 #include "engine/steps.h"
@@ -159,25 +157,6 @@ static bool flush(ddl__runner *runner)
     return empty;
 }
 
-/* The time since the last mark belongs to this step: its own time, or time until it could run. */
-static void account(const ddl__runner *runner, const ddl_work *work, bool moved)
-{
-    const ddl__step *step = &work->plan->steps[work->step];
-    const uint32_t *ranks = work->plan->ranks;
-    ddl__meter *meter = runner->meter;
-    int level = 0;
-    int64_t now = ddl__now(), spent = now - meter->mark;
-    for (uint32_t i = 0; i < step->operands; i++)
-        if (meter->levels[ranks[step->operand + i]] > level)
-            level = meter->levels[ranks[step->operand + i]];
-    for (uint32_t i = 0; i < step->targets; i++)
-        if (meter->levels[ranks[step->target + i]] > level)
-            level = meter->levels[ranks[step->target + i]];
-    meter->mark = now;
-    meter->spent[level] += spent;
-    meter->waited += moved ? 0 : spent;
-}
-
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
@@ -197,7 +176,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
                 ddl__sign_block(&work->signature, step->count);
             bool ran = done < SLICE && run_step(runner, work, step, k, length);
             if (runner->meter && done < SLICE)
-                account(runner, work, ran);
+                ddl__meter_account(runner->meter, work, ran);
             if (!ran) {
                 flush(runner);
                 return done ? DDL__MOVED : DDL__BLOCKED;

@@ -2,6 +2,7 @@
 #ifndef DDL_ENGINE_RUN_H
 #define DDL_ENGINE_RUN_H
 
+#include "engine/meter.h"
 #include "engine/wait_policy.h"
 #include "engine/work.h"
 #include "reduce/reduce.h"
@@ -10,13 +11,6 @@
  * into one after. A plain store would fetch each line from memory first. Up to 16 MiB plain stores
  * were faster. */
 enum { DDL__FAR_MINIMUM = 32 * 1024 * 1024 };
-
-/* Where the time of operations goes, by the outermost level that a step reaches; nanoseconds. */
-typedef struct ddl__meter {
-    unsigned char *levels;                  /* by rank: 0 same host, 1 same rack, ... */
-    int64_t mark;                           /* time until which all is accounted for */
-    int64_t spent[DDL__DIMENSIONS], waited; /* waited: with nothing to do */
-} ddl__meter;
 
 /* What running needs of a stream. */
 typedef struct ddl__runner {
