@@ -26,7 +26,7 @@ static bool has_avx512(void)
 
 static bool has_avx2(void)
 {
-    /* Not every compiler that has __builtin_cpu_supports knows "f16c". */
+    /* Some compilers with __builtin_cpu_supports do not know "f16c". */
     unsigned a, b, c = 0, d;
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
@@ -77,8 +77,7 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
         reduce(dst, operands, n, count, divisor);
         return;
     }
-    /* Blocks end where a cache line of the copy ends, so that non-temporal stores write whole
-     * lines. */
+    /* Blocks end at a cache line of the copy, so that non-temporal stores write whole lines. */
     enum { BLOCK = 8192, LINE = 64 };
     const size_t size = ddl__dtype_size(dtype);
     const void *block[n];
