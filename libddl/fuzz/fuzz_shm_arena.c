@@ -178,7 +178,7 @@ static void check_span(const side *d, const void *span, size_t bytes)
     REQUIRE((uintptr_t)span % 8 == 0, "a span at an odd place");
 }
 
-static void receive(scene *s, side *d, bool take)
+static void link_receive(scene *s, side *d, bool take)
 {
     static unsigned char dst[1 << 17];
     ddl__signature signature = {{1, 2}};
@@ -196,7 +196,7 @@ static void receive(scene *s, side *d, bool take)
 }
 
 /* What is said to come next is what comes, or the peer's memory is corrupt. */
-static void look(const side *d)
+static void link_check_next(const side *d)
 {
     ddl__signature signature;
     size_t bytes;
@@ -248,14 +248,14 @@ static void step(scene *s)
     case 1: scribble(s, s->own_file, d->own_outlet); break;
     case 2: publish(s, d); break;
     case 3: ring(s); break;
-    case 4: receive(s, d, true); break;
-    case 5: receive(s, d, false); break;
+    case 4: link_receive(s, d, true); break;
+    case 5: link_receive(s, d, false); break;
     case 6: link->ops->poll(link); break;
     case 7: send_span(s, d, true); break;
     case 8: send_span(s, d, false); break;
     case 9: link->ops->sleeping(link, input_byte(&s->in) % 2); break;
     case 10: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
-    case 11: look(d); break;
+    case 11: link_check_next(d); break;
     default: link->ops->flush(link); break;
     }
     check_state(&s->sides[0]);

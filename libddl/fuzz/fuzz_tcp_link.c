@@ -81,7 +81,7 @@ static void deliver(scene *s, size_t n)
 }
 
 /* Follow what the link sends: whole frames, and nothing behind a farewell. */
-static void hear_byte(scene *s, unsigned char byte)
+static void peer_receive_byte(scene *s, unsigned char byte)
 {
     REQUIRE(!s->farewell || s->payload, "something behind a farewell");
     if (s->payload) {
@@ -98,13 +98,13 @@ static void hear_byte(scene *s, unsigned char byte)
     s->farewell = s->heard.type != SPAN;
 }
 
-static void hear(scene *s)
+static void peer_receive(scene *s)
 {
     unsigned char bytes[1000];
     ssize_t n = recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     REQUIRE(n >= 0 || errno == EAGAIN || errno == ECONNRESET, "%s", strerror(errno));
     for (ssize_t i = 0; i < n; i++)
-        hear_byte(s, bytes[i]);
+        peer_receive_byte(s, bytes[i]);
 }
 
 /* ------------------------------------------------------------------------------------- the link */
@@ -218,7 +218,7 @@ static void check_state(scene *s)
     }
 }
 
-static void receive(scene *s)
+static void link_receive(scene *s)
 {
     want(s);
     if (s->taking)
@@ -228,7 +228,7 @@ static void receive(scene *s)
 }
 
 /* What is said to come next is what the wire has brought, with or without its end. */
-static void look(scene *s)
+static void link_check_next(scene *s)
 {
     frame head;
     const unsigned char *payload;
@@ -278,7 +278,7 @@ static void step(scene *s)
     case 5: deliver(s, 1 + input_byte(&s->in)); break;
     case 6: deliver(s, sizeof s->wire); break;
     case 7:
-    case 8: receive(s); break;
+    case 8: link_receive(s); break;
     case 9:
         if (s->held) {
             link->ops->release(link);
@@ -290,9 +290,9 @@ static void step(scene *s)
     case 12: send_span(s, true); break;
     case 13: link->ops->flush(link); break;
     case 14: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
-    case 15: hear(s); break;
+    case 15: peer_receive(s); break;
     case 16: shutdown(s->fd, input_byte(&s->in) % 2 ? SHUT_WR : SHUT_RDWR); break;
-    case 17: look(s); break;
+    case 17: link_check_next(s); break;
     default:
         link->ops->sleeping(link, true);
         link->ops->flush(link);

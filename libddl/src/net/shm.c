@@ -33,7 +33,7 @@ typedef struct shm_link {
     uint64_t position; /* spans that we have released */
     const ddl__fences *fences;
     atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
-    bool light;                            /* both pass heavy fences: see tell */
+    bool light;                            /* both pass heavy fences: see word_store */
     ddl__stores stores[2 * DDL__STORES];   /* to this peer; to several, this one first */
 
     /* A link beside the first one of its peer. */
@@ -62,7 +62,7 @@ static bool are_promised(const shm_link *s)
 }
 
 /* Store what the peer is to see, and wake its driver if it sleeps. */
-static void tell(shm_link *s, atomic_ullong *where, uint64_t value)
+static void word_store(shm_link *s, atomic_ullong *where, uint64_t value)
 {
     atomic_uint *sleeping = &s->peer->shared->sleeping;
     unsigned asleep;
@@ -130,7 +130,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
         e->bytes = (uint32_t)bytes;
         if (travels && span != e->inline_span)
             memcpy(e->inline_span, span, bytes);
-        tell(s, &e->stamp, r->published);
+        word_store(s, &e->stamp, r->published);
     }
 }
 
@@ -226,7 +226,7 @@ static void shm_release(ddl__link *link)
 {
     shm_link *s = shm(link);
     s->position++;
-    tell(s, &s->peer->shared->rings[s->from].released, s->position);
+    word_store(s, &s->peer->shared->rings[s->from].released, s->position);
 }
 
 /* send_user copies, so no user memory is in use. */
