@@ -36,25 +36,20 @@ static bool shows(void)
     return !look;
 }
 
-static const void *peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+static const void *peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                        const ddl__signature *signature)
 {
-    return shows() ? real->peek(link, bytes, signature) : NULL;
-}
-
-static bool take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    return shows() && real->take(link, dst, bytes, signature);
+    return shows() ? real->peek(link, ahead, into, bytes, signature) : NULL;
 }
 
 static void hold_back(ddl_comm *comm)
 {
     engine = comm->engine;
-    ddl__engine_pulse(engine); /* whoever drove before is through */
+    ddl__engine_snapshot(engine); /* whoever drove before is through */
     ddl__link *link = ddl__engine_links(engine)[1];
     real = link->ops;
     held_back = *real;
     held_back.peek = peek;
-    held_back.take = take;
     link->ops = &held_back;
 }
 
@@ -125,7 +120,7 @@ static void see_abort(void)
     ddl__link *other = ddl__engine_links(engine)[2];
     await(&aborted, 1);
     while (other->state != DDL__LINK_ABORTED)
-        other->ops->attend(other);
+        other->ops->poll(other);
 }
 
 /* Over the link to another rank than the one that is waited for: of that one, whatever the links,

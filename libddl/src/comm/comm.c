@@ -334,7 +334,7 @@ static void tell_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status s
     }
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              ddl__message());
-    ddl__engine_retract(comm->engine, status, text);
+    ddl__engine_close_links(comm->engine, status, text);
 }
 
 /* What the environment says, where the caller does not. */
@@ -388,7 +388,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = agree(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
-        ddl__engine_founded(comm->engine);
+        ddl__engine_created(comm->engine);
     if (status == DDL_OK && comm->health) /* all members are here: monitor them from now on */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)

@@ -171,6 +171,6 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
         return DDL_OK;
     if (locality.all_shared)
         ddl__engine_all_shared(comm->engine);
-    ddl__engine_lay_out(comm->engine, comm->topology);
+    ddl__engine_set_topology(comm->engine, comm->topology);
     return DDL_OK;
 }

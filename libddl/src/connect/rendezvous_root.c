@@ -132,7 +132,7 @@ static void admit(host *h, caller *from)
         from->inbound.fd = -1;
         from->seal = NULL;
     } else {
-        ddl__stream_send_all(from->seal, fd, c, sizeof *c, from->deadline);
+        ddl__seal_send_all(from->seal, fd, c, sizeof *c, from->deadline);
         note_refusal(h, from, c->rank, c->text);
         hang_up(from);
     }
@@ -177,8 +177,8 @@ static void hear(host *h, caller *from)
         return;
     }
     ssize_t n =
-        ddl__stream_recv_bytes(from->seal, from->inbound.fd, (char *)&from->piece + from->have,
-                               sizeof from->piece - from->have);
+        ddl__seal_recv_bytes(from->seal, from->inbound.fd, (char *)&from->piece + from->have,
+                             sizeof from->piece - from->have);
     if (n > 0)
         from->have += (size_t)n;
     if (from->have == sizeof from->piece)
@@ -309,8 +309,8 @@ static void tell_all(const host *h, ddl_status status, const char *text, int64_t
     snprintf(record.text, sizeof record.text, "%s", text);
     for (int i = 1; i < h->size; i++)
         if (h->fds[i] >= 0)
-            ddl__stream_send_all(h->seals[i], h->fds[i], &record, sizeof record,
-                                 ddl__now() + patience);
+            ddl__seal_send_all(h->seals[i], h->fds[i], &record, sizeof record,
+                               ddl__now() + patience);
 }
 
 /* Those who are here learn it from us, not from our end. */
@@ -367,9 +367,9 @@ static ddl_status hand_out(const host *h)
         return DDL_ESYSTEM;
     for (int i = 1; i < h->size; i++)
         if (!ddl__prove(job, &h->sessions[i], DDL__AUTH_RECORDS, sum, sizeof sum, proof) ||
-            !ddl__stream_send_all(h->seals[i], h->fds[i], h->records,
-                                  (size_t)h->size * sizeof *h->records, h->deadline) ||
-            !ddl__stream_send_all(h->seals[i], h->fds[i], proof, sizeof proof, h->deadline))
+            !ddl__seal_send_all(h->seals[i], h->fds[i], h->records,
+                                (size_t)h->size * sizeof *h->records, h->deadline) ||
+            !ddl__seal_send_all(h->seals[i], h->fds[i], proof, sizeof proof, h->deadline))
             return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
                              strerror(errno));
     return DDL_OK;

@@ -121,7 +121,7 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *m)
         ddl__link *link = m->links[i];
         if (!link)
             continue;
-        link->ops->attend(link);
+        link->ops->poll(link);
         if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
             *m->told = reason;
             if (reason.from >= 0)

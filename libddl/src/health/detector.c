@@ -205,13 +205,13 @@ static void beat(ddl__health *c, int64_t now)
 
 void ddl__health_announce(ddl__health *c)
 {
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    if (pulse.status == DDL_OK || c->announced)
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
+    if (snapshot.status == DDL_OK || c->announced)
         return;
     c->announced = true;
     ddl__trace_leave(c);
-    ddl__notice notice = {.status = pulse.status};
-    snprintf(notice.text, sizeof notice.text, "%.300s", pulse.text);
+    ddl__notice notice = {.status = snapshot.status};
+    snprintf(notice.text, sizeof notice.text, "%.300s", snapshot.text);
     ddl__health_poll_eagerly(c);
     ddl__health_broadcast(c, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
 }

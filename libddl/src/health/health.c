@@ -39,10 +39,10 @@ static void hang_up(calling *k)
  * becomes of that is seen later. */
 static ddl_status check_present(ddl__health *c)
 {
-    ddl__engine_look(c->engine);
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    if (pulse.status != DDL_OK)
-        return ddl__fail(pulse.status, "%s", pulse.text);
+    ddl__engine_poll(c->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
+    if (snapshot.status != DDL_OK)
+        return ddl__fail(snapshot.status, "%s", snapshot.text);
     for (int i = 0; i < c->size; i++) {
         ddl__member *member = &c->members[i];
         const ddl__link *link = ddl__engine_links(c->engine)[i];
@@ -323,11 +323,11 @@ void ddl__health_close(ddl__health *c, char difference[DDL__MESSAGE_MAX])
     }
     ddl__detector_remove(c);
     say_goodbye(c);
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
     if (ddl__compare_last(c, difference))
         ddl__log(DDL__WARN, "%s: the last operations differ: %s", c->names[c->rank], difference);
-    else if (pulse.status == DDL_EMISMATCH && !pulse.told)
-        memcpy(difference, pulse.text, sizeof pulse.text);
+    else if (snapshot.status == DDL_EMISMATCH && !snapshot.told)
+        memcpy(difference, snapshot.text, sizeof snapshot.text);
     ddl__trace_await(c);
     free_control(c);
 }

@@ -34,7 +34,7 @@ static void add_member(const ddl__health *c, int rank, const ddl__position *posi
                   (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
     ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
     if (c->rank == 0) {
-        ddl__engine_misses(c->engine, "", rank, name);
+        ddl__engine_name_is_missing(c->engine, "", rank, name);
         ddl__text_add(to, ", \"last_name\": ");
         ddl__text_quote(to, name);
     }
@@ -52,7 +52,7 @@ void ddl__health_report(ddl__health *c, ddl__text *to)
     bool first = true;
     for (int rank = 0; rank < c->size; rank++) {
         bool late = !own.ended && ddl__is_late(c, rank, &own.last);
-        late = late || (named && ddl__engine_misses(c->engine, oldest.name, rank, last));
+        late = late || (named && ddl__engine_name_is_missing(c->engine, oldest.name, rank, last));
         if (rank == c->rank || !late)
             continue;
         ddl__text_add(to, first ? "%d" : ", %d", rank);

@@ -162,7 +162,7 @@ static void find_nothing_coming(ddl__health *c, const question *q)
     for (int rank = 0; rank < c->size; rank++)
         all_ended = all_ended && (rank == c->rank ||
                                   (called(q, rank) && c->members[rank].answer.stage == DDL__ENDED));
-    uint64_t moves = ddl__engine_pulse(c->engine).moves;
+    uint64_t moves = ddl__engine_snapshot(c->engine).moves;
     c->stall.idle = all_ended && moves == c->stall.moves ? c->stall.idle + 1 : 0;
     c->stall.moves = moves;
     if (c->stall.idle < IDLE_ROUNDS)
@@ -209,7 +209,7 @@ static bool find_own(const ddl__health *c, const ddl__record *last, uint32_t seq
 bool ddl__compare_last(ddl__health *c, char text[DDL__MESSAGE_MAX])
 {
     ddl__record last, own;
-    if (ddl__engine_pulse(c->engine).status != DDL_OK ||
+    if (ddl__engine_snapshot(c->engine).status != DDL_OK ||
         !ddl__record_last(ddl__engine_recorder(c->engine), &last))
         return false;
     for (int rank = 0; rank < c->size; rank++) {

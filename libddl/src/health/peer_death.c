@@ -112,36 +112,36 @@ void ddl__member_expel(ddl__health *c, int rank)
 /* What it sent before may still arrive: see the design notes of health_state.h. */
 void ddl__member_start_grace(ddl__health *c, int rank)
 {
-    ddl__engine_bereave(c->engine, rank);
+    ddl__engine_peer_died(c->engine, rank);
     c->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
     if (c->grace_rank >= 0)
         return;
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
     c->grace_rank = rank;
     c->died_at = c->moved_at = ddl__now();
     c->look_at = c->died_at + DDL__GRACE_POLL;
-    c->begun_then = pulse.finished + pulse.pending;
-    c->finished_last = pulse.finished;
-    c->moves_last = pulse.moves + pulse.passes;
+    c->begun_then = snapshot.finished + snapshot.pending;
+    c->finished_last = snapshot.finished;
+    c->moves_last = snapshot.moves + snapshot.passes;
 }
 
 void ddl__health_check_grace(ddl__health *c, int64_t now)
 {
-    ddl__pulse pulse = ddl__engine_pulse(c->engine);
-    uint64_t moves = pulse.moves + pulse.passes;
-    if (pulse.finished != c->finished_last || moves != c->moves_last)
+    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
+    uint64_t moves = snapshot.moves + snapshot.passes;
+    if (snapshot.finished != c->finished_last || moves != c->moves_last)
         c->moved_at = now;
-    c->finished_last = pulse.finished;
+    c->finished_last = snapshot.finished;
     c->moves_last = moves;
     c->look_at = now + DDL__GRACE_POLL;
     /* As many as were under way then, not just these: messages, and what is called by name, may end
      * before others that began earlier. So this may be a little early, and never too late, as it
      * would be where a message is waited for that has nothing to do with the dead one. */
-    bool over = pulse.finished >= c->begun_then && now - c->died_at >= DDL__GRACE;
+    bool over = snapshot.finished >= c->begun_then && now - c->died_at >= DDL__GRACE;
     bool stands = now - c->moved_at >= DDL__GRACE;
-    if (pulse.status != DDL_OK || over || stands)
+    if (snapshot.status != DDL_OK || over || stands)
         c->look_at = DDL__NEVER;
-    if (pulse.status == DDL_OK && (over || stands))
+    if (snapshot.status == DDL_OK && (over || stands))
         ddl__health_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->grace_rank],
                         c->members[c->grace_rank].cause);
 }
@@ -181,6 +181,6 @@ void ddl__member_unreachable(ddl__health *c, int rank, int error)
     char text[128];
     if (c->members[rank].fate != DDL__ALIVE)
         return;
-    ddl__member_dead(c, rank, DDL__SILENT, "%s", ddl__stream_error(error, text, sizeof text));
+    ddl__member_dead(c, rank, DDL__SILENT, "%s", ddl__seal_error(error, text, sizeof text));
     ddl__member_expel(c, rank);
 }

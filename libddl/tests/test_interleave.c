@@ -1,10 +1,11 @@
-/* Operations of which two ranks' steps run together, a few cache lines of each in turn: every
- * element, from buffers that begin nowhere in particular and end likewise. */
+/* Operations of two ranks with interleaved steps: every element, in buffers of any alignment and
+ * length. */
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
 #include "engine/state.h"
+#include "net/stores.h"
 #include "ranks.h"
 
 enum { MEBI = 1 << 20, ROUNDS = 2 };
@@ -46,19 +47,18 @@ static void sum_in_place(ddl_comm *comm, void *argument)
     free(base);
 }
 
-/* Have spans of all lengths streamed to the peer, as to a far core, until the other kind is tried.
- */
+/* Make spans of all lengths non-temporal, as to a far core, until the other kind is tried. */
 static void pretend_far(ddl_comm *comm)
 {
     ddl__engine *engine = comm->engine;
     pthread_mutex_lock(&engine->lock);
     for (int i = 0; i < DDL__STORES; i++)
-        engine->ordered.runner.stores[1 - ddl_comm_rank(comm)][i] =
-            (ddl__stores){.rate = {1e-6f, 1}, .streaming = true};
+        engine->config.links[1 - ddl_comm_rank(comm)]->stores[i] =
+            (ddl__stores){.rate = {1e-6f, 1}, .nontemporal = true};
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* Where spans are streamed what is shorter runs together as well. */
+/* With non-temporal stores, shorter operations are interleaved as well. */
 static void sums_far_away(ddl_comm *comm, void *argument)
 {
     static const int64_t counts[] = {MEBI / 4 + 3, MEBI / 2 + 1, MEBI + 21, 4 * MEBI + 5};
