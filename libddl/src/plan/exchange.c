@@ -11,7 +11,7 @@
  * overwrites only what it has sent. Rounds follow each other in the waves so that an agent's next
  * one gathers when its last one has gathered, and so on. Every span is taken a wave after it was
  * published, what goes over a wire LAG waves after. */
-#include "plan/houses.h"
+#include "plan/host_groups.h"
 
 enum {
     LAG = 3,     /* waves between sending over a wire and taking */
@@ -20,7 +20,7 @@ enum {
 
 typedef struct exchange {
     ddl__builder *builder;
-    ddl__houses of;
+    ddl__host_groups groups;
     uint32_t most, least; /* ranks of a host */
     int64_t count;        /* of a block */
     int64_t segment;
@@ -48,7 +48,7 @@ static bool cut(exchange *x)
 {
     const ddl__request *request = x->builder->request;
     x->count = request->count;
-    ddl__houses_range(&x->of, &x->most, &x->least);
+    ddl__host_groups_range(&x->groups, &x->most, &x->least);
     x->gathering = x->spreading = quotient(x->most, TOGETHER);
     int64_t all = (int64_t)x->most * x->most;
     if (x->count > DDL__SEGMENT_MAX / all)
@@ -85,11 +85,11 @@ static void gather_from(const exchange *x, uint32_t i, int host, uint32_t agent,
                         uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
-    const uint32_t *ranks = ddl__ranks_of(&x->of, host);
-    uint32_t n = ddl__ranks_on(&x->of, host), rank = (uint32_t)request->rank;
-    uint32_t source = ddl__ranks_of(&x->of, x->of.self)[i];
+    const uint32_t *ranks = ddl__host_ranks(&x->groups, host);
+    uint32_t n = ddl__host_size(&x->groups, host), rank = (uint32_t)request->rank;
+    uint32_t source = ddl__host_ranks(&x->groups, x->groups.self)[i];
     for (uint32_t k = 0, run, number = 0; k < n; k += run, number++) {
-        run = ddl__run_of(ranks + k, n - k);
+        run = ddl__run_length(ranks + k, n - k);
         uint32_t wave = skew + number / TOGETHER;
         ddl__step step = over(x, DDL__PUBLISH, run, wave);
         step.src = ddl__block_to(request, (int)ranks[k]).start;
@@ -110,9 +110,10 @@ static void gather_from(const exchange *x, uint32_t i, int host, uint32_t agent,
 static void spread(const exchange *x, int host, uint32_t agent, int64_t region, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
-    const uint32_t *sources = ddl__ranks_of(&x->of, host), *own = ddl__ranks_of(&x->of, x->of.self);
-    uint32_t n = ddl__ranks_on(&x->of, x->of.self), rank = (uint32_t)request->rank;
-    for (uint32_t i = 0; i < ddl__ranks_on(&x->of, host); i++) {
+    const uint32_t *sources = ddl__host_ranks(&x->groups, host),
+                   *own = ddl__host_ranks(&x->groups, x->groups.self);
+    uint32_t n = ddl__host_size(&x->groups, x->groups.self), rank = (uint32_t)request->rank;
+    for (uint32_t i = 0; i < ddl__host_size(&x->groups, host); i++) {
         ddl__step step = over(x, DDL__TAKE, 1, skew + i / TOGETHER + 1);
         step.space = DDL__SCRATCH;
         step.dst = ddl__block_from(request, (int)sources[i]).start;
@@ -132,9 +133,9 @@ static void spread(const exchange *x, int host, uint32_t agent, int64_t region, 
 static void deal_with(const exchange *x, int host, int round, int64_t *scratch)
 {
     uint32_t skew = (uint32_t)round * x->step, rank = (uint32_t)x->builder->request->rank;
-    uint32_t n = ddl__ranks_on(&x->of, x->of.self), m = ddl__ranks_on(&x->of, host);
-    uint32_t agent = ddl__ranks_of(&x->of, x->of.self)[(uint32_t)round % n];
-    uint32_t partner = ddl__ranks_of(&x->of, host)[(uint32_t)round % m];
+    uint32_t n = ddl__host_size(&x->groups, x->groups.self), m = ddl__host_size(&x->groups, host);
+    uint32_t agent = ddl__host_ranks(&x->groups, x->groups.self)[(uint32_t)round % n];
+    uint32_t partner = ddl__host_ranks(&x->groups, host)[(uint32_t)round % m];
     int64_t gathered = *scratch, came = gathered + (int64_t)n * m * x->count;
     if (agent == rank) {
         *scratch = came + (int64_t)n * m * x->count;
@@ -151,7 +152,7 @@ static void deal_with(const exchange *x, int host, int round, int64_t *scratch)
         message.skew += LAG;
         add(x, message, partner, rank);
     } else {
-        gather_from(x, x->of.local[rank], host, agent, gathered, skew);
+        gather_from(x, x->groups.local[rank], host, agent, gathered, skew);
     }
     spread(x, host, agent, came, skew + x->gathering + LAG + x->wiring - 1);
 }
@@ -159,8 +160,8 @@ static void deal_with(const exchange *x, int host, int round, int64_t *scratch)
 static void deal_within(const exchange *x, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
-    const uint32_t *own = ddl__ranks_of(&x->of, x->of.self);
-    uint32_t n = ddl__ranks_on(&x->of, x->of.self), self = x->of.local[request->rank];
+    const uint32_t *own = ddl__host_ranks(&x->groups, x->groups.self);
+    uint32_t n = ddl__host_size(&x->groups, x->groups.self), self = x->groups.local[request->rank];
     for (uint32_t i = 0; i < n; i++) {
         uint32_t peer = own[(self + i) % n];
         ddl__step step = over(x, i ? DDL__PUBLISH : DDL__COPY, 1, skew);
@@ -182,28 +183,29 @@ bool ddl__fits_exchange(const ddl__request *request)
 {
     ddl__builder builder = {.request = request};
     exchange x = {.builder = &builder};
-    bool fits = !ddl__houses_open(&x.of, request) || cut(&x); /* or building fails as well */
-    ddl__houses_close(&x.of);
+    bool fits =
+        !ddl__host_groups_create(&x.groups, request) || cut(&x); /* or building fails as well */
+    ddl__host_groups_destroy(&x.groups);
     return fits;
 }
 
 int64_t ddl__build_exchange(ddl__builder *builder)
 {
     exchange x = {.builder = builder};
-    if (!ddl__houses_open(&x.of, builder->request)) {
+    if (!ddl__host_groups_create(&x.groups, builder->request)) {
         builder->failed = true;
         return 1;
     }
     cut(&x);
     builder->plan->segment = x.segment;
-    int hosts = x.of.hosts;
+    int hosts = x.groups.hosts;
     for (int round = 0; round < hosts; round++) {
-        int host = (round - x.of.self + hosts) % hosts;
-        if (host == x.of.self)
+        int host = (round - x.groups.self + hosts) % hosts;
+        if (host == x.groups.self)
             deal_within(&x, (uint32_t)round * x.step);
         else
             deal_with(&x, host, round, &builder->plan->scratch);
     }
-    ddl__houses_close(&x.of);
+    ddl__host_groups_destroy(&x.groups);
     return 1;
 }

@@ -10,7 +10,7 @@
  * lasts as many waves as the longest block has segments, so the rounds follow each other without a
  * gap. A block is added up from its own host's contributions on, then in the order of the rounds.
  */
-#include "plan/houses.h"
+#include "plan/host_groups.h"
 
 enum {
     LAG = 3,            /* waves between sending over a wire and taking */
@@ -20,7 +20,7 @@ enum {
 
 typedef struct rounds {
     ddl__builder *builder;
-    ddl__houses of;
+    ddl__host_groups groups;
     int64_t segment, waves; /* elements; of the longest block */
 } rounds;
 
@@ -28,19 +28,20 @@ typedef struct rounds {
 
 static uint32_t ranks_on(const rounds *h, int host)
 {
-    return ddl__ranks_on(&h->of, host);
+    return ddl__host_size(&h->groups, host);
 }
 
 /* The host that lies `distance` further round. */
 static int host_at(const rounds *h, int distance)
 {
-    return (h->of.self + distance + h->of.hosts) % h->of.hosts;
+    return (h->groups.self + distance + h->groups.hosts) % h->groups.hosts;
 }
 
 /* Who on `host` stands for rank `i` of host `its`. */
 static uint32_t agent_on(const rounds *h, int host, uint32_t i, int its)
 {
-    return h->of.ranks[h->of.first[host] + h->of.local[i] * ranks_on(h, host) / ranks_on(h, its)];
+    return h->groups
+        .ranks[h->groups.first[host] + h->groups.local[i] * ranks_on(h, host) / ranks_on(h, its)];
 }
 
 static ddl__members one(const uint32_t *rank)
@@ -55,14 +56,15 @@ static ddl__members nobody(void)
 
 static ddl__members own_host(const rounds *h)
 {
-    uint32_t n = ranks_on(h, h->of.self);
-    return (ddl__members){.ranks = h->of.ranks + h->of.first[h->of.self], .of = n, .n = n};
+    uint32_t n = ranks_on(h, h->groups.self);
+    return (ddl__members){
+        .ranks = h->groups.ranks + h->groups.first[h->groups.self], .of = n, .n = n};
 }
 
 static ddl__members rest_of_host(const rounds *h)
 {
     ddl__members all = own_host(h);
-    all.first = h->of.local[h->builder->request->rank] + 1;
+    all.first = h->groups.local[h->builder->request->rank] + 1;
     all.n--;
     return all;
 }
@@ -94,16 +96,16 @@ static void gather_from(const rounds *h, int distance)
     ddl__step publish = over_block(h, DDL__PUBLISH, rank, sent);
     if (!builder->request->in_place)
         publish.src = 0;
-    uint32_t agent = agent_on(h, to, rank, h->of.self);
+    uint32_t agent = agent_on(h, to, rank, h->groups.self);
     ddl__add_among(builder, publish, nobody(), one(&agent));
-    for (uint32_t i = h->of.first[from]; i < h->of.first[from + 1]; i++)
-        if (agent_on(h, h->of.self, h->of.ranks[i], from) == rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->of.ranks[i], sent + LAG),
-                           one(&h->of.ranks[i]), rest_of_host(h));
-    for (uint32_t i = h->of.first[from]; i < h->of.first[from + 1]; i++) {
-        agent = agent_on(h, h->of.self, h->of.ranks[i], from);
+    for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++)
+        if (agent_on(h, h->groups.self, h->groups.ranks[i], from) == rank)
+            ddl__add_among(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG),
+                           one(&h->groups.ranks[i]), rest_of_host(h));
+    for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++) {
+        agent = agent_on(h, h->groups.self, h->groups.ranks[i], from);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->of.ranks[i], sent + LAG + 1),
+            ddl__add_among(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG + 1),
                            one(&agent), nobody());
     }
 }
@@ -125,7 +127,7 @@ static void build_allgather(const rounds *h)
         const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
         ddl__add_among(builder, over_block(h, DDL__TAKE, *peer, 1), one(peer), nobody());
     }
-    for (int distance = 1; distance < h->of.hosts; distance++)
+    for (int distance = 1; distance < h->groups.hosts; distance++)
         gather_from(h, distance);
 }
 
@@ -136,20 +138,20 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
     int to = host_at(h, distance);
-    for (uint32_t i = h->of.first[to]; i < h->of.first[to + 1]; i++) {
-        uint32_t agent = agent_on(h, h->of.self, h->of.ranks[i], to);
+    for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
+        uint32_t agent = agent_on(h, h->groups.self, h->groups.ranks[i], to);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->of.ranks[i], skew), nobody(),
+            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->groups.ranks[i], skew), nobody(),
                            one(&agent));
     }
-    for (uint32_t i = h->of.first[to]; i < h->of.first[to + 1]; i++) {
-        if (agent_on(h, h->of.self, h->of.ranks[i], to) != rank)
+    for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
+        if (agent_on(h, h->groups.self, h->groups.ranks[i], to) != rank)
             continue;
-        bool alone = ranks_on(h, h->of.self) == 1;
+        bool alone = ranks_on(h, h->groups.self) == 1;
         ddl__step step =
-            over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->of.ranks[i], skew + 1);
+            over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->groups.ranks[i], skew + 1);
         step.stable = alone;
-        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->of.ranks[i]));
+        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->groups.ranks[i]));
     }
 }
 
@@ -161,7 +163,7 @@ static void add_up(const rounds *h, int distance, int64_t skew)
     uint32_t rank = (uint32_t)builder->request->rank;
     ddl__step reduce = over_block(h, DDL__REDUCE, rank, skew);
     reduce.keep = 1;
-    reduce.finish = distance + 1 == h->of.hosts;
+    reduce.finish = distance + 1 == h->groups.hosts;
     if (!builder->request->in_place)
         reduce.dst = 0;
     if (distance == 0) {
@@ -169,9 +171,9 @@ static void add_up(const rounds *h, int distance, int64_t skew)
         return;
     }
     int from = host_at(h, -distance);
-    uint32_t operands[] = {rank, agent_on(h, from, rank, h->of.self)};
+    uint32_t operands[] = {rank, agent_on(h, from, rank, h->groups.self)};
     /* A rank that is alone has not copied its own. */
-    bool begins = distance == 1 && ranks_on(h, h->of.self) == 1;
+    bool begins = distance == 1 && ranks_on(h, h->groups.self) == 1;
     if (!begins) {
         reduce.space = DDL__OUT;
         reduce.src = reduce.dst;
@@ -188,7 +190,7 @@ static void build_reduce_scatter(const rounds *h)
     }
     if (others.n)
         add_up(h, 0, 1);
-    for (int distance = 1; distance < h->of.hosts; distance++) {
+    for (int distance = 1; distance < h->groups.hosts; distance++) {
         int64_t skew = (distance - 1) * h->waves;
         reduce_for(h, distance, skew);
         add_up(h, distance, skew + 1 + LAG);
@@ -210,7 +212,7 @@ static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
 {
     uint32_t least = UINT32_MAX;
     *most = 0;
-    for (int i = 0; i < h->of.hosts; i++) {
+    for (int i = 0; i < h->groups.hosts; i++) {
         uint32_t n = ranks_on(h, i);
         *most = n > *most ? n : *most;
         least = n > 1 && n < least ? n : least;
@@ -234,15 +236,16 @@ static bool cut_blocks(rounds *h)
     }
     h->segment = ddl__choose_segment(request, longest, spans);
     h->waves = longest / h->segment + (longest % h->segment != 0);
-    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->of.hosts;
+    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->groups.hosts;
 }
 
 bool ddl__fits_hosts(const ddl__request *request)
 {
     ddl__builder builder = {.request = request};
     rounds h = {.builder = &builder};
-    bool fits = !ddl__houses_open(&h.of, request) || cut_blocks(&h); /* or building fails as well */
-    ddl__houses_close(&h.of);
+    bool fits = !ddl__host_groups_create(&h.groups, request) ||
+                cut_blocks(&h); /* or building fails as well */
+    ddl__host_groups_destroy(&h.groups);
     return fits;
 }
 
@@ -251,7 +254,7 @@ int64_t ddl__build_hosts(ddl__builder *builder)
     if (builder->request->kind == DDL__ALLTOALL)
         return ddl__build_exchange(builder);
     rounds h = {.builder = builder};
-    if (ddl__houses_open(&h.of, builder->request)) {
+    if (ddl__host_groups_create(&h.groups, builder->request)) {
         cut_blocks(&h);
         builder->plan->segment = h.segment;
         if (builder->request->kind == DDL__ALLGATHER)
@@ -261,6 +264,6 @@ int64_t ddl__build_hosts(ddl__builder *builder)
     } else {
         builder->failed = true;
     }
-    ddl__houses_close(&h.of);
+    ddl__host_groups_destroy(&h.groups);
     return 1;
 }

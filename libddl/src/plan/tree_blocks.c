@@ -8,7 +8,7 @@
  * after each other in the waves: up, the shortest distance first; down, the longest. */
 #include <stdlib.h>
 
-#include "plan/houses.h"
+#include "plan/host_groups.h"
 
 enum {
     LAG = 1,  /* waves between sending and taking */
@@ -17,7 +17,7 @@ enum {
 
 typedef struct grove {
     ddl__builder *builder;
-    ddl__houses of;
+    ddl__host_groups groups;
     int place, root_host;
     uint32_t *start; /* of place q in order; the last place's end at start[hosts] */
     uint32_t *order; /* the ranks, place by place */
@@ -30,12 +30,12 @@ typedef struct grove {
 
 static int host_at(const grove *g, int place)
 {
-    return (g->root_host + place) % g->of.hosts;
+    return (g->root_host + place) % g->groups.hosts;
 }
 
 static uint32_t leader_at(const grove *g, int place)
 {
-    return place ? ddl__ranks_of(&g->of, host_at(g, place))[0]
+    return place ? ddl__host_ranks(&g->groups, host_at(g, place))[0]
                  : (uint32_t)g->builder->request->root;
 }
 
@@ -44,7 +44,7 @@ static bool cut(grove *g)
 {
     const ddl__request *request = g->builder->request;
     uint32_t most, least;
-    ddl__houses_range(&g->of, &most, &least);
+    ddl__host_groups_range(&g->groups, &most, &least);
     if (request->count > DDL__SEGMENT_MAX / (int64_t)request->element / request->size)
         return false;
     int64_t all = request->count * request->size;
@@ -57,21 +57,21 @@ static bool open_grove(grove *g, ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     *g = (grove){.builder = builder};
-    if (!ddl__houses_open(&g->of, request))
+    if (!ddl__host_groups_create(&g->groups, request))
         return false;
-    int hosts = g->of.hosts;
+    int hosts = g->groups.hosts;
     g->start = calloc((size_t)hosts + 1 + (size_t)request->size, sizeof *g->start);
     if (!g->start)
         return false;
     g->order = g->start + hosts + 1;
-    g->root_host = ddl__house_of(request, request->root);
-    g->place = (g->of.self - g->root_host + hosts) % hosts;
+    g->root_host = ddl__host_of(request, request->root);
+    g->place = (g->groups.self - g->root_host + hosts) % hosts;
     while (1 << g->doublings < hosts)
         g->doublings++;
     for (int q = 0; q < hosts; q++) {
-        uint32_t n = ddl__ranks_on(&g->of, host_at(g, q));
+        uint32_t n = ddl__host_size(&g->groups, host_at(g, q));
         for (uint32_t i = 0; i < n; i++)
-            g->order[g->start[q] + i] = ddl__ranks_of(&g->of, host_at(g, q))[i];
+            g->order[g->start[q] + i] = ddl__host_ranks(&g->groups, host_at(g, q))[i];
         g->start[q + 1] = g->start[q] + n;
     }
     return true;
@@ -79,15 +79,15 @@ static bool open_grove(grove *g, ddl__builder *builder)
 
 static void close_grove(grove *g)
 {
-    ddl__houses_close(&g->of);
+    ddl__host_groups_destroy(&g->groups);
     free(g->start);
 }
 
 /* Places from q on that lie below it, itself among them: where they end. */
 static int end_below(const grove *g, int q)
 {
-    int end = q ? q + (q & -q) : g->of.hosts;
-    return end < g->of.hosts ? end : g->of.hosts;
+    int end = q ? q + (q & -q) : g->groups.hosts;
+    return end < g->groups.hosts ? end : g->groups.hosts;
 }
 
 static int64_t blocks_below(const grove *g, int q)
@@ -99,7 +99,7 @@ static int64_t blocks_below(const grove *g, int q)
 static bool has_child(const grove *g, int distance)
 {
     return !(g->place & distance) && (g->place & (distance - 1)) == 0 &&
-           g->place + distance < g->of.hosts;
+           g->place + distance < g->groups.hosts;
 }
 
 /* ---------------------------------------------------------------------------------------- steps */
@@ -133,7 +133,7 @@ static uint32_t wave_of(const grove *g, int doublings)
 static bool is_run(const grove *g, int q)
 {
     uint32_t n = (uint32_t)blocks_below(g, q);
-    return ddl__run_of(g->order + g->start[q], n) == n;
+    return ddl__run_length(g->order + g->start[q], n) == n;
 }
 
 static void bring(const grove *g, int q, uint32_t skew, bool in)
@@ -142,7 +142,7 @@ static void bring(const grove *g, int q, uint32_t skew, bool in)
     uint32_t end = g->start[end_below(g, q)];
     int64_t scratch = region(g, q);
     for (uint32_t at = g->start[q], run; at < end; at += run, scratch += run * request->count) {
-        run = ddl__run_of(g->order + at, end - at);
+        run = ddl__run_length(g->order + at, end - at);
         int rank = (int)g->order[at];
         ddl__step copy = {.kind = DDL__COPY, .dst = scratch, .to_scratch = 1};
         copy.src = ddl__block_to(request, rank).start;
@@ -162,9 +162,9 @@ static void bring(const grove *g, int q, uint32_t skew, bool in)
 static void gather_host(const grove *g, bool keeps)
 {
     const ddl__request *request = g->builder->request;
-    const uint32_t *ranks = ddl__ranks_of(&g->of, g->of.self);
+    const uint32_t *ranks = ddl__host_ranks(&g->groups, g->groups.self);
     bool is_root = g->place == 0;
-    for (uint32_t i = 0; i < ddl__ranks_on(&g->of, g->of.self) && keeps; i++) {
+    for (uint32_t i = 0; i < ddl__host_size(&g->groups, g->groups.self) && keeps; i++) {
         bool own = ranks[i] == (uint32_t)request->rank;
         ddl__step step = {.kind = own ? DDL__COPY : DDL__TAKE,
                           .to_scratch = !is_root,
@@ -211,9 +211,9 @@ static void gather(const grove *g)
 static void scatter_host(const grove *g, uint32_t skew)
 {
     const ddl__request *request = g->builder->request;
-    const uint32_t *ranks = ddl__ranks_of(&g->of, g->of.self);
+    const uint32_t *ranks = ddl__host_ranks(&g->groups, g->groups.self);
     bool is_root = g->place == 0;
-    for (uint32_t i = 0; i < ddl__ranks_on(&g->of, g->of.self); i++) {
+    for (uint32_t i = 0; i < ddl__host_size(&g->groups, g->groups.self); i++) {
         bool own = ranks[i] == (uint32_t)request->rank;
         ddl__step step = {.kind = own ? DDL__COPY : DDL__PUBLISH,
                           .space = is_root ? DDL__IN : DDL__SCRATCH,
@@ -268,7 +268,7 @@ static int64_t scratch_of(const grove *g)
     bool leads = (uint32_t)g->builder->request->rank == leader_at(g, g->place);
     if (!leads || blocks == 1)
         return 0;
-    for (int d = 1; g->place == 0 && d < g->of.hosts; d *= 2)
+    for (int d = 1; g->place == 0 && d < g->groups.hosts; d *= 2)
         in_runs += is_run(g, d) ? blocks_below(g, d) : 0;
     if (g->place == 0)
         blocks -= g->start[1];
