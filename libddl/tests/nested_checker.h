@@ -12,7 +12,7 @@
 
 #include "check.h"
 #include "plan/builder.h"
-#include "plan/levels.h"
+#include "plan/exchanges.h"
 
 typedef struct span {
     const uint64_t *lent; /* where the values still must be on arrival, or NULL */
@@ -328,35 +328,37 @@ static bool all_done(const machine *m)
 
 /* -------------------------------------------------------------------------------------- results */
 
-/* Element i reduced over a group of a rung, its children in order. */
-static uint64_t reduced(const machine *m, const ddl__ladder *ladder, int level, int group,
+/* Element i reduced over a group of a level, the children of the group in order. */
+static uint64_t reduced(const machine *m, const ddl__hierarchy *hierarchy, int level, int group,
                         int64_t i)
 {
     if (level == 0)
         return input(group, i);
-    const int *above = ladder->groups + level * ladder->size, *below = above - ladder->size;
+    const int *above = hierarchy->groups + level * hierarchy->size,
+              *below = above - hierarchy->size;
     uint64_t value = 0;
     int last = -1;
-    for (int r = 0; r < ladder->size; r++)
+    for (int r = 0; r < hierarchy->size; r++)
         if (above[r] == group && below[r] > last) {
-            uint64_t child = reduced(m, ladder, level - 1, below[r], i);
+            uint64_t child = reduced(m, hierarchy, level - 1, below[r], i);
             value = last < 0 ? child : combine(m, value, child);
             last = below[r];
         }
     return value;
 }
 
-/* What rank 0 has against what it should: in the order of the ladder, or (NULL) in any. */
-static const char *verify(const machine *m, const ddl__ladder *ladder)
+/* What rank 0 has against what it should: in the order of the hierarchy, or in any order if that is
+ * NULL. */
+static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
 {
     const uint64_t *out = m->members[0].out;
     for (int64_t i = 0; i < m->request.count; i++) {
         uint64_t want = 0;
         for (int r = 0; !m->ordered && r < m->request.size; r++)
             want += input(r, i);
-        if (m->ordered && ladder)
-            want = reduced(m, ladder, ladder->n, 0, i);
-        if ((!m->ordered || ladder) && out[i] != scramble(want))
+        if (m->ordered && hierarchy)
+            want = reduced(m, hierarchy, hierarchy->n, 0, i);
+        if ((!m->ordered || hierarchy) && out[i] != scramble(want))
             return "a wrong result";
     }
     for (int r = 0; r < m->request.size; r++) {
@@ -374,7 +376,7 @@ static const char *verify(const machine *m, const ddl__ladder *ladder)
 }
 
 /* NULL if all is right. Ranks run in turns of random or of largest length. */
-static const char *execute(machine *m, bool at_random, const ddl__ladder *ladder)
+static const char *execute(machine *m, bool at_random, const ddl__hierarchy *hierarchy)
 {
     uint32_t size = (uint32_t)m->request.size;
     while (!m->error) {
@@ -388,7 +390,7 @@ static const char *execute(machine *m, bool at_random, const ddl__ladder *ladder
     }
     if (m->error)
         return m->error;
-    return all_done(m) ? verify(m, ladder) : "deadlock";
+    return all_done(m) ? verify(m, hierarchy) : "deadlock";
 }
 
 #endif

@@ -107,12 +107,12 @@ static void check_bytes(const machine *m)
               (long long)wires, describe(&m->request));
 }
 
-/* With the order of additions where the ladder of coarseness 0 has it. */
-static void check_one(const ddl__request *q, bool ordered, const ddl__ladder *ladder)
+/* With the order of additions where the hierarchy of coarseness 0 defines it. */
+static void check_one(const ddl__request *q, bool ordered, const ddl__hierarchy *hierarchy)
 {
     machine *m = machine_create(q, ordered);
     m->one_window = q->topology->declared && random_below(2);
-    const char *error = execute(m, random_below(2), ladder);
+    const char *error = execute(m, random_below(2), hierarchy);
     CHECK(!error, "%s: %s", error, describe(q));
     check_bytes(m);
     machine_destroy(m);
@@ -152,12 +152,12 @@ static void test_equal(void)
                     if (x * y * z * w == 1)
                         continue;
                     ddl__topology *t = grid(x, y, z, w, random_below(2));
-                    ddl__ladder ladder;
+                    ddl__hierarchy hierarchy;
                     ddl__request q = random_request(t, 2000);
-                    CHECK(ddl__ladder_create(&ladder, t, halves(&q), 0), "out of memory");
-                    check_one(&q, true, &ladder);
+                    CHECK(ddl__hierarchy_create(&hierarchy, t, halves(&q), 0), "out of memory");
+                    check_one(&q, true, &hierarchy);
                     shapes++;
-                    ddl__ladder_destroy(&ladder);
+                    ddl__hierarchy_destroy(&hierarchy);
                     ddl__topology_destroy(t);
                 }
     printf("%d equal grids\n", shapes);
@@ -196,25 +196,25 @@ static void test_halves(void)
 {
     for (int hosts = 2; hosts <= 70; hosts++) {
         ddl__topology *t = grid(3, hosts, 1, 1, false);
-        ddl__ladder ladder;
+        ddl__hierarchy hierarchy;
         int levels = 1;
         while (1 << (levels - 1) < hosts)
             levels++;
-        CHECK(ddl__ladder_create(&ladder, t, true, 0), "out of memory");
-        CHECK(ladder.n == levels, "%d hosts: %d levels", hosts, ladder.n);
-        for (int l = 1; l <= ladder.n; l++) {
+        CHECK(ddl__hierarchy_create(&hierarchy, t, true, 0), "out of memory");
+        CHECK(hierarchy.n == levels, "%d hosts: %d levels", hosts, hierarchy.n);
+        for (int l = 1; l <= hierarchy.n; l++) {
             int least = t->size, most = 0;
-            for (int g = 0; g < ladder.n_groups[l]; g++) {
+            for (int g = 0; g < hierarchy.n_groups[l]; g++) {
                 int ranks = 0;
                 for (int r = 0; r < t->size; r++)
-                    ranks += ladder.groups[l * t->size + r] == g;
+                    ranks += hierarchy.groups[l * t->size + r] == g;
                 least = ranks < least ? ranks : least;
                 most = ranks > most ? ranks : most;
             }
-            CHECK(ladder.n_groups[l] == (l == 1 ? hosts : 1 << (levels - l)), "%d hosts", hosts);
+            CHECK(hierarchy.n_groups[l] == (l == 1 ? hosts : 1 << (levels - l)), "%d hosts", hosts);
             CHECK(most - least <= 3, "%d hosts, level %d: %d to %d ranks", hosts, l, least, most);
         }
-        ddl__ladder_destroy(&ladder);
+        ddl__hierarchy_destroy(&hierarchy);
         ddl__topology_destroy(t);
     }
 }
@@ -270,18 +270,18 @@ static void test_coarse(void)
             if (is_nested(&q))
                 check_one(&q, n % 2, NULL);
         }
-        ddl__ladder ladder;
-        ddl__levels levels;
-        CHECK(ddl__ladder_create(&ladder, t, false, 0), "out of memory");
-        CHECK(ddl__levels_create(&levels, &ladder, 0, 100000, 16), "out of memory");
-        capped = capped || levels.pair_runs > DDL__PAIR_RUNS;
-        ddl__levels_destroy(&levels);
-        ddl__ladder_destroy(&ladder);
-        CHECK(ddl__ladder_create(&ladder, t, false, DDL__COARSEST), "out of memory");
-        CHECK(ddl__levels_create(&levels, &ladder, 0, 100000, 16), "out of memory");
-        CHECK(levels.pair_runs == 1, "the coarsest: %d", levels.pair_runs);
-        ddl__levels_destroy(&levels);
-        ddl__ladder_destroy(&ladder);
+        ddl__hierarchy hierarchy;
+        ddl__exchanges exchanges;
+        CHECK(ddl__hierarchy_create(&hierarchy, t, false, 0), "out of memory");
+        CHECK(ddl__exchanges_create(&exchanges, &hierarchy, 0, 100000, 16), "out of memory");
+        capped = capped || exchanges.pair_ranges > DDL__PAIR_RANGES;
+        ddl__exchanges_destroy(&exchanges);
+        ddl__hierarchy_destroy(&hierarchy);
+        CHECK(ddl__hierarchy_create(&hierarchy, t, false, DDL__COARSEST), "out of memory");
+        CHECK(ddl__exchanges_create(&exchanges, &hierarchy, 0, 100000, 16), "out of memory");
+        CHECK(exchanges.pair_ranges == 1, "the coarsest: %d", exchanges.pair_ranges);
+        ddl__exchanges_destroy(&exchanges);
+        ddl__hierarchy_destroy(&hierarchy);
         ddl__topology_destroy(t);
     }
     CHECK(capped, "no shape was too unequal");
@@ -470,16 +470,16 @@ static void test_mutations(void)
         const char *error = NULL;
         bool does = true;
         bool equal = seed % SHAPES < 2; /* where the order of additions is known */
-        ddl__ladder ladder;
-        CHECK(ddl__ladder_create(&ladder, q.topology, halves(&q), 0), "out of memory");
+        ddl__hierarchy hierarchy;
+        CHECK(ddl__hierarchy_create(&hierarchy, q.topology, halves(&q), 0), "out of memory");
         for (int run = 0; run < 4 && does && !error; run++) {
             machine *m = machine_create(&q, equal);
             does = break_step(m, rank, (uint32_t)(place % m->members[rank].plan->n_steps), how);
             if (does)
-                error = execute(m, run % 2, equal ? &ladder : NULL);
+                error = execute(m, run % 2, equal ? &hierarchy : NULL);
             machine_destroy(m);
         }
-        ddl__ladder_destroy(&ladder);
+        ddl__hierarchy_destroy(&hierarchy);
         CHECK(!does || error, "mutation %d of step %llu of rank %u not noticed, seed %llu: %s", how,
               (unsigned long long)place, rank, (unsigned long long)seed, describe(&q));
         applied[how] += does;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "plan/builder.h"
-#include "plan/levels.h"
+#include "plan/exchanges.h"
 
 typedef struct model {
     const ddl__request *request;
@@ -206,16 +206,6 @@ static void exchange(model *m, int c, double n, double chunks, int level)
     work_of(m, messages, part);
 }
 
-/* Of so many groups, the number that is joined first: levels.c. */
-static int radix(int groups)
-{
-    int c = groups;
-    for (int d = DDL__RADIX; groups > DDL__RADIX && d > 1 && c == groups; d--)
-        if (groups % d == 0)
-            c = d;
-    return c;
-}
-
 static void nested(model *m, bool halves)
 {
     double left = m->n, chunks = pieces_of(m, m->n / m->p);
@@ -224,7 +214,7 @@ static void nested(model *m, bool halves)
             in_memory(m, (m->each - 1) * chunks, 2 * left / m->each * (m->each - 1));
     left /= m->each;
     for (int groups = m->hosts, level = 0; groups > 1; level++) {
-        int c = halves ? 2 : radix(groups);
+        int joined = ddl__hierarchy_radix(groups), c = halves ? 2 : joined > 1 ? joined : groups;
         exchange(m, c, left, chunks, level);
         left /= c;
         groups = (groups + c - 1) / c;

@@ -1,6 +1,6 @@
 /* An all-reduce over the levels of a machine: ranks of a host, hosts of a rack, racks, aisles.
  *
- * The buffer is cut into chunks. Level by level, in each of a chunk's exchanges (levels.h) every
+ * The buffer is cut into chunks. Level by level, in each of a chunk's exchanges (exchanges.h) every
  * member sends the others their parts and reduces its own over all members, in their order; each
  * level is left with a part of what the one before had. After the last level every element is
  * reduced at its one owner, and goes back level by level: each member sends what it knows by now of
@@ -12,7 +12,7 @@
  * The order in which an element's contributions are added is that of the levels, whoever owns it.
  */
 #include "plan/builder.h"
-#include "plan/levels.h"
+#include "plan/exchanges.h"
 
 enum {
     /* Waves between a span's publishing and its reading, where memory is not short: what is under
@@ -22,14 +22,14 @@ enum {
 
 /* All chunks of one length: `n` of them from `start` on, the first in wave `skew`. */
 typedef struct chunks {
-    ddl__levels levels;
+    ddl__exchanges exchanges;
     int64_t start, length, n;
     uint32_t skew;
 } chunks;
 
 typedef struct nest {
     ddl__builder *builder;
-    ddl__ladder ladder;
+    ddl__hierarchy hierarchy;
     chunks *now;
     bool halves;
     int wire_lag;
@@ -39,7 +39,7 @@ typedef struct nest {
 
 static ddl__members members_of(const nest *b, const ddl__exchange *x, int first, int n)
 {
-    return (ddl__members){.ranks = b->now->levels.members + x->member,
+    return (ddl__members){.ranks = b->now->exchanges.members + x->member,
                           .of = (uint32_t)x->members,
                           .first = (uint32_t)first,
                           .n = (uint32_t)n};
@@ -59,8 +59,8 @@ static int member_after(const ddl__exchange *x, int i)
 static ddl__step over_part(const nest *b, const ddl__exchange *x, int i, uint32_t skew)
 {
     const chunks *now = b->now;
-    int64_t start = i < x->parts ? ddl__part_start(&now->levels, x, i) : x->start;
-    int64_t end = i < x->parts ? ddl__part_start(&now->levels, x, i + 1) : x->start;
+    int64_t start = i < x->parts ? ddl__part_start(&now->exchanges, x, i) : x->start;
+    int64_t end = i < x->parts ? ddl__part_start(&now->exchanges, x, i + 1) : x->start;
     return (ddl__step){.stable = 1,
                        .skew = now->skew + skew,
                        .src = now->start + start,
@@ -73,17 +73,17 @@ static ddl__step over_part(const nest *b, const ddl__exchange *x, int i, uint32_
 /* Waves that an exchange of this level takes each way. */
 static uint32_t lag_of(const nest *b, int level)
 {
-    return level < b->ladder.inside ? 1 : (uint32_t)b->wire_lag;
+    return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
 /* Partial results replace in the recv buffer what was sent, or nothing; and what is sent from there
  * is overwritten only by the result that was made from it, so after it was received. */
 static void reduce_level(const nest *b, int level, uint32_t skew)
 {
-    const ddl__levels *levels = &b->now->levels;
-    const ddl__exchange *first = levels->exchanges + levels->first[level];
-    const ddl__exchange *end = levels->exchanges + levels->first[level + 1];
-    uint8_t space = levels->first[level] ? DDL__OUT : DDL__IN; /* partial results or the input */
+    const ddl__exchanges *exchanges = &b->now->exchanges;
+    const ddl__exchange *first = exchanges->list + exchanges->first[level];
+    const ddl__exchange *end = exchanges->list + exchanges->first[level + 1];
+    uint8_t space = exchanges->first[level] ? DDL__OUT : DDL__IN; /* partial results or the input */
     for (const ddl__exchange *x = first; x < end; x++)
         for (int i = 1; i < x->members; i++) {
             ddl__step publish = over_part(b, x, member_after(x, i), skew);
@@ -92,7 +92,7 @@ static void reduce_level(const nest *b, int level, uint32_t skew)
             ddl__add_among(b->builder, publish, members_of(b, x, 0, 0),
                            members_of(b, x, member_after(x, i), 1));
         }
-    bool last = level + 1 == levels->n;
+    bool last = level + 1 == exchanges->n;
     for (const ddl__exchange *x = first; x < end; x++) {
         ddl__step reduce = over_part(b, x, x->self, skew + lag_of(b, level));
         reduce.kind = DDL__REDUCE;
@@ -107,10 +107,10 @@ static void reduce_level(const nest *b, int level, uint32_t skew)
 /* The last level's results are sent by the step that makes them. */
 static void gather_level(const nest *b, int level, uint32_t skew)
 {
-    const ddl__levels *levels = &b->now->levels;
-    const ddl__exchange *first = levels->exchanges + levels->first[level];
-    const ddl__exchange *end = levels->exchanges + levels->first[level + 1];
-    for (const ddl__exchange *x = first; x < end && level + 1 < levels->n; x++) {
+    const ddl__exchanges *exchanges = &b->now->exchanges;
+    const ddl__exchange *first = exchanges->list + exchanges->first[level];
+    const ddl__exchange *end = exchanges->list + exchanges->first[level + 1];
+    for (const ddl__exchange *x = first; x < end && level + 1 < exchanges->n; x++) {
         ddl__step publish = over_part(b, x, x->self, skew);
         publish.kind = DDL__PUBLISH;
         publish.space = DDL__OUT;
@@ -129,11 +129,11 @@ static void add_steps(nest *b, chunks *now)
 {
     uint32_t skew = 0;
     b->now = now;
-    for (int level = 0; level < b->ladder.n; level++) {
+    for (int level = 0; level < b->hierarchy.n; level++) {
         reduce_level(b, level, skew);
         skew += lag_of(b, level);
     }
-    for (int level = b->ladder.n - 1; level >= 0; level--) {
+    for (int level = b->hierarchy.n - 1; level >= 0; level--) {
         gather_level(b, level, skew);
         skew += lag_of(b, level);
     }
@@ -182,35 +182,35 @@ static bool divide(const nest *b, chunks *some)
 {
     const ddl__request *request = b->builder->request;
     int64_t line = DDL__LINE / (int64_t)request->element;
-    return ddl__levels_create(&some->levels, &b->ladder, request->rank, some->length,
-                              some->length > line ? line : 1);
+    return ddl__exchanges_create(&some->exchanges, &b->hierarchy, request->rank, some->length,
+                                 some->length > line ? line : 1);
 }
 
 static void drop(chunks *first, chunks *rest)
 {
-    ddl__levels_destroy(&first->levels);
-    ddl__levels_destroy(&rest->levels);
+    ddl__exchanges_destroy(&first->exchanges);
+    ddl__exchanges_destroy(&rest->exchanges);
 }
 
-/* The finest levels at which no two ranks exchange too many runs. */
+/* The finest levels at which no two ranks exchange too many ranges. */
 static bool choose_levels(nest *b, chunks *first, chunks *rest)
 {
     const ddl__request *request = b->builder->request;
     for (int coarseness = 0;; coarseness++) {
-        if (!ddl__ladder_create(&b->ladder, request->topology, b->halves, coarseness))
+        if (!ddl__hierarchy_create(&b->hierarchy, request->topology, b->halves, coarseness))
             return false;
         cut(request, first, rest);
         if (!divide(b, first) || !divide(b, rest)) {
             drop(first, rest);
-            ddl__ladder_destroy(&b->ladder);
+            ddl__hierarchy_destroy(&b->hierarchy);
             return false;
         }
-        int runs = first->levels.pair_runs;
-        if (runs < rest->levels.pair_runs)
-            runs = rest->levels.pair_runs;
-        if (runs <= DDL__PAIR_RUNS) {
+        int ranges = first->exchanges.pair_ranges;
+        if (ranges < rest->exchanges.pair_ranges)
+            ranges = rest->exchanges.pair_ranges;
+        if (ranges <= DDL__PAIR_RANGES) {
             /* Spans both ways, in every wave under way and the present one. */
-            b->wire_lag = DDL__LINK_SPANS / 4 / runs - 1;
+            b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
             if (b->wire_lag > WIRE_LAG)
                 b->wire_lag = WIRE_LAG;
             if (request->topology->declared)
@@ -218,7 +218,7 @@ static bool choose_levels(nest *b, chunks *first, chunks *rest)
             return true;
         }
         drop(first, rest);
-        ddl__ladder_destroy(&b->ladder);
+        ddl__hierarchy_destroy(&b->hierarchy);
     }
 }
 
@@ -245,7 +245,7 @@ static int64_t build(ddl__builder *builder, bool halves)
     add_steps(&b, &rest);
     builder->plan->segment = longest_piece(builder->plan);
     drop(&first, &rest);
-    ddl__ladder_destroy(&b.ladder);
+    ddl__hierarchy_destroy(&b.hierarchy);
     return 1;
 }
 
