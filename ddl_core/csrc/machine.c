@@ -25,7 +25,7 @@ ddl__topology *ddl_topology_of(const ddl_machine *machine)
             ranks += ddl__topology_group(t, DDL__HOSTS, r) / machine->machine_hosts == m;
         most = ranks > most ? ranks : most;
     }
-    t->crowding = machine->cores ? (double)most / machine->cores : 1;
+    t->oversubscription = machine->cores ? (double)most / machine->cores : 1;
     return t;
 }
 
