@@ -234,10 +234,14 @@ static void test_choice(void)
         {{1, 1, 1}, DDL__ALLTOALL, 16, false, "pairwise"},
         {{2, 2, 2}, DDL__GATHER, 16, false, "tree"},
         {{2, 2, 2}, DDL__SCATTER, 1 << 20, false, "pairwise"},
-        {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
-        {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "nested"},
-        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "nested"},
-        {{2, 2, 2}, DDL__ALLREDUCE, 3 * 16384, true, "nested"}, /* a contradiction, but right */
+        {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "hierarchical"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "hierarchical"},
+        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "hierarchical"},
+        {{2, 2, 2},
+         DDL__ALLREDUCE,
+         3 * 16384,
+         true,
+         "hierarchical"}, /* a contradiction, but right */
         {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

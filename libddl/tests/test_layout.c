@@ -36,7 +36,7 @@ static void test_topologies(void)
     static const struct {
         int size;
         const char *pairs, *description, *hosts, *racks, *aisles;
-        bool is_part, nested;
+        bool is_part, hierarchical;
     } cases[] = {
         {4, "", NULL, "0123", "0000", "0000", false, false},
         {4, "01 23", "", "0011", "0000", "0000", false, true},
@@ -56,7 +56,7 @@ static void test_topologies(void)
         expect_groups(t, DDL__HOSTS, cases[i].hosts);
         expect_groups(t, DDL__RACKS, cases[i].racks);
         expect_groups(t, DDL__AISLES, cases[i].aisles);
-        CHECK(ddl__topology_is_nested(t) == cases[i].nested, "case %zu", i);
+        CHECK(ddl__topology_is_hierarchical(t) == cases[i].hierarchical, "case %zu", i);
         ddl__topology_destroy(t);
     }
     unsigned char one_way[4] = {0, 1, 0, 0};

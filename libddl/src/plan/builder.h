@@ -123,7 +123,7 @@ bool ddl__fits_exchange(const ddl__request *request);
 int64_t ddl__build_leaders(ddl__builder *builder);
 
 /* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
-int64_t ddl__build_nested(ddl__builder *builder);
+int64_t ddl__build_hierarchical(ddl__builder *builder);
 int64_t ddl__build_halving(ddl__builder *builder);
 
 /* A binomial tree of the hosts' first ranks, and in each host all at its own. */

@@ -37,7 +37,7 @@ static const struct {
     [DDL__BY_PAIRWISE] = {"pairwise", ddl__build_pairwise},
     [DDL__BY_ONE_SHOT] = {"one-shot", ddl__build_one_shot},
     [DDL__BY_DIRECT] = {"direct", ddl__build_direct},
-    [DDL__BY_NESTED] = {"nested", ddl__build_nested},
+    [DDL__BY_HIERARCHICAL] = {"hierarchical", ddl__build_hierarchical},
     [DDL__BY_HALVING] = {"halving", ddl__build_halving},
     [DDL__BY_TREE] = {"tree", ddl__build_tree},
     [DDL__BY_RING] = {"ring", ddl__build_ring},
@@ -56,7 +56,7 @@ ddl__algorithm ddl__algorithm_named(const char *name)
     for (int by = 1; by < DDL__ALGORITHMS; by++)
         if (strcmp(algorithms[by].name, name) == 0)
             return (ddl__algorithm)by;
-    return DDL__BY_CHOICE;
+    return strcmp(name, "nested") == 0 ? DDL__BY_HIERARCHICAL : DDL__BY_CHOICE; /* its old name */
 }
 
 int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder)
@@ -86,7 +86,8 @@ static bool has_blocks(const ddl__request *request)
 static bool has_levels(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
-    return t && (t->declared || t->node || ddl__topology_is_nested(t) || !request->all_shared);
+    return t &&
+           (t->declared || t->node || ddl__topology_is_hierarchical(t) || !request->all_shared);
 }
 
 /* Data of a declared topology's hosts would be passed on in vain where all share memory. */
@@ -123,7 +124,7 @@ bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
         if (request->all_shared)
             return all || is_rooted(request) || has_blocks(request);
         return has_blocks(request) || request->kind == DDL__BROADCAST;
-    case DDL__BY_NESTED:
+    case DDL__BY_HIERARCHICAL:
     case DDL__BY_HALVING: return all && has_levels(request);
     case DDL__BY_TREE:
         if (request->kind == DDL__GATHER || request->kind == DDL__SCATTER)
@@ -162,9 +163,9 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
         return DDL__BY_ONE_SHOT;
     if (request->kind == DDL__ALLREDUCE && declared)
         return !request->all_shared && bytes <= DDL__ONE_SHOT_DECLARED ? DDL__BY_ONE_SHOT
-                                                                       : DDL__BY_NESTED;
+                                                                       : DDL__BY_HIERARCHICAL;
     if (request->kind == DDL__ALLREDUCE && request->all_shared && has_levels(request))
-        return DDL__BY_NESTED;
+        return DDL__BY_HIERARCHICAL;
     return request->all_shared ? DDL__BY_DIRECT : DDL__BY_CHOICE;
 }
 
@@ -174,7 +175,7 @@ static bool competes(ddl__algorithm by, const ddl__request *request)
     const ddl__topology *t = request->topology;
     if (!ddl__algorithm_fits(by, request))
         return false;
-    if (by == DDL__BY_HALVING) /* of two it is nested */
+    if (by == DDL__BY_HALVING) /* with two hosts it is the same plan as hierarchical */
         return t->groups[DDL__HOSTS] > 2;
     if (by == DDL__BY_CHAIN)
         return !has_hosts(request);

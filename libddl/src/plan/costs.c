@@ -206,7 +206,7 @@ static void exchange(model *m, int c, double n, double chunks, int level)
     work_of(m, messages, part);
 }
 
-static void nested(model *m, bool halves)
+static void hierarchical(model *m, bool halves)
 {
     double left = m->n, chunks = pieces_of(m, m->n / m->p);
     if (m->each > 1)
@@ -306,8 +306,8 @@ static void add_up(model *m, ddl__algorithm by)
     case DDL__BY_PAIRWISE: straight(m, m->n, m->request->kind != DDL__ALLTOALL); return;
     case DDL__BY_ONE_SHOT: one_shot(m); return;
     case DDL__BY_DIRECT: direct(m); return;
-    case DDL__BY_NESTED: nested(m, false); return;
-    case DDL__BY_HALVING: nested(m, true); return;
+    case DDL__BY_HIERARCHICAL: hierarchical(m, false); return;
+    case DDL__BY_HALVING: hierarchical(m, true); return;
     case DDL__BY_TREE:
         if (m->request->kind == DDL__GATHER || m->request->kind == DDL__SCATTER)
             tree_of_blocks(m);

@@ -49,7 +49,7 @@ typedef enum ddl__algorithm {
     DDL__BY_PAIRWISE,
     DDL__BY_ONE_SHOT,
     DDL__BY_DIRECT,
-    DDL__BY_NESTED,
+    DDL__BY_HIERARCHICAL,
     DDL__BY_HALVING,
     DDL__BY_TREE,
     DDL__BY_RING,
@@ -141,7 +141,8 @@ void ddl__plan_destroy(ddl__plan *plan);
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
-ddl__algorithm ddl__algorithm_named(const char *name); /* BY_CHOICE: there is none of that name */
+/* BY_CHOICE: there is no such name. The name "nested" of earlier versions means hierarchical. */
+ddl__algorithm ddl__algorithm_named(const char *name);
 
 /* The algorithms that are worth a comparison for a request, the chosen one first, with what each is
  * predicted to take. All members of a comm get the same list. Returns their number. */

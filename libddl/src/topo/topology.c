@@ -311,7 +311,7 @@ void ddl__topology_destroy(ddl__topology *topology)
     free(topology);
 }
 
-bool ddl__topology_is_nested(const ddl__topology *t)
+bool ddl__topology_is_hierarchical(const ddl__topology *t)
 {
     int hosts = t->groups[DDL__HOSTS], racks = t->groups[DDL__RACKS];
     int aisles = t->groups[DDL__AISLES];

@@ -84,6 +84,6 @@ static inline int ddl__topology_group(const ddl__topology *topology, int groupin
 
 /* Whether there are several levels: several hosts, and several ranks in some host or several hosts
  * in some of several racks. */
-bool ddl__topology_is_nested(const ddl__topology *topology);
+bool ddl__topology_is_hierarchical(const ddl__topology *topology);
 
 #endif

@@ -1,11 +1,12 @@
-/* nested_checker.h - the nested plans of all ranks of a machine, executed in one process.
+/* hierarchical_checker.h - the hierarchical plans of all ranks of a machine, executed in one
+ * process.
  *
  * Ranks of a host share one bounded window, others are joined by wires of few slots; what is lent
  * is compared when it arrives. Two ways of adding: a hash that neither commutes nor associates
  * shows the order of additions, a plain sum that every contribution came exactly once whatever
  * their order. Finishing a reduction scrambles it. */
-#ifndef DDL_TESTS_NESTED_CHECKER_H
-#define DDL_TESTS_NESTED_CHECKER_H
+#ifndef DDL_TESTS_HIERARCHICAL_CHECKER_H
+#define DDL_TESTS_HIERARCHICAL_CHECKER_H
 
 #include <stdbool.h>
 #include <string.h>

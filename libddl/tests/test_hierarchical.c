@@ -1,6 +1,6 @@
-/* Nested plans for machines of all shapes through the checker; then plans are broken, and the
+/* Hierarchical plans for machines of all shapes through the checker; then plans are broken, and the
  * checker must notice. */
-#include "nested_checker.h"
+#include "hierarchical_checker.h"
 
 #include <stdio.h>
 
@@ -77,12 +77,12 @@ static ddl__request request_for(const ddl__topology *t)
                           .size = t->size,
                           .element = 4,
                           .topology = t,
-                          .by = random_below(2) ? DDL__BY_NESTED : DDL__BY_HALVING,
+                          .by = random_below(2) ? DDL__BY_HIERARCHICAL : DDL__BY_HALVING,
                           .count = 1};
 }
 
-/* Whether there are levels to nest. */
-static bool is_nested(const ddl__request *q)
+/* Whether there are several levels. */
+static bool is_hierarchical(const ddl__request *q)
 {
     return ddl__algorithm_fits(q->by, q);
 }
@@ -223,7 +223,7 @@ static void test_halves(void)
 static void test_unequal(void)
 {
     enum { MACHINES = SANITIZED ? 400 : 1500 };
-    int nested = 0;
+    int hierarchical = 0;
     for (int n = 0; n < MACHINES; n++) {
         int hosts[12], n_hosts = 1 + (int)random_below(12), size = 0;
         for (int h = 0; h < n_hosts; h++) {
@@ -242,15 +242,15 @@ static void test_unequal(void)
         }
         ddl__topology *t = unequal(hosts, n_hosts, racks, n % 2);
         ddl__request q = random_request(t, 3000);
-        if (t->size > 1 && is_nested(&q)) {
+        if (t->size > 1 && is_hierarchical(&q)) {
             check_one(&q, false, NULL);
             check_one(&q, true, NULL);
-            nested++;
+            hierarchical++;
         }
         ddl__topology_destroy(t);
     }
-    CHECK(nested > MACHINES / 2, "only %d nested", nested);
-    printf("%d unequal machines\n", nested);
+    CHECK(hierarchical > MACHINES / 2, "only %d hierarchical", hierarchical);
+    printf("%d unequal machines\n", hierarchical);
 }
 
 /* Shapes that are too unequal for their levels are treated more coarsely, and stay right. */
@@ -267,7 +267,7 @@ static void test_coarse(void)
         ddl__topology *t = unequal(cases[i].hosts, cases[i].n, cases[i].racks, true);
         for (int n = 0; n < 40; n++) {
             ddl__request q = random_request(t, 5000);
-            if (is_nested(&q))
+            if (is_hierarchical(&q))
                 check_one(&q, n % 2, NULL);
         }
         ddl__hierarchy hierarchy;
@@ -303,7 +303,7 @@ static void test_nodes(void)
         q.all_shared = true;
         q.count = 16 * 100 * t->size;
         machine *m = machine_create(&q, false);
-        CHECK(m->members[0].plan->by == DDL__BY_NESTED, "%s", m->members[0].plan->name);
+        CHECK(m->members[0].plan->by == DDL__BY_HIERARCHICAL, "%s", m->members[0].plan->name);
         const char *error = execute(m, true, NULL);
         CHECK(!error, "%s: %s", error, describe(&q));
         int64_t crossing = 0;

@@ -27,17 +27,17 @@ typedef struct chunks {
     uint32_t skew;
 } chunks;
 
-typedef struct nest {
+typedef struct context {
     ddl__builder *builder;
     ddl__hierarchy hierarchy;
     chunks *now;
     bool halves;
     int wire_lag;
-} nest;
+} context;
 
 /* ---------------------------------------------------------------------------------------- steps */
 
-static ddl__members members_of(const nest *b, const ddl__exchange *x, int first, int n)
+static ddl__members members_of(const context *b, const ddl__exchange *x, int first, int n)
 {
     return (ddl__members){.ranks = b->now->exchanges.members + x->member,
                           .of = (uint32_t)x->members,
@@ -45,7 +45,7 @@ static ddl__members members_of(const nest *b, const ddl__exchange *x, int first,
                           .n = (uint32_t)n};
 }
 
-static ddl__members others(const nest *b, const ddl__exchange *x)
+static ddl__members others(const context *b, const ddl__exchange *x)
 {
     return members_of(b, x, x->self + 1, x->members - 1);
 }
@@ -56,7 +56,7 @@ static int member_after(const ddl__exchange *x, int i)
 }
 
 /* A step over part `i` of an exchange in each chunk; empty for members without a part. */
-static ddl__step over_part(const nest *b, const ddl__exchange *x, int i, uint32_t skew)
+static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint32_t skew)
 {
     const chunks *now = b->now;
     int64_t start = i < x->parts ? ddl__part_start(&now->exchanges, x, i) : x->start;
@@ -71,14 +71,14 @@ static ddl__step over_part(const nest *b, const ddl__exchange *x, int i, uint32_
 }
 
 /* Waves that an exchange of this level takes each way. */
-static uint32_t lag_of(const nest *b, int level)
+static uint32_t lag_of(const context *b, int level)
 {
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
 /* Partial results replace in the recv buffer what was sent, or nothing; and what is sent from there
  * is overwritten only by the result that was made from it, so after it was received. */
-static void reduce_level(const nest *b, int level, uint32_t skew)
+static void reduce_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
     const ddl__exchange *first = exchanges->list + exchanges->first[level];
@@ -105,7 +105,7 @@ static void reduce_level(const nest *b, int level, uint32_t skew)
 }
 
 /* The last level's results are sent by the step that makes them. */
-static void gather_level(const nest *b, int level, uint32_t skew)
+static void gather_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
     const ddl__exchange *first = exchanges->list + exchanges->first[level];
@@ -125,7 +125,7 @@ static void gather_level(const nest *b, int level, uint32_t skew)
         }
 }
 
-static void add_steps(nest *b, chunks *now)
+static void add_steps(context *b, chunks *now)
 {
     uint32_t skew = 0;
     b->now = now;
@@ -178,7 +178,7 @@ static void cut(const ddl__request *request, chunks *first, chunks *rest)
                      .skew = first->length > 0};
 }
 
-static bool divide(const nest *b, chunks *some)
+static bool divide(const context *b, chunks *some)
 {
     const ddl__request *request = b->builder->request;
     int64_t line = DDL__LINE / (int64_t)request->element;
@@ -193,7 +193,7 @@ static void drop(chunks *first, chunks *rest)
 }
 
 /* The finest levels at which no two ranks exchange too many ranges. */
-static bool choose_levels(nest *b, chunks *first, chunks *rest)
+static bool choose_levels(context *b, chunks *first, chunks *rest)
 {
     const ddl__request *request = b->builder->request;
     for (int coarseness = 0;; coarseness++) {
@@ -233,7 +233,7 @@ static int64_t longest_piece(const ddl__plan *plan)
 
 static int64_t build(ddl__builder *builder, bool halves)
 {
-    nest b = {.builder = builder, .halves = halves};
+    context b = {.builder = builder, .halves = halves};
     chunks first, rest;
     if (builder->request->count == 0)
         return 1;
@@ -249,7 +249,7 @@ static int64_t build(ddl__builder *builder, bool halves)
     return 1;
 }
 
-int64_t ddl__build_nested(ddl__builder *builder)
+int64_t ddl__build_hierarchical(ddl__builder *builder)
 {
     return build(builder, false);
 }
