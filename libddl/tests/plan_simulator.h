@@ -575,7 +575,7 @@ static void expect_reduced(const world *w, uint64_t *want)
 {
     const ddl__request *request = &w->request;
     bool chained = strcmp(w->ranks[0].plan->name, "chain") == 0;
-    if (w->ranks[0].plan->by == DDL__BY_TREE) {
+    if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE) {
         for (int64_t i = 0; i < request->count; i++)
             want[i] = scramble(reduced_by_tree(w, 0, i));
         return;

@@ -77,7 +77,8 @@ static ddl__request request_for(const ddl__topology *t)
                           .size = t->size,
                           .element = 4,
                           .topology = t,
-                          .by = random_below(2) ? DDL__BY_HIERARCHICAL : DDL__BY_HALVING,
+                          .by = random_below(2) ? DDL__ALGORITHM_HIERARCHICAL
+                                                : DDL__ALGORITHM_HALVING,
                           .count = 1};
 }
 
@@ -89,7 +90,7 @@ static bool is_hierarchical(const ddl__request *q)
 
 static bool halves(const ddl__request *q)
 {
-    return q->by == DDL__BY_HALVING;
+    return q->by == DDL__ALGORITHM_HALVING;
 }
 
 /* Every element leaves all groups of a level but one, and comes back, whatever the shape. */
@@ -299,11 +300,12 @@ static void test_nodes(void)
         free(t->node);
         CHECK(ddl__topology_locate(t, places) == DDL_OK && t->nodes == 2, "%s", ddl__message());
         ddl__request q = request_for(t);
-        q.by = DDL__BY_CHOICE;
+        q.by = DDL__ALGORITHM_NONE;
         q.all_shared = true;
         q.count = 16 * 100 * t->size;
         machine *m = machine_create(&q, false);
-        CHECK(m->members[0].plan->by == DDL__BY_HIERARCHICAL, "%s", m->members[0].plan->name);
+        CHECK(m->members[0].plan->by == DDL__ALGORITHM_HIERARCHICAL, "%s",
+              m->members[0].plan->name);
         const char *error = execute(m, true, NULL);
         CHECK(!error, "%s: %s", error, describe(&q));
         int64_t crossing = 0;

@@ -42,9 +42,9 @@ static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
 {
     bool led = kind == DDL__BROADCAST || kind == DDL__REDUCE_TO_ROOT;
     bool to_one = kind == DDL__GATHER || kind == DDL__SCATTER;
-    ddl__algorithm by = to_one || (led && random_below(2)) ? DDL__BY_TREE
-                        : led                              ? DDL__BY_LEADERS
-                                                           : DDL__BY_HOSTS;
+    ddl__algorithm by = to_one || (led && random_below(2)) ? DDL__ALGORITHM_TREE
+                        : led                              ? DDL__ALGORITHM_LEADERS
+                                                           : DDL__ALGORITHM_HOSTS;
     return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
 }
 
@@ -199,7 +199,7 @@ static void test_dropped(void)
             q.segment_bytes = 0;
         }
         drop_each(q, 0);
-        if (q.by == DDL__BY_HOSTS && q.kind != DDL__ALLTOALL)
+        if (q.by == DDL__ALGORITHM_HOSTS && q.kind != DDL__ALLTOALL)
             drop_each(q, 7);
     }
     ddl__topology_destroy(t);
@@ -249,7 +249,7 @@ static void test_choice(void)
         ddl__request q = request_for(t, cases[i].kind);
         q.count = cases[i].count;
         q.all_shared = cases[i].all_shared;
-        q.by = DDL__BY_CHOICE;
+        q.by = DDL__ALGORITHM_NONE;
         ddl__plan *plan = ddl__plan_create(&q);
         CHECK(plan && strcmp(plan->name, cases[i].name) == 0, "case %zu: %s", i, plan->name);
         ddl__plan_destroy(plan);

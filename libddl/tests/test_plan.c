@@ -54,9 +54,9 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
     } else if (direct && w->request.kind != DDL__BROADCAST) { /* two waves */
         *segments = reduces ? 2 * (w->request.size - !both) : 2;
         *spans = both ? 4 : 2;
-    } else if (w->ranks[0].plan->by == DDL__BY_TREE && has_blocks(w->request.kind)) {
+    } else if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE && has_blocks(w->request.kind)) {
         *segments = *spans = 2; /* of a message, in two waves */
-    } else if (w->ranks[0].plan->by == DDL__BY_TREE) {
+    } else if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE) {
         bool returns = w->request.kind == DDL__ALLREDUCE;
         *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
         *spans = returns ? 4 : 1;
@@ -70,7 +70,7 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
 /* Direct exchanges bound themselves: nobody runs further ahead than its peers' results let it. */
 static bool bounds_itself(const world *w)
 {
-    return w->request.all_shared && w->ranks[0].plan->by == DDL__BY_DIRECT && !w->uneven &&
+    return w->request.all_shared && w->ranks[0].plan->by == DDL__ALGORITHM_DIRECT && !w->uneven &&
            !is_rooted(&w->request) && w->request.kind != DDL__BROADCAST;
 }
 
@@ -144,7 +144,7 @@ static void test_bytes_sent(void)
                                     .count = (int64_t)p * 16 * 70,
                                     .element = 4,
                                     .all_shared = shared,
-                                    .by = shared ? DDL__BY_DIRECT : DDL__BY_RING,
+                                    .by = shared ? DDL__ALGORITHM_DIRECT : DDL__ALGORITHM_RING,
                                     .segment_bytes = 1024};
             world *w = world_create(&request, 0);
             const char *error = simulate(w, IN_TURN);
@@ -165,7 +165,7 @@ static void test_bytes_of_others(void)
     for (int kind = DDL__REDUCE_TO_ROOT; kind <= DDL__ALLTOALL; kind++) {
         ddl__request request = {
             .kind = (ddl__kind)kind, .size = 5, .root = 2, .count = 5000, .element = 4};
-        request.by = kind == DDL__REDUCE_TO_ROOT ? DDL__BY_TREE : DDL__BY_PAIRWISE;
+        request.by = kind == DDL__REDUCE_TO_ROOT ? DDL__ALGORITHM_TREE : DDL__ALGORITHM_PAIRWISE;
         world *w = world_create(&request, 0);
         const char *error = simulate(w, IN_TURN);
         CHECK(!error, "%s: %s", error, describe(w));
@@ -185,7 +185,7 @@ static void test_choice(void)
         ddl__request request;
         const char *name;
     } cases[] = {
-        {{.kind = DDL__ALLREDUCE, .size = 1, .count = 9}, "alone"},
+        {{.kind = DDL__ALLREDUCE, .size = 1, .count = 9}, "local"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 256}, "one-shot"},
         {{.kind = DDL__ALLREDUCE, .size = 64, .count = 256}, "tree"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 1 << 20}, "ring"},
@@ -209,7 +209,7 @@ static void test_choice(void)
         {{.kind = DDL__SCATTER, .size = 64, .count = 1 << 20}, "pairwise"},
         {{.kind = DDL__SCATTER, .size = 4, .count = 1, .all_shared = true}, "pairwise"},
         {{.kind = DDL__ALLTOALL, .size = 4, .count = 1}, "pairwise"},
-        {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "alone"},
+        {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "local"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__request request = cases[i].request;
@@ -278,11 +278,11 @@ static void test_chosen_segments(void)
         ddl__algorithm by;
         int64_t segment;
     } cases[] = {
-        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__BY_CHAIN, DDL__SEGMENT_WIRES_SHORT},
-        {DDL__REDUCE_TO_ROOT, 1 << 20, 1.2e8, DDL__BY_CHAIN, DDL__SEGMENT_WIRES_SHORT},
-        {DDL__BROADCAST, 64 << 20, 1e10, DDL__BY_CHAIN, DDL__SEGMENT_WIRES},
-        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__BY_TREE, DDL__SEGMENT_WIRES},
-        {DDL__ALLREDUCE, 8 << 20, 1.2e8, DDL__BY_RING, DDL__SEGMENT_WIRES},
+        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__ALGORITHM_CHAIN, DDL__SEGMENT_WIRES_SHORT},
+        {DDL__REDUCE_TO_ROOT, 1 << 20, 1.2e8, DDL__ALGORITHM_CHAIN, DDL__SEGMENT_WIRES_SHORT},
+        {DDL__BROADCAST, 64 << 20, 1e10, DDL__ALGORITHM_CHAIN, DDL__SEGMENT_WIRES},
+        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__ALGORITHM_TREE, DDL__SEGMENT_WIRES},
+        {DDL__ALLREDUCE, 8 << 20, 1.2e8, DDL__ALGORITHM_RING, DDL__SEGMENT_WIRES},
     };
     unsigned char none[64] = {0};
     ddl__topology *t;
@@ -377,7 +377,8 @@ static bool halts_tree(const world *w, int rank, int more)
     const ddl__plan *plan = w->ranks[rank].plan;
     const ddl__step *step = &plan->steps[0];
     bool is_long = step->count > 4 * step->piece, has_child = rank + 1 < w->request.size;
-    if (w->request.kind != DDL__ALLREDUCE || plan->by != DDL__BY_TREE || rank == 0 || !is_long)
+    if (w->request.kind != DDL__ALLREDUCE || plan->by != DDL__ALGORITHM_TREE || rank == 0 ||
+        !is_long)
         return false;
     return more > 0 ? rank % 2 == 0 && has_child : rank & (rank - 1);
 }
@@ -391,8 +392,8 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     uint32_t *operand = plan->ranks + step->operand, *target = plan->ranks + step->target;
     bool reduces = step->kind == DDL__REDUCE, takes = step->kind == DDL__TAKE;
     bool copies = step->kind == DDL__COPY, barrier = w->request.kind == DDL__BARRIER;
-    bool pipelined = w->request.kind == DDL__ALLREDUCE && plan->by != DDL__BY_ONE_SHOT &&
-                     plan->by != DDL__BY_TREE;
+    bool pipelined = w->request.kind == DDL__ALLREDUCE && plan->by != DDL__ALGORITHM_ONE_SHOT &&
+                     plan->by != DDL__ALGORITHM_TREE;
 
     switch (how) {
     case DROP: step->count = 0; return true;
@@ -495,8 +496,9 @@ static void test_simulator(void)
                 request.count = 1200;
                 if (reduces)
                     break_plans(request, 0, applied);
-                static const ddl__algorithm others[] = {DDL__BY_PAIRWISE, DDL__BY_DIRECT,
-                                                        DDL__BY_TREE, DDL__BY_RING, DDL__BY_CHAIN};
+                static const ddl__algorithm others[] = {DDL__ALGORITHM_PAIRWISE,
+                                                        DDL__ALGORITHM_DIRECT, DDL__ALGORITHM_TREE,
+                                                        DDL__ALGORITHM_RING, DDL__ALGORITHM_CHAIN};
                 for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
                     request.by = others[i];
                     if (ddl__algorithm_fits(request.by, &request))
@@ -557,7 +559,7 @@ static void test_tree_order(void)
                                 .count = 60 + 20 * (n % 7),
                                 .element = 8,
                                 .in_place = n % 2 || n % 3 == 2,
-                                .by = DDL__BY_TREE,
+                                .by = DDL__ALGORITHM_TREE,
                                 .segment_bytes = 64};
         request.root = (int)random_below((uint64_t)request.size);
         world *w = world_create(&request, 0);
@@ -588,7 +590,7 @@ static void test_deadlock(void)
 {
     ddl__request request = {
         .kind = DDL__ALLREDUCE, .size = 8, .count = 20000, .element = 4, .segment_bytes = 64};
-    request.by = DDL__BY_RING;
+    request.by = DDL__ALGORITHM_RING;
     world *w = world_create(&request, 0);
     w->queue_room = DDL__RING_DEPTH - 1;
     const char *error = simulate(w, IN_TURN);

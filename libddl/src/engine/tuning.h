@@ -63,7 +63,7 @@ ddl_work *ddl__tuning_settle(ddl__tuning *tuning);
 /* The comm is dead: the one that a work of our own held up, or NULL. */
 ddl_work *ddl__tuning_drop(ddl__tuning *tuning);
 
-/* The work of this request starts: the algorithm for it, or BY_CHOICE. False when out of memory. */
+/* The work of this request starts: the algorithm for it, or none. False when out of memory. */
 bool ddl__tuning_start(ddl__tuning *tuning, const ddl__request *request, ddl__algorithm *by);
 
 /* It is complete. */

@@ -135,7 +135,7 @@ bool ddl__fits_tree_blocks(const ddl__request *request);
 
 /* ---- choice.c ---- */
 
-int64_t ddl__build_alone(ddl__builder *builder);
+int64_t ddl__build_local(ddl__builder *builder);
 
 /* Whether the algorithm can do what is asked for; and the one that it is chosen. */
 bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request);

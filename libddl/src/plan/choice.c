@@ -9,7 +9,7 @@
 
 #include "plan/builder.h"
 
-int64_t ddl__build_alone(ddl__builder *builder)
+int64_t ddl__build_local(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     bool two_buffers = request->kind != DDL__BROADCAST && request->kind != DDL__BARRIER;
@@ -32,23 +32,23 @@ static const struct {
     const char *name;
     int64_t (*build)(ddl__builder *builder);
 } algorithms[DDL__ALGORITHMS] = {
-    [DDL__BY_ALONE] = {"alone", ddl__build_alone},
-    [DDL__BY_DISSEMINATION] = {"dissemination", ddl__build_dissemination},
-    [DDL__BY_PAIRWISE] = {"pairwise", ddl__build_pairwise},
-    [DDL__BY_ONE_SHOT] = {"one-shot", ddl__build_one_shot},
-    [DDL__BY_DIRECT] = {"direct", ddl__build_direct},
-    [DDL__BY_HIERARCHICAL] = {"hierarchical", ddl__build_hierarchical},
-    [DDL__BY_HALVING] = {"halving", ddl__build_halving},
-    [DDL__BY_TREE] = {"tree", ddl__build_tree},
-    [DDL__BY_RING] = {"ring", ddl__build_ring},
-    [DDL__BY_HOSTS] = {"hosts", ddl__build_hosts},
-    [DDL__BY_LEADERS] = {"leaders", ddl__build_leaders},
-    [DDL__BY_CHAIN] = {"chain", ddl__build_chain},
+    [DDL__ALGORITHM_LOCAL] = {"local", ddl__build_local},
+    [DDL__ALGORITHM_DISSEMINATION] = {"dissemination", ddl__build_dissemination},
+    [DDL__ALGORITHM_PAIRWISE] = {"pairwise", ddl__build_pairwise},
+    [DDL__ALGORITHM_ONE_SHOT] = {"one-shot", ddl__build_one_shot},
+    [DDL__ALGORITHM_DIRECT] = {"direct", ddl__build_direct},
+    [DDL__ALGORITHM_HIERARCHICAL] = {"hierarchical", ddl__build_hierarchical},
+    [DDL__ALGORITHM_HALVING] = {"halving", ddl__build_halving},
+    [DDL__ALGORITHM_TREE] = {"tree", ddl__build_tree},
+    [DDL__ALGORITHM_RING] = {"ring", ddl__build_ring},
+    [DDL__ALGORITHM_HOSTS] = {"hosts", ddl__build_hosts},
+    [DDL__ALGORITHM_LEADERS] = {"leaders", ddl__build_leaders},
+    [DDL__ALGORITHM_CHAIN] = {"chain", ddl__build_chain},
 };
 
 const char *ddl__algorithm_name(ddl__algorithm by)
 {
-    return by > DDL__BY_CHOICE && by < DDL__ALGORITHMS ? algorithms[by].name : "";
+    return by > DDL__ALGORITHM_NONE && by < DDL__ALGORITHMS ? algorithms[by].name : "";
 }
 
 ddl__algorithm ddl__algorithm_named(const char *name)
@@ -56,7 +56,8 @@ ddl__algorithm ddl__algorithm_named(const char *name)
     for (int by = 1; by < DDL__ALGORITHMS; by++)
         if (strcmp(algorithms[by].name, name) == 0)
             return (ddl__algorithm)by;
-    return strcmp(name, "nested") == 0 ? DDL__BY_HIERARCHICAL : DDL__BY_CHOICE; /* its old name */
+    return strcmp(name, "nested") == 0 ? DDL__ALGORITHM_HIERARCHICAL
+                                       : DDL__ALGORITHM_NONE; /* its old name */
 }
 
 int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder)
@@ -114,31 +115,31 @@ static bool passes_blocks_on(const ddl__request *request)
 bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
 {
     bool all = request->kind == DDL__ALLREDUCE, to_root = request->kind == DDL__REDUCE_TO_ROOT;
-    if (request->size == 1 || by == DDL__BY_ALONE)
-        return request->size == 1 && by == DDL__BY_ALONE;
+    if (request->size == 1 || by == DDL__ALGORITHM_LOCAL)
+        return request->size == 1 && by == DDL__ALGORITHM_LOCAL;
     switch (by) {
-    case DDL__BY_DISSEMINATION: return request->kind == DDL__BARRIER;
-    case DDL__BY_PAIRWISE: return is_pairwise(request);
-    case DDL__BY_ONE_SHOT: return all || to_root;
-    case DDL__BY_DIRECT:
+    case DDL__ALGORITHM_DISSEMINATION: return request->kind == DDL__BARRIER;
+    case DDL__ALGORITHM_PAIRWISE: return is_pairwise(request);
+    case DDL__ALGORITHM_ONE_SHOT: return all || to_root;
+    case DDL__ALGORITHM_DIRECT:
         if (request->all_shared)
             return all || is_rooted(request) || has_blocks(request);
         return has_blocks(request) || request->kind == DDL__BROADCAST;
-    case DDL__BY_HIERARCHICAL:
-    case DDL__BY_HALVING: return all && has_levels(request);
-    case DDL__BY_TREE:
+    case DDL__ALGORITHM_HIERARCHICAL:
+    case DDL__ALGORITHM_HALVING: return all && has_levels(request);
+    case DDL__ALGORITHM_TREE:
         if (request->kind == DDL__GATHER || request->kind == DDL__SCATTER)
             return passes_blocks_on(request) && ddl__fits_tree_blocks(request);
         return (all || is_rooted(request)) && has_wires(request);
-    case DDL__BY_RING: return all || has_blocks(request);
-    case DDL__BY_HOSTS:
+    case DDL__ALGORITHM_RING: return all || has_blocks(request);
+    case DDL__ALGORITHM_HOSTS:
         if (request->kind == DDL__ALLTOALL)
             return passes_blocks_on(request) && has_hosts(request) && ddl__fits_exchange(request);
         return has_blocks(request) && has_hosts(request) && ddl__fits_hosts(request);
-    case DDL__BY_LEADERS: return is_rooted(request) && has_hosts(request);
-    case DDL__BY_CHAIN: return is_rooted(request);
-    case DDL__BY_CHOICE:
-    case DDL__BY_ALONE:
+    case DDL__ALGORITHM_LEADERS: return is_rooted(request) && has_hosts(request);
+    case DDL__ALGORITHM_CHAIN: return is_rooted(request);
+    case DDL__ALGORITHM_NONE:
+    case DDL__ALGORITHM_LOCAL:
     case DDL__ALGORITHMS: break;
     }
     return false;
@@ -146,7 +147,7 @@ bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
 
 /* ----------------------------------------------------------------------------------- the choice */
 
-/* Shared memory, and what a mode string declares. BY_CHOICE: the costs decide. */
+/* Shared memory, and what a mode string declares. DDL__ALGORITHM_NONE: the costs decide. */
 static ddl__algorithm choose_by_rule(const ddl__request *request)
 {
     int64_t bytes = request->count * (int64_t)request->element;
@@ -154,19 +155,20 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
     bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     bool declared = request->topology && request->topology->declared;
     if (request->size == 1)
-        return DDL__BY_ALONE;
+        return DDL__ALGORITHM_LOCAL;
     if (request->kind == DDL__BARRIER)
-        return DDL__BY_DISSEMINATION;
+        return DDL__ALGORITHM_DISSEMINATION;
     if (is_pairwise(request))
-        return request->all_shared || request->sent ? DDL__BY_PAIRWISE : DDL__BY_CHOICE;
+        return request->all_shared || request->sent ? DDL__ALGORITHM_PAIRWISE : DDL__ALGORITHM_NONE;
     if (reduces && request->all_shared && one_hop)
-        return DDL__BY_ONE_SHOT;
+        return DDL__ALGORITHM_ONE_SHOT;
     if (request->kind == DDL__ALLREDUCE && declared)
-        return !request->all_shared && bytes <= DDL__ONE_SHOT_DECLARED ? DDL__BY_ONE_SHOT
-                                                                       : DDL__BY_HIERARCHICAL;
+        return !request->all_shared && bytes <= DDL__ONE_SHOT_DECLARED
+                   ? DDL__ALGORITHM_ONE_SHOT
+                   : DDL__ALGORITHM_HIERARCHICAL;
     if (request->kind == DDL__ALLREDUCE && request->all_shared && has_levels(request))
-        return DDL__BY_HIERARCHICAL;
-    return request->all_shared ? DDL__BY_DIRECT : DDL__BY_CHOICE;
+        return DDL__ALGORITHM_HIERARCHICAL;
+    return request->all_shared ? DDL__ALGORITHM_DIRECT : DDL__ALGORITHM_NONE;
 }
 
 /* Whether it is worth a comparison: others do the same, only better. */
@@ -175,9 +177,9 @@ static bool competes(ddl__algorithm by, const ddl__request *request)
     const ddl__topology *t = request->topology;
     if (!ddl__algorithm_fits(by, request))
         return false;
-    if (by == DDL__BY_HALVING) /* with two hosts it is the same plan as hierarchical */
+    if (by == DDL__ALGORITHM_HALVING) /* with two hosts it is the same plan as hierarchical */
         return t->groups[DDL__HOSTS] > 2;
-    if (by == DDL__BY_CHAIN)
+    if (by == DDL__ALGORITHM_CHAIN)
         return !has_hosts(request);
     return true;
 }
@@ -208,5 +210,5 @@ ddl__algorithm ddl__algorithm_choose(const ddl__request *request)
     ddl__algorithm rule = choose_by_rule(request);
     if (rule)
         return rule;
-    return ddl__plan_candidates(request, found) ? found[0].by : DDL__BY_RING;
+    return ddl__plan_candidates(request, found) ? found[0].by : DDL__ALGORITHM_RING;
 }

@@ -302,32 +302,32 @@ static void dissemination(model *m)
 static void add_up(model *m, ddl__algorithm by)
 {
     switch (by) {
-    case DDL__BY_DISSEMINATION: dissemination(m); return;
-    case DDL__BY_PAIRWISE: straight(m, m->n, m->request->kind != DDL__ALLTOALL); return;
-    case DDL__BY_ONE_SHOT: one_shot(m); return;
-    case DDL__BY_DIRECT: direct(m); return;
-    case DDL__BY_HIERARCHICAL: hierarchical(m, false); return;
-    case DDL__BY_HALVING: hierarchical(m, true); return;
-    case DDL__BY_TREE:
+    case DDL__ALGORITHM_DISSEMINATION: dissemination(m); return;
+    case DDL__ALGORITHM_PAIRWISE: straight(m, m->n, m->request->kind != DDL__ALLTOALL); return;
+    case DDL__ALGORITHM_ONE_SHOT: one_shot(m); return;
+    case DDL__ALGORITHM_DIRECT: direct(m); return;
+    case DDL__ALGORITHM_HIERARCHICAL: hierarchical(m, false); return;
+    case DDL__ALGORITHM_HALVING: hierarchical(m, true); return;
+    case DDL__ALGORITHM_TREE:
         if (m->request->kind == DDL__GATHER || m->request->kind == DDL__SCATTER)
             tree_of_blocks(m);
         else
             tree(m);
         return;
-    case DDL__BY_RING: ring(m); return;
-    case DDL__BY_HOSTS:
+    case DDL__ALGORITHM_RING: ring(m); return;
+    case DDL__ALGORITHM_HOSTS:
         if (m->request->kind == DDL__ALLTOALL)
             exchange_hosts(m);
         else
             over_hosts(m);
         return;
-    case DDL__BY_LEADERS:
+    case DDL__ALGORITHM_LEADERS:
         chain(m, m->hosts);
         with_leaders(m, 1);
         return;
-    case DDL__BY_CHAIN: chain(m, m->request->size); return;
-    case DDL__BY_CHOICE:
-    case DDL__BY_ALONE:
+    case DDL__ALGORITHM_CHAIN: chain(m, m->request->size); return;
+    case DDL__ALGORITHM_NONE:
+    case DDL__ALGORITHM_LOCAL:
     case DDL__ALGORITHMS: return;
     }
 }
@@ -346,7 +346,7 @@ static double cost_of(ddl__algorithm by, const ddl__request *request, double seg
  * elsewhere they are only more messages. */
 int64_t ddl__algorithm_segment(ddl__algorithm by, const ddl__request *request)
 {
-    bool chained = by == DDL__BY_CHAIN || by == DDL__BY_LEADERS;
+    bool chained = by == DDL__ALGORITHM_CHAIN || by == DDL__ALGORITHM_LEADERS;
     if (request->segment_bytes > 0)
         return request->segment_bytes;
     if (request->all_shared)

@@ -43,19 +43,19 @@ typedef enum ddl__kind {
 
 /* The ways to carry out an operation; docs/algorithms.md has each. */
 typedef enum ddl__algorithm {
-    DDL__BY_CHOICE,
-    DDL__BY_ALONE,
-    DDL__BY_DISSEMINATION,
-    DDL__BY_PAIRWISE,
-    DDL__BY_ONE_SHOT,
-    DDL__BY_DIRECT,
-    DDL__BY_HIERARCHICAL,
-    DDL__BY_HALVING,
-    DDL__BY_TREE,
-    DDL__BY_RING,
-    DDL__BY_HOSTS,
-    DDL__BY_LEADERS,
-    DDL__BY_CHAIN,
+    DDL__ALGORITHM_NONE,
+    DDL__ALGORITHM_LOCAL,
+    DDL__ALGORITHM_DISSEMINATION,
+    DDL__ALGORITHM_PAIRWISE,
+    DDL__ALGORITHM_ONE_SHOT,
+    DDL__ALGORITHM_DIRECT,
+    DDL__ALGORITHM_HIERARCHICAL,
+    DDL__ALGORITHM_HALVING,
+    DDL__ALGORITHM_TREE,
+    DDL__ALGORITHM_RING,
+    DDL__ALGORITHM_HOSTS,
+    DDL__ALGORITHM_LEADERS,
+    DDL__ALGORITHM_CHAIN,
     DDL__ALGORITHMS
 } ddl__algorithm;
 
@@ -125,8 +125,8 @@ typedef struct ddl__request {
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
-    ddl__algorithm by;     /* asked for, if it can do it; else, and with BY_CHOICE, one is chosen */
-    int64_t segment_bytes; /* 0: chosen */
+    ddl__algorithm by;             /* asked for; one is chosen if it is none or does not fit */
+    int64_t segment_bytes;         /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
                        peers together (shared memory) or to one (wires); 0: no limit. Must hold
                        4 * size elements, but at least 12 */
@@ -141,7 +141,8 @@ void ddl__plan_destroy(ddl__plan *plan);
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
-/* BY_CHOICE: there is no such name. The name "nested" of earlier versions means hierarchical. */
+/* DDL__ALGORITHM_NONE if there is no such name. The name "nested" of earlier versions means
+ * hierarchical. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
 /* The algorithms that are worth a comparison for a request, the chosen one first, with what each is
