@@ -2,9 +2,10 @@
  * binomial tree, and the other ranks of a host read from theirs or add to it in shared memory. The
  * fewest messages that there can be, each with all of the data: one up from each host and one down.
  *
- * The root's host is at place 0, the others follow round. Place i has the children i + 1, i + 2,
- * i + 4, ..., as far as i is a multiple of twice that; so child i + d stands for the places from
- * i + d up to i + 2 d. A leader adds its own host's ranks, in order, then its children, in order.
+ * The root's host is at position 0, the others follow round. Position i has the children i + 1, i +
+ * 2, i + 4, ..., as far as i is a multiple of twice that; so child i + d stands for the positions
+ * from i + d up to i + 2 d. A leader adds its own host's ranks, in order, then its children, in
+ * order.
  */
 #include <stdlib.h>
 
@@ -37,12 +38,12 @@ static int root_of(const ddl__request *request)
     return request->kind == DDL__ALLREDUCE ? 0 : request->root;
 }
 
-/* Who leads the host at a place of the tree. */
-static uint32_t leader_at(const ddl__request *request, int place)
+/* Who leads the host at a position of the tree. */
+static uint32_t leader_at(const ddl__request *request, int position)
 {
     int root = root_of(request), rank = 0;
-    int host = (host_of(request, root) + place) % hosts_of(request);
-    if (place == 0)
+    int host = (host_of(request, root) + position) % hosts_of(request);
+    if (position == 0)
         return (uint32_t)root;
     while (host_of(request, rank) != host)
         rank++;
@@ -52,11 +53,11 @@ static uint32_t leader_at(const ddl__request *request, int place)
 static bool find_node(const ddl__request *request, node *n)
 {
     int hosts = hosts_of(request), host = host_of(request, request->rank);
-    int place = (host - host_of(request, root_of(request)) + hosts) % hosts;
+    int position = (host - host_of(request, root_of(request)) + hosts) % hosts;
     size_t room = (size_t)request->size + CHILDREN_MAX;
     *n = (node){.up = calloc(2 * room, sizeof *n->up),
-                .leader = leader_at(request, place),
-                .parent = leader_at(request, place & (place - 1)),
+                .leader = leader_at(request, position),
+                .parent = leader_at(request, position & (position - 1)),
                 .is_root = request->rank == root_of(request)};
     if (!n->up)
         return false;
@@ -65,8 +66,8 @@ static bool find_node(const ddl__request *request, node *n)
     for (int r = 0; r < request->size; r++)
         if (host_of(request, r) == host)
             n->up[n->n_up++] = (uint32_t)r;
-    for (; !(place & distance) && place + distance < hosts; distance *= 2)
-        n->up[n->n_up++] = leader_at(request, place + distance);
+    for (; !(position & distance) && position + distance < hosts; distance *= 2)
+        n->up[n->n_up++] = leader_at(request, position + distance);
     /* The longest ways first, then the host. */
     for (uint32_t i = n->n_up; i-- > 0;)
         if (n->up[i] != (uint32_t)request->rank)
