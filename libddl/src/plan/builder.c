@@ -43,10 +43,11 @@ static void write_ranks(const ddl__builder *builder, uint32_t *to, ddl__ranks so
 {
     const ddl__request *request = builder->request;
     for (int i = 0; i < some.n; i++)
-        to[i] = (uint32_t)ddl__around(request, (int64_t)some.first + i - request->rank);
+        to[i] = (uint32_t)ddl__rank_at(request, (int64_t)some.first + i - request->rank);
 }
 
-void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets)
+void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands,
+                      ddl__ranks targets)
 {
     ddl__step *added = append(builder, step, (uint32_t)operands.n, (uint32_t)targets.n);
     if (!added)
@@ -55,8 +56,8 @@ void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__r
     write_ranks(builder, builder->plan->ranks + added->target, targets);
 }
 
-void ddl__add_among(ddl__builder *builder, ddl__step step, ddl__members operands,
-                    ddl__members targets)
+void ddl__builder_add_listed(ddl__builder *builder, ddl__step step, ddl__rank_list operands,
+                             ddl__rank_list targets)
 {
     ddl__step *added = append(builder, step, operands.n, targets.n);
     if (!added)

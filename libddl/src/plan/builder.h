@@ -9,7 +9,7 @@
  * otherwise. */
 enum {
     /* Up to these: everybody sends everything to everybody and reduces it all; a single hop. Among
-     * many ranks less, as ddl__one_hop_pays has it. */
+     * many ranks less, as ddl__one_shot_beats_direct has it. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
     DDL__ONE_SHOT_DECLARED = 4 << 10, /* the same for levels that a mode string declares */
 
@@ -47,37 +47,38 @@ typedef struct ddl__ranks {
     int first, n;
 } ddl__ranks;
 
-static inline ddl__ranks ddl__nobody(void)
+static inline ddl__ranks ddl__no_ranks(void)
 {
     return (ddl__ranks){0, 0};
 }
 
-static inline ddl__ranks ddl__one(int rank)
+static inline ddl__ranks ddl__one_rank(int rank)
 {
     return (ddl__ranks){rank, 1};
 }
 
 /* In rank order: what a reduction that is the same everywhere needs. */
-static inline ddl__ranks ddl__everyone(const ddl__request *request)
+static inline ddl__ranks ddl__all_ranks(const ddl__request *request)
 {
     return (ddl__ranks){0, request->size};
 }
 
 /* Everybody else, beginning after this rank, so that not all go to the same one at once. */
-static inline ddl__ranks ddl__others(const ddl__request *request)
+static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 {
     return (ddl__ranks){request->rank + 1, request->size - 1};
 }
 
 /* The rank that lies `distance` further round, in range. */
-static inline int ddl__around(const ddl__request *request, int64_t distance)
+static inline int ddl__rank_at(const ddl__request *request, int64_t distance)
 {
     int64_t rank = (request->rank + distance) % request->size;
     return (int)(rank < 0 ? rank + request->size : rank);
 }
 
 /* Append a step; none if its count is 0. Its operand and target fields are filled in here. */
-void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets);
+void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands,
+                      ddl__ranks targets);
 
 /* What rank `i` is responsible for: an equal part of what is reduced to one result, beginning on a
  * cache line and at most one line longer than any other; its block of a reduce-scatter or an
@@ -85,12 +86,12 @@ void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__r
 ddl__share ddl__share_of(const ddl__request *request, int i);
 
 /* Some of a list of ranks, going round past its last. */
-typedef struct ddl__members {
+typedef struct ddl__rank_list {
     const uint32_t *ranks;
     uint32_t of, first, n;
-} ddl__members;
-void ddl__add_among(ddl__builder *builder, ddl__step step, ddl__members operands,
-                    ddl__members targets);
+} ddl__rank_list;
+void ddl__builder_add_listed(ddl__builder *builder, ddl__step step, ddl__rank_list operands,
+                             ddl__rank_list targets);
 
 /* What of this rank's send buffer is meant for rank `i`, and where in its recv buffer lies what
  * comes from there. */
@@ -148,7 +149,7 @@ int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder);
 double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request);
 
 /* Whether a short reduction in shared memory takes no longer by one hop than by two. */
-bool ddl__one_hop_pays(const ddl__request *request);
+bool ddl__one_shot_beats_direct(const ddl__request *request);
 
 /* Bytes of a segment, as asked for or chosen: the same on all ranks. */
 int64_t ddl__algorithm_segment(ddl__algorithm by, const ddl__request *request);

@@ -22,9 +22,9 @@ int64_t ddl__build_local(ddl__builder *builder)
                         .dst = request->in_place ? from.start : to.start,
                         .count = from.count};
     if (request->normalizes)
-        ddl__add(builder, reduce, ddl__one(0), ddl__nobody());
+        ddl__builder_add(builder, reduce, ddl__one_rank(0), ddl__no_ranks());
     else if (two_buffers && !request->in_place)
-        ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     return 1;
 }
 
@@ -151,7 +151,7 @@ bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request)
 static ddl__algorithm choose_by_rule(const ddl__request *request)
 {
     int64_t bytes = request->count * (int64_t)request->element;
-    bool one_hop = bytes <= DDL__ONE_SHOT_SHARED && ddl__one_hop_pays(request);
+    bool one_hop = bytes <= DDL__ONE_SHOT_SHARED && ddl__one_shot_beats_direct(request);
     bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     bool declared = request->topology && request->topology->declared;
     if (request->size == 1)

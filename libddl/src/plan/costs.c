@@ -367,7 +367,7 @@ double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request)
 /* Everybody reads the p operands and writes one, instead of reading and writing a p-th of them
  * twice; for that it saves a hop, the messages of one, and a turn of all ranks that share a core.
  */
-bool ddl__one_hop_pays(const ddl__request *request)
+bool ddl__one_shot_beats_direct(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
     double n = (double)request->element * (double)request->count, p = request->size;

@@ -6,11 +6,11 @@ static void take_from_others(ddl__builder *builder, uint32_t skew)
 {
     const ddl__request *request = builder->request;
     for (int i = 1; i < request->size; i++) {
-        int peer = ddl__around(request, i);
+        int peer = ddl__rank_at(request, i);
         ddl__share share = ddl__share_of(request, peer);
         ddl__step take = {
             .kind = DDL__TAKE, .skew = skew, .dst = share.start, .count = share.count};
-        ddl__add(builder, take, ddl__one(peer), ddl__nobody());
+        ddl__builder_add(builder, take, ddl__one_rank(peer), ddl__no_ranks());
     }
 }
 
@@ -19,11 +19,11 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
 {
     const ddl__request *request = builder->request;
     for (int i = 1; i < request->size; i++) {
-        int peer = ddl__around(request, i);
+        int peer = ddl__rank_at(request, i);
         ddl__share share = ddl__share_of(request, peer);
         ddl__step publish = {
             .kind = DDL__PUBLISH, .stable = 1, .src = share.start, .count = share.count};
-        ddl__add(builder, publish, ddl__nobody(), ddl__one(peer));
+        ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__one_rank(peer));
     }
     ddl__share own = ddl__share_of(request, request->rank);
     ddl__step reduce = {.kind = DDL__REDUCE,
@@ -34,7 +34,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
                         .src = own.start,
                         .dst = dst,
                         .count = own.count};
-    ddl__add(builder, reduce, ddl__everyone(request), targets);
+    ddl__builder_add(builder, reduce, ddl__all_ranks(request), targets);
 }
 
 /* In place, a share that was handed out is overwritten by its result: made from it, so received. */
@@ -42,7 +42,7 @@ static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
-    reduce_own_share(builder, true, own.start, ddl__others(request));
+    reduce_own_share(builder, true, own.start, ddl__other_ranks(request));
     take_from_others(builder, 2);
     return (int64_t)DDL__WAVES * request->size;
 }
@@ -51,7 +51,7 @@ static int64_t build_reduce_scatter(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
-    reduce_own_share(builder, true, request->in_place ? own.start : 0, ddl__nobody());
+    reduce_own_share(builder, true, request->in_place ? own.start : 0, ddl__no_ranks());
     return (int64_t)DDL__WAVES * (request->size - 1);
 }
 
@@ -62,7 +62,7 @@ static int64_t build_reduce_to_root(ddl__builder *builder)
     ddl__share own = ddl__share_of(request, request->rank);
     bool is_root = request->rank == request->root;
     reduce_own_share(builder, is_root, own.start,
-                     is_root ? ddl__nobody() : ddl__one(request->root));
+                     is_root ? ddl__no_ranks() : ddl__one_rank(request->root));
     if (is_root)
         take_from_others(builder, 2);
     return (int64_t)DDL__WAVES * request->size;
@@ -77,9 +77,9 @@ static int64_t build_allgather(ddl__builder *builder)
                          .src = request->in_place ? own.start : 0,
                          .count = own.count};
     ddl__step copy = {.kind = DDL__COPY, .dst = own.start, .count = own.count};
-    ddl__add(builder, publish, ddl__nobody(), ddl__others(request));
+    ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__other_ranks(request));
     if (!request->in_place)
-        ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     take_from_others(builder, 1);
     return DDL__WAVES;
 }
@@ -91,9 +91,9 @@ static int64_t build_broadcast(ddl__builder *builder)
         .kind = DDL__PUBLISH, .space = DDL__OUT, .stable = 1, .count = request->count};
     ddl__step take = {.kind = DDL__TAKE, .count = request->count};
     if (request->rank == request->root)
-        ddl__add(builder, publish, ddl__nobody(), ddl__others(request));
+        ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__other_ranks(request));
     else
-        ddl__add(builder, take, ddl__one(request->root), ddl__nobody());
+        ddl__builder_add(builder, take, ddl__one_rank(request->root), ddl__no_ranks());
     return DDL__WAVES;
 }
 

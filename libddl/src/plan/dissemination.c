@@ -10,8 +10,10 @@ int64_t ddl__build_dissemination(ddl__builder *builder)
         /* Each round lies in a wave of its own, hence after the one before has been taken. */
         ddl__step publish = {.kind = DDL__PUBLISH, .skew = round, .count = 1};
         ddl__step take = {.kind = DDL__TAKE, .skew = round, .count = 1};
-        ddl__add(builder, publish, ddl__nobody(), ddl__one(ddl__around(request, distance)));
-        ddl__add(builder, take, ddl__one(ddl__around(request, -distance)), ddl__nobody());
+        ddl__builder_add(builder, publish, ddl__no_ranks(),
+                         ddl__one_rank(ddl__rank_at(request, distance)));
+        ddl__builder_add(builder, take, ddl__one_rank(ddl__rank_at(request, -distance)),
+                         ddl__no_ranks());
     }
     return DDL__WAVES;
 }

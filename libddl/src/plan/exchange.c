@@ -75,8 +75,8 @@ static ddl__step over(const exchange *x, ddl__step_kind kind, int64_t blocks, ui
 static void add(const exchange *x, ddl__step step, uint32_t from, uint32_t to)
 {
     bool comes = step.kind == DDL__TAKE, goes = step.kind == DDL__PUBLISH;
-    ddl__add(x->builder, step, comes ? ddl__one((int)from) : ddl__nobody(),
-             goes ? ddl__one((int)to) : ddl__nobody());
+    ddl__builder_add(x->builder, step, comes ? ddl__one_rank((int)from) : ddl__no_ranks(),
+                     goes ? ddl__one_rank((int)to) : ddl__no_ranks());
 }
 
 /* The blocks of local rank `i` for a host come to the agent as its ranks follow each other; to

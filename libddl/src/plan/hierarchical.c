@@ -37,15 +37,15 @@ typedef struct context {
 
 /* ---------------------------------------------------------------------------------------- steps */
 
-static ddl__members members_of(const context *b, const ddl__exchange *x, int first, int n)
+static ddl__rank_list members_of(const context *b, const ddl__exchange *x, int first, int n)
 {
-    return (ddl__members){.ranks = b->now->exchanges.members + x->member,
-                          .of = (uint32_t)x->members,
-                          .first = (uint32_t)first,
-                          .n = (uint32_t)n};
+    return (ddl__rank_list){.ranks = b->now->exchanges.members + x->member,
+                            .of = (uint32_t)x->members,
+                            .first = (uint32_t)first,
+                            .n = (uint32_t)n};
 }
 
-static ddl__members others(const context *b, const ddl__exchange *x)
+static ddl__rank_list others(const context *b, const ddl__exchange *x)
 {
     return members_of(b, x, x->self + 1, x->members - 1);
 }
@@ -89,8 +89,8 @@ static void reduce_level(const context *b, int level, uint32_t skew)
             ddl__step publish = over_part(b, x, member_after(x, i), skew);
             publish.kind = DDL__PUBLISH;
             publish.space = space;
-            ddl__add_among(b->builder, publish, members_of(b, x, 0, 0),
-                           members_of(b, x, member_after(x, i), 1));
+            ddl__builder_add_listed(b->builder, publish, members_of(b, x, 0, 0),
+                                    members_of(b, x, member_after(x, i), 1));
         }
     bool last = level + 1 == exchanges->n;
     for (const ddl__exchange *x = first; x < end; x++) {
@@ -99,8 +99,8 @@ static void reduce_level(const context *b, int level, uint32_t skew)
         reduce.space = space;
         reduce.keep = 1;
         reduce.finish = last;
-        ddl__add_among(b->builder, reduce, members_of(b, x, 0, x->members),
-                       last ? others(b, x) : members_of(b, x, 0, 0));
+        ddl__builder_add_listed(b->builder, reduce, members_of(b, x, 0, x->members),
+                                last ? others(b, x) : members_of(b, x, 0, 0));
     }
 }
 
@@ -114,14 +114,14 @@ static void gather_level(const context *b, int level, uint32_t skew)
         ddl__step publish = over_part(b, x, x->self, skew);
         publish.kind = DDL__PUBLISH;
         publish.space = DDL__OUT;
-        ddl__add_among(b->builder, publish, members_of(b, x, 0, 0), others(b, x));
+        ddl__builder_add_listed(b->builder, publish, members_of(b, x, 0, 0), others(b, x));
     }
     for (const ddl__exchange *x = first; x < end; x++)
         for (int i = 1; i < x->members; i++) {
             ddl__step take = over_part(b, x, member_after(x, i), skew + lag_of(b, level));
             take.kind = DDL__TAKE;
-            ddl__add_among(b->builder, take, members_of(b, x, member_after(x, i), 1),
-                           members_of(b, x, 0, 0));
+            ddl__builder_add_listed(b->builder, take, members_of(b, x, member_after(x, i), 1),
+                                    members_of(b, x, 0, 0));
         }
 }
 

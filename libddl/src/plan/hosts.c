@@ -44,26 +44,26 @@ static uint32_t agent_on(const rounds *h, int host, uint32_t i, int its)
         .ranks[h->groups.first[host] + h->groups.local[i] * ranks_on(h, host) / ranks_on(h, its)];
 }
 
-static ddl__members one(const uint32_t *rank)
+static ddl__rank_list one(const uint32_t *rank)
 {
-    return (ddl__members){.ranks = rank, .of = 1, .n = 1};
+    return (ddl__rank_list){.ranks = rank, .of = 1, .n = 1};
 }
 
-static ddl__members nobody(void)
+static ddl__rank_list nobody(void)
 {
-    return (ddl__members){0};
+    return (ddl__rank_list){0};
 }
 
-static ddl__members own_host(const rounds *h)
+static ddl__rank_list own_host(const rounds *h)
 {
     uint32_t n = ranks_on(h, h->groups.self);
-    return (ddl__members){
+    return (ddl__rank_list){
         .ranks = h->groups.ranks + h->groups.first[h->groups.self], .of = n, .n = n};
 }
 
-static ddl__members rest_of_host(const rounds *h)
+static ddl__rank_list rest_of_host(const rounds *h)
 {
-    ddl__members all = own_host(h);
+    ddl__rank_list all = own_host(h);
     all.first = h->groups.local[h->builder->request->rank] + 1;
     all.n--;
     return all;
@@ -97,16 +97,18 @@ static void gather_from(const rounds *h, int distance)
     if (!builder->request->in_place)
         publish.src = 0;
     uint32_t agent = agent_on(h, to, rank, h->groups.self);
-    ddl__add_among(builder, publish, nobody(), one(&agent));
+    ddl__builder_add_listed(builder, publish, nobody(), one(&agent));
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++)
         if (agent_on(h, h->groups.self, h->groups.ranks[i], from) == rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG),
-                           one(&h->groups.ranks[i]), rest_of_host(h));
+            ddl__builder_add_listed(builder,
+                                    over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG),
+                                    one(&h->groups.ranks[i]), rest_of_host(h));
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++) {
         agent = agent_on(h, h->groups.self, h->groups.ranks[i], from);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG + 1),
-                           one(&agent), nobody());
+            ddl__builder_add_listed(builder,
+                                    over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG + 1),
+                                    one(&agent), nobody());
     }
 }
 
@@ -118,14 +120,14 @@ static void build_allgather(const rounds *h)
     ddl__step copy = over_block(h, DDL__COPY, rank, 0);
     if (!builder->request->in_place)
         publish.src = copy.src = 0;
-    ddl__members others = rest_of_host(h);
+    ddl__rank_list others = rest_of_host(h);
     if (others.n)
-        ddl__add_among(builder, publish, nobody(), others);
+        ddl__builder_add_listed(builder, publish, nobody(), others);
     if (!builder->request->in_place)
-        ddl__add_among(builder, copy, nobody(), nobody());
+        ddl__builder_add_listed(builder, copy, nobody(), nobody());
     for (uint32_t i = 0; i < others.n; i++) {
         const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
-        ddl__add_among(builder, over_block(h, DDL__TAKE, *peer, 1), one(peer), nobody());
+        ddl__builder_add_listed(builder, over_block(h, DDL__TAKE, *peer, 1), one(peer), nobody());
     }
     for (int distance = 1; distance < h->groups.hosts; distance++)
         gather_from(h, distance);
@@ -141,8 +143,8 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
     for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
         uint32_t agent = agent_on(h, h->groups.self, h->groups.ranks[i], to);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->groups.ranks[i], skew), nobody(),
-                           one(&agent));
+            ddl__builder_add_listed(builder, over_block(h, DDL__PUBLISH, h->groups.ranks[i], skew),
+                                    nobody(), one(&agent));
     }
     for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
         if (agent_on(h, h->groups.self, h->groups.ranks[i], to) != rank)
@@ -151,7 +153,8 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
         ddl__step step =
             over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->groups.ranks[i], skew + 1);
         step.stable = alone;
-        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->groups.ranks[i]));
+        ddl__builder_add_listed(builder, step, alone ? nobody() : own_host(h),
+                                one(&h->groups.ranks[i]));
     }
 }
 
@@ -167,7 +170,7 @@ static void add_up(const rounds *h, int distance, int64_t skew)
     if (!builder->request->in_place)
         reduce.dst = 0;
     if (distance == 0) {
-        ddl__add_among(builder, reduce, own_host(h), nobody());
+        ddl__builder_add_listed(builder, reduce, own_host(h), nobody());
         return;
     }
     int from = host_at(h, -distance);
@@ -178,15 +181,17 @@ static void add_up(const rounds *h, int distance, int64_t skew)
         reduce.space = DDL__OUT;
         reduce.src = reduce.dst;
     }
-    ddl__add_among(builder, reduce, (ddl__members){.ranks = operands, .of = 2, .n = 2}, nobody());
+    ddl__builder_add_listed(builder, reduce, (ddl__rank_list){.ranks = operands, .of = 2, .n = 2},
+                            nobody());
 }
 
 static void build_reduce_scatter(const rounds *h)
 {
-    ddl__members others = rest_of_host(h);
+    ddl__rank_list others = rest_of_host(h);
     for (uint32_t i = 0; i < others.n; i++) {
         const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
-        ddl__add_among(h->builder, over_block(h, DDL__PUBLISH, *peer, 0), nobody(), one(peer));
+        ddl__builder_add_listed(h->builder, over_block(h, DDL__PUBLISH, *peer, 0), nobody(),
+                                one(peer));
     }
     if (others.n)
         add_up(h, 0, 1);

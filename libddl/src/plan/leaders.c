@@ -55,9 +55,9 @@ static bool find_team(const ddl__request *request, team *t)
     return true;
 }
 
-static ddl__members some(const uint32_t *ranks, uint32_t n)
+static ddl__rank_list some(const uint32_t *ranks, uint32_t n)
 {
-    return (ddl__members){.ranks = ranks, .of = n, .n = n};
+    return (ddl__rank_list){.ranks = ranks, .of = n, .n = n};
 }
 
 static void build_broadcast(ddl__builder *builder, const team *t)
@@ -65,7 +65,7 @@ static void build_broadcast(ddl__builder *builder, const team *t)
     const ddl__request *request = builder->request;
     ddl__step step = {.kind = DDL__TAKE, .space = DDL__OUT, .stable = 1, .count = request->count};
     if ((uint32_t)request->rank != t->leader) {
-        ddl__add_among(builder, step, some(&t->leader, 1), some(NULL, 0));
+        ddl__builder_add_listed(builder, step, some(&t->leader, 1), some(NULL, 0));
         return;
     }
     uint32_t *targets = t->others; /* before the others of the host: its way is the longest */
@@ -77,8 +77,8 @@ static void build_broadcast(ddl__builder *builder, const team *t)
     }
     if (t->is_first)
         step.kind = DDL__PUBLISH;
-    ddl__add_among(builder, step, t->is_first ? some(NULL, 0) : some(&t->before, 1),
-                   some(targets, n));
+    ddl__builder_add_listed(builder, step, t->is_first ? some(NULL, 0) : some(&t->before, 1),
+                            some(targets, n));
 }
 
 static void build_reduce(ddl__builder *builder, const team *t)
@@ -86,7 +86,7 @@ static void build_reduce(ddl__builder *builder, const team *t)
     const ddl__request *request = builder->request;
     ddl__step step = {.kind = DDL__PUBLISH, .stable = 1, .count = request->count};
     if ((uint32_t)request->rank != t->leader) {
-        ddl__add_among(builder, step, some(NULL, 0), some(&t->leader, 1));
+        ddl__builder_add_listed(builder, step, some(NULL, 0), some(&t->leader, 1));
         return;
     }
     uint32_t *operands = t->all, n = t->n; /* what comes in, then the host's */
@@ -100,8 +100,8 @@ static void build_reduce(ddl__builder *builder, const team *t)
         step.keep = step.finish = t->is_first;
         step.stable = 0; /* others have nowhere to keep it */
     }
-    ddl__add_among(builder, step, n > 1 ? some(operands, n) : some(NULL, 0),
-                   t->is_first ? some(NULL, 0) : some(&t->before, 1));
+    ddl__builder_add_listed(builder, step, n > 1 ? some(operands, n) : some(NULL, 0),
+                            t->is_first ? some(NULL, 0) : some(&t->before, 1));
 }
 
 int64_t ddl__build_leaders(ddl__builder *builder)

@@ -11,9 +11,9 @@ int64_t ddl__build_one_shot(ddl__builder *builder)
     ddl__step reduce = {.kind = DDL__REDUCE, .keep = 1, .finish = 1, .count = request->count};
     bool rooted = request->kind == DDL__REDUCE_TO_ROOT, is_root = request->rank == request->root;
     if (!rooted || !is_root)
-        ddl__add(builder, publish, ddl__nobody(),
-                 rooted ? ddl__one(request->root) : ddl__others(request));
+        ddl__builder_add(builder, publish, ddl__no_ranks(),
+                         rooted ? ddl__one_rank(request->root) : ddl__other_ranks(request));
     if (!rooted || is_root)
-        ddl__add(builder, reduce, ddl__everyone(request), ddl__nobody());
+        ddl__builder_add(builder, reduce, ddl__all_ranks(request), ddl__no_ranks());
     return DDL__WAVES;
 }

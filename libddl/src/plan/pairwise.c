@@ -19,7 +19,7 @@ int ddl__pairs_lag(const ddl__request *request)
 /* Itself now and then. */
 static int peer_in(const ddl__request *request, int round)
 {
-    return ddl__around(request, (int64_t)round - 2 * (int64_t)request->rank);
+    return ddl__rank_at(request, (int64_t)round - 2 * (int64_t)request->rank);
 }
 
 static void add_send(ddl__builder *builder, int round)
@@ -30,11 +30,11 @@ static void add_send(ddl__builder *builder, int round)
     ddl__step step = {.kind = DDL__PUBLISH, .src = block.start, .count = block.count};
     if (peer != request->rank) {
         step.stable = request->kind != DDL__ALLTOALL || !request->in_place;
-        ddl__add(builder, step, ddl__nobody(), ddl__one(peer));
+        ddl__builder_add(builder, step, ddl__no_ranks(), ddl__one_rank(peer));
     } else if (!request->in_place) {
         step.kind = DDL__COPY;
         step.dst = ddl__block_from(request, peer).start;
-        ddl__add(builder, step, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(builder, step, ddl__no_ranks(), ddl__no_ranks());
     }
 }
 
@@ -45,7 +45,7 @@ static void add_take(ddl__builder *builder, int round, uint32_t skew)
     ddl__share block = ddl__block_from(request, peer);
     ddl__step take = {.kind = DDL__TAKE, .skew = skew, .dst = block.start, .count = block.count};
     if (peer != request->rank)
-        ddl__add(builder, take, ddl__one(peer), ddl__nobody());
+        ddl__builder_add(builder, take, ddl__one_rank(peer), ddl__no_ranks());
 }
 
 int64_t ddl__build_pairwise(ddl__builder *builder)

@@ -22,8 +22,9 @@ static circuit circuit_of(const ddl__request *request)
 static void add_stage(ddl__builder *builder, const circuit *ring, int stage, uint32_t skew)
 {
     const ddl__request *request = builder->request;
-    ddl__share share = ddl__share_of(request, ddl__around(request, -stage - ring->reduces));
-    ddl__ranks targets = stage + 1 < ring->stages ? ddl__one(request->rank + 1) : ddl__nobody();
+    ddl__share share = ddl__share_of(request, ddl__rank_at(request, -stage - ring->reduces));
+    ddl__ranks targets =
+        stage + 1 < ring->stages ? ddl__one_rank(request->rank + 1) : ddl__no_ranks();
     ddl__step step = {
         .skew = skew, .stable = 1, .src = share.start, .dst = share.start, .count = share.count};
 
@@ -31,7 +32,7 @@ static void add_stage(ddl__builder *builder, const circuit *ring, int stage, uin
         step.kind = DDL__PUBLISH;
         if (!ring->reduces && !request->in_place)
             step.src = 0;
-        ddl__add(builder, step, ddl__nobody(), targets);
+        ddl__builder_add(builder, step, ddl__no_ranks(), targets);
     } else if (ring->reduces && stage < request->size) {
         step.kind = DDL__REDUCE;
         step.finish = stage == request->size - 1;
@@ -39,10 +40,10 @@ static void add_stage(ddl__builder *builder, const circuit *ring, int stage, uin
         if (!ring->gathers && !request->in_place)
             step.dst = 0;
         ddl__ranks incoming_then_own = {request->rank - 1, 2};
-        ddl__add(builder, step, incoming_then_own, targets);
+        ddl__builder_add(builder, step, incoming_then_own, targets);
     } else {
         step.kind = DDL__TAKE;
-        ddl__add(builder, step, ddl__one(request->rank - 1), targets);
+        ddl__builder_add(builder, step, ddl__one_rank(request->rank - 1), targets);
     }
 }
 
@@ -64,7 +65,7 @@ int64_t ddl__build_ring(ddl__builder *builder)
     if (request->kind == DDL__ALLGATHER && !request->in_place) {
         ddl__share own = ddl__share_of(request, request->rank);
         ddl__step copy = {.kind = DDL__COPY, .dst = own.start, .count = own.count};
-        ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     }
     /* At most depth + 1 spans have to be under way for the ring to move; the rest is slack. */
     return DDL__RING_DEPTH + DDL__WAVES;
@@ -76,15 +77,15 @@ static void add_reducing_link(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     bool is_root = request->rank == request->root;
-    ddl__ranks incoming_then_own = {request->rank - 1, 2}, next = ddl__one(request->rank + 1);
+    ddl__ranks incoming_then_own = {request->rank - 1, 2}, next = ddl__one_rank(request->rank + 1);
     ddl__step step = {.kind = DDL__REDUCE, .count = request->count};
-    if (ddl__around(request, -1) == request->root) {
+    if (ddl__rank_at(request, -1) == request->root) {
         step.kind = DDL__PUBLISH;
         step.stable = 1;
-        ddl__add(builder, step, ddl__nobody(), next);
+        ddl__builder_add(builder, step, ddl__no_ranks(), next);
     } else {
         step.keep = step.finish = is_root;
-        ddl__add(builder, step, incoming_then_own, is_root ? ddl__nobody() : next);
+        ddl__builder_add(builder, step, incoming_then_own, is_root ? ddl__no_ranks() : next);
     }
 }
 
@@ -92,14 +93,14 @@ static void add_reducing_link(ddl__builder *builder)
 static void add_passing_link(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    bool is_last = ddl__around(request, 1) == request->root;
-    ddl__ranks next = is_last ? ddl__nobody() : ddl__one(request->rank + 1);
+    bool is_last = ddl__rank_at(request, 1) == request->root;
+    ddl__ranks next = is_last ? ddl__no_ranks() : ddl__one_rank(request->rank + 1);
     ddl__step step = {.kind = DDL__TAKE, .space = DDL__OUT, .stable = 1, .count = request->count};
     if (request->rank == request->root) {
         step.kind = DDL__PUBLISH;
-        ddl__add(builder, step, ddl__nobody(), next);
+        ddl__builder_add(builder, step, ddl__no_ranks(), next);
     } else {
-        ddl__add(builder, step, ddl__one(request->rank - 1), next);
+        ddl__builder_add(builder, step, ddl__one_rank(request->rank - 1), next);
     }
 }
 

@@ -75,9 +75,9 @@ static bool find_node(const ddl__request *request, node *n)
     return true;
 }
 
-static ddl__members some(const uint32_t *ranks, uint32_t n)
+static ddl__rank_list some(const uint32_t *ranks, uint32_t n)
 {
-    return (ddl__members){.ranks = ranks, .of = n, .n = n};
+    return (ddl__rank_list){.ranks = ranks, .of = n, .n = n};
 }
 
 /* The root sends what it has made, if that is wanted, in the same step. */
@@ -86,18 +86,18 @@ static void send_up(ddl__builder *builder, const node *n, bool comes_down)
     const ddl__request *request = builder->request;
     ddl__step step = {.kind = DDL__PUBLISH, .stable = 1, .count = request->count};
     if ((uint32_t)request->rank != n->leader) {
-        ddl__add_among(builder, step, some(NULL, 0), some(&n->leader, 1));
+        ddl__builder_add_listed(builder, step, some(NULL, 0), some(&n->leader, 1));
     } else if (n->is_root) {
         step.kind = DDL__REDUCE;
         step.keep = step.finish = 1;
-        ddl__add_among(builder, step, some(n->up, n->n_up),
-                       comes_down ? some(n->down, n->n_down) : some(NULL, 0));
+        ddl__builder_add_listed(builder, step, some(n->up, n->n_up),
+                                comes_down ? some(n->down, n->n_down) : some(NULL, 0));
     } else {
         bool alone = n->n_up == 1;
         step.kind = alone ? DDL__PUBLISH : DDL__REDUCE;
         step.stable = alone; /* there may be nowhere to keep it */
-        ddl__add_among(builder, step, alone ? some(NULL, 0) : some(n->up, n->n_up),
-                       some(&n->parent, 1));
+        ddl__builder_add_listed(builder, step, alone ? some(NULL, 0) : some(n->up, n->n_up),
+                                some(&n->parent, 1));
     }
 }
 
@@ -107,8 +107,8 @@ static void come_down(ddl__builder *builder, const node *n, uint32_t skew)
     const ddl__request *request = builder->request;
     bool leads = (uint32_t)request->rank == n->leader;
     ddl__step step = {.kind = DDL__TAKE, .stable = 1, .skew = skew, .count = request->count};
-    ddl__add_among(builder, step, some(leads ? &n->parent : &n->leader, 1),
-                   leads ? some(n->down, n->n_down) : some(NULL, 0));
+    ddl__builder_add_listed(builder, step, some(leads ? &n->parent : &n->leader, 1),
+                            leads ? some(n->down, n->n_down) : some(NULL, 0));
 }
 
 int64_t ddl__build_tree(ddl__builder *builder)
@@ -128,7 +128,7 @@ int64_t ddl__build_tree(ddl__builder *builder)
     if (reduces)
         send_up(builder, &n, comes_down);
     else if (n.is_root)
-        ddl__add_among(builder, publish, some(NULL, 0), some(n.down, n.n_down));
+        ddl__builder_add_listed(builder, publish, some(NULL, 0), some(n.down, n.n_down));
     if (comes_down && !n.is_root)
         come_down(builder, &n, reduces ? LAG : 0);
     free(n.up);

@@ -112,8 +112,8 @@ static void add(const tree *t, ddl__step step, int64_t blocks, uint32_t skew, ui
     step.skew = skew;
     step.count = blocks * t->builder->request->count;
     step.piece = step.stride = t->segment;
-    ddl__add(t->builder, step, comes ? ddl__one((int)peer) : ddl__nobody(),
-             goes ? ddl__one((int)peer) : ddl__nobody());
+    ddl__builder_add(t->builder, step, comes ? ddl__one_rank((int)peer) : ddl__no_ranks(),
+                     goes ? ddl__one_rank((int)peer) : ddl__no_ranks());
 }
 
 /* Where the blocks of a position and all below it lie in the scratch memory. */
@@ -156,7 +156,7 @@ static void bring(const tree *t, int q, uint32_t skew, bool in)
         }
         copy.skew = skew;
         copy.count = copy.piece = copy.stride = run * request->count;
-        ddl__add(t->builder, copy, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(t->builder, copy, ddl__no_ranks(), ddl__no_ranks());
     }
 }
 
