@@ -61,7 +61,7 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
         *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
         *spans = returns ? 4 : 1;
     } else if (strcmp(w->ranks[0].plan->name, "pairwise") == 0) {
-        int lag = ddl__pairs_lag(&w->request);
+        int lag = ddl__pairwise_lag(&w->request);
         *segments = lag + 1;
         *spans = (unsigned)(lag / w->request.size + 1);
     }

@@ -1,6 +1,32 @@
-/* Exchange between ranks that read each other's memory: every rank hands each other one its part,
- * and reduces its own share over all of them in one pass. Everything moves once. */
+/* Direct: each operation in the fewest hops, with every byte moved once.
+ *
+ * All-reduce in shared memory: every rank sends each other rank the share that this one is
+ * responsible for, reduces its own share over all ranks in one pass, and sends the result to all.
+ * Reduce-scatter is the first half of that, all-gather the second; a reduce sends the results only
+ * to the root. In a broadcast all ranks read from the root. Over wires only operations of one hop
+ * are done so.
+ *
+ * Steps: 2; 1 for reduce-scatter, all-gather and broadcast. Messages: p - 1 from each rank in each
+ * step. Bytes: 2 N (1 - 1/p) from each rank, half of that in one step; N (p - 1) from the root of a
+ * broadcast. */
 #include "plan/builder.h"
+
+/* All ranks must read each other's memory for an operation of two steps. */
+static bool fits(const ddl__request *request)
+{
+    return request->all_shared || ddl__request_is(request, DDL__KIND(BROADCAST) | DDL__BLOCK_KINDS);
+}
+
+static void cost(ddl__cost *c)
+{
+    if (c->request->kind == DDL__BROADCAST)
+        ddl__cost_add_direct(c, c->n, true);
+    else if (ddl__request_is(c->request, DDL__BLOCK_KINDS))
+        ddl__cost_add_direct(c, c->n / c->p, false);
+    else
+        for (int way = 0; way < 2; way++)
+            ddl__cost_add_memory(c, c->p - 1, 2 * c->n / c->p * (c->p - 1));
+}
 
 static void take_from_others(ddl__builder *builder, uint32_t skew)
 {
@@ -14,7 +40,8 @@ static void take_from_others(ddl__builder *builder, uint32_t skew)
     }
 }
 
-/* Hand out the others' shares; one wave later reduce the own one, and give it to `targets`. */
+/* Send the other ranks their shares; one wave later reduce the own share and send it to `targets`.
+ */
 static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl__ranks targets)
 {
     const ddl__request *request = builder->request;
@@ -37,7 +64,8 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
     ddl__builder_add(builder, reduce, ddl__all_ranks(request), targets);
 }
 
-/* In place, a share that was handed out is overwritten by its result: made from it, so received. */
+/* In place, a share that was sent is overwritten by its result. By then its receiver has read it,
+ * since the result was made from it. */
 static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
@@ -55,7 +83,7 @@ static int64_t build_reduce_scatter(ddl__builder *builder)
     return (int64_t)DDL__WAVES * (request->size - 1);
 }
 
-/* As an all-reduce, but only the root gets the results, and only its buffer is written. */
+/* As an all-reduce, but only the root receives the results, and only its buffer is written. */
 static int64_t build_reduce_to_root(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
@@ -97,20 +125,23 @@ static int64_t build_broadcast(ddl__builder *builder)
     return DDL__WAVES;
 }
 
-int64_t ddl__build_direct(ddl__builder *builder)
+static int64_t build(ddl__builder *builder)
 {
-    switch (builder->request->kind) {
-    case DDL__ALLREDUCE: return build_allreduce(builder);
-    case DDL__REDUCE_SCATTER: return build_reduce_scatter(builder);
-    case DDL__ALLGATHER: return build_allgather(builder);
-    case DDL__BROADCAST: return build_broadcast(builder);
-    case DDL__REDUCE_TO_ROOT: return build_reduce_to_root(builder);
-    case DDL__BARRIER: /* needs no buffers: see dissemination.c */
-    case DDL__GATHER:  /* see pairwise.c */
-    case DDL__SCATTER:
-    case DDL__ALLTOALL:
-    case DDL__SEND: /* are not planned */
-    case DDL__RECV: break;
-    }
-    return 1;
+    ddl__kind kind = builder->request->kind;
+    if (kind == DDL__ALLREDUCE)
+        return build_allreduce(builder);
+    if (kind == DDL__REDUCE_SCATTER)
+        return build_reduce_scatter(builder);
+    if (kind == DDL__REDUCE_TO_ROOT)
+        return build_reduce_to_root(builder);
+    if (kind == DDL__ALLGATHER)
+        return build_allgather(builder);
+    return build_broadcast(builder);
 }
+
+const ddl__algorithm_descriptor ddl__direct = {.name = "direct",
+                                               .kinds = DDL__KIND(ALLREDUCE) | DDL__ROOTED_KINDS |
+                                                        DDL__BLOCK_KINDS,
+                                               .fits = fits,
+                                               .cost = cost,
+                                               .build = build};

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/builder.h"
+
 /* From `start` on, `owner` owns what its group holds. */
 typedef struct piece {
     int64_t start;
@@ -33,20 +35,6 @@ typedef struct division {
     uint32_t pair_room;
 } division;
 
-static bool reserve(void *items, uint32_t *room, uint32_t needed, size_t size)
-{
-    void **at = items;
-    if (needed <= *room)
-        return true;
-    uint32_t more = needed > 2 * *room ? needed : 2 * *room;
-    void *moved = realloc(*at, more * size);
-    if (!moved)
-        return false;
-    *at = moved;
-    *room = more;
-    return true;
-}
-
 int64_t ddl__part_start(const ddl__exchanges *exchanges, const ddl__exchange *x, int i)
 {
     /* Rounded down in proportion, so that a half of a half ends where a quarter does. */
@@ -59,7 +47,7 @@ int64_t ddl__part_start(const ddl__exchanges *exchanges, const ddl__exchange *x,
 static bool hold_parts(division *d, const ddl__exchange *x, const uint32_t *members)
 {
     holdings *h = &d->above;
-    if (!reserve(&h->pieces, &h->room, h->n + (uint32_t)x->parts, sizeof *h->pieces))
+    if (!ddl__grow(&h->pieces, &h->room, h->n + (uint32_t)x->parts, sizeof *h->pieces))
         return false;
     for (int i = 0; i < x->parts; i++) {
         int64_t start = ddl__part_start(d->exchanges, x, i);
@@ -72,9 +60,9 @@ static bool hold_parts(division *d, const ddl__exchange *x, const uint32_t *memb
 static bool note_exchange(division *d, ddl__exchange x, const uint32_t *members)
 {
     ddl__exchanges *l = d->exchanges;
-    if (!reserve(&l->list, &l->list_room, l->n_list + 1, sizeof *l->list) ||
-        !reserve(&l->members, &l->member_room, l->n_members + (uint32_t)x.members,
-                 sizeof *l->members))
+    if (!ddl__grow(&l->list, &l->list_room, l->n_list + 1, sizeof *l->list) ||
+        !ddl__grow(&l->members, &l->member_room, l->n_members + (uint32_t)x.members,
+                   sizeof *l->members))
         return false;
     x.member = l->n_members;
     l->list[l->n_list++] = x;
@@ -93,7 +81,7 @@ static int ascending(const void *a, const void *b)
 static bool count_pairs(division *d, uint32_t cuts, int n)
 {
     int *most = &d->exchanges->pair_ranges;
-    if (!reserve(&d->pairs, &d->pair_room, cuts, sizeof *d->pairs))
+    if (!ddl__grow(&d->pairs, &d->pair_room, cuts, sizeof *d->pairs))
         return false;
     for (int a = 0; a < n; a++)
         for (int b = 0; b < a && *most <= DDL__PAIR_RANGES; b++) {
@@ -123,7 +111,7 @@ static bool join_group(division *d, int n, int parts, bool *irregular)
     for (int c = 0; c < n; c++)
         d->at[c] = d->below.first[d->children[c]];
     for (int64_t start = 0, end; start < d->count; start = end, cuts++) {
-        if (!reserve(&d->columns, &d->column_room, (cuts + 1) * (uint32_t)n, sizeof *d->columns))
+        if (!ddl__grow(&d->columns, &d->column_room, (cuts + 1) * (uint32_t)n, sizeof *d->columns))
             return false;
         uint32_t *column = d->columns + cuts * (uint32_t)n;
         int self = -1;
@@ -200,7 +188,7 @@ static bool join_all(division *d, uint32_t *first, uint32_t *list)
 static bool start_with_ranks(division *d)
 {
     uint32_t size = (uint32_t)d->hierarchy->size;
-    if (!reserve(&d->below.pieces, &d->below.room, size, sizeof *d->below.pieces))
+    if (!ddl__grow(&d->below.pieces, &d->below.room, size, sizeof *d->below.pieces))
         return false;
     for (uint32_t r = 0; r <= size; r++) {
         d->below.first[r] = r;

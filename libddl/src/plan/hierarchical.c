@@ -1,26 +1,30 @@
-/* An all-reduce over the levels of a machine: ranks of a host, hosts of a rack, racks, aisles.
+/* Hierarchical: the all-reduce over the levels of a machine, which are the ranks of a host, the
+ * hosts of a rack, racks and aisles.
  *
- * The buffer is cut into chunks. Level by level, in each of a chunk's exchanges (exchanges.h) every
- * member sends the others their parts and reduces its own over all members, in their order; each
- * level is left with a part of what the one before had. After the last level every element is
- * reduced at its one owner, and goes back level by level: each member sends what it knows by now of
- * its part to the others. So a wire carries 1/X of the data, when X ranks of each host share it.
+ * The buffer is cut into chunks. At each level, the members of an exchange (exchanges.h) send each
+ * other their parts of a chunk, and each reduces its own part over all members in their order. The
+ * next level divides that part further. After the last level every element is reduced at its one
+ * owner. Then the results go back level by level: each member sends the others what it holds by
+ * now.
  *
- * The chunks go through the levels as a pipeline: while one is in the last level, later ones are in
- * those before, so that all kinds of links are busy at once.
+ * Chunks follow each other through the levels: while one is at the last level, later ones are at
+ * the levels before, so that all kinds of links are busy at once.
  *
- * The order in which an element's contributions are added is that of the levels, whoever owns it.
- */
+ * The order of additions is that of the levels, whichever rank owns an element.
+ *
+ * Steps: 2 for each level, however many groups it joins. Messages: 2 (c - 1) from each rank at a
+ * level that joins c groups. Bytes: 2 N (1 - 1/p) from each rank; 2 N (1 - 1/h) on each host's wire
+ * each way, since the X ranks of a host share it. */
 #include "plan/builder.h"
 #include "plan/exchanges.h"
 
 enum {
-    /* Waves between a span's publishing and its reading, where memory is not short: what is under
-     * way meanwhile hides a wire's latency and its peers' delays. */
+    /* Waves between publishing a span and reading it, where memory is not short. The spans under
+     * way meanwhile hide the latency of a wire and the delays of peers. */
     WIRE_LAG = 3
 };
 
-/* All chunks of one length: `n` of them from `start` on, the first in wave `skew`. */
+/* `n` chunks of one length from `start` on, the first in wave `skew`. */
 typedef struct chunks {
     ddl__exchanges exchanges;
     int64_t start, length, n;
@@ -35,17 +39,13 @@ typedef struct context {
     int wire_lag;
 } context;
 
-/* ---------------------------------------------------------------------------------------- steps */
-
-static ddl__rank_list members_of(const context *b, const ddl__exchange *x, int first, int n)
+static ddl__ranks members_of(const context *b, const ddl__exchange *x, int first, int n)
 {
-    return (ddl__rank_list){.ranks = b->now->exchanges.members + x->member,
-                            .of = (uint32_t)x->members,
-                            .first = (uint32_t)first,
-                            .n = (uint32_t)n};
+    return (ddl__ranks){
+        .first = first, .n = n, .list = b->now->exchanges.members + x->member, .of = x->members};
 }
 
-static ddl__rank_list others(const context *b, const ddl__exchange *x)
+static ddl__ranks others(const context *b, const ddl__exchange *x)
 {
     return members_of(b, x, x->self + 1, x->members - 1);
 }
@@ -55,7 +55,7 @@ static int member_after(const ddl__exchange *x, int i)
     return (x->self + i) % x->members;
 }
 
-/* A step over part `i` of an exchange in each chunk; empty for members without a part. */
+/* A step over part `i` of an exchange in each chunk. It is empty for a member without a part. */
 static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint32_t skew)
 {
     const chunks *now = b->now;
@@ -70,14 +70,14 @@ static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint
                        .stride = now->length};
 }
 
-/* Waves that an exchange of this level takes each way. */
+/* Waves that an exchange at this level takes each way. */
 static uint32_t lag_of(const context *b, int level)
 {
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
-/* Partial results replace in the recv buffer what was sent, or nothing; and what is sent from there
- * is overwritten only by the result that was made from it, so after it was received. */
+/* Partial results lie in the recv buffer. What is sent from there is overwritten only by a result
+ * that was made from it, so after it was received. */
 static void reduce_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
@@ -89,8 +89,8 @@ static void reduce_level(const context *b, int level, uint32_t skew)
             ddl__step publish = over_part(b, x, member_after(x, i), skew);
             publish.kind = DDL__PUBLISH;
             publish.space = space;
-            ddl__builder_add_listed(b->builder, publish, members_of(b, x, 0, 0),
-                                    members_of(b, x, member_after(x, i), 1));
+            ddl__builder_add(b->builder, publish, ddl__no_ranks(),
+                             members_of(b, x, member_after(x, i), 1));
         }
     bool last = level + 1 == exchanges->n;
     for (const ddl__exchange *x = first; x < end; x++) {
@@ -99,12 +99,12 @@ static void reduce_level(const context *b, int level, uint32_t skew)
         reduce.space = space;
         reduce.keep = 1;
         reduce.finish = last;
-        ddl__builder_add_listed(b->builder, reduce, members_of(b, x, 0, x->members),
-                                last ? others(b, x) : members_of(b, x, 0, 0));
+        ddl__builder_add(b->builder, reduce, members_of(b, x, 0, x->members),
+                         last ? others(b, x) : ddl__no_ranks());
     }
 }
 
-/* The last level's results are sent by the step that makes them. */
+/* The step that makes the last level's results has sent them. */
 static void gather_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
@@ -114,14 +114,14 @@ static void gather_level(const context *b, int level, uint32_t skew)
         ddl__step publish = over_part(b, x, x->self, skew);
         publish.kind = DDL__PUBLISH;
         publish.space = DDL__OUT;
-        ddl__builder_add_listed(b->builder, publish, members_of(b, x, 0, 0), others(b, x));
+        ddl__builder_add(b->builder, publish, ddl__no_ranks(), others(b, x));
     }
     for (const ddl__exchange *x = first; x < end; x++)
         for (int i = 1; i < x->members; i++) {
             ddl__step take = over_part(b, x, member_after(x, i), skew + lag_of(b, level));
             take.kind = DDL__TAKE;
-            ddl__builder_add_listed(b->builder, take, members_of(b, x, member_after(x, i), 1),
-                                    members_of(b, x, 0, 0));
+            ddl__builder_add(b->builder, take, members_of(b, x, member_after(x, i), 1),
+                             ddl__no_ranks());
         }
 }
 
@@ -139,8 +139,6 @@ static void add_steps(context *b, chunks *now)
     }
 }
 
-/* --------------------------------------------------------------------------------------- chunks */
-
 /* Elements of a chunk that the window and the segments allow. */
 static int64_t longest_chunk(const ddl__request *request)
 {
@@ -150,9 +148,9 @@ static int64_t longest_chunk(const ddl__request *request)
         bytes = request->segment_bytes;
     if (bytes > DDL__SEGMENT_MAX)
         bytes = DDL__SEGMENT_MAX;
-    /* Two waves are under way in a host's shared memory, whose rings waste some at their ends. Its
-     * window is used by one level only, unless hosts have nodes or the levels are not the real
-     * ones: then it may have to hold what all levels send, which is less than three chunks. */
+    /* Two waves are under way in a host's shared memory, whose rings waste some of it at their
+     * ends. Only one level uses its window, unless hosts have nodes or a mode string declares the
+     * levels: then it may have to hold what all levels send, which is less than three chunks. */
     bool by_several = request->topology->declared || request->topology->node;
     int64_t fit = request->window / (by_several ? 2 * DDL__WAVES : DDL__WAVES);
     if (request->window > 0 && bytes > fit)
@@ -163,12 +161,12 @@ static int64_t longest_chunk(const ddl__request *request)
     return chunk > 0 ? chunk : 1;
 }
 
-/* Chunks about as long as each other; what is left over goes first. */
+/* Cut chunks of about the same length. The first is shorter. */
 static void cut(const ddl__request *request, chunks *first, chunks *rest)
 {
     int64_t line = DDL__LINE / (int64_t)request->element, longest = longest_chunk(request);
-    int64_t n = request->count / longest + (request->count % longest != 0);
-    int64_t length = request->count / n + (request->count % n != 0);
+    int64_t n = ddl__quotient(request->count, longest);
+    int64_t length = ddl__quotient(request->count, n);
     if (length > line)
         length += (line - length % line) % line;
     *first = (chunks){.length = request->count % length, .n = 1};
@@ -192,7 +190,7 @@ static void drop(chunks *first, chunks *rest)
     ddl__exchanges_destroy(&rest->exchanges);
 }
 
-/* The finest levels at which no two ranks exchange too many ranges. */
+/* Take the finest hierarchy in which no two ranks exchange too many ranges. */
 static bool choose_levels(context *b, chunks *first, chunks *rest)
 {
     const ddl__request *request = b->builder->request;
@@ -209,7 +207,7 @@ static bool choose_levels(context *b, chunks *first, chunks *rest)
         if (ranges < rest->exchanges.pair_ranges)
             ranges = rest->exchanges.pair_ranges;
         if (ranges <= DDL__PAIR_RANGES) {
-            /* Spans both ways, in every wave under way and the present one. */
+            /* Half a link's spans: both ways, for the waves under way and the current one. */
             b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
             if (b->wire_lag > WIRE_LAG)
                 b->wire_lag = WIRE_LAG;
@@ -231,7 +229,7 @@ static int64_t longest_piece(const ddl__plan *plan)
     return longest;
 }
 
-static int64_t build(ddl__builder *builder, bool halves)
+int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves)
 {
     context b = {.builder = builder, .halves = halves};
     chunks first, rest;
@@ -249,12 +247,44 @@ static int64_t build(ddl__builder *builder, bool halves)
     return 1;
 }
 
-int64_t ddl__build_hierarchical(ddl__builder *builder)
+/* `c` groups exchange `n` bytes, which a rank of each holds, there and back in `pieces`. `level` is
+ * 0 for the first level of wires. */
+static void add_level(ddl__cost *m, int c, double n, double pieces, int level)
 {
-    return build(builder, false);
+    double part = 2 * n * (c - 1) / c, messages = 2 * pieces * (c - 1);
+    ddl__cost_add_chain(m, 2, messages, part, part * m->x * (1 + (c - 2) * DDL__WIRE_JAM));
+    if (level)
+        m->wires += DDL__WIRE_LEVEL * 2 * m->n / m->wire.bandwidth;
+    ddl__cost_add_work(m, messages, part);
 }
 
-int64_t ddl__build_halving(ddl__builder *builder)
+void ddl__hierarchical_cost(ddl__cost *m, bool halves)
 {
-    return build(builder, true);
+    double left = m->n, pieces = ddl__cost_segments(m, m->n / m->p);
+    if (m->x > 1)
+        for (int way = 0; way < 2; way++)
+            ddl__cost_add_memory(m, (m->x - 1) * pieces, 2 * left / m->x * (m->x - 1));
+    left /= m->x;
+    for (int groups = m->h, level = 0; groups > 1; level++) {
+        int joined = ddl__hierarchy_radix(groups), c = halves ? 2 : joined > 1 ? joined : groups;
+        add_level(m, c, left, pieces, level);
+        left /= c;
+        groups = (groups + c - 1) / c;
+    }
 }
+
+static void cost(ddl__cost *c)
+{
+    ddl__hierarchical_cost(c, false);
+}
+
+static int64_t build(ddl__builder *builder)
+{
+    return ddl__hierarchical_build(builder, false);
+}
+
+const ddl__algorithm_descriptor ddl__hierarchical = {.name = "hierarchical",
+                                                     .kinds = DDL__KIND(ALLREDUCE),
+                                                     .fits = ddl__request_has_levels,
+                                                     .cost = cost,
+                                                     .build = build};

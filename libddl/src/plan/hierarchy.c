@@ -32,64 +32,43 @@ static int largest(const int *children, int n)
     return most;
 }
 
-/* Join each `each` consecutive groups of `below` that lie in one group of `above`, and write the
- * joined groups to `divided`. Returns their number. `scratch` has room for 3 * size. */
-static int divide(const ddl__hierarchy *hierarchy, const int *below, const int *above, int each,
-                  int *divided, int *scratch)
+/* Append a partition that joins consecutive groups of `below` within the groups of `above`, so that
+ * each of these has about `parts` equal parts. `children` is what count_children found; `scratch`
+ * has room for 3 * size. */
+static void divide(ddl__hierarchy *hierarchy, const int *below, const int *above,
+                   const int *children, int64_t parts, int *scratch)
 {
     size_t size = (size_t)hierarchy->size;
-    int n = 0, seen = 0;
-    int *joined = scratch;                                    /* by group below */
-    int *filled = scratch + size, *open = scratch + 2 * size; /* by group above: children so far;
-                                                                 the joined group of the next one */
+    int *joined = scratch; /* by group below */
+    int *filled = scratch + size,
+        *open = scratch + 2 * size; /* by group above: its children so far;
+                                       the part that is being filled */
+    int *next = ddl__hierarchy_groups(hierarchy, hierarchy->n + 1), n = 0;
     memset(filled, 0, size * sizeof *filled);
-    for (int r = 0; r < hierarchy->size; r++) {
+    for (int r = 0, seen = 0; r < hierarchy->size; r++) {
         int a = above[r];
         if (below[r] == seen) {
-            if (filled[a]++ % each == 0)
+            int64_t i = filled[a]++;
+            if (i == 0 || i * parts / children[a] != (i - 1) * parts / children[a])
                 open[a] = n++;
             joined[seen++] = open[a];
         }
-        divided[r] = joined[below[r]];
+        next[r] = joined[below[r]];
     }
-    return n;
-}
-
-/* The part that contains child `i` of `n` when they are cut into 2^doublings about equal parts. */
-static int part_of(int i, int n, int doublings)
-{
-    return (int)(((int64_t)i << doublings) / n);
+    hierarchy->n_groups[++hierarchy->n] = n;
 }
 
 /* Append the partition `above`. Before it, append the halves of its groups, the quarters and so on,
  * the smallest parts first, down to single children of the group that has the most. */
 static void append_halves(ddl__hierarchy *hierarchy, const int *above, int n_above, int *scratch)
 {
-    size_t size = (size_t)hierarchy->size;
-    const int *base = ddl__hierarchy_groups(hierarchy, hierarchy->n);
-    int n_base = hierarchy->n_groups[hierarchy->n], doublings = 0;
-    int *children = scratch, *filled = scratch + size, *open = scratch + 2 * size;
-    int *joined = scratch + 4 * size; /* `above` may lie at scratch + 3 * size */
-    if (n_above == n_base)
-        return;
-    count_children(hierarchy, base, n_base, above, children);
-    while (1 << doublings < largest(children, n_above))
+    const int *below = ddl__hierarchy_groups(hierarchy, hierarchy->n);
+    int n_below = hierarchy->n_groups[hierarchy->n], doublings = 0;
+    count_children(hierarchy, below, n_below, above, scratch);
+    while (n_above != n_below && 1 << doublings < largest(scratch, n_above))
         doublings++;
-    while (--doublings >= 0) {
-        int *next = ddl__hierarchy_groups(hierarchy, hierarchy->n + 1), n = 0;
-        memset(filled, 0, size * sizeof *filled);
-        for (int r = 0, seen = 0; r < hierarchy->size; r++) {
-            int a = above[r];
-            if (base[r] == seen) {
-                int i = filled[a]++, part = part_of(i, children[a], doublings);
-                if (i == 0 || part != part_of(i - 1, children[a], doublings))
-                    open[a] = n++;
-                joined[seen++] = open[a];
-            }
-            next[r] = joined[base[r]];
-        }
-        hierarchy->n_groups[++hierarchy->n] = n;
-    }
+    while (--doublings >= 0)
+        divide(hierarchy, below, above, scratch, 1 << doublings, scratch + hierarchy->size);
 }
 
 /* Append the partition `above`. If it joins many groups and `divides` is set, append partitions
@@ -117,9 +96,7 @@ static void append_level(ddl__hierarchy *hierarchy, const int *above, int n_abov
             hierarchy->n_groups[++hierarchy->n] = n_above;
             return;
         }
-        hierarchy->n_groups[hierarchy->n + 1] =
-            divide(hierarchy, below, above, each, next, scratch);
-        hierarchy->n++;
+        divide(hierarchy, below, above, scratch, most / each, scratch + hierarchy->size);
     }
 }
 
@@ -136,7 +113,7 @@ bool ddl__hierarchy_create(ddl__hierarchy *hierarchy, const ddl__topology *t, bo
         ddl__hierarchy_destroy(hierarchy);
         return false;
     }
-    const int *one_group = scratch + 3 * size; /* all ranks in group 0 */
+    const int *one_group = scratch + 4 * size; /* all ranks in group 0 */
     int hosts = t->groups[DDL__HOSTS];
     hierarchy->n_groups[0] = t->size;
     for (int r = 0; r < t->size; r++)

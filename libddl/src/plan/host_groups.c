@@ -42,3 +42,10 @@ void ddl__host_groups_range(const ddl__host_groups *h, uint32_t *most, uint32_t 
         *least = n < *least ? n : *least;
     }
 }
+
+uint32_t ddl__host_leader(const ddl__host_groups *h, const ddl__request *request, int host,
+                          int root)
+{
+    bool has_root = ddl__host_of(request, root) == host;
+    return has_root ? (uint32_t)root : ddl__host_ranks(h, host)[0];
+}

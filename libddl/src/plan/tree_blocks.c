@@ -1,33 +1,36 @@
-/* Gather and scatter of small blocks over wires, along the tree of tree.c: each leader collects the
- * blocks of its host and of the hosts below it, and sends them up as one message; or gets those and
- * sends each child its part. The fewest messages that there can be, and log2(hosts) at the root
- * instead of one from each rank.
+/* Tree, for gather and scatter: small blocks over wires, along the binomial tree of tree.c.
  *
- * Blocks lie in the order of the positions, and at a position in that of the ranks, so that those
- * of a child and all below it are one run. The messages of one distance between parent and child go
- * after each other in the waves: up, the shortest distance first; down, the longest. */
+ * In a gather each leader collects the blocks of its host and of all positions below its own in its
+ * scratch memory, and sends them to its parent as one message. A scatter goes the other way: each
+ * leader receives those blocks and sends each child its part.
+ *
+ * Blocks are ordered by position, and by rank at one position, so that the blocks of a child and
+ * all below it are contiguous. Messages between positions of different distance follow each other
+ * in the waves: in a gather the shortest distance goes first, in a scatter the longest.
+ *
+ * Steps: ceil(log2 h) over wires and 1 in memory. Messages: h - 1 over wires, log2 h of them at the
+ * root, the fewest that there can be. Bytes: N (1 - 1/h) on the root's wire, N being all blocks; up
+ * to (N / 2) log2 h on all wires together. */
 #include <stdlib.h>
 
+#include "plan/builder.h"
 #include "plan/host_groups.h"
 
 enum {
-    LAG = 1,  /* waves between sending and taking */
-    SPANS = 8 /* of a segment that one rank may have under way, twice what it needs */
+    LAG = 1,  /* waves between sending and receiving */
+    SPANS = 8 /* segments that one rank may have under way: twice what it needs */
 };
 
 typedef struct tree {
     ddl__builder *builder;
     ddl__host_groups groups;
     int position, root_host;
-    uint32_t *start; /* of position q in order; the last position's end at start[hosts] */
-    uint32_t *order; /* the ranks, position by position */
+    uint32_t *order; /* all ranks by position */
+    uint32_t *start; /* position q has order[start[q]] up to order[start[q + 1]] */
     int64_t segment;
-    uint32_t wiring; /* waves of a message at most */
-    int doublings;   /* of the distance 1 up to all hosts */
+    uint32_t sending; /* waves of the longest message */
+    int doublings;    /* log2 of the number of hosts, rounded up */
 } tree;
-
-/* ----------------------------------------------------------------------------------- the positions
- */
 
 static int host_at(const tree *t, int position)
 {
@@ -36,11 +39,12 @@ static int host_at(const tree *t, int position)
 
 static uint32_t leader_at(const tree *t, int position)
 {
-    return position ? ddl__host_ranks(&t->groups, host_at(t, position))[0]
-                    : (uint32_t)t->builder->request->root;
+    const ddl__request *request = t->builder->request;
+    return ddl__host_leader(&t->groups, request, host_at(t, position), request->root);
 }
 
-/* All blocks of a host must fit a segment, and those of all hosts a message. */
+/* Cut messages into segments. False if the blocks of one host do not fit a segment, or those of all
+ * hosts a message. */
 static bool cut(tree *t)
 {
     const ddl__request *request = t->builder->request;
@@ -50,7 +54,7 @@ static bool cut(tree *t)
         return false;
     int64_t all = request->count * request->size;
     t->segment = ddl__choose_segment(request, all, SPANS);
-    t->wiring = (uint32_t)(all / t->segment + (all % t->segment != 0));
+    t->sending = (uint32_t)ddl__quotient(all, t->segment);
     return most * request->count <= t->segment;
 }
 
@@ -84,7 +88,7 @@ static void tree_destroy(tree *t)
     free(t->start);
 }
 
-/* Places from q on that lie below it, itself among them: where they end. */
+/* The end of the positions from q on that are q or below it. */
 static int end_below(const tree *t, int q)
 {
     int end = q ? q + (q & -q) : t->groups.hosts;
@@ -96,14 +100,12 @@ static int64_t blocks_below(const tree *t, int q)
     return (int64_t)t->start[end_below(t, q)] - t->start[q];
 }
 
-/* Whether this position has a child so far away. */
+/* Whether this position has a child at that distance. */
 static bool has_child(const tree *t, int distance)
 {
     return !(t->position & distance) && (t->position & (distance - 1)) == 0 &&
            t->position + distance < t->groups.hosts;
 }
-
-/* ---------------------------------------------------------------------------------------- steps */
 
 static void add(const tree *t, ddl__step step, int64_t blocks, uint32_t skew, uint32_t peer)
 {
@@ -112,33 +114,34 @@ static void add(const tree *t, ddl__step step, int64_t blocks, uint32_t skew, ui
     step.skew = skew;
     step.count = blocks * t->builder->request->count;
     step.piece = step.stride = t->segment;
-    ddl__builder_add(t->builder, step, comes ? ddl__one_rank((int)peer) : ddl__no_ranks(),
-                     goes ? ddl__one_rank((int)peer) : ddl__no_ranks());
+    ddl__builder_add(t->builder, step, comes ? ddl__one_rank(peer) : ddl__no_ranks(),
+                     goes ? ddl__one_rank(peer) : ddl__no_ranks());
 }
 
-/* Where the blocks of a position and all below it lie in the scratch memory. */
+/* Where the scratch memory has the blocks of a position and all below it. */
 static int64_t region(const tree *t, int q)
 {
     uint32_t first = t->position ? t->start[t->position] : t->start[1];
     return ((int64_t)t->start[q] - first) * t->builder->request->count;
 }
 
-/* The first wave of the messages over so many doublings of the distance 1. */
-static uint32_t wave_of(const tree *t, int doublings)
+/* The first wave of the messages of the k-th distance, in their order. */
+static uint32_t wave_of(const tree *t, int k)
 {
-    return (uint32_t)doublings * (t->wiring + LAG);
+    return (uint32_t)k * (t->sending + LAG);
 }
 
-/* At the root, blocks of a child and all below it: between the caller's buffer, where they lie by
- * rank, and the scratch memory, where they follow each other. One run is sent from the buffer
- * itself. */
+/* Whether the blocks of a position and all below it are contiguous in the root's buffer, so that
+ * they need no scratch memory there. */
 static bool is_run(const tree *t, int q)
 {
     uint32_t n = (uint32_t)blocks_below(t, q);
     return ddl__run_length(t->order + t->start[q], n) == n;
 }
 
-static void bring(const tree *t, int q, uint32_t skew, bool in)
+/* At the root, copy the blocks of a child and all below it between the caller's buffer, which has
+ * them by rank, and the scratch memory. */
+static void copy_blocks(const tree *t, int q, uint32_t skew, bool in)
 {
     const ddl__request *request = t->builder->request;
     uint32_t end = t->start[end_below(t, q)];
@@ -160,21 +163,29 @@ static void bring(const tree *t, int q, uint32_t skew, bool in)
     }
 }
 
-/* Of a gather: from the others of the host, and to whom it is led. */
-static void gather_host(const tree *t, bool keeps)
+/* Collect the blocks of the own host in a gather, distribute them in a scatter. */
+static void add_host(const tree *t, uint32_t skew)
 {
     const ddl__request *request = t->builder->request;
     const uint32_t *ranks = ddl__host_ranks(&t->groups, t->groups.self);
-    bool is_root = t->position == 0;
-    for (uint32_t i = 0; i < ddl__host_size(&t->groups, t->groups.self) && keeps; i++) {
+    bool is_root = t->position == 0, gathers = request->kind == DDL__GATHER;
+    for (uint32_t i = 0; i < ddl__host_size(&t->groups, t->groups.self); i++) {
         bool own = ranks[i] == (uint32_t)request->rank;
-        ddl__step step = {.kind = own ? DDL__COPY : DDL__TAKE,
-                          .to_scratch = !is_root,
+        int64_t scratch = (int64_t)i * request->count;
+        ddl__step step = {.kind = own       ? DDL__COPY
+                                  : gathers ? DDL__TAKE
+                                            : DDL__PUBLISH,
                           .src = ddl__block_to(request, request->root).start,
-                          .dst = is_root ? ddl__block_from(request, (int)ranks[i]).start
-                                         : (int64_t)i * request->count};
+                          .dst = ddl__block_from(request, request->root).start};
+        if (gathers) {
+            step.to_scratch = !is_root;
+            step.dst = is_root ? ddl__block_from(request, (int)ranks[i]).start : scratch;
+        } else {
+            step.space = is_root ? DDL__IN : DDL__SCRATCH;
+            step.src = is_root ? ddl__block_to(request, (int)ranks[i]).start : scratch;
+        }
         if (!own || !is_root || !request->in_place)
-            add(t, step, 1, !own, ranks[i]);
+            add(t, step, 1, gathers ? !own : skew, ranks[i]);
     }
 }
 
@@ -188,43 +199,26 @@ static void gather(const tree *t)
         add(t, send, 1, 0, leader);
         return;
     }
-    gather_host(t, blocks > 1 || t->position == 0);
+    if (blocks > 1 || t->position == 0)
+        add_host(t, 0);
     int k = 0;
     for (; k < t->doublings && (t->position & 1 << k) == 0; k++) {
         if (!has_child(t, 1 << k))
             continue;
         int q = t->position + (1 << k);
         uint32_t skew = begin + wave_of(t, k) + LAG;
-        bool straight = t->position == 0 && is_run(t, q);
-        ddl__step take = {.kind = DDL__TAKE, .to_scratch = !straight};
+        bool in_place = t->position == 0 && is_run(t, q);
+        ddl__step take = {.kind = DDL__TAKE, .to_scratch = !in_place};
         take.dst =
-            straight ? ddl__block_from(request, (int)t->order[t->start[q]]).start : region(t, q);
+            in_place ? ddl__block_from(request, (int)t->order[t->start[q]]).start : region(t, q);
         add(t, take, blocks_below(t, q), skew, leader_at(t, q));
-        if (t->position == 0 && !straight)
-            bring(t, q, skew + t->wiring - 1, false);
+        if (t->position == 0 && !in_place)
+            copy_blocks(t, q, skew + t->sending - 1, false);
     }
     if (t->position == 0)
         return;
     send.space = blocks > 1 ? DDL__SCRATCH : DDL__IN;
     add(t, send, blocks, begin + wave_of(t, k), leader_at(t, t->position & (t->position - 1)));
-}
-
-/* Of a scatter: to the others of the host. */
-static void scatter_host(const tree *t, uint32_t skew)
-{
-    const ddl__request *request = t->builder->request;
-    const uint32_t *ranks = ddl__host_ranks(&t->groups, t->groups.self);
-    bool is_root = t->position == 0;
-    for (uint32_t i = 0; i < ddl__host_size(&t->groups, t->groups.self); i++) {
-        bool own = ranks[i] == (uint32_t)request->rank;
-        ddl__step step = {.kind = own ? DDL__COPY : DDL__PUBLISH,
-                          .space = is_root ? DDL__IN : DDL__SCRATCH,
-                          .src = is_root ? ddl__block_to(request, (int)ranks[i]).start
-                                         : (int64_t)i * request->count,
-                          .dst = ddl__block_from(request, request->root).start};
-        if (!own || !is_root || !request->in_place)
-            add(t, step, 1, skew, ranks[i]);
-    }
 }
 
 static void scatter(const tree *t)
@@ -251,19 +245,19 @@ static void scatter(const tree *t)
             continue;
         int q = t->position + (1 << k);
         uint32_t skew = wave_of(t, t->doublings - 1 - k);
-        bool straight = t->position == 0 && is_run(t, q);
-        if (t->position == 0 && !straight)
-            bring(t, q, skew, true);
-        ddl__step send = {.kind = DDL__PUBLISH, .space = straight ? DDL__IN : DDL__SCRATCH};
+        bool in_place = t->position == 0 && is_run(t, q);
+        if (t->position == 0 && !in_place)
+            copy_blocks(t, q, skew, true);
+        ddl__step send = {.kind = DDL__PUBLISH, .space = in_place ? DDL__IN : DDL__SCRATCH};
         send.src =
-            straight ? ddl__block_to(request, (int)t->order[t->start[q]]).start : region(t, q);
+            in_place ? ddl__block_to(request, (int)t->order[t->start[q]]).start : region(t, q);
         add(t, send, blocks_below(t, q), skew, leader_at(t, q));
     }
     if (blocks > 1 || t->position == 0)
-        scatter_host(t, last);
+        add_host(t, last);
 }
 
-/* Elements of the scratch memory in use. */
+/* Elements of scratch memory that are needed. */
 static int64_t scratch_of(const tree *t)
 {
     int64_t blocks = blocks_below(t, t->position), in_runs = 0;
@@ -277,18 +271,31 @@ static int64_t scratch_of(const tree *t)
     return in_runs == blocks ? 0 : blocks * t->builder->request->count;
 }
 
-/* ------------------------------------------------------------------------------------------ all */
-
-bool ddl__fits_tree_blocks(const ddl__request *request)
+static bool fits(const ddl__request *request)
 {
+    if (!ddl__request_forwards_blocks(request))
+        return false;
     ddl__builder builder = {.request = request};
     tree t;
-    bool fits = !tree_create(&t, &builder) || cut(&t); /* or building fails as well */
+    bool fitting = !tree_create(&t, &builder) || cut(&t); /* out of memory: building fails too */
     tree_destroy(&t);
-    return fits;
+    return fitting;
 }
 
-int64_t ddl__build_tree_blocks(ddl__builder *builder)
+/* The longest message has half of all blocks. It follows one of a quarter or is followed by it. */
+static void cost(ddl__cost *c)
+{
+    double levels = ddl__cost_log2(c->h), far = c->h - 1;
+    double below = levels * c->h / 2 * c->x * c->n; /* bytes of all messages */
+    double all = (c->p - c->x) * c->n, segments = ddl__cost_segments(c, all / 2);
+    if (c->x > 1)
+        ddl__cost_add_memory(c, c->x - 1, 2 * c->x * c->n);
+    ddl__cost_add_chain(c, levels, levels - 1 + segments, all, all * (levels > 1 ? 1.25 : 1));
+    ddl__cost_add_work(c, far / c->p, below / c->p);
+    ddl__cost_add_passes(c, 2 * all);
+}
+
+static int64_t build(ddl__builder *builder)
 {
     tree t;
     if (tree_create(&t, builder) && cut(&t)) {
@@ -304,3 +311,9 @@ int64_t ddl__build_tree_blocks(ddl__builder *builder)
     tree_destroy(&t);
     return 1;
 }
+
+const ddl__algorithm_descriptor ddl__tree_blocks = {.name = "tree",
+                                                    .kinds = DDL__KIND(GATHER) | DDL__KIND(SCATTER),
+                                                    .fits = fits,
+                                                    .cost = cost,
+                                                    .build = build};

@@ -1,88 +1,86 @@
-/* All-to-all of small blocks over hosts of several ranks: what the ranks of one host have for those
- * of another travels as one message.
+/* Hosts, for all-to-all: small blocks over hosts of several ranks.
  *
- * In round r host h deals with host r - h, and so that one with host h, each by an agent: the one
- * whose turn it is. The ranks of a host give the agent their blocks, in shared memory, and it
- * brings them behind each other, those of its first rank first; the agents exchange what they have
- * gathered; and each spreads among its host what has come. So between two hosts one message goes
- * each way, instead of one for each two of their ranks. A host deals with itself without an agent.
+ * What the ranks of one host have for those of another travels as one message. In round r host h
+ * deals with host r - h, modulo the number of hosts, and that host with host h. On each side the
+ * agent of the round is the local rank r, modulo the host's ranks. The ranks of a host give their
+ * blocks to the agent in shared memory, and it collects them in its scratch memory, those of its
+ * first rank first. The agents exchange what they have collected. Then each distributes what has
+ * come among its host. Where a host deals with itself, its ranks need no agent.
  *
- * As each round both gives and takes what belongs to the same two hosts, an all-to-all in place
- * overwrites only what it has sent. Rounds follow each other in the waves so that an agent's next
- * one gathers when its last one has gathered, and so on. Every span is taken a wave after it was
- * published, what goes over a wire LAG waves after. */
+ * Each round sends and receives what belongs to the same two hosts, so an all-to-all in place
+ * overwrites only what it has sent. A rank's next round as agent collects after its last one has
+ * collected. A span is received one wave after it was published, or LAG waves after over a wire.
+ *
+ * Steps: a hop in memory, one on a wire, one in memory, in h rounds. Messages: h - 1 each way for
+ * each host over wires. Bytes: X N (1 - 1/h) each way on each host's wire, N being one rank's
+ * buffer. */
 #include "plan/host_groups.h"
 
+#include "plan/builder.h"
+
 enum {
-    LAG = 3,     /* waves between sending over a wire and taking */
-    TOGETHER = 3 /* spans that one rank sends another in a wave to be gathered, or to be spread */
+    LAG = 3,     /* waves between sending over a wire and receiving */
+    TOGETHER = 3 /* spans that one rank sends another within a host in one wave */
 };
 
-typedef struct exchange {
+typedef struct alltoall {
     ddl__builder *builder;
     ddl__host_groups groups;
     uint32_t most, least; /* ranks of a host */
     int64_t count;        /* of a block */
     int64_t segment;
-    uint32_t gathering, wiring, spreading; /* waves that each takes at most */
-    uint32_t step;                         /* waves from round to round */
-} exchange;
+    uint32_t collecting, sending, distributing; /* waves that each takes at most */
+    uint32_t step;                              /* waves from round to round */
+} alltoall;
 
-static uint32_t quotient(int64_t a, int64_t b)
+/* The spans that one rank may have under way: to be collected in all rounds that collect at once,
+ * to be distributed, on a wire, and within its host. In memory, twice as many as two waves need. */
+static int64_t spans_of(const alltoall *x)
 {
-    return (uint32_t)(a / b + (a % b != 0));
-}
-
-/* Spans of a segment that one rank may have under way: to be gathered, of as many rounds as are
- * gathered at once; to be spread; on a wire; and in its host. Twice what two waves need of those in
- * memory. */
-static int64_t spans_of(const exchange *x)
-{
-    uint32_t at_once = quotient(x->gathering, quotient(x->gathering, x->least));
+    uint32_t at_once =
+        (uint32_t)ddl__quotient(x->collecting, (uint32_t)ddl__quotient(x->collecting, x->least));
     return 4 * (int64_t)at_once + 4 * TOGETHER + 2 * (LAG + 1) + 2;
 }
 
-/* Whether what a rank has for one host fits a segment; else messages are long enough by themselves.
- */
-static bool cut(exchange *x)
+/* Cut messages into segments. False if what a rank has for one host does not fit a segment: such
+ * messages are long enough without being collected. */
+static bool cut(alltoall *x)
 {
     const ddl__request *request = x->builder->request;
     x->count = request->count;
     ddl__host_groups_range(&x->groups, &x->most, &x->least);
-    x->gathering = x->spreading = quotient(x->most, TOGETHER);
+    x->collecting = x->distributing = (uint32_t)ddl__quotient(x->most, TOGETHER);
     int64_t all = (int64_t)x->most * x->most;
     if (x->count > DDL__SEGMENT_MAX / all)
         return false;
     x->segment = ddl__choose_segment(request, all * x->count, spans_of(x));
     if (x->most * x->count > x->segment)
         return false;
-    x->wiring = x->count ? quotient(all * x->count, x->segment) : 1;
-    uint32_t longest = x->wiring > x->gathering ? x->wiring : x->gathering;
-    x->step = quotient(longest, x->least);
+    x->sending = x->count ? (uint32_t)ddl__quotient(all * x->count, x->segment) : 1;
+    uint32_t longest = x->sending > x->collecting ? x->sending : x->collecting;
+    x->step = (uint32_t)ddl__quotient(longest, x->least);
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------- steps */
-
 /* A step over so many blocks at once. */
-static ddl__step over(const exchange *x, ddl__step_kind kind, int64_t blocks, uint32_t skew)
+static ddl__step over(const alltoall *x, ddl__step_kind kind, int64_t blocks, uint32_t skew)
 {
     int64_t count = blocks * x->count;
     return (ddl__step){
         .kind = kind, .stable = 1, .skew = skew, .count = count, .piece = count, .stride = count};
 }
 
-static void add(const exchange *x, ddl__step step, uint32_t from, uint32_t to)
+static void add(const alltoall *x, ddl__step step, uint32_t from, uint32_t to)
 {
     bool comes = step.kind == DDL__TAKE, goes = step.kind == DDL__PUBLISH;
-    ddl__builder_add(x->builder, step, comes ? ddl__one_rank((int)from) : ddl__no_ranks(),
-                     goes ? ddl__one_rank((int)to) : ddl__no_ranks());
+    ddl__builder_add(x->builder, step, comes ? ddl__one_rank(from) : ddl__no_ranks(),
+                     goes ? ddl__one_rank(to) : ddl__no_ranks());
 }
 
-/* The blocks of local rank `i` for a host come to the agent as its ranks follow each other; to
- * `region` of its scratch memory. */
-static void gather_from(const exchange *x, uint32_t i, int host, uint32_t agent, int64_t region,
-                        uint32_t skew)
+/* Send the blocks of local rank `i` for `host` to the agent, or receive them there into `region` of
+ * the scratch memory, in the order of the ranks of `host`. */
+static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent, int64_t region,
+                         uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
     const uint32_t *ranks = ddl__host_ranks(&x->groups, host);
@@ -105,9 +103,9 @@ static void gather_from(const exchange *x, uint32_t i, int host, uint32_t agent,
     }
 }
 
-/* What the agent has, in `region`, goes to the local ranks block by block: those of one rank of
- * that host after the other. */
-static void spread(const exchange *x, int host, uint32_t agent, int64_t region, uint32_t skew)
+/* Distribute what the agent has in `region` to the local ranks, block by block, in the order of the
+ * ranks of `host`. */
+static void distribute(const alltoall *x, int host, uint32_t agent, int64_t region, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
     const uint32_t *sources = ddl__host_ranks(&x->groups, host),
@@ -130,21 +128,21 @@ static void spread(const exchange *x, int host, uint32_t agent, int64_t region, 
     }
 }
 
-static void deal_with(const exchange *x, int host, int round, int64_t *scratch)
+static void deal_with(const alltoall *x, int host, int round, int64_t *scratch)
 {
     uint32_t skew = (uint32_t)round * x->step, rank = (uint32_t)x->builder->request->rank;
     uint32_t n = ddl__host_size(&x->groups, x->groups.self), m = ddl__host_size(&x->groups, host);
     uint32_t agent = ddl__host_ranks(&x->groups, x->groups.self)[(uint32_t)round % n];
     uint32_t partner = ddl__host_ranks(&x->groups, host)[(uint32_t)round % m];
-    int64_t gathered = *scratch, came = gathered + (int64_t)n * m * x->count;
+    int64_t collected = *scratch, came = collected + (int64_t)n * m * x->count;
     if (agent == rank) {
         *scratch = came + (int64_t)n * m * x->count;
         for (uint32_t i = 0; i < n; i++)
-            gather_from(x, i, host, agent, gathered, skew);
-        ddl__step message = over(x, DDL__PUBLISH, (int64_t)n * m, skew + x->gathering);
+            collect_from(x, i, host, agent, collected, skew);
+        ddl__step message = over(x, DDL__PUBLISH, (int64_t)n * m, skew + x->collecting);
         message.piece = message.stride = x->segment;
         message.space = DDL__SCRATCH;
-        message.src = gathered;
+        message.src = collected;
         add(x, message, rank, partner);
         message.kind = DDL__TAKE;
         message.to_scratch = 1;
@@ -152,12 +150,12 @@ static void deal_with(const exchange *x, int host, int round, int64_t *scratch)
         message.skew += LAG;
         add(x, message, partner, rank);
     } else {
-        gather_from(x, x->groups.local[rank], host, agent, gathered, skew);
+        collect_from(x, x->groups.local[rank], host, agent, collected, skew);
     }
-    spread(x, host, agent, came, skew + x->gathering + LAG + x->wiring - 1);
+    distribute(x, host, agent, came, skew + x->collecting + LAG + x->sending - 1);
 }
 
-static void deal_within(const exchange *x, uint32_t skew)
+static void deal_within(const alltoall *x, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
     const uint32_t *own = ddl__host_ranks(&x->groups, x->groups.self);
@@ -179,19 +177,32 @@ static void deal_within(const exchange *x, uint32_t skew)
     }
 }
 
-bool ddl__fits_exchange(const ddl__request *request)
+static bool fits(const ddl__request *request)
 {
+    if (!ddl__request_forwards_blocks(request) || !ddl__request_has_hosts(request))
+        return false;
     ddl__builder builder = {.request = request};
-    exchange x = {.builder = &builder};
-    bool fits =
-        !ddl__host_groups_create(&x.groups, request) || cut(&x); /* or building fails as well */
+    alltoall x = {.builder = &builder};
+    /* Out of memory: building fails too. */
+    bool fitting = !ddl__host_groups_create(&x.groups, request) || cut(&x);
     ddl__host_groups_destroy(&x.groups);
-    return fits;
+    return fitting;
 }
 
-int64_t ddl__build_exchange(ddl__builder *builder)
+/* A host's wire is idle for the time of one message while the host deals with itself. */
+static void cost(ddl__cost *c)
 {
-    exchange x = {.builder = builder};
+    double far = c->h - 1, turns = (double)(int64_t)((far + c->x - 1) / c->x);
+    double block = c->n, message = c->x * c->x * block, segments = ddl__cost_segments(c, message);
+    ddl__cost_add_memory(c, far + c->x - 1, 2 * c->p * block);
+    ddl__cost_add_chain(c, 1, turns * segments, turns * message, (far + 1) * message);
+    ddl__cost_add_work(c, far / c->x * segments, far * c->x * block);
+    ddl__cost_add_memory(c, far * c->x, 2 * far * c->x * block);
+}
+
+static int64_t build(ddl__builder *builder)
+{
+    alltoall x = {.builder = builder};
     if (!ddl__host_groups_create(&x.groups, builder->request)) {
         builder->failed = true;
         return 1;
@@ -209,3 +220,6 @@ int64_t ddl__build_exchange(ddl__builder *builder)
     ddl__host_groups_destroy(&x.groups);
     return 1;
 }
+
+const ddl__algorithm_descriptor ddl__hosts_alltoall = {
+    .name = "hosts", .kinds = DDL__KIND(ALLTOALL), .fits = fits, .cost = cost, .build = build};
