@@ -49,6 +49,13 @@ void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands
     plan->steps[plan->n_steps++] = step;
 }
 
+void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer)
+{
+    bool takes = step.kind == DDL__TAKE, publishes = step.kind == DDL__PUBLISH;
+    ddl__builder_add(builder, step, takes ? ddl__one_rank(peer) : ddl__no_ranks(),
+                     publishes ? ddl__one_rank(peer) : ddl__no_ranks());
+}
+
 /* At most the length asked for and what the window allows, in whole cache lines if it is that long.
  * All segments of the longest step get about the same length, because a short last one costs as
  * many messages as a long one. */

@@ -99,6 +99,10 @@ static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands,
                       ddl__ranks targets);
 
+/* The same with one peer: a publish has it as its target, a take as its operand; a copy has none.
+ */
+void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer);
+
 /* Make room for `needed` items in a growing array; `items` is the address of its pointer. False
  * when out of memory. */
 bool ddl__grow(void *items, uint32_t *room, uint32_t needed, size_t size);

@@ -36,7 +36,7 @@ static void take_from_others(ddl__builder *builder, uint32_t skew)
         ddl__share share = ddl__share_of(request, peer);
         ddl__step take = {
             .kind = DDL__TAKE, .skew = skew, .dst = share.start, .count = share.count};
-        ddl__builder_add(builder, take, ddl__one_rank(peer), ddl__no_ranks());
+        ddl__builder_add_peer(builder, take, peer);
     }
 }
 
@@ -50,7 +50,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
         ddl__share share = ddl__share_of(request, peer);
         ddl__step publish = {
             .kind = DDL__PUBLISH, .stable = 1, .src = share.start, .count = share.count};
-        ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__one_rank(peer));
+        ddl__builder_add_peer(builder, publish, peer);
     }
     ddl__share own = ddl__share_of(request, request->rank);
     ddl__step reduce = {.kind = DDL__REDUCE,
@@ -121,7 +121,7 @@ static int64_t build_broadcast(ddl__builder *builder)
     if (request->rank == request->root)
         ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__other_ranks(request));
     else
-        ddl__builder_add(builder, take, ddl__one_rank(request->root), ddl__no_ranks());
+        ddl__builder_add_peer(builder, take, request->root);
     return DDL__WAVES;
 }
 

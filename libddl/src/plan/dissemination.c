@@ -26,10 +26,8 @@ static int64_t build(ddl__builder *builder)
     for (int64_t distance = 1; distance < request->size; distance *= 2, round++) {
         ddl__step publish = {.kind = DDL__PUBLISH, .skew = round, .count = 1};
         ddl__step take = {.kind = DDL__TAKE, .skew = round, .count = 1};
-        ddl__ranks after = ddl__one_rank(ddl__rank_at(request, distance));
-        ddl__ranks before = ddl__one_rank(ddl__rank_at(request, -distance));
-        ddl__builder_add(builder, publish, ddl__no_ranks(), after);
-        ddl__builder_add(builder, take, before, ddl__no_ranks());
+        ddl__builder_add_peer(builder, publish, ddl__rank_at(request, distance));
+        ddl__builder_add_peer(builder, take, ddl__rank_at(request, -distance));
     }
     return DDL__WAVES;
 }

@@ -89,7 +89,7 @@ static void gather_from(const rounds *h, int distance)
     if (!builder->request->in_place)
         publish.src = 0;
     uint32_t agent = agent_on(h, to, rank, h->groups.self);
-    ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__one_rank(agent));
+    ddl__builder_add_peer(builder, publish, agent);
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++)
         if (agent_on(h, h->groups.self, h->groups.ranks[i], from) == rank)
             ddl__builder_add(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG),
@@ -97,8 +97,8 @@ static void gather_from(const rounds *h, int distance)
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++) {
         agent = agent_on(h, h->groups.self, h->groups.ranks[i], from);
         if (agent != rank)
-            ddl__builder_add(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG + 1),
-                             ddl__one_rank(agent), ddl__no_ranks());
+            ddl__builder_add_peer(
+                builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG + 1), agent);
     }
 }
 
@@ -117,8 +117,7 @@ static void build_allgather(const rounds *h)
         ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     for (int i = 0; i < others.n; i++) {
         uint32_t peer = others.list[(others.first + i) % others.of];
-        ddl__builder_add(builder, over_block(h, DDL__TAKE, peer, 1), ddl__one_rank(peer),
-                         ddl__no_ranks());
+        ddl__builder_add_peer(builder, over_block(h, DDL__TAKE, peer, 1), peer);
     }
     for (int distance = 1; distance < h->groups.hosts; distance++)
         gather_from(h, distance);
@@ -134,8 +133,8 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
     for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
         uint32_t agent = agent_on(h, h->groups.self, h->groups.ranks[i], to);
         if (agent != rank)
-            ddl__builder_add(builder, over_block(h, DDL__PUBLISH, h->groups.ranks[i], skew),
-                             ddl__no_ranks(), ddl__one_rank(agent));
+            ddl__builder_add_peer(builder, over_block(h, DDL__PUBLISH, h->groups.ranks[i], skew),
+                                  agent);
     }
     for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
         if (agent_on(h, h->groups.self, h->groups.ranks[i], to) != rank)
@@ -180,8 +179,7 @@ static void build_reduce_scatter(const rounds *h)
     ddl__ranks others = rest_of_host(h);
     for (int i = 0; i < others.n; i++) {
         uint32_t peer = others.list[(others.first + i) % others.of];
-        ddl__builder_add(h->builder, over_block(h, DDL__PUBLISH, peer, 0), ddl__no_ranks(),
-                         ddl__one_rank(peer));
+        ddl__builder_add_peer(h->builder, over_block(h, DDL__PUBLISH, peer, 0), peer);
     }
     if (others.n)
         add_up(h, 0, 1);

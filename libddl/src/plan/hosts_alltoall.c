@@ -70,13 +70,6 @@ static ddl__step over(const alltoall *x, ddl__step_kind kind, int64_t blocks, ui
         .kind = kind, .stable = 1, .skew = skew, .count = count, .piece = count, .stride = count};
 }
 
-static void add(const alltoall *x, ddl__step step, uint32_t from, uint32_t to)
-{
-    bool comes = step.kind == DDL__TAKE, goes = step.kind == DDL__PUBLISH;
-    ddl__builder_add(x->builder, step, comes ? ddl__one_rank(from) : ddl__no_ranks(),
-                     goes ? ddl__one_rank(to) : ddl__no_ranks());
-}
-
 /* Send the blocks of local rank `i` for `host` to the agent, or receive them there into `region` of
  * the scratch memory, in the order of the ranks of `host`. */
 static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent, int64_t region,
@@ -99,7 +92,7 @@ static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent
             step.to_scratch = 1;
             step.skew++;
         }
-        add(x, step, source, agent);
+        ddl__builder_add_peer(x->builder, step, source == rank ? agent : source);
     }
 }
 
@@ -108,22 +101,22 @@ static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent
 static void distribute(const alltoall *x, int host, uint32_t agent, int64_t region, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
-    const uint32_t *sources = ddl__host_ranks(&x->groups, host),
-                   *own = ddl__host_ranks(&x->groups, x->groups.self);
+    const uint32_t *sources = ddl__host_ranks(&x->groups, host);
+    const uint32_t *own = ddl__host_ranks(&x->groups, x->groups.self);
     uint32_t n = ddl__host_size(&x->groups, x->groups.self), rank = (uint32_t)request->rank;
     for (uint32_t i = 0; i < ddl__host_size(&x->groups, host); i++) {
         ddl__step step = over(x, DDL__TAKE, 1, skew + i / TOGETHER + 1);
         step.space = DDL__SCRATCH;
         step.dst = ddl__block_from(request, (int)sources[i]).start;
         if (agent != rank) {
-            add(x, step, agent, rank);
+            ddl__builder_add_peer(x->builder, step, agent);
             continue;
         }
         step.skew--;
         for (uint32_t j = 0; j < n; j++) {
             step.kind = own[j] == rank ? DDL__COPY : DDL__PUBLISH;
             step.src = region + ((int64_t)i * n + j) * x->count;
-            add(x, step, agent, own[j]);
+            ddl__builder_add_peer(x->builder, step, own[j]);
         }
     }
 }
@@ -143,12 +136,12 @@ static void deal_with(const alltoall *x, int host, int round, int64_t *scratch)
         message.piece = message.stride = x->segment;
         message.space = DDL__SCRATCH;
         message.src = collected;
-        add(x, message, rank, partner);
+        ddl__builder_add_peer(x->builder, message, partner);
         message.kind = DDL__TAKE;
         message.to_scratch = 1;
         message.dst = came;
         message.skew += LAG;
-        add(x, message, partner, rank);
+        ddl__builder_add_peer(x->builder, message, partner);
     } else {
         collect_from(x, x->groups.local[rank], host, agent, collected, skew);
     }
@@ -167,13 +160,13 @@ static void deal_within(const alltoall *x, uint32_t skew)
         step.dst = ddl__block_from(request, (int)peer).start;
         step.stable = !request->in_place;
         if (i || !request->in_place)
-            add(x, step, own[self], peer);
+            ddl__builder_add_peer(x->builder, step, peer);
     }
     for (uint32_t i = 1; i < n; i++) {
         uint32_t peer = own[(self + i) % n];
         ddl__step step = over(x, DDL__TAKE, 1, skew + 1);
         step.dst = ddl__block_from(request, (int)peer).start;
-        add(x, step, peer, own[self]);
+        ddl__builder_add_peer(x->builder, step, peer);
     }
 }
 

@@ -43,7 +43,7 @@ static void add_send(ddl__builder *builder, int round)
     ddl__step step = {.kind = DDL__PUBLISH, .src = block.start, .count = block.count};
     if (peer != request->rank) {
         step.stable = request->kind != DDL__ALLTOALL || !request->in_place;
-        ddl__builder_add(builder, step, ddl__no_ranks(), ddl__one_rank(peer));
+        ddl__builder_add_peer(builder, step, peer);
     } else if (!request->in_place) {
         step.kind = DDL__COPY;
         step.dst = ddl__block_from(request, peer).start;
@@ -58,7 +58,7 @@ static void add_take(ddl__builder *builder, int round, uint32_t skew)
     ddl__share block = ddl__block_from(request, peer);
     ddl__step take = {.kind = DDL__TAKE, .skew = skew, .dst = block.start, .count = block.count};
     if (peer != request->rank)
-        ddl__builder_add(builder, take, ddl__one_rank(peer), ddl__no_ranks());
+        ddl__builder_add_peer(builder, take, peer);
 }
 
 static int64_t build(ddl__builder *builder)

@@ -74,7 +74,7 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
     ddl__ranks sources = ddl__listed_ranks(n->sources, n->n_sources);
     ddl__step step = {.kind = DDL__PUBLISH, .stable = 1, .count = request->count};
     if ((uint32_t)request->rank != n->leader) {
-        ddl__builder_add(builder, step, ddl__no_ranks(), ddl__one_rank(n->leader));
+        ddl__builder_add_peer(builder, step, n->leader);
     } else if (n->is_root) {
         step.kind = DDL__REDUCE;
         step.keep = step.finish = 1;

@@ -109,13 +109,11 @@ static bool has_child(const tree *t, int distance)
 
 static void add(const tree *t, ddl__step step, int64_t blocks, uint32_t skew, uint32_t peer)
 {
-    bool comes = step.kind == DDL__TAKE, goes = step.kind == DDL__PUBLISH;
     step.stable = 1;
     step.skew = skew;
     step.count = blocks * t->builder->request->count;
     step.piece = step.stride = t->segment;
-    ddl__builder_add(t->builder, step, comes ? ddl__one_rank(peer) : ddl__no_ranks(),
-                     goes ? ddl__one_rank(peer) : ddl__no_ranks());
+    ddl__builder_add_peer(t->builder, step, peer);
 }
 
 /* Where the scratch memory has the blocks of a position and all below it. */
