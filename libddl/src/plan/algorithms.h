@@ -4,8 +4,7 @@
  * ddl__<descriptor> in the file of that name (builder.h has the type). Ranks tell each other
  * choices by number, so a new row goes to the end.
  *
- * more(NUMBER, descriptor) is a second algorithm under the number and the name of the row before
- * it, for other operations. */
+ * more(NUMBER, descriptor) is a second algorithm under the number and name of the row before it. */
 #ifndef DDL_PLAN_ALGORITHMS_H
 #define DDL_PLAN_ALGORITHMS_H
 

@@ -13,17 +13,14 @@ enum {
     DDL__SEGMENT_WIRES_SHORT = 64 << 10, /* the shortest that is divided between interfaces */
     DDL__SEGMENT_MAX = 1 << 30,
 
-    /* Segments that a ring keeps under way on each link: enough to hide a hop's latency, few enough
-     * for DDL__LINK_SPANS and for a small window. */
+    /* Segments under way on each link of a ring: they hide latency and fit a small window. */
     DDL__RING_DEPTH = 8,
 
-    /* The most that one-shot is chosen for: in shared memory, where it is less among many ranks,
-     * and over levels that a mode string declares. */
+    /* At most for one-shot: in shared memory; over levels that a mode string declares. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
     DDL__ONE_SHOT_DECLARED = 4 << 10,
 
-    /* Waves whose spans fit the window. Two are needed; the others absorb differences between the
-     * ranks' speeds and what a memory ring wastes at its end. */
+    /* Waves whose spans fit the window. Two are needed, the others are slack. */
     DDL__WAVES = 4
 };
 
@@ -36,7 +33,6 @@ typedef struct ddl__builder {
 
 typedef struct ddl__algorithm_descriptor {
     const char *name;
-
     unsigned kinds; /* bits of the operations that it carries out: DDL__KIND, or several */
 
     /* Whether it can carry out such a request; NULL: always. */
@@ -99,12 +95,10 @@ static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands,
                       ddl__ranks targets);
 
-/* The same with one peer: a publish has it as its target, a take as its operand; a copy has none.
- */
+/* The same with one peer: the target of a publish, the operand of a take. */
 void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer);
 
-/* Make room for `needed` items in a growing array; `items` is the address of its pointer. False
- * when out of memory. */
+/* Make room in an array, whose pointer is at `items`. False when out of memory. */
 bool ddl__grow(void *items, uint32_t *room, uint32_t needed, size_t size);
 
 /* Elements of a segment where the longest step has `longest` and `spans` must fit the window. */

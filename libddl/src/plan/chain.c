@@ -4,8 +4,7 @@
  * Each rank passes on what it receives; in a reduce it adds its own operand first. Segments follow
  * each other, so all links are busy at once.
  *
- * Steps: p - 1, and one more for each further segment. Messages: one for each segment on each link.
- * Bytes: N on each link. */
+ * Steps: p - 1, and one for each further segment. Messages: each segment. Bytes: N on each link. */
 #include "plan/builder.h"
 
 /* On hosts of several ranks, leaders do the same with fewer links. */

@@ -5,8 +5,7 @@
  * a core add up there.
  *
  * It serves to compare algorithms, not to predict a clock. It is a pure function of what all
- * members of a comm know, and uses only + - * / and comparisons of doubles, so all members get the
- * same result. */
+ * members know, and uses only + - * / and comparisons, so all members get the same result. */
 #ifndef DDL_PLAN_COSTS_H
 #define DDL_PLAN_COSTS_H
 
@@ -27,8 +26,7 @@
 #define DDL__FAR_LATENCY    10e-6
 #define DDL__FAR_BANDWIDTH  1.2e9
 
-/* Parts of a wire's time that are added: for each sender to the same receiver beyond the first, and
- * for each level of wires beyond the first, because levels never overlap completely. */
+/* Parts of a wire's time to add for each sender to one receiver and each level beyond the first. */
 #define DDL__WIRE_JAM   0.005
 #define DDL__WIRE_LEVEL 0.05
 
@@ -67,8 +65,8 @@ int64_t ddl__cost_segment(const struct ddl__algorithm_descriptor *algorithm,
 
 /* ---- The parts of a cost. ---- */
 
-/* A chain of `hops` messages over wires. Its rank that sends the most sends `messages` of `bytes`
- * in all; the busiest wire carries `wire` bytes. */
+/* A chain of `hops` messages over wires. Its busiest rank sends `messages` of `bytes` in all, and
+ * its busiest wire carries `wire` bytes. */
 void ddl__cost_add_chain(ddl__cost *cost, double hops, double messages, double bytes, double wire);
 
 /* What a rank sends over wires on average; as much is received. */
@@ -95,8 +93,7 @@ double ddl__cost_segments(const ddl__cost *cost, double bytes);
 /* The base-2 logarithm, rounded up. */
 double ddl__cost_log2(int n);
 
-/* The most ranks that one host has; with `crossing`, only those whose next rank is on another host
- * count. */
+/* The most ranks of a host; with `crossing`, of those whose next rank is on another host. */
 int ddl__cost_most_on_a_host(const ddl__topology *topology, bool crossing);
 
 #endif

@@ -7,8 +7,7 @@
  * are done so.
  *
  * Steps: 2; 1 for reduce-scatter, all-gather and broadcast. Messages: p - 1 from each rank in each
- * step. Bytes: 2 N (1 - 1/p) from each rank, half of that in one step; N (p - 1) from the root of a
- * broadcast. */
+ * step. Bytes: 2 N (1 - 1/p) from each rank, half of that in one step; N (p - 1) in a broadcast. */
 #include "plan/builder.h"
 
 /* All ranks must read each other's memory for an operation of two steps. */
@@ -40,8 +39,7 @@ static void take_from_others(ddl__builder *builder, uint32_t skew)
     }
 }
 
-/* Send the other ranks their shares; one wave later reduce the own share and send it to `targets`.
- */
+/* Send the others their shares; one wave later reduce the own share and send it to `targets`. */
 static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl__ranks targets)
 {
     const ddl__request *request = builder->request;
@@ -64,8 +62,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
     ddl__builder_add(builder, reduce, ddl__all_ranks(request), targets);
 }
 
-/* In place, a share that was sent is overwritten by its result. By then its receiver has read it,
- * since the result was made from it. */
+/* In place, a share that was sent is overwritten only by a result that was made from it. */
 static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

@@ -7,8 +7,7 @@
  * A group holds the range after its children have exchanged it. The range is cut wherever the owner
  * changes in any of the children. For each cut its owners, one from each child, exchange it, and
  * each becomes owner of a part. Since the cuts of all children are merged, the children may be of
- * different sizes: a host of three ranks can exchange with a host of one.
- */
+ * different sizes. */
 #ifndef DDL_PLAN_EXCHANGES_H
 #define DDL_PLAN_EXCHANGES_H
 
@@ -17,8 +16,7 @@
 #include "plan/hierarchy.h"
 
 enum {
-    /* The ranges that any two ranks may exchange at one level, so that their spans fit a link. A
-     * hierarchy that needs more is replaced by a coarser one. */
+    /* The ranges that two ranks may exchange at a level, so that their spans fit a link. */
     DDL__PAIR_RANGES = 4
 };
 

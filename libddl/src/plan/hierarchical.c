@@ -4,11 +4,9 @@
  * The buffer is cut into chunks. At each level, the members of an exchange (exchanges.h) send each
  * other their parts of a chunk, and each reduces its own part over all members in their order. The
  * next level divides that part further. After the last level every element is reduced at its one
- * owner. Then the results go back level by level: each member sends the others what it holds by
- * now.
+ * owner. Then results go back level by level, from each owner to the others.
  *
- * Chunks follow each other through the levels: while one is at the last level, later ones are at
- * the levels before, so that all kinds of links are busy at once.
+ * Chunks follow each other through the levels, so that all kinds of links are busy at once.
  *
  * The order of additions is that of the levels, whichever rank owns an element.
  *
@@ -76,8 +74,7 @@ static uint32_t lag_of(const context *b, int level)
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
-/* Partial results lie in the recv buffer. What is sent from there is overwritten only by a result
- * that was made from it, so after it was received. */
+/* What is sent from the recv buffer is overwritten only by a result that was made from it. */
 static void reduce_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
@@ -247,8 +244,8 @@ int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves)
     return 1;
 }
 
-/* `c` groups exchange `n` bytes, which a rank of each holds, there and back in `pieces`. `level` is
- * 0 for the first level of wires. */
+/* `c` groups exchange `n` bytes, in `pieces`, there and back. `level` is 0 for the first level of
+ * wires. */
 static void add_level(ddl__cost *m, int c, double n, double pieces, int level)
 {
     double part = 2 * n * (c - 1) / c, messages = 2 * pieces * (c - 1);

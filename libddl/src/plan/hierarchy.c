@@ -33,8 +33,7 @@ static int largest(const int *children, int n)
 }
 
 /* Append a partition that joins consecutive groups of `below` within the groups of `above`, so that
- * each of these has about `parts` equal parts. `children` is what count_children found; `scratch`
- * has room for 3 * size. */
+ * each has about `parts` equal parts. `children` is from count_children; `scratch` has 3 * size. */
 static void divide(ddl__hierarchy *hierarchy, const int *below, const int *above,
                    const int *children, int64_t parts, int *scratch)
 {

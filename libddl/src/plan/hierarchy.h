@@ -1,5 +1,4 @@
-/* hierarchy.h - a topology's levels as partitions of the ranks, for the hierarchical all-reduces.
- */
+/* hierarchy.h - a topology's levels as partitions of the ranks. For hierarchical all-reduces. */
 #ifndef DDL_PLAN_HIERARCHY_H
 #define DDL_PLAN_HIERARCHY_H
 
@@ -15,8 +14,7 @@ enum {
     DDL__COARSEST = 3
 };
 
-/* One partition of the ranks for each level, from single ranks (0) to all ranks in one group (n).
- */
+/* One partition of the ranks for each level, from single ranks (0) to one group of all (n). */
 typedef struct ddl__hierarchy {
     int size, n;
     int inside;  /* how many levels lie within hosts: 0, 1 for ranks, 2 with NUMA nodes */
@@ -27,8 +25,7 @@ typedef struct ddl__hierarchy {
 } ddl__hierarchy;
 
 /* The levels of a topology, divided by DDL__RADIX or in halves. Coarseness 0 has all levels; each
- * higher one has fewer, and with DDL__COARSEST every topology fits the links. False when out of
- * memory. */
+ * higher one has fewer; DDL__COARSEST always fits the links. False when out of memory. */
 bool ddl__hierarchy_create(ddl__hierarchy *hierarchy, const ddl__topology *topology, bool halves,
                            int coarseness);
 void ddl__hierarchy_destroy(ddl__hierarchy *hierarchy);

@@ -123,8 +123,7 @@ static void build_allgather(const rounds *h)
         gather_from(h, distance);
 }
 
-/* Reduce-scatter: send what this host has for the host `distance` after it. The sums are not kept,
- * since the blocks may lie in a buffer that must not change. */
+/* Reduce-scatter: send what this host has for the host `distance` after it. No sum is kept here. */
 static void reduce_for(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
@@ -148,8 +147,8 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
     }
 }
 
-/* Reduce-scatter: add what the host `distance` before this one has for this rank. With distance 0,
- * start with what its own host has. */
+/* Reduce-scatter: add what the host `distance` before this one has for this rank. Distance 0
+ * is its own host. */
 static void add_up(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
@@ -196,8 +195,7 @@ static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_
     return request->kind == DDL__ALLGATHER ? 1 + (int64_t)for_agent : 2 * (int64_t)most;
 }
 
-/* The ranks of the largest host, and the most ranks of one host that have the same agent on another
- * host of several ranks. */
+/* The ranks of the largest host; the most of one host with the same agent on another of several. */
 static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
 {
     uint32_t least = UINT32_MAX;

@@ -12,8 +12,7 @@
  * collected. A span is received one wave after it was published, or LAG waves after over a wire.
  *
  * Steps: a hop in memory, one on a wire, one in memory, in h rounds. Messages: h - 1 each way for
- * each host over wires. Bytes: X N (1 - 1/h) each way on each host's wire, N being one rank's
- * buffer. */
+ * each host. Bytes: X N (1 - 1/h) each way on each host's wire, N of one rank. */
 #include "plan/host_groups.h"
 
 #include "plan/builder.h"
@@ -96,8 +95,7 @@ static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent
     }
 }
 
-/* Distribute what the agent has in `region` to the local ranks, block by block, in the order of the
- * ranks of `host`. */
+/* Distribute what the agent has in `region` to the local ranks, in the order of `host`. */
 static void distribute(const alltoall *x, int host, uint32_t agent, int64_t region, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;

@@ -21,11 +21,9 @@ static void cost(ddl__cost *c)
 /* A position in the chain. */
 typedef struct chain_link {
     uint32_t leader;        /* of its host */
-    uint32_t before, after; /* the leaders next to that one in the chain; `after` is further from
-                               the root */
+    uint32_t before, after; /* its neighbours in the chain; `before` is towards the root */
     bool is_first, is_last; /* first: the root's host */
-    uint32_t *peers, n; /* whom a leader deals with: `after`, since its way is the longest, then the
-                           ranks of the host, in a reduce with the leader itself */
+    uint32_t *peers, n; /* `after`, if any, then the ranks of the host; in a reduce with itself */
 } chain_link;
 
 static void find_link(const ddl__request *request, const ddl__host_groups *groups, chain_link *l)

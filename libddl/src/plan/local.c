@@ -1,5 +1,4 @@
-/* Local: a comm of one rank copies its buffer, or reduces the one operand if the reduction changes
- * even that. */
+/* Local: a comm of one rank copies its buffer, or reduces it if that changes a single operand. */
 #include "plan/builder.h"
 
 static int64_t build(ddl__builder *builder)

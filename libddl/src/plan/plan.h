@@ -24,8 +24,7 @@
 #include "plan/algorithms.h"
 #include "topo/topology.h"
 
-/* The spans that a link must have room for, whatever their lengths. No plan needs more than half of
- * them. */
+/* The spans that a link must have room for, of any length. No plan needs more than half of them. */
 enum { DDL__LINK_SPANS = 32 };
 
 typedef enum ddl__kind {
@@ -124,12 +123,10 @@ void ddl__plan_destroy(ddl__plan *plan);
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
-/* DDL__ALGORITHM_NONE if there is no such name. The name "nested" of earlier versions means
- * hierarchical. */
+/* DDL__ALGORITHM_NONE if there is none. "nested" is the old name of hierarchical. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
-/* Whether it fits the request, and how many seconds it is predicted to take (0: it does not fit).
- */
+/* Whether it fits the request; the seconds that it is predicted to take, 0 if it does not fit. */
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 

@@ -22,8 +22,7 @@ ddl__share ddl__block_from(const ddl__request *request, int i)
     return (ddl__share){one_each ? i * request->count : 0, none ? 0 : request->count};
 }
 
-/* The last ranks have the longer parts, and the last one the incomplete line, so that no two parts
- * differ by more than a line. */
+/* The last ranks have the longer parts. No two parts differ by more than a line. */
 static int64_t part_start(const ddl__request *request, int64_t line, int i)
 {
     int64_t lines = ddl__quotient(request->count, line);

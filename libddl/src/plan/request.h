@@ -21,14 +21,13 @@ static inline int ddl__rank_at(const ddl__request *request, int64_t distance)
     return (int)(rank < 0 ? rank + request->size : rank);
 }
 
-/* The part of this rank's send buffer that goes to rank `i`, and the part of its recv buffer that
- * comes from there. */
+/* The part of the send buffer that goes to rank `i`; the part of the recv buffer that comes from
+ * it. */
 ddl__share ddl__block_to(const ddl__request *request, int i);
 ddl__share ddl__block_from(const ddl__request *request, int i);
 
 /* The part that rank `i` is responsible for. Of a reduce-scatter or an all-gather it is the rank's
- * block; else an equal part of the buffer, which begins on a cache line and is at most one line
- * longer than any other. */
+ * block; else an equal part of the buffer, which begins on a cache line. */
 ddl__share ddl__share_of(const ddl__request *request, int i);
 
 /* Sets of operations, as bits. */
@@ -50,8 +49,7 @@ static inline bool ddl__request_has_levels(const ddl__request *request)
            (t->declared || t->node || ddl__topology_is_hierarchical(t) || !request->all_shared);
 }
 
-/* Whether wires join several hosts, some of several ranks. Where a mode string declares hosts, but
- * all ranks share memory, forwarding data host by host would gain nothing. */
+/* Whether wires join several hosts, some of several ranks, and not only a mode string says so. */
 static inline bool ddl__request_has_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

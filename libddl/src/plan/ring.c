@@ -7,8 +7,7 @@
  * receives and sends it on. Several segments of each share are under way at once.
  *
  * Steps: 2 (p - 1); p - 1 for reduce-scatter and all-gather. Messages: one from each rank in each
- * step. Bytes: 2 N (1 - 1/p) on each wire each way, or half of that: the fewest that there can be,
- * with all wires busy at once. */
+ * step. Bytes: 2 N (1 - 1/p) on each wire each way, or half of that: the fewest possible. */
 #include "plan/builder.h"
 
 static void cost(ddl__cost *c)

@@ -75,22 +75,18 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
     ddl__step step = {.kind = DDL__PUBLISH, .stable = 1, .count = request->count};
     if ((uint32_t)request->rank != n->leader) {
         ddl__builder_add_peer(builder, step, n->leader);
-    } else if (n->is_root) {
-        step.kind = DDL__REDUCE;
-        step.keep = step.finish = 1;
-        ddl__builder_add(builder, step, sources,
-                         returns ? ddl__listed_ranks(n->targets, n->n_targets) : ddl__no_ranks());
-    } else {
-        bool is_leaf = n->n_sources == 1;
-        step.kind = is_leaf ? DDL__PUBLISH : DDL__REDUCE;
-        step.stable = is_leaf; /* there may be no buffer to keep a sum */
-        ddl__builder_add(builder, step, is_leaf ? ddl__no_ranks() : sources,
-                         ddl__one_rank(n->parent));
+        return;
     }
+    ddl__ranks results = returns ? ddl__listed_ranks(n->targets, n->n_targets) : ddl__no_ranks();
+    bool is_leaf = n->n_sources == 1 && !n->is_root;
+    step.kind = is_leaf ? DDL__PUBLISH : DDL__REDUCE;
+    step.keep = step.finish = n->is_root;
+    step.stable = is_leaf || n->is_root; /* elsewhere there may be no buffer to keep a sum */
+    ddl__builder_add(builder, step, is_leaf ? ddl__no_ranks() : sources,
+                     n->is_root ? results : ddl__one_rank(n->parent));
 }
 
-/* Receive the result and send it on. In place, it overwrites what this rank sent. By then that was
- * read, since the result was made from it. */
+/* Receive the result and send it on. In place it overwrites what was sent, and was made from it. */
 static void add_result(ddl__builder *builder, const node *n, uint32_t skew)
 {
     const ddl__request *request = builder->request;

@@ -43,8 +43,7 @@ static uint32_t leader_at(const tree *t, int position)
     return ddl__host_leader(&t->groups, request, host_at(t, position), request->root);
 }
 
-/* Cut messages into segments. False if the blocks of one host do not fit a segment, or those of all
- * hosts a message. */
+/* Cut messages into segments. False if those of one host do not fit one, or all a message. */
 static bool cut(tree *t)
 {
     const ddl__request *request = t->builder->request;
@@ -129,16 +128,14 @@ static uint32_t wave_of(const tree *t, int k)
     return (uint32_t)k * (t->sending + LAG);
 }
 
-/* Whether the blocks of a position and all below it are contiguous in the root's buffer, so that
- * they need no scratch memory there. */
+/* Whether the blocks of a position and all below it are contiguous in the root's buffer. */
 static bool is_run(const tree *t, int q)
 {
     uint32_t n = (uint32_t)blocks_below(t, q);
     return ddl__run_length(t->order + t->start[q], n) == n;
 }
 
-/* At the root, copy the blocks of a child and all below it between the caller's buffer, which has
- * them by rank, and the scratch memory. */
+/* At the root, copy the blocks of a child and all below it to the scratch memory or from it. */
 static void copy_blocks(const tree *t, int q, uint32_t skew, bool in)
 {
     const ddl__request *request = t->builder->request;
