@@ -1,10 +1,10 @@
 /* hierarchical_checker.h - the hierarchical plans of all ranks of a machine, executed in one
  * process.
  *
- * Ranks of a host share one bounded window, others are joined by wires of few slots; what is lent
- * is compared when it arrives. Two ways of adding: a hash that neither commutes nor associates
- * shows the order of additions, a plain sum that every contribution came exactly once whatever
- * their order. Finishing a reduction scrambles it. */
+ * Ranks of a host share one bounded window, others are joined by wires with few slots. Spans that
+ * a link may lend are compared when they arrive. There are two operators: a hash that neither
+ * commutes nor associates checks the order of additions; a plain sum checks that every contribution
+ * came exactly once, in any order. Finishing a reduction scrambles the result. */
 #ifndef DDL_TESTS_HIERARCHICAL_CHECKER_H
 #define DDL_TESTS_HIERARCHICAL_CHECKER_H
 
@@ -124,7 +124,7 @@ static bool share_memory(const machine *m, uint32_t a, uint32_t b)
                                 ddl__topology_group(m->topology, DDL__HOSTS, (int)b);
 }
 
-/* What came over a wire and was not taken. */
+/* Free the spans that came over a wire and were not taken. */
 static void drop_inbox(machine *m, uint32_t rank, inbox *box)
 {
     for (; box->n && !share_memory(m, rank, box->from); box->n--)
@@ -205,7 +205,7 @@ static span *new_span(const uint64_t *values, int64_t count)
     return s;
 }
 
-/* To ranks of the host one span for all; on wires a span each, freed by its reader. */
+/* All ranks of the host read one span. On wires each target has its own span, which it frees. */
 static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_t *memory,
                     int64_t count)
 {
@@ -231,7 +231,7 @@ static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_
     }
 }
 
-/* The next span of a peer, to the end of a list; false where it is not as expected. */
+/* Read the next span of a peer. False if it is not as expected. */
 static bool consume(machine *m, uint32_t r, uint32_t from, int64_t count, uint64_t *values)
 {
     inbox *box = inbox_of(m, r, from);
@@ -275,7 +275,7 @@ static bool inside(const machine *m, int64_t start, int64_t count)
     return start >= 0 && start + count <= m->request.count;
 }
 
-/* One segment of one step, all or nothing; false if it is blocked or wrong. */
+/* Run one segment of one step completely or not at all. False if it is blocked or wrong. */
 static bool run_step(machine *m, uint32_t r, const ddl__step *step, int64_t k, int64_t count)
 {
     member *me = &m->members[r];
@@ -348,8 +348,8 @@ static uint64_t reduced(const machine *m, const ddl__hierarchy *hierarchy, int l
     return value;
 }
 
-/* What rank 0 has against what it should: in the order of the hierarchy, or in any order if that is
- * NULL. */
+/* Compare rank 0's result with the expected one: in the order of the hierarchy, or in any order if
+ * that is NULL. */
 static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
 {
     const uint64_t *out = m->members[0].out;
@@ -376,7 +376,7 @@ static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
     return NULL;
 }
 
-/* NULL if all is right. Ranks run in turns of random or of largest length. */
+/* NULL if all is right. Ranks take turns of random or of maximal length. */
 static const char *execute(machine *m, bool at_random, const ddl__hierarchy *hierarchy)
 {
     uint32_t size = (uint32_t)m->request.size;

@@ -1,5 +1,5 @@
-/* Hierarchical plans for machines of all shapes through the checker; then plans are broken, and the
- * checker must notice. */
+/* Hierarchical plans for machines of all shapes through the checker. Then plans are broken, and the
+ * checker must detect it. */
 #include "hierarchical_checker.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static ddl__topology *grid(int x, int y, int z, int w, bool declared)
     return t;
 }
 
-/* Half of all machines have hosts of two or three nodes, on which their ranks are as it comes. */
+/* Half of all machines have hosts of two or three nodes, with ranks on random nodes. */
 static void add_nodes(ddl__topology *t)
 {
     ddl__location *places = calloc((size_t)t->size, sizeof *places);
@@ -26,8 +26,8 @@ static void add_nodes(ddl__topology *t)
     free(places);
 }
 
-/* Hosts of so many ranks, and how they stand in racks and aisles; ranks numbered in the order of
- * hosts, or anyhow. */
+/* Hosts of so many ranks, in racks and aisles as described. Ranks are numbered host by host, or at
+ * random. */
 static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool shuffled)
 {
     int size = 0;
@@ -93,7 +93,7 @@ static bool halves(const ddl__request *q)
     return q->by == DDL__ALGORITHM_HALVING;
 }
 
-/* Every element leaves all groups of a level but one, and comes back, whatever the shape. */
+/* For every shape, each element leaves all groups of a level except one, and comes back. */
 static void check_bytes(const machine *m)
 {
     int64_t all = 0, wires = 0, bytes = m->request.count * (int64_t)m->request.element;
@@ -119,7 +119,7 @@ static void check_one(const ddl__request *q, bool ordered, const ddl__hierarchy 
     machine_destroy(m);
 }
 
-/* A request of random size that is cut in random ways, the large ones coarsely. */
+/* A request of random size that is cut in random ways; large requests get long segments. */
 static ddl__request random_request(const ddl__topology *t, int64_t most)
 {
     static const int64_t segments[] = {0, 64, 128, 1000, 4096}, windows[] = {0, 1000, 16384};
@@ -164,8 +164,8 @@ static void test_equal(void)
     printf("%d equal grids\n", shapes);
 }
 
-/* Of a whole number of lines for each rank: nothing can reduce and spread N bytes with fewer than
- * 2 N (1 - 1/p) from each rank, nor with fewer than 2 N (1 - 1/hosts) from each host. */
+/* With a whole number of lines for each rank, each rank sends 2 N (1 - 1/p) and each host
+ * 2 N (1 - 1/hosts), the fewest with which N bytes can be all-reduced. */
 static void test_bytes(void)
 {
     static const int shapes[][4] = {{2, 2, 1, 1},  {4, 2, 1, 1}, {2, 3, 1, 1}, {3, 5, 1, 1},
@@ -191,8 +191,8 @@ static void test_bytes(void)
     }
 }
 
-/* Any number of hosts is halved in as many levels as there are doublings, into parts that differ by
- * one host at most. */
+/* Any number of hosts is halved in ceil(log2 hosts) levels, into parts whose sizes differ by one
+ * host at most. */
 static void test_halves(void)
 {
     for (int hosts = 2; hosts <= 70; hosts++) {
@@ -220,7 +220,7 @@ static void test_halves(void)
     }
 }
 
-/* Up to 24 ranks on hosts of up to 7, in racks and aisles as it comes. */
+/* Up to 24 ranks on hosts of up to 7, in random racks and aisles. */
 static void test_unequal(void)
 {
     enum { MACHINES = SANITIZED ? 400 : 1500 };
@@ -254,7 +254,7 @@ static void test_unequal(void)
     printf("%d unequal machines\n", hierarchical);
 }
 
-/* Shapes that are too unequal for their levels are treated more coarsely, and stay right. */
+/* Shapes that are too irregular get a coarser hierarchy, and results stay right. */
 static void test_coarse(void)
 {
     static const int lonely[] = {1, 1, 20}, mixed[] = {7, 5, 3, 2, 1, 1};
@@ -347,7 +347,7 @@ static void test_large(void)
     ddl__topology_destroy(t);
 }
 
-/* Plans of the largest counts do not overflow, and their steps lie within. */
+/* Plans of the largest counts do not overflow, and their steps lie within the buffers. */
 static void test_huge(void)
 {
     for (int n = 0; n < 64; n++) {
@@ -406,7 +406,7 @@ static bool have_common(const uint32_t *a, uint32_t n, const uint32_t *b, uint32
     return false;
 }
 
-/* Swap the step with a later one that goes over the same link or, in the same wave, sends what this
+/* Swap the step with a later one that uses the same link, or that sends in the same wave what this
  * one makes. */
 static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
 {
@@ -430,7 +430,7 @@ static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
     return false;
 }
 
-/* Break a step of a rank's plan; false where this way does not apply. */
+/* Break a step of a rank's plan; false if this way does not apply. */
 static bool break_step(machine *m, uint32_t rank, uint32_t i, mutation how)
 {
     ddl__plan *plan = m->members[rank].plan;
@@ -494,7 +494,7 @@ static void test_mutations(void)
     printf("%d mutations rejected\n", rejected);
 }
 
-/* A window that does not hold two waves stands still, and that is noticed. */
+/* A window that does not hold two waves causes a deadlock, and the checker detects it. */
 static void test_deadlock(void)
 {
     ddl__topology *t = grid(2, 2, 1, 1, false);

@@ -1,9 +1,10 @@
-/* Whatever goes over hosts of several ranks, for many shapes of them, through the simulator. */
-#include "plan_simulator.h"
+/* All algorithms that use hosts of several ranks, with hosts of many shapes, through the simulator.
+ */
+#include "plan_results.h"
 
 #include <stdio.h>
 
-/* Hosts of so many ranks, numbered in their order or anyhow. */
+/* Hosts of so many ranks, numbered host by host or at random. */
 static ddl__topology *machine(const int *hosts, int n, bool shuffled)
 {
     int host[RANKS_MAX], size = 0;
@@ -56,7 +57,8 @@ static int ranks_on(const ddl__topology *t, int host)
     return ranks;
 }
 
-/* Blocks that the messages of a tree carry: each once for each doubling between it and the root. */
+/* Blocks that the messages of a tree carry: each block once for each edge on its way to the root.
+ */
 static int64_t blocks_in_tree(const ddl__topology *t, int root)
 {
     int64_t blocks = 0;
@@ -76,7 +78,7 @@ static int64_t blocks_between(const ddl__topology *t)
     return blocks;
 }
 
-/* False where the hosts are too unequal, or blocks too long. */
+/* False if the sizes of hosts differ too much, or if blocks are too long. */
 static bool check_one(const ddl__request *request, uint64_t uneven)
 {
     world *w = world_create(request, uneven);
@@ -97,7 +99,7 @@ static bool check_one(const ddl__request *request, uint64_t uneven)
     }
     for (int r = 0; r < request->size; r++)
         wires += w->ranks[r].wires;
-    /* Everything to every other host once, or from it. */
+    /* Each block crosses to every other host once, or from it. */
     int64_t block = request->count * (int64_t)request->element;
     int64_t want = request->kind == DDL__ALLTOALL ? block * blocks_between(t)
                    : request->kind >= DDL__GATHER ? block * blocks_in_tree(t, request->root)
@@ -149,7 +151,7 @@ static void test_shapes(void)
     printf("%d machines\n", over_hosts);
 }
 
-/* A wire carries (1 - 1/hosts) of all blocks each way, where hosts are equal. */
+/* A wire carries (1 - 1/hosts) of all blocks each way, if hosts have the same size. */
 static void test_bytes(void)
 {
     for (int kind = DDL__REDUCE_SCATTER; kind <= DDL__ALLGATHER; kind++) {
@@ -169,7 +171,7 @@ static void test_bytes(void)
     }
 }
 
-/* Every step matters: without any one of them the result is wrong. */
+/* Every step matters: without it the result is wrong. */
 static void drop_each(ddl__request q, uint64_t uneven)
 {
     for (int r = 0; r < q.size; r++)
@@ -223,7 +225,7 @@ static void test_choice(void)
         {{3, 2, 3}, DDL__REDUCE_SCATTER, 1 << 18, false, "hosts"},
         {{1, 1, 1}, DDL__ALLGATHER, 5, false, "direct"},
         {{2, 2, 2}, DDL__ALLGATHER, 5, true, "direct"},
-        {{20, 2, 1}, DDL__ALLGATHER, 1 << 18, false, "ring"},         /* too unequal */
+        {{20, 2, 1}, DDL__ALLGATHER, 1 << 18, false, "ring"},         /* sizes differ too much */
         {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring"}, /* too many waves */
         {{2, 2, 2}, DDL__BROADCAST, 1 << 20, false, "leaders"},
         {{2, 1, 1}, DDL__REDUCE_TO_ROOT, 1 << 20, false, "leaders"},
