@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "machine.h"
-#include "plan/builder.h"
+#include "plan/plan.h"
 
 enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1 };
 

@@ -62,7 +62,7 @@ a cluster, the innermost level first; at most one shared level and three of wire
   rate = "3 GB/s"            # the same for its bytes
   [[measured]]               # any number, shown beside what is predicted
   bytes = "64 MiB"
-  plan = "nested"
+  plan = "hierarchical"
   time = "558 ms"
 
 a model: a training step of one rank

@@ -10,7 +10,7 @@ from ddl_core.tools.cluster import Cluster, Cores
 
 # Of ddl__kind in plan.h, and the algorithms that there may be.
 OPERATIONS = {
-    "allreduce": (1, ("nested", "halving", "tree", "direct", "ring", "one-shot")),
+    "allreduce": (1, ("hierarchical", "halving", "tree", "direct", "ring", "one-shot")),
     "reduce_scatter": (2, ("hosts", "direct", "ring")),
     "allgather": (3, ("hosts", "direct", "ring")),
     "broadcast": (4, ("direct", "tree", "leaders", "chain")),

@@ -79,15 +79,15 @@ def test_shared_memory_takes_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hosts", [2, 3, 8])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_bytes_of_nested_and_ring(tmp_path: Path, hosts: int, ranks: int) -> None:
+def test_bytes_of_hierarchical_and_ring(tmp_path: Path, hosts: int, ranks: int) -> None:
     cluster = make(tmp_path, ranks, hosts)
     nbytes = 3 * N  # every part is whole
     p = hosts * ranks
-    nested = simulate(cluster, "allreduce", nbytes)
-    assert nested.plan == "nested"
-    assert nested.sent[1] == 2 * nbytes * (hosts - 1)
-    assert nested.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / hosts), rel=1e-3)
-    assert sum(nested.sent) == 2 * nbytes * (p - 1)
+    hierarchical = simulate(cluster, "allreduce", nbytes)
+    assert hierarchical.plan == "hierarchical"
+    assert hierarchical.sent[1] == 2 * nbytes * (hosts - 1)
+    assert hierarchical.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / hosts), rel=1e-3)
+    assert sum(hierarchical.sent) == 2 * nbytes * (p - 1)
     ring = simulate(cluster, "allreduce", nbytes, "ring")
     assert sum(ring.sent) == 2 * nbytes * (p - 1)
     assert ring.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / p), rel=1e-3)
@@ -143,7 +143,7 @@ def test_time_grows_with_bytes_and_never_depends_on_chance(tmp_path: Path, opera
 def test_hops(tmp_path: Path) -> None:
     cluster = make(tmp_path, 4, 4)
     assert hops(cluster, "allreduce", "one-shot") == 1
-    assert hops(cluster, "allreduce", "nested") == 4
+    assert hops(cluster, "allreduce", "hierarchical") == 4
     assert hops(cluster, "allreduce", "ring") == 2 * 15
 
 
@@ -162,7 +162,7 @@ def test_cores_are_shared(tmp_path: Path) -> None:
 def test_a_thousand_ranks(tmp_path: Path) -> None:
     cluster = make(tmp_path, 4, 16, 16)
     found = simulate(cluster, "allreduce", 1 << 20)
-    assert found.plan == "nested"
+    assert found.plan == "hierarchical"
     assert found.sent[2] == 2 * (1 << 20) * 15
 
 
@@ -173,14 +173,14 @@ def test_a_plan_that_does_not_fit(tmp_path: Path) -> None:
 
 def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = make(tmp_path, 2, 2)
-    with pytest.raises(TooLongError, match="plan nested: .* too long") as caught:
+    with pytest.raises(TooLongError, match="plan hierarchical: .* too long") as caught:
         simulate(cluster, "allreduce", N, spans_max=10)
-    assert caught.value.plan == "nested"
+    assert caught.value.plan == "hierarchical"
     monkeypatch.setattr(planning, "_SPANS_MAX", 5)
     monkeypatch.setattr(planning, "SPANS_MAX", 10)
     found = list(planning.candidates(cluster, "allreduce", [N]))
     assert [(c.plan, c.hops, c.prediction) for c in found] == [
-        ("nested", 0, None),
+        ("hierarchical", 0, None),
         ("halving", 0, None),
         ("tree", 0, None),
         ("ring", 0, None),
@@ -201,11 +201,18 @@ def test_lab_is_predicted(name: str) -> None:
         assert found.seconds == pytest.approx(measured.seconds, rel=0.15)
 
 
+def test_nested_is_the_old_name_of_hierarchical(tmp_path: Path) -> None:
+    old = tmp_path / "old.toml"
+    old.write_text(LAB.read_text().replace('"hierarchical"', '"nested"'))
+    assert read_cluster(old).measured == read_cluster(LAB).measured
+    assert simulate(read_cluster(old), "allreduce", N, "nested").plan == "hierarchical"
+
+
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(LAB), "--bytes", "1KiB,64MiB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     chosen = [line.split() for line in lines if " * " in line]
-    assert [c[0] for c in chosen] == ["1", "64"] and chosen[1][3] == "nested"
+    assert [c[0] for c in chosen] == ["1", "64"] and chosen[1][3] == "hierarchical"
     assert chosen[1][-4:] == ["1", "N", "1", "N"]
     assert any(line.split()[0] == "ring" and "1.5 N" in line for line in lines if "ring" in line)
 
@@ -215,9 +222,9 @@ def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["cluster"]["ranks"] == 4
     by_plan = {c["plan"]: c for c in found["candidates"]}
-    assert [name for name, c in by_plan.items() if c["chosen"]] == ["nested"]
-    assert by_plan["nested"]["busiest"]["network"] == 64 << 20
-    assert by_plan["nested"]["hops"] == 4
+    assert [name for name, c in by_plan.items() if c["chosen"]] == ["hierarchical"]
+    assert by_plan["hierarchical"]["busiest"]["network"] == 64 << 20
+    assert by_plan["hierarchical"]["hops"] == 4
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -87,7 +87,7 @@ static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
     if (mode_counts)
         snprintf(why, sizeof why, " (-mode %s)", mode_words(&comm->layout, mode));
     char mode_now = mode_counts ? comm->layout.mode : 0;
-    bool nested = ddl__topology_is_nested(t) || t->declared || t->node;
+    bool nested = ddl__topology_is_hierarchical(t) || t->declared || t->node;
     const char *way = mode_now == 'r'   ? "one ring of all"
                       : mode_now == 't' ? "by trees"
                       : mode_now == 'h' ? "by halves"

@@ -47,10 +47,10 @@ ddl__tuning *ddl__tuning_create(int rank, int size, char mode, int dump_iter,
     }
     t->rank = rank;
     t->size = size;
-    t->by = mode == 'r'   ? DDL__BY_RING
-            : mode == 't' ? DDL__BY_TREE
-            : mode == 'h' ? DDL__BY_HALVING
-                          : DDL__BY_CHOICE;
+    t->by = mode == 'r'   ? DDL__ALGORITHM_RING
+            : mode == 't' ? DDL__ALGORITHM_TREE
+            : mode == 'h' ? DDL__ALGORITHM_HALVING
+                          : DDL__ALGORITHM_NONE;
     t->choices = *choices;
     t->explores = mode == 'p' && memcmp(choices, &none, sizeof none) == 0;
     t->dump_iter = dump_iter;

@@ -63,7 +63,8 @@ ddl_work *ddl__tuning_settle(ddl__tuning *tuning);
 /* The comm is dead. Returns the work that an operation of the library delayed, or NULL. */
 ddl_work *ddl__tuning_drop(ddl__tuning *tuning);
 
-/* A work with this request starts: choose its algorithm, or BY_CHOICE. False when out of memory. */
+/* A work with this request starts: choose its algorithm, if any is to be used instead of the costs.
+ * False when out of memory. */
 bool ddl__tuning_start(ddl__tuning *tuning, const ddl__request *request, ddl__algorithm *by);
 
 /* That work is complete. */

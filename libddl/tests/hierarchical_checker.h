@@ -1,18 +1,19 @@
-/* nested_checker.h - the nested plans of all ranks of a machine, executed in one process.
+/* hierarchical_checker.h - the hierarchical plans of all ranks of a machine, executed in one
+ * process.
  *
- * Ranks of a host share one bounded window, others are joined by wires of few slots; what is lent
- * is compared when it arrives. Two ways of adding: a hash that neither commutes nor associates
- * shows the order of additions, a plain sum that every contribution came exactly once whatever
- * their order. Finishing a reduction scrambles it. */
-#ifndef DDL_TESTS_NESTED_CHECKER_H
-#define DDL_TESTS_NESTED_CHECKER_H
+ * Ranks of a host share one bounded window, others are joined by wires with few slots. Spans that
+ * a link may lend are compared when they arrive. There are two operators: a hash that neither
+ * commutes nor associates checks the order of additions; a plain sum checks that every contribution
+ * came exactly once, in any order. Finishing a reduction scrambles the result. */
+#ifndef DDL_TESTS_HIERARCHICAL_CHECKER_H
+#define DDL_TESTS_HIERARCHICAL_CHECKER_H
 
 #include <stdbool.h>
 #include <string.h>
 
 #include "check.h"
 #include "plan/builder.h"
-#include "plan/levels.h"
+#include "plan/exchanges.h"
 
 typedef struct span {
     const uint64_t *lent; /* where the values still must be on arrival, or NULL */
@@ -123,7 +124,7 @@ static bool share_memory(const machine *m, uint32_t a, uint32_t b)
                                 ddl__topology_group(m->topology, DDL__HOSTS, (int)b);
 }
 
-/* What came over a wire and was not taken. */
+/* Free the spans that came over a wire and were not taken. */
 static void drop_inbox(machine *m, uint32_t rank, inbox *box)
 {
     for (; box->n && !share_memory(m, rank, box->from); box->n--)
@@ -204,7 +205,7 @@ static span *new_span(const uint64_t *values, int64_t count)
     return s;
 }
 
-/* To ranks of the host one span for all; on wires a span each, freed by its reader. */
+/* All ranks of the host read one span. On wires each target has its own span, which it frees. */
 static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_t *memory,
                     int64_t count)
 {
@@ -230,7 +231,7 @@ static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_
     }
 }
 
-/* The next span of a peer, to the end of a list; false where it is not as expected. */
+/* Read the next span of a peer. False if it is not as expected. */
 static bool consume(machine *m, uint32_t r, uint32_t from, int64_t count, uint64_t *values)
 {
     inbox *box = inbox_of(m, r, from);
@@ -274,7 +275,7 @@ static bool inside(const machine *m, int64_t start, int64_t count)
     return start >= 0 && start + count <= m->request.count;
 }
 
-/* One segment of one step, all or nothing; false if it is blocked or wrong. */
+/* Run one segment of one step completely or not at all. False if it is blocked or wrong. */
 static bool run_step(machine *m, uint32_t r, const ddl__step *step, int64_t k, int64_t count)
 {
     member *me = &m->members[r];
@@ -328,35 +329,37 @@ static bool all_done(const machine *m)
 
 /* -------------------------------------------------------------------------------------- results */
 
-/* Element i reduced over a group of a rung, its children in order. */
-static uint64_t reduced(const machine *m, const ddl__ladder *ladder, int level, int group,
+/* Element i reduced over a group of a level, the children of the group in order. */
+static uint64_t reduced(const machine *m, const ddl__hierarchy *hierarchy, int level, int group,
                         int64_t i)
 {
     if (level == 0)
         return input(group, i);
-    const int *above = ladder->groups + level * ladder->size, *below = above - ladder->size;
+    const int *above = hierarchy->groups + level * hierarchy->size,
+              *below = above - hierarchy->size;
     uint64_t value = 0;
     int last = -1;
-    for (int r = 0; r < ladder->size; r++)
+    for (int r = 0; r < hierarchy->size; r++)
         if (above[r] == group && below[r] > last) {
-            uint64_t child = reduced(m, ladder, level - 1, below[r], i);
+            uint64_t child = reduced(m, hierarchy, level - 1, below[r], i);
             value = last < 0 ? child : combine(m, value, child);
             last = below[r];
         }
     return value;
 }
 
-/* What rank 0 has against what it should: in the order of the ladder, or (NULL) in any. */
-static const char *verify(const machine *m, const ddl__ladder *ladder)
+/* Compare rank 0's result with the expected one: in the order of the hierarchy, or in any order if
+ * that is NULL. */
+static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
 {
     const uint64_t *out = m->members[0].out;
     for (int64_t i = 0; i < m->request.count; i++) {
         uint64_t want = 0;
         for (int r = 0; !m->ordered && r < m->request.size; r++)
             want += input(r, i);
-        if (m->ordered && ladder)
-            want = reduced(m, ladder, ladder->n, 0, i);
-        if ((!m->ordered || ladder) && out[i] != scramble(want))
+        if (m->ordered && hierarchy)
+            want = reduced(m, hierarchy, hierarchy->n, 0, i);
+        if ((!m->ordered || hierarchy) && out[i] != scramble(want))
             return "a wrong result";
     }
     for (int r = 0; r < m->request.size; r++) {
@@ -373,8 +376,8 @@ static const char *verify(const machine *m, const ddl__ladder *ladder)
     return NULL;
 }
 
-/* NULL if all is right. Ranks run in turns of random or of largest length. */
-static const char *execute(machine *m, bool at_random, const ddl__ladder *ladder)
+/* NULL if all is right. Ranks take turns of random or of maximal length. */
+static const char *execute(machine *m, bool at_random, const ddl__hierarchy *hierarchy)
 {
     uint32_t size = (uint32_t)m->request.size;
     while (!m->error) {
@@ -388,7 +391,7 @@ static const char *execute(machine *m, bool at_random, const ddl__ladder *ladder
     }
     if (m->error)
         return m->error;
-    return all_done(m) ? verify(m, ladder) : "deadlock";
+    return all_done(m) ? verify(m, hierarchy) : "deadlock";
 }
 
 #endif

@@ -1,6 +1,5 @@
-/* test_one_shot.c - when a reduction in shared memory is done in one hop: up to 8 KiB on few ranks,
- * and on many as long as what all read, the square of the ranks, costs less than a second hop. All
- * ranks choose the same. */
+/* test_choice.c - what is chosen for a request: one-shot in shared memory, and segments of chains.
+ */
 #include <stdbool.h>
 #include <string.h>
 
@@ -50,7 +49,45 @@ static int64_t most_bytes(int size, double oversubscription, ddl__kind kind)
     return most;
 }
 
-int main(void)
+/* Chains over slow wires use shorter segments while filling them takes long; others do not. */
+static void test_chosen_segments(void)
+{
+    static const struct {
+        ddl__kind kind;
+        int64_t count;
+        double bandwidth;
+        ddl__algorithm by;
+        int64_t segment;
+    } cases[] = {
+        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__ALGORITHM_CHAIN, DDL__SEGMENT_WIRES_SHORT},
+        {DDL__REDUCE_TO_ROOT, 1 << 20, 1.2e8, DDL__ALGORITHM_CHAIN, DDL__SEGMENT_WIRES_SHORT},
+        {DDL__BROADCAST, 64 << 20, 1e10, DDL__ALGORITHM_CHAIN, DDL__SEGMENT_WIRES},
+        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__ALGORITHM_TREE, DDL__SEGMENT_WIRES},
+        {DDL__ALLREDUCE, 8 << 20, 1.2e8, DDL__ALGORITHM_RING, DDL__SEGMENT_WIRES},
+    };
+    unsigned char none[64] = {0};
+    ddl__topology *t;
+    CHECK(ddl__topology_create(none, 8, NULL, false, &t) == DDL_OK, "no topology");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        t->wires[DDL__HOSTS] = (ddl__speed){1e-5, cases[i].bandwidth};
+        ddl__request request = {.kind = cases[i].kind,
+                                .size = 8,
+                                .count = cases[i].count,
+                                .element = 1,
+                                .in_place = true,
+                                .topology = t,
+                                .by = cases[i].by};
+        ddl__plan *plan = ddl__plan_create(&request);
+        CHECK(plan && plan->segment == cases[i].segment, "case %zu: %lld", i,
+              (long long)plan->segment);
+        ddl__plan_destroy(plan);
+    }
+    ddl__topology_destroy(t);
+}
+
+/* One-shot is chosen up to 8 KiB for few ranks. For many it is chosen only while what all ranks
+ * read costs less than a second hop. All ranks choose the same. */
+static void test_one_shot(void)
 {
     static const ddl__kind kinds[] = {DDL__ALLREDUCE, DDL__REDUCE_TO_ROOT};
     static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, MOST};
@@ -71,5 +108,11 @@ int main(void)
         }
         CHECK(before <= LARGEST / 3, "%d ranks: up to %lld", MOST, (long long)before);
     }
+}
+
+int main(void)
+{
+    test_one_shot();
+    test_chosen_segments();
     return 0;
 }

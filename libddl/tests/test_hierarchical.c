@@ -1,6 +1,6 @@
-/* Nested plans for machines of all shapes through the checker; then plans are broken, and the
- * checker must notice. */
-#include "nested_checker.h"
+/* Hierarchical plans for machines of all shapes through the checker. Then plans are broken, and the
+ * checker must detect it. */
+#include "hierarchical_checker.h"
 
 #include <stdio.h>
 
@@ -14,7 +14,7 @@ static ddl__topology *grid(int x, int y, int z, int w, bool declared)
     return t;
 }
 
-/* Half of all machines have hosts of two or three nodes, on which their ranks are as it comes. */
+/* Half of all machines have hosts of two or three nodes, with ranks on random nodes. */
 static void add_nodes(ddl__topology *t)
 {
     ddl__location *places = calloc((size_t)t->size, sizeof *places);
@@ -26,8 +26,8 @@ static void add_nodes(ddl__topology *t)
     free(places);
 }
 
-/* Hosts of so many ranks, and how they stand in racks and aisles; ranks numbered in the order of
- * hosts, or anyhow. */
+/* Hosts of so many ranks, in racks and aisles as described. Ranks are numbered host by host, or at
+ * random. */
 static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool shuffled)
 {
     int size = 0;
@@ -77,22 +77,23 @@ static ddl__request request_for(const ddl__topology *t)
                           .size = t->size,
                           .element = 4,
                           .topology = t,
-                          .by = random_below(2) ? DDL__BY_NESTED : DDL__BY_HALVING,
+                          .by = random_below(2) ? DDL__ALGORITHM_HIERARCHICAL
+                                                : DDL__ALGORITHM_HALVING,
                           .count = 1};
 }
 
-/* Whether there are levels to nest. */
-static bool is_nested(const ddl__request *q)
+/* Whether there are several levels. */
+static bool is_hierarchical(const ddl__request *q)
 {
     return ddl__algorithm_fits(q->by, q);
 }
 
 static bool halves(const ddl__request *q)
 {
-    return q->by == DDL__BY_HALVING;
+    return q->by == DDL__ALGORITHM_HALVING;
 }
 
-/* Every element leaves all groups of a level but one, and comes back, whatever the shape. */
+/* For every shape, each element leaves all groups of a level except one, and comes back. */
 static void check_bytes(const machine *m)
 {
     int64_t all = 0, wires = 0, bytes = m->request.count * (int64_t)m->request.element;
@@ -107,18 +108,18 @@ static void check_bytes(const machine *m)
               (long long)wires, describe(&m->request));
 }
 
-/* With the order of additions where the ladder of coarseness 0 has it. */
-static void check_one(const ddl__request *q, bool ordered, const ddl__ladder *ladder)
+/* With the order of additions where the hierarchy of coarseness 0 defines it. */
+static void check_one(const ddl__request *q, bool ordered, const ddl__hierarchy *hierarchy)
 {
     machine *m = machine_create(q, ordered);
     m->one_window = q->topology->declared && random_below(2);
-    const char *error = execute(m, random_below(2), ladder);
+    const char *error = execute(m, random_below(2), hierarchy);
     CHECK(!error, "%s: %s", error, describe(q));
     check_bytes(m);
     machine_destroy(m);
 }
 
-/* A request of random size that is cut in random ways, the large ones coarsely. */
+/* A request of random size that is cut in random ways; large requests get long segments. */
 static ddl__request random_request(const ddl__topology *t, int64_t most)
 {
     static const int64_t segments[] = {0, 64, 128, 1000, 4096}, windows[] = {0, 1000, 16384};
@@ -152,19 +153,19 @@ static void test_equal(void)
                     if (x * y * z * w == 1)
                         continue;
                     ddl__topology *t = grid(x, y, z, w, random_below(2));
-                    ddl__ladder ladder;
+                    ddl__hierarchy hierarchy;
                     ddl__request q = random_request(t, 2000);
-                    CHECK(ddl__ladder_create(&ladder, t, halves(&q), 0), "out of memory");
-                    check_one(&q, true, &ladder);
+                    CHECK(ddl__hierarchy_create(&hierarchy, t, halves(&q), 0), "out of memory");
+                    check_one(&q, true, &hierarchy);
                     shapes++;
-                    ddl__ladder_destroy(&ladder);
+                    ddl__hierarchy_destroy(&hierarchy);
                     ddl__topology_destroy(t);
                 }
     printf("%d equal grids\n", shapes);
 }
 
-/* Of a whole number of lines for each rank: nothing can reduce and spread N bytes with fewer than
- * 2 N (1 - 1/p) from each rank, nor with fewer than 2 N (1 - 1/hosts) from each host. */
+/* With a whole number of lines for each rank, each rank sends 2 N (1 - 1/p) and each host
+ * 2 N (1 - 1/hosts), the fewest with which N bytes can be all-reduced. */
 static void test_bytes(void)
 {
     static const int shapes[][4] = {{2, 2, 1, 1},  {4, 2, 1, 1}, {2, 3, 1, 1}, {3, 5, 1, 1},
@@ -190,40 +191,40 @@ static void test_bytes(void)
     }
 }
 
-/* Any number of hosts is halved in as many levels as there are doublings, into parts that differ by
- * one host at most. */
+/* Any number of hosts is halved in ceil(log2 hosts) levels, into parts whose sizes differ by one
+ * host at most. */
 static void test_halves(void)
 {
     for (int hosts = 2; hosts <= 70; hosts++) {
         ddl__topology *t = grid(3, hosts, 1, 1, false);
-        ddl__ladder ladder;
+        ddl__hierarchy hierarchy;
         int levels = 1;
         while (1 << (levels - 1) < hosts)
             levels++;
-        CHECK(ddl__ladder_create(&ladder, t, true, 0), "out of memory");
-        CHECK(ladder.n == levels, "%d hosts: %d levels", hosts, ladder.n);
-        for (int l = 1; l <= ladder.n; l++) {
+        CHECK(ddl__hierarchy_create(&hierarchy, t, true, 0), "out of memory");
+        CHECK(hierarchy.n == levels, "%d hosts: %d levels", hosts, hierarchy.n);
+        for (int l = 1; l <= hierarchy.n; l++) {
             int least = t->size, most = 0;
-            for (int g = 0; g < ladder.n_groups[l]; g++) {
+            for (int g = 0; g < hierarchy.n_groups[l]; g++) {
                 int ranks = 0;
                 for (int r = 0; r < t->size; r++)
-                    ranks += ladder.groups[l * t->size + r] == g;
+                    ranks += hierarchy.groups[l * t->size + r] == g;
                 least = ranks < least ? ranks : least;
                 most = ranks > most ? ranks : most;
             }
-            CHECK(ladder.n_groups[l] == (l == 1 ? hosts : 1 << (levels - l)), "%d hosts", hosts);
+            CHECK(hierarchy.n_groups[l] == (l == 1 ? hosts : 1 << (levels - l)), "%d hosts", hosts);
             CHECK(most - least <= 3, "%d hosts, level %d: %d to %d ranks", hosts, l, least, most);
         }
-        ddl__ladder_destroy(&ladder);
+        ddl__hierarchy_destroy(&hierarchy);
         ddl__topology_destroy(t);
     }
 }
 
-/* Up to 24 ranks on hosts of up to 7, in racks and aisles as it comes. */
+/* Up to 24 ranks on hosts of up to 7, in random racks and aisles. */
 static void test_unequal(void)
 {
     enum { MACHINES = SANITIZED ? 400 : 1500 };
-    int nested = 0;
+    int hierarchical = 0;
     for (int n = 0; n < MACHINES; n++) {
         int hosts[12], n_hosts = 1 + (int)random_below(12), size = 0;
         for (int h = 0; h < n_hosts; h++) {
@@ -242,18 +243,18 @@ static void test_unequal(void)
         }
         ddl__topology *t = unequal(hosts, n_hosts, racks, n % 2);
         ddl__request q = random_request(t, 3000);
-        if (t->size > 1 && is_nested(&q)) {
+        if (t->size > 1 && is_hierarchical(&q)) {
             check_one(&q, false, NULL);
             check_one(&q, true, NULL);
-            nested++;
+            hierarchical++;
         }
         ddl__topology_destroy(t);
     }
-    CHECK(nested > MACHINES / 2, "only %d nested", nested);
-    printf("%d unequal machines\n", nested);
+    CHECK(hierarchical > MACHINES / 2, "only %d hierarchical", hierarchical);
+    printf("%d unequal machines\n", hierarchical);
 }
 
-/* Shapes that are too unequal for their levels are treated more coarsely, and stay right. */
+/* Shapes that are too irregular get a coarser hierarchy, and results stay right. */
 static void test_coarse(void)
 {
     static const int lonely[] = {1, 1, 20}, mixed[] = {7, 5, 3, 2, 1, 1};
@@ -267,21 +268,21 @@ static void test_coarse(void)
         ddl__topology *t = unequal(cases[i].hosts, cases[i].n, cases[i].racks, true);
         for (int n = 0; n < 40; n++) {
             ddl__request q = random_request(t, 5000);
-            if (is_nested(&q))
+            if (is_hierarchical(&q))
                 check_one(&q, n % 2, NULL);
         }
-        ddl__ladder ladder;
-        ddl__levels levels;
-        CHECK(ddl__ladder_create(&ladder, t, false, 0), "out of memory");
-        CHECK(ddl__levels_create(&levels, &ladder, 0, 100000, 16), "out of memory");
-        capped = capped || levels.pair_runs > DDL__PAIR_RUNS;
-        ddl__levels_destroy(&levels);
-        ddl__ladder_destroy(&ladder);
-        CHECK(ddl__ladder_create(&ladder, t, false, DDL__COARSEST), "out of memory");
-        CHECK(ddl__levels_create(&levels, &ladder, 0, 100000, 16), "out of memory");
-        CHECK(levels.pair_runs == 1, "the coarsest: %d", levels.pair_runs);
-        ddl__levels_destroy(&levels);
-        ddl__ladder_destroy(&ladder);
+        ddl__hierarchy hierarchy;
+        ddl__exchanges exchanges;
+        CHECK(ddl__hierarchy_create(&hierarchy, t, false, 0), "out of memory");
+        CHECK(ddl__exchanges_create(&exchanges, &hierarchy, 0, 100000, 16), "out of memory");
+        capped = capped || exchanges.pair_ranges > DDL__PAIR_RANGES;
+        ddl__exchanges_destroy(&exchanges);
+        ddl__hierarchy_destroy(&hierarchy);
+        CHECK(ddl__hierarchy_create(&hierarchy, t, false, DDL__COARSEST), "out of memory");
+        CHECK(ddl__exchanges_create(&exchanges, &hierarchy, 0, 100000, 16), "out of memory");
+        CHECK(exchanges.pair_ranges == 1, "the coarsest: %d", exchanges.pair_ranges);
+        ddl__exchanges_destroy(&exchanges);
+        ddl__hierarchy_destroy(&hierarchy);
         ddl__topology_destroy(t);
     }
     CHECK(capped, "no shape was too unequal");
@@ -299,11 +300,12 @@ static void test_nodes(void)
         free(t->node);
         CHECK(ddl__topology_locate(t, places) == DDL_OK && t->nodes == 2, "%s", ddl__message());
         ddl__request q = request_for(t);
-        q.by = DDL__BY_CHOICE;
+        q.by = DDL__ALGORITHM_NONE;
         q.all_shared = true;
         q.count = 16 * 100 * t->size;
         machine *m = machine_create(&q, false);
-        CHECK(m->members[0].plan->by == DDL__BY_NESTED, "%s", m->members[0].plan->name);
+        CHECK(m->members[0].plan->by == DDL__ALGORITHM_HIERARCHICAL, "%s",
+              m->members[0].plan->name);
         const char *error = execute(m, true, NULL);
         CHECK(!error, "%s: %s", error, describe(&q));
         int64_t crossing = 0;
@@ -345,7 +347,7 @@ static void test_large(void)
     ddl__topology_destroy(t);
 }
 
-/* Plans of the largest counts do not overflow, and their steps lie within. */
+/* Plans of the largest counts do not overflow, and their steps lie within the buffers. */
 static void test_huge(void)
 {
     for (int n = 0; n < 64; n++) {
@@ -404,7 +406,7 @@ static bool have_common(const uint32_t *a, uint32_t n, const uint32_t *b, uint32
     return false;
 }
 
-/* Swap the step with a later one that goes over the same link or, in the same wave, sends what this
+/* Swap the step with a later one that uses the same link, or that sends in the same wave what this
  * one makes. */
 static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
 {
@@ -428,7 +430,7 @@ static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
     return false;
 }
 
-/* Break a step of a rank's plan; false where this way does not apply. */
+/* Break a step of a rank's plan; false if this way does not apply. */
 static bool break_step(machine *m, uint32_t rank, uint32_t i, mutation how)
 {
     ddl__plan *plan = m->members[rank].plan;
@@ -470,16 +472,16 @@ static void test_mutations(void)
         const char *error = NULL;
         bool does = true;
         bool equal = seed % SHAPES < 2; /* where the order of additions is known */
-        ddl__ladder ladder;
-        CHECK(ddl__ladder_create(&ladder, q.topology, halves(&q), 0), "out of memory");
+        ddl__hierarchy hierarchy;
+        CHECK(ddl__hierarchy_create(&hierarchy, q.topology, halves(&q), 0), "out of memory");
         for (int run = 0; run < 4 && does && !error; run++) {
             machine *m = machine_create(&q, equal);
             does = break_step(m, rank, (uint32_t)(place % m->members[rank].plan->n_steps), how);
             if (does)
-                error = execute(m, run % 2, equal ? &ladder : NULL);
+                error = execute(m, run % 2, equal ? &hierarchy : NULL);
             machine_destroy(m);
         }
-        ddl__ladder_destroy(&ladder);
+        ddl__hierarchy_destroy(&hierarchy);
         CHECK(!does || error, "mutation %d of step %llu of rank %u not noticed, seed %llu: %s", how,
               (unsigned long long)place, rank, (unsigned long long)seed, describe(&q));
         applied[how] += does;
@@ -492,7 +494,7 @@ static void test_mutations(void)
     printf("%d mutations rejected\n", rejected);
 }
 
-/* A window that does not hold two waves stands still, and that is noticed. */
+/* A window that does not hold two waves causes a deadlock, and the checker detects it. */
 static void test_deadlock(void)
 {
     ddl__topology *t = grid(2, 2, 1, 1, false);
