@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
             arguments.steps,
             str(result),
         )
-        launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(arguments.ranks)]
+        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks)]
         program = [sys.executable, str(ROOT / f"bench/training_{arguments.framework}.py")]
         command = [*launcher, *program, json.dumps(asdict(job))]
         # Not in the project's folder, where the sources of ddl_core hide the installed package.

@@ -14,7 +14,7 @@ _LARGEST = 1024  # characters of the exception
 
 def report_to_launcher() -> None:
     """From now on an uncaught exception of the main thread is reported, where a launcher listens:
-    DDL_LAUNCHER, see ddl_core/launch/reports.py. The hook that was there runs as well."""
+    DDL_LAUNCHER, see ddl_launch/reports.py. The hook that was there runs as well."""
     name, rank = os.environ.get("DDL_LAUNCHER"), os.environ.get("DDL_RANK")
     if not name or not rank:
         return

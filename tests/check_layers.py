@@ -46,10 +46,12 @@ ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
 }
+LAUNCH = "ddl_launch"  # the package that only the top of the Python side imports
+DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 800
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
-FOLDERS = ("libddl", "ddl_core", "adapters", "tests", "bench", "examples")
+FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples")
 EMPTY = "tests/tsan.supp"  # fix the race instead
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -137,9 +139,10 @@ def imported(node: ast.AST, package: tuple[str, ...]) -> list[str]:
 
 
 def check_python(root: Path) -> Iterator[str]:
-    """One importer of the extension; no framework in the core; no environment in adapters."""
+    """One importer of the extension; only adapters import frameworks, and read no environment; the
+    core and adapters do not import the launcher."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl_core", "adapters"):
+    for folder in ("ddl_core", LAUNCH, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
@@ -149,12 +152,14 @@ def check_python(root: Path) -> Iterator[str]:
                 for name in names:
                     if (name + ".").startswith(extension + ".") and str(where) != IMPORTER:
                         yield f"{where}:{node.lineno}: only {IMPORTER} imports {extension}"
-                    framework = name.split(".")[0]
-                    if folder == "ddl_core" and framework in FRAMEWORKS:
-                        yield f"{where}:{node.lineno}: ddl_core imports no framework ({name})"
+                    package = name.split(".")[0]
+                    if folder != "adapters" and package in FRAMEWORKS:
+                        yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
+                    if package == LAUNCH != folder and str(where) not in DEPRECATED:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
                     others = FRAMEWORKS - ADAPTERS.get(parts[0], set())
-                    if folder == "adapters" and framework in others:
-                        yield f"{where}:{node.lineno}: {parts[0]} does not import {framework}"
+                    if folder == "adapters" and package in others:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {package}"
                 if folder == "adapters" and (
                     {"os.environ", "os.getenv"} & set(names)
                     or (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_core.launch import culprit
-from ddl_core.launch.culprit import Evidence
-from ddl_core.launch.failure import Failure
+from ddl_launch import culprit
+from ddl_launch.culprit import Evidence
+from ddl_launch.failure import Failure
 
 if TYPE_CHECKING:
     from conftest import Run

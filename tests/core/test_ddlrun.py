@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Run
 
-LAUNCH = [sys.executable, "-m", "ddl_core.launch"]
+LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
 # For a rank that is to fail only when another one has come as far as it should.
 MEET = """

@@ -16,11 +16,11 @@ import pytest
 from conftest import clean_environment
 
 import ddl_core
-from ddl_core.lab import Lab, missing
+from ddl_launch.lab import Lab, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
 
-LAUNCH = [sys.executable, "-m", "ddl_core.launch"]
+LAUNCH = [sys.executable, "-m", "ddl_launch"]
 SUM = """
 import os, socket, numpy as np, ddl_core
 comm = ddl_core.init()
@@ -584,7 +584,7 @@ def test_bad_usage_is_one_clear_line(one: Hosts, arguments: list[str], message: 
 
 def test_without_an_mpi_it_says_what_to_install(lab: Lab, tmp_path: Path) -> None:
     environment = {**clean_environment(), "PATH": "/nowhere"}
-    text = "import sys; sys.prefix = '/nowhere'; from ddl_core.launch.cli import main; "
+    text = "import sys; sys.prefix = '/nowhere'; from ddl_launch.cli import main; "
     command = lab.at("h1", sys.executable, "-c", text + "sys.exit(main(sys.argv[1:]))")
     ended = subprocess.run(
         [*command, "-H", "h1,h2", "/bin/true"],

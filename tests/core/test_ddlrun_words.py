@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
-from ddl_core.launch import placement
-from ddl_core.launch.allocation import expand_counts, expand_nodes, find_allocation
-from ddl_core.launch.console import Console
-from ddl_core.launch.errors import LaunchError
-from ddl_core.launch.frames import HELLO, Frames, frame, open_proven, proven
-from ddl_core.launch.hosts import (
+from ddl_launch import placement
+from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
+from ddl_launch.console import Console
+from ddl_launch.errors import LaunchError
+from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
+from ddl_launch.hosts import (
     Host,
     Layout,
     lay_out,
@@ -25,8 +25,8 @@ from ddl_core.launch.hosts import (
     read_hostfile,
     read_rankfile,
 )
-from ddl_core.launch.launchers import Launcher, start
-from ddl_core.launch.topology import describe, library_options, mode_option
+from ddl_launch.launchers import Launcher, start
+from ddl_launch.topology import describe, library_options, mode_option
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -312,7 +312,7 @@ def test_threads() -> None:
 
 
 def test_cores_respect_affinity() -> None:
-    text = "from ddl_core.launch import placement; print(placement.look()[0])"
+    text = "from ddl_launch import placement; print(placement.look()[0])"
     core = max(os.sched_getaffinity(0))
     command = ["taskset", "-c", str(core), sys.executable, "-c", text]
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True)
@@ -326,7 +326,7 @@ def test_threads_respect_cgroups() -> None:
     if not first.is_dir():
         root, values = second, {"cpu.max": "150000 100000"}
     group = root / f"ddl-test-{os.getpid()}"
-    text = "from ddl_core.launch import placement; print(placement.look()[1])"
+    text = "from ddl_launch import placement; print(placement.look()[1])"
     try:
         group.mkdir()
         for name, value in values.items():
@@ -509,7 +509,7 @@ def test_batch_jobs_are_as_documented(kind: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     options = ["-nodes", "2", "-accelerators", "4", "-mode", "d:4x2"]
     more = ["--image", "registry/train:1"] if kind == "k8s" else ["--submitarg", _LIMITS[kind]]
-    command = [sys.executable, "-m", "ddl_core.launch", "--submit", kind, "--dry-run", *options]
+    command = [sys.executable, "-m", "ddl_launch", "--submit", kind, "--dry-run", *options]
     ended = subprocess.run(
         [*command, *more, "train.py", "--epochs", "3"],
         cwd=tmp_path,
@@ -539,7 +539,7 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
     ],
 )
 def test_wrong_submissions(arguments: list[str], message: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ddl_core.launch", "--submit", "pbs", *arguments, "/bin/true"]
+    command = [sys.executable, "-m", "ddl_launch", "--submit", "pbs", *arguments, "/bin/true"]
     ended = subprocess.run(
         command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
     )

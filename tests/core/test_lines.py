@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_core.launch.lines import Lines
+from ddl_launch.lines import Lines
 
 
 def fed(*pieces: bytes) -> tuple[list[bytes], bytes]:

@@ -57,7 +57,7 @@ def test_ddlrun_without_libcrypto(
     run_program: Run, tmp_path: Path, without: dict[str, str]
 ) -> None:
     (tmp_path / "join.py").write_text(JOIN)
-    command = [sys.executable, "-m", "ddl_core.launch", "-n", "2", "join.py"]
+    command = [sys.executable, "-m", "ddl_launch", "-n", "2", "join.py"]
     ended = run_program(command, cwd=tmp_path, env=without)
     assert ended.code == 0, ended.err
     assert sorted(ended.out.splitlines()) == ["[0] 0 2", "[1] 1 2"]
@@ -77,7 +77,7 @@ def test_a_secret_without_libcrypto(
 def test_doctor_without_libcrypto(
     run_program: Run, tmp_path: Path, without: dict[str, str]
 ) -> None:
-    doctor = [sys.executable, "-m", "ddl_core.tools", "doctor", "--no-test", "--ranks", "1"]
+    doctor = [sys.executable, "-m", "ddl_launch.commands", "doctor", "--no-test", "--ranks", "1"]
     ended = run_program(doctor, cwd=tmp_path, env=without)
     assert ended.code == 1
     (line,) = (line for line in ended.out.splitlines() if "libcrypto.so.3 is missing" in line)

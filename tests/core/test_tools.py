@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.tools import planning
-from ddl_core.tools.cli import main
-from ddl_core.tools.cluster import Cluster, read_cluster
-from ddl_core.tools.model import read_model
-from ddl_core.tools.quantities import parse_bytes, parse_rate, parse_seconds
-from ddl_core.tools.scaling import scale
-from ddl_core.tools.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
+from ddl_launch.commands import planning
+from ddl_launch.commands.cli import main
+from ddl_launch.commands.cluster import Cluster, read_cluster
+from ddl_launch.commands.model import read_model
+from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_seconds
+from ddl_launch.commands.scaling import scale
+from ddl_launch.commands.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "clusters"
 LAB = EXAMPLES / "lab.toml"

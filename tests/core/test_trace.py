@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddl_core import Comm
-from ddl_core.tools.cli import main
+from ddl_launch.commands.cli import main
 
 if TYPE_CHECKING:
     from conftest import Run

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_core.launch.witness import ENDED, HELLO, LEAVE, Witness
+from ddl_launch.witness import ENDED, HELLO, LEAVE, Witness
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -256,7 +256,7 @@ def test_where_there_are_no_abstract_sockets(run_program: Run, tmp_path: Path) -
     (tmp_path / "program.py").write_text(
         "import os; print(os.environ.get('DDL_WITNESS'), os.environ.get('DDL_LAUNCHER'))"
     )
-    command = [sys.executable, "-m", "ddl_core.launch", "-n", "2", "program.py"]
+    command = [sys.executable, "-m", "ddl_launch", "-n", "2", "program.py"]
     env = {"LD_PRELOAD": str(library), "DDL_WITNESS": "another", "DDL_LAUNCHER": "another"}
     ended = run_program(command, cwd=tmp_path, env=env).expect_success()
     assert sorted(ended.out.splitlines()) == ["[0] None None", "[1] None None"]

@@ -1,0 +1,295 @@
+"""What running ranks has in common, wherever they are: their output, signals, the end together."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ddl_launch import culprit, reports
+from ddl_launch.console import Console, Stream
+from ddl_launch.errors import FAILED, LaunchError
+from ddl_launch.failure import Failure
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+DRAIN = 1.0  # seconds for output that others hold open after all ranks have ended
+CHUNK = 64 * 1024
+_TAIL = 20  # lines of the first rank that failed
+# Seconds from the first failure to the report: for other ranks' errors, which may blame another
+# one, and then for the end of the one that they blame.
+_SETTLE = 0.3
+_LATEST = 2.0
+
+
+class Output:
+    """Where one rank's stdout and stderr go: to the console, or to files; and its last lines."""
+
+    def __init__(self, console: Console, rank: int, prefix: str, host: int | None) -> None:
+        self.last: deque[bytes] = deque(maxlen=_TAIL)
+        self.out = console.stream(rank, prefix, console.out, host, self.last)
+        self.err = console.stream(rank, prefix, console.err, host, self.last)
+
+
+class Supervisor(ABC):
+    """One run of ranks. `run` may be called once, in the main thread.
+
+    grace        seconds between SIGTERM and SIGKILL when a job is ended
+    output_dir   where the ranks' output is, when it is in files
+    summary      say at the end how long it took, also when all went well
+    """
+
+    def __init__(
+        self, size: int, console: Console, grace: float, output_dir: Path | None, summary: bool
+    ) -> None:
+        self._size = size
+        self._console = console
+        self._grace = grace
+        self._output_dir = output_dir
+        self._summary = summary
+        self._running: set[int] = set()
+        self._evidence = {rank: culprit.Evidence() for rank in range(size)}
+        self._first: Failure | None = None
+        self._report_at: float | None = None  # when what has failed so far is to be reported
+        self._report_latest = 0.0
+        self._kill_at: float | None = None  # when grace is over
+        self._asked_to_end = 0
+        self._begun = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Run to the end; the job's exit code: 0, or that of the rank that failed first."""
+        with self._signals() as wake:
+            self._selector.register(wake, selectors.EVENT_READ, lambda: self._take_signals(wake))
+            try:
+                self._start()
+                while self._running or (self._report_at is not None and self._first is None):
+                    self._turn(self._time_left())
+                self._drain()
+            except LaunchError as error:
+                self._console.say(str(error))
+                self._first = self._first or Failure(-1, 0, error.code, by_signal=False)
+            except OSError as error:
+                self._console.say(f"cannot go on: {error}")
+                self._first = self._first or Failure(-1, 0, FAILED, by_signal=False)
+            finally:
+                self._clean_up()
+        self._sum_up()
+        return self._first.exit_code if self._first else 0
+
+    # ---- what differs ----
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start all ranks, or what starts them; those of `_running` are then waited for."""
+
+    @abstractmethod
+    def _ended(self) -> list[Failure]:
+        """Take those that have ended out of `_running`; how they ended."""
+
+    @abstractmethod
+    def _read_reports(self) -> None:
+        """Give the reports of ranks that have come to `_take_report`."""
+
+    @abstractmethod
+    def _is_late(self) -> bool:
+        """Whether word of a failure may be on its way for longer than usual."""
+
+    @abstractmethod
+    def _send(self, number: int) -> None:
+        """Send a signal to all running ranks."""
+
+    @abstractmethod
+    def _name(self, rank: int) -> str:
+        """The rank, where it is, and its process, for messages."""
+
+    @abstractmethod
+    def _last_lines(self, rank: int) -> list[bytes]:
+        """What a rank wrote last."""
+
+    @abstractmethod
+    def _is_in_sight(self) -> bool:
+        """Whether the user has seen the ranks' last lines, right above."""
+
+    @abstractmethod
+    def _has_output(self) -> bool:
+        """Whether output may come still."""
+
+    @abstractmethod
+    def _clean_up(self) -> None:
+        """Leave no process of a job that failed, and no zombie."""
+
+    # ---- one turn of the loop ----
+
+    def _turn(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
+            key.data()
+        self._read_reports()
+        now = time.monotonic()
+        for end in self._ended():
+            self._evidence[end.rank].end, self._evidence[end.rank].at = end, now
+        self._judge()
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill_at = None
+            for rank in sorted(self._running):
+                self._console.say(
+                    f"{self._name(rank)} has not ended within {self._grace:g} s of SIGTERM:"
+                    " killing it"
+                )
+            self._send(signal.SIGKILL)
+
+    def _time_left(self) -> float | None:
+        moments = [moment for moment in self._moments() if moment is not None]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _moments(self) -> list[float | None]:
+        """When something is to be done although nothing is heard."""
+        return [self._kill_at, None if self._first else self._report_at]
+
+    def _drain(self) -> None:
+        """All ranks have ended: the rest of their output, if nobody else holds it open."""
+        deadline = time.monotonic() + DRAIN
+        while self._has_output() and time.monotonic() < deadline:
+            self._turn(max(0.0, deadline - time.monotonic()))
+
+    # ---- the end of ranks ----
+
+    def _take_report(self, report: reports.Report) -> None:
+        evidence = self._evidence.get(report.rank)
+        if evidence is None:
+            return
+        if report.kind == "raised":
+            evidence.raised, evidence.told_at = report.text, time.monotonic()
+        else:
+            evidence.waits = report.kind == "joining"
+            evidence.joinings += report.kind == "joining"
+            evidence.joined += report.kind == "joined"
+
+    def _judge(self) -> None:
+        """Name the culprit, once it is known. Ranks that fail by its loss may be heard of first."""
+        if self._first is not None:
+            return
+        self._read_reports()  # of those that have ended meanwhile
+        failed = [rank for rank, evidence in self._evidence.items() if evidence.failed]
+        if not failed:
+            self._look_for_absent()
+            return
+        now = time.monotonic()
+        if self._report_at is None:
+            self._report_at, self._report_latest = now + _SETTLE, now + _LATEST
+        if self._is_late():
+            self._report_latest = max(self._report_latest, now + _SETTLE)
+            self._report_at = max(self._report_at, now + _SETTLE)
+        for rank in failed:
+            lines = self._last_lines(rank)
+            self._evidence[rank].tail = [line.decode(errors="replace") for line in lines]
+        rank, is_open = culprit.find(self._evidence)
+        if is_open and now >= self._report_at:
+            self._report_at = min(self._report_latest, now + _SETTLE)
+        is_over = not self._running and not self._has_output()
+        if is_over or now >= (self._report_latest if is_open else self._report_at):
+            self._report(culprit.accuse(rank, self._evidence, self._name(rank)))
+
+    def _look_for_absent(self) -> None:
+        """Ranks that wait for one that has ended would wait until their limit."""
+        absent = culprit.find_absent(self._evidence)
+        if absent is None:
+            self._report_at = None
+        elif self._report_at is None:  # others may come to wait as well
+            self._report_at = time.monotonic() + _SETTLE
+            self._report_latest = self._report_at + _LATEST
+        elif time.monotonic() >= self._report_at:
+            self._report(absent)
+
+    def _report(self, first: Failure) -> None:
+        self._first = first
+        others = len(self._running)
+        where = self._output_dir
+        self._console.say(
+            f"{first}"
+            + (f"; ending the other {others}" if others else "")
+            + (f"; its output is in {where}/rank.{first.rank}.err" if where else "")
+        )
+        self._end()
+
+    def _end(self) -> None:
+        self._send(signal.SIGTERM)
+        self._kill_at = time.monotonic() + self._grace
+
+    def _sum_up(self) -> None:
+        """One line at the end, and with it what is not in sight any more."""
+        first, seconds = self._first, time.monotonic() - self._begun
+        if first is None:
+            if self._summary:
+                self._console.say(f"{self._size} ranks ended well after {seconds:.1f} s")
+            return
+        if first.rank < 0:
+            return
+        last = [] if self._size == 1 or self._is_in_sight() else self._last_lines(first.rank)
+        if last:
+            self._console.say(f"the last lines of rank {first.rank}:")
+            self._console.show([b"  | " + line for line in last])
+        if self._summary:
+            self._console.say(f"failed after {seconds:.1f} s: {first}")
+
+    # ---- signals ----
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        numbers = (*FORWARDED, signal.SIGCHLD)
+        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            ours.close()
+            theirs.close()
+
+    def _take_signals(self, wake: socket.socket) -> None:
+        for number in wake.recv(CHUNK):
+            if number not in FORWARDED:
+                continue  # SIGCHLD
+            if number in _ENDING:
+                self._asked_to_end += 1
+                if self._asked_to_end == 2:
+                    name = signal.Signals(number).name
+                    self._console.say(f"{name} again: ending all ranks")
+                    self._end()
+                    continue
+            self._send(number)
+
+    # ---- output ----
+
+    def _show(self, stream: Stream, data: bytes) -> None:
+        """Pass on what a rank wrote; nothing is its end."""
+        try:
+            if data:
+                stream.feed(data)
+            else:
+                stream.end()
+        except BrokenPipeError:
+            # As in a pipeline without ddlrun: who writes on gets the SIGPIPE.
+            self._console.abandon(stream.sink)
+            self._reader_has_gone(stream.sink)
+
+    @abstractmethod
+    def _reader_has_gone(self, sink: Any) -> None:
+        """Nobody reads our stdout, or stderr, any more."""
+
+
+def output_files(folder: Path, rank: int) -> tuple[IO[bytes], IO[bytes]]:
+    """The files that take a rank's stdout and stderr."""
+    return open(folder / f"rank.{rank}.out", "wb"), open(folder / f"rank.{rank}.err", "wb")
