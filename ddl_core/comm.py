@@ -5,39 +5,32 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from ddl_core import arguments, forks, living
+from ddl_core import arguments, forks
 from ddl_core import config as configs
-from ddl_core import options as all_options
-from ddl_core._lib import Gate, check, ffi, lib, to_error, work_destroy, work_test
-from ddl_core.arguments import Call
+from ddl_core._lib import check, ffi, lib, to_error
+from ddl_core.comm_handle import CommHandle, address
 from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.errors import DdlError, InvalidState, Mismatch
-from ddl_core.group import Collection, Group
+from ddl_core.endpoint_handle import EndpointHandle
+from ddl_core.errors import DdlError, Mismatch
+from ddl_core.group import Group
+from ddl_core.live_objects import LiveObjects
 from ddl_core.quick_operations import QuickOperations
-from ddl_core.work import SLICE_MS, Work, wait_in_slices
+from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.endpoint import Endpoint
-    from ddl_core.options import AsyncMessageOptions, MessageOptions, Native
-
-_INPROGRESS = 1  # ddl_status
-_CLOSE_PATIENCE = 2.0  # seconds for other threads to leave the library after an abort
+    from ddl_core.options import MessageOptions
 
 _log = logging.getLogger("ddl_core")
 
-Result = TypeVar("Result")
 
-
-class Comm(QuickOperations):
+class Comm(CommHandle, QuickOperations):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,
@@ -61,27 +54,17 @@ class Comm(QuickOperations):
     def __init__(
         self,
         handle: Any,
-        endpoint: Endpoint,
+        endpoint: EndpointHandle,
         *,
         owns_endpoint: bool = False,
         parent: Comm | None = None,
     ) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._endpoint = endpoint
         self._owns_endpoint = owns_endpoint
         self._parent = parent  # kept: it may own the endpoint
-        self._forks = forks.count
         self._closing = threading.RLock()  # recursive: a signal handler may call close
-        self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
-        self._gate = Gate(_address(handle), self._dropped)  # counts who uses the handle
-        self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
-        self._queued: dict[int, Work[Any]] = {}  # not yet reported
-        self._collections: weakref.WeakSet[Collection] = weakref.WeakSet()
-        self.rank: int = lib.ddl_comm_rank(handle)
-        self.size: int = lib.ddl_comm_size(handle)
-        self.local_rank: int = lib.ddl_comm_local_rank(handle)
-        self.local_size: int = lib.ddl_comm_local_size(handle)
-        living.add(self)
+        live_comms.add(self)
 
     # ---- operations: see Operations, and AsyncOptions for the ..._async forms ----
 
@@ -230,7 +213,7 @@ class Comm(QuickOperations):
         while True:
             check(wait_in_slices(take, timeout, "no queued work has completed"))
             with self._queue_lock:
-                found = [self._queued.pop(_address(slots[i]), None) for i in range(taken[0])]
+                found = [self._queued.pop(address(slots[i]), None) for i in range(taken[0])]
             # One whose start was interrupted by a signal's handler is nobody's.
             if works := [work for work in found if work is not None]:
                 return works
@@ -282,7 +265,7 @@ class Comm(QuickOperations):
         self._queued.clear()
         self._parent = None
         if self._owns_endpoint:
-            self._endpoint.close()
+            self._endpoint._close()
         if difference is not None:
             raise difference
 
@@ -300,7 +283,7 @@ class Comm(QuickOperations):
             self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "local_size"):
+        if hasattr(self, "_closing"):
             with suppress(Mismatch):  # the log has it
                 self.close()
 
@@ -309,111 +292,13 @@ class Comm(QuickOperations):
     def __repr__(self) -> str:
         return f"<ddl_core.Comm, rank {self.rank} of {self.size}{', closed' * self.closed}>"
 
-    # ---- calls ----
-
-    def _run(self, call: Call[Result], options: MessageOptions) -> Result:
-        native = all_options.native(options, wait_ms=SLICE_MS)
-        work = self._submit(call, native, queued=False)
-        return call.result if work is None else work.wait()
-
-    def _start(self, call: Call[Result], options: AsyncMessageOptions) -> Work[Result]:
-        native = all_options.native(options)
-        work = self._submit(call, native, queued=options.get("queued", False))
-        assert work is not None  # as there is none only after patience
-        return work
-
-    def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
-        """None: it is complete already."""
-        slot = ffi.new("ddl_work **")
-        with self._gate as is_open, self._queue_lock if queued else nullcontext():
-            handle = self._live(is_open)
-            if self._dropped:
-                self._reap()
-            try:
-                check(call.function(handle, *call.arguments, native.pointer, slot))
-                if slot[0] == ffi.NULL:
-                    return None
-                work: Work[Result] = Work(
-                    self, self._gate, _address(slot), call.result, call, call.sender
-                )
-                if queued:
-                    self._queued[work._address] = work
-            finally:
-                # Interrupted by a signal's handler before the work was known: it uses its arrays.
-                if slot[0] != ffi.NULL:
-                    self._gate.drop(_address(slot[0]), call)
-        return work
-
     def _derive(self, function: Any, *arguments: Any) -> Comm | None:
         def create(_endpoint: Any, slot: Any) -> int:
             with self._held() as handle:
                 status: int = function(handle, *arguments, slot)
                 return status
 
-        return self._endpoint._join(create, parent=self)
-
-    def _collection(self) -> Collection:
-        slot = ffi.new("ddl_group **")
-        with self._held() as handle:
-            check(lib.ddl_group_create(handle, slot))
-            collection = Collection(self, slot[0])
-        self._collections.add(collection)
-        return collection
-
-    def _close_groups(self, handle: Any) -> bool:
-        """Destroy the groups, which must not outlive the comm; those under way end with Aborted
-        first. Whether they did."""
-        collections = list(self._collections)
-        deadline = time.monotonic() + _CLOSE_PATIENCE
-        while collections and self._under_way(collections):
-            lib.ddl_comm_abort(handle, b"closed while a group was under way")
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
-        for collection in collections:
-            collection.destroy()
-        return True
-
-    def _under_way(self, collections: list[Collection]) -> bool:
-        self._reap()
-        return bool(self._dropped) or any(c.under_way() for c in collections)
-
-    @contextmanager
-    def _held(self) -> Iterator[Any]:
-        with self._gate as is_open:
-            yield self._live(is_open)
-
-    def _live(self, is_open: bool) -> Any:
-        """The handle, for who is inside the gate."""
-        handle = self._handle
-        if self._inherited():
-            raise InvalidState("this process was forked from the one that made the comm")
-        if not is_open or handle is None:
-            raise InvalidState("the comm is closed")
-        return handle
-
-    def _inherited(self) -> bool:
-        """Whether this process was forked from the one that made the comm."""
-        return self._forks != forks.count
-
-    def _all_have_left(self) -> bool:
-        """Wait for the threads that are inside, though not for long. Whether none is left."""
-        deadline = time.monotonic() + _CLOSE_PATIENCE
-        while self._gate.inside:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
-        return True
-
-    def _reap(self) -> None:
-        """Let go of the dropped works that have completed. Other threads may do the same, or drop
-        some, at any moment; and who is interrupted loses none."""
-        for entry in list(self._dropped):
-            if work_test(entry[0]) != _INPROGRESS:
-                with suppress(ValueError):  # another thread was quicker
-                    self._dropped.remove(entry)
-                    work_destroy(entry[0])
+        return self._endpoint._join(create, lambda made: Comm(made, self._endpoint, parent=self))
 
 
-def _address(handle: Any) -> int:
-    return int(ffi.cast("uintptr_t", handle))
+live_comms: LiveObjects[Comm] = LiveObjects()

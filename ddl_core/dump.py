@@ -22,7 +22,7 @@ import threading
 import time
 from typing import Any
 
-from ddl_core import living
+from ddl_core.comm import live_comms
 from ddl_core.errors import DdlError
 
 _PATIENCE = 0.05  # seconds without more of a stack, and it is whole
@@ -59,7 +59,7 @@ def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
 def report() -> str:
     """What each living comm of this process waits for, in a line or some."""
     lines = []
-    for number, comm in living.comms():
+    for number, comm in live_comms.items():
         with contextlib.suppress(DdlError):  # closed meanwhile
             lines += _describe(number, comm.report())
     return "".join(

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
-import threading
-import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from ddl_core import config as configs
 from ddl_core import forks
-from ddl_core._lib import check, fail_exit, ffi, lib
+from ddl_core._lib import check, ffi, lib
 from ddl_core.comm import Comm
 from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.errors import InvalidArgument, InvalidState, Mismatch
+from ddl_core.endpoint_handle import EndpointHandle
+from ddl_core.errors import InvalidArgument, Mismatch
 
 
-class Endpoint:
+class Endpoint(EndpointHandle):
     """This process's identity and its listening ports. Lives across comms; a context manager.
 
     secret       all processes of a job share it and prove it to each other, "" for none; None:
@@ -49,10 +46,6 @@ class Endpoint:
         sockets: int = 0,
         encrypt: bool | None = None,
     ) -> None:
-        self._forks = forks.count
-        self._lock = threading.RLock()
-        self._joining = 0  # comms under way, which need the handle
-        self._comms: weakref.WeakSet[Comm] = weakref.WeakSet()
         texts = {"secret": secret, "host": host, "interfaces": interfaces, "ports": ports}
         strings = [_c_string(argument, text) for argument, text in texts.items()]
         config = ffi.new(
@@ -69,8 +62,7 @@ class Endpoint:
         )
         slot = ffi.new("ddl_endpoint **")
         check(lib.ddl_endpoint_create(config, slot))
-        self._handle = slot[0]
-        _open.add(self)
+        super().__init__(slot[0])
 
     @property
     def address(self) -> bytes:
@@ -108,7 +100,7 @@ class Endpoint:
             status: int = lib.ddl_comm_create(handle, pointers, lengths, rank, size, own, slot)
             return status
 
-        return self._join_all(create, owned)
+        return self._connect(create, owned)
 
     def rendezvous(
         self,
@@ -134,30 +126,14 @@ class Endpoint:
             status: int = lib.ddl_rendezvous(handle, where, rank, size, own, slot)
             return status
 
-        return self._join_all(create, owned)
+        return self._connect(create, owned)
 
     __reduce__ = forks.refuse_copy
 
     def close(self) -> None:
         """Close its comms, its ports and its thread. Calling it again does nothing. When all is
         closed it raises Mismatch where closing a comm does."""
-        if self._forks != forks.count:
-            return  # the parent's: neither its threads nor its memory are here
-        with self._lock:
-            handle, self._handle = self._handle, None
-            comms = list(self._comms)
-        difference = None
-        for comm in comms:
-            try:
-                comm.close()
-            except Mismatch as error:
-                difference = difference or error
-        with self._lock:
-            in_use = self._joining > 0  # the last thread that joins destroys it
-        if handle is not None and not in_use:
-            lib.ddl_endpoint_destroy(handle)
-        if difference is not None:
-            raise difference
+        self._close()
 
     @property
     def closed(self) -> bool:
@@ -177,105 +153,13 @@ class Endpoint:
         with suppress(*[Mismatch] if value else []):
             self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            with suppress(Mismatch):  # the log has it
-                self.close()
-
-    def _live(self) -> Any:
-        if self._forks != forks.count:
-            raise InvalidState("this process was forked from the one that made the endpoint")
-        if self._handle is None:
-            raise InvalidState("the endpoint is closed")
-        return self._handle
-
-    def _join_all(self, create: Callable[[Any, Any], int], owned: bool) -> Comm:
-        comm = self._join(create, owned=owned)
+    def _connect(self, create: Callable[[Any, Any], int], owned: bool) -> Comm:
+        comm = self._join(create, lambda handle: Comm(handle, self, owns_endpoint=owned))
         assert comm is not None
         return comm
-
-    def _join(
-        self,
-        create: Callable[[Any, Any], int],
-        *,
-        owned: bool = False,
-        parent: Comm | None = None,
-    ) -> Comm | None:
-        """The comm that `create(endpoint, slot)` makes; None if it makes none."""
-        with self._lock:
-            handle = self._live()
-            self._joining += 1
-
-        def join() -> Comm | None:
-            try:
-                slot = ffi.new("ddl_comm **")
-                check(create(handle, slot))
-                if slot[0] == ffi.NULL:
-                    return None
-                comm = Comm(slot[0], self, owns_endpoint=owned, parent=parent)
-                with self._lock:
-                    self._comms.add(comm)
-                    closed = self._handle is None
-                if closed:
-                    comm.close()
-                    raise InvalidState("the endpoint was closed while it joined")
-                return comm
-            finally:
-                with self._lock:
-                    self._joining -= 1
-                    last = self._joining == 0 and self._handle is None
-                if last:
-                    lib.ddl_endpoint_destroy(handle)
-
-        return _interruptible(join)
-
-
-def _interruptible(join: Callable[[], Comm | None]) -> Comm | None:
-    """Run `join` so that Ctrl-C ends the wait, which may take minutes: in a thread of its own when
-    this is the main one, since only Python code of that notices signals."""
-    if threading.current_thread() is not threading.main_thread():
-        return join()
-    future: Future[Comm | None] = Future()
-
-    def run() -> None:
-        try:
-            comm = join()
-        except BaseException as error:
-            if not future.cancelled():
-                future.set_exception(error)
-        else:
-            try:
-                future.set_result(comm)
-            except InvalidStateError:  # nobody waits any more
-                if comm is not None:
-                    comm.close()
-
-    try:
-        threading.Thread(target=run, name="ddl-join", daemon=True).start()
-        return future.result()
-    except KeyboardInterrupt:
-        if not future.cancel() and future.exception() is None:
-            comm = future.result()
-            if comm is not None:
-                comm.close()
-        raise
 
 
 def _c_string(argument: str, text: str | None) -> Any:
     if not (text is None or isinstance(text, str)):
         raise InvalidArgument(f"{argument}: {text!r} is no text")
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())
-
-
-_open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Say goodbye before Python goes, so that peers do not take the end for a crash. A mismatch
-    that is found only now fails the program by its exit code: an exception would not."""
-    for endpoint in list(_open):
-        try:
-            endpoint.close()
-        except Mismatch:  # the log has it
-            fail_exit()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, forks, options
 from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call
+from ddl_core.comm_handle import CommHandle, GroupHandle
 from ddl_core.errors import InvalidArgument, InvalidState
 from ddl_core.operations import Operations
 from ddl_core.work import Work
@@ -16,7 +16,6 @@ from ddl_core.work import Work
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.comm import Comm
     from ddl_core.options import AsyncOptions, MessageOptions, Options
 
 Result = TypeVar("Result")
@@ -39,35 +38,6 @@ class Received:
         return f"<ddl_core.Received, source {self.source}>"
 
 
-class Collection:
-    """The ddl_group and what it refers to, for the Group and for its works, one of which may
-    outlive the other."""
-
-    def __init__(self, comm: Comm, handle: Any) -> None:
-        self.comm = comm
-        self.handle = handle
-        self.calls: list[Call[Any]] = []
-        self._work: weakref.ref[Work[None]] | None = None
-
-    def submitted(self, work: Work[None]) -> None:
-        self._work = weakref.ref(work)
-
-    def under_way(self) -> bool:
-        """Whether a work that somebody still holds is pending."""
-        work = self._work() if self._work else None
-        return work is not None and not work.done()
-
-    def destroy(self) -> None:
-        """Not while under way."""
-        handle, self.handle = self.handle, None
-        if handle is not None and not self.comm._inherited():
-            lib.ddl_group_destroy(handle)
-        self.calls.clear()
-
-    def __del__(self) -> None:
-        self.destroy()
-
-
 class Group(Operations):
     """Operations of one comm that are submitted as one, in the order of the calls; small
     all-reduces of equal dtype and op travel together. Made by `Comm.group`; a context manager.
@@ -88,9 +58,9 @@ class Group(Operations):
     Not for several threads at once.
     """
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: CommHandle) -> None:
         self._comm = comm
-        self._collection = comm._collection()
+        self._group = GroupHandle(comm)
         self._work: Work[None] | None = None
         self._open = False  # something is collected and not yet submitted
         self.rank, self.size = comm.rank, comm.size
@@ -131,7 +101,7 @@ class Group(Operations):
 
     def close(self) -> None:
         """Let go of the arrays. InvalidState while under way. Calling it again does nothing."""
-        if self._collection.handle is not None:
+        if self._group.handle is not None:
             self._idle().destroy()
 
     def __enter__(self) -> Group:
@@ -149,7 +119,7 @@ class Group(Operations):
     __reduce__ = forks.refuse_copy
 
     def __repr__(self) -> str:
-        return f"<ddl_core.Group of {self._comm!r}, {len(self._collection.calls)} operations>"
+        return f"<ddl_core.Group of {self._comm!r}, {len(self._group.calls)} operations>"
 
     def _run(self, call: Call[Result], given: MessageOptions) -> Result:
         wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale"}
@@ -163,11 +133,11 @@ class Group(Operations):
         self._open = True
         return call.result
 
-    def _idle(self) -> Collection:
+    def _idle(self) -> GroupHandle:
         if self._work is not None and not self._work.done():
             raise InvalidState("the group is under way: wait for its work first")
-        if self._comm.closed:
+        if self._comm._handle is None:
             raise InvalidState("the comm is closed")
-        if self._collection.handle is None:
+        if self._group.handle is None:
             raise InvalidState("the group is closed")
-        return self._collection
+        return self._group

@@ -21,8 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from weakref import WeakSet
 
-from ddl_core import living
-from ddl_core.comm import Comm
+from ddl_core.comm import Comm, live_comms
 from ddl_core.errors import InvalidState
 
 __all__ = ["Server", "serve", "text"]
@@ -45,8 +44,8 @@ _METRICS = (
 def text(comms: Iterable[Comm] | None = None) -> str:
     """The counters of these comms (None: of all that live in this process) in Prometheus' text
     format. Closed ones are left out. Does not block."""
-    known = {id(comm): number for number, comm in living.comms()}
-    given = [comm for _, comm in living.comms()] if comms is None else list(comms)
+    known = {id(comm): number for number, comm in live_comms.items()}
+    given = [comm for _, comm in live_comms.items()] if comms is None else list(comms)
     found = []
     for comm in given:
         try:

@@ -11,6 +11,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # Each layer of libddl/src, and the other layers whose headers it may include.
@@ -175,6 +176,29 @@ def check_python(root: Path) -> Iterator[str]:
             yield f"{where}:{line_of(text, match.start())}: an adapter reads no environment"
 
 
+def check_cycles(root: Path) -> Iterator[str]:
+    """Within the core and the launcher, imports have no cycles, those for types alone included."""
+    for package in ("ddl_core", LAUNCH):
+        files = {
+            ".".join(path.relative_to(root).with_suffix("").parts): path
+            for path in sorted((root / package).rglob("*.py"))
+            if path.stem != "__init__"
+        }
+        imports = {
+            name: {
+                target
+                for node in ast.walk(ast.parse(path.read_text(), str(path)))
+                for target in imported(node, tuple(name.split(".")[:-1]))
+                if target in files
+            }
+            for name, path in files.items()
+        }
+        try:
+            TopologicalSorter(imports).prepare()
+        except CycleError as error:
+            yield f"{package}: imports in a cycle: {' <- '.join(error.args[1])}"
+
+
 def check_text(root: Path) -> Iterator[str]:
     """No file grows beyond what one reads at a sitting; no race is suppressed."""
     for folder in FOLDERS:
@@ -189,7 +213,7 @@ def check_text(root: Path) -> Iterator[str]:
 
 def check(root: Path) -> list[str]:
     """All violations in the tree."""
-    found = [*check_c(root), *check_python(root), *check_text(root)]
+    found = [*check_c(root), *check_python(root), *check_cycles(root), *check_text(root)]
     return list(dict.fromkeys(found))
 
 

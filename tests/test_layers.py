@@ -97,6 +97,13 @@ def test_violation_is_found(tree: Path, name: str, text: str, message: str) -> N
     assert message in found[0]
 
 
+def test_import_cycle_is_found(tree: Path) -> None:
+    write(tree, "ddl_core/comm.py", "def f():\n    from ddl_core.group import Group\n")
+    write(tree, "ddl_core/group.py", "from ddl_core import comm\n")
+    (found,) = check(tree)
+    assert found.startswith("ddl_core: imports in a cycle: ddl_core.")
+
+
 def test_calls_and_comments_are_no_violations(tree: Path) -> None:
     write(
         tree,

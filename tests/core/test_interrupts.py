@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ddl_core.comm
+import ddl_core.comm_handle
 from ddl_core import Comm, Endpoint
 
 Pair = tuple[Comm, Comm]
@@ -19,14 +19,14 @@ Pair = tuple[Comm, Comm]
 
 def interrupt_after_start(patch: pytest.MonkeyPatch) -> None:
     """As if a signal came when the library has begun and Python does not know it yet."""
-    check = ddl_core.comm.check
+    check = ddl_core.comm_handle.check
 
     def interrupted(status: int) -> None:
         check(status)
         patch.undo()
         raise KeyboardInterrupt
 
-    patch.setattr(ddl_core.comm, "check", interrupted)
+    patch.setattr(ddl_core.comm_handle, "check", interrupted)
 
 
 @pytest.mark.parametrize("queued", [False, True])
