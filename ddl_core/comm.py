@@ -19,7 +19,8 @@ from ddl_core.endpoint_handle import EndpointHandle
 from ddl_core.errors import DdlError, Mismatch
 from ddl_core.group import Group
 from ddl_core.live_objects import LiveObjects
-from ddl_core.quick_operations import QuickOperations
+from ddl_core.operations import Operations
+from ddl_core.operations_async import AsyncOperations
 from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ddl_core")
 
 
-class Comm(CommHandle, QuickOperations):
+class Comm(CommHandle, Operations, AsyncOperations):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,

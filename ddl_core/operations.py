@@ -1,12 +1,16 @@
-"""The operations: as a Comm runs them, and as a Group collects them."""
+"""The operations: as a Comm runs them, and as a Group collects them.
+
+A Comm has a fast path for its most frequent calls: NumPy arrays, and no options but a name. Other
+calls, and wrong ones, go the general way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
-from ddl_core.arguments import Call
+from ddl_core.arguments import OPS, Call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -18,6 +22,11 @@ Result = TypeVar("Result")
 Numbers = Sequence[SupportsIndex]
 
 
+def only_named(options: Mapping[str, Any]) -> bool:
+    """Whether there is a name and nothing else."""
+    return len(options) == 1 and "name" in options
+
+
 class Operations:
     """All operations but `recv`, whose results differ.
 
@@ -27,6 +36,7 @@ class Operations:
 
     rank: int
     size: int
+    _gate: Any = None  # of a Comm, its Gate
 
     def _run(self, call: Call[Result], options: MessageOptions) -> Result:
         raise NotImplementedError
@@ -47,6 +57,10 @@ class Operations:
         "bit_or", "bit_xor", "logical_and" or "logical_or". There is no average of bools, and only
         sum and average of complex numbers. Without recv the result replaces send.
         """
+        gate = self._gate
+        known = gate and type(op) is str and op in OPS and (not options or only_named(options))
+        if known and gate.allreduce(send, recv, OPS[op], options.get("name")):
+            return send if recv is None else recv
         return self._run(arguments.allreduce(send, recv, op), options)
 
     def reduce(
@@ -79,6 +93,9 @@ class Operations:
         op as in `allreduce`. send holds size * count elements, recv count. Without recv the result
         lies at rank * count of send, whose other blocks stay as they were.
         """
+        gate = self._gate if not options and type(op) is str and op in OPS else None
+        if gate and recv is not None and gate.reduce_scatter(send, recv, OPS[op]):
+            return recv
         return self._run(arguments.reduce_scatter(send, recv, op, self.size), options)
 
     def reduce_scatterv(
@@ -101,6 +118,8 @@ class Operations:
 
     def broadcast(self, array: Array, root: SupportsIndex = 0, **options: Unpack[Options]) -> Array:
         """array[i] on every rank = root's array[i]; returns array."""
+        if self._gate and not options and self._gate.broadcast(array, root):
+            return array
         return self._run(arguments.broadcast(array, root, self.size), options)
 
     def allgather(
@@ -111,6 +130,9 @@ class Operations:
         send holds count elements, recv size * count. Without recv, send holds size * count
         elements, this rank's own at rank * count; it is filled.
         """
+        gate = self._gate
+        if gate and recv is not None and not options and gate.allgather(send, recv):
+            return recv
         return self._run(arguments.allgather(send, recv, self.size), options)
 
     def allgatherv(
@@ -228,7 +250,8 @@ class Operations:
 
     def barrier(self, **options: Unpack[Options]) -> None:
         """Return on no rank before every rank has called it."""
-        self._run(arguments.barrier(), options)
+        if not (self._gate and not options and self._gate.barrier()):
+            self._run(arguments.barrier(), options)
 
     # ---- messages ----
 

@@ -3,8 +3,8 @@
  * A Gate counts the threads that are in the library with a comm's handle, so that who closes the
  * comm knows when it may be freed. Its verbs take NumPy arrays and nothing else, with all options
  * as by default but for the name, and need a tenth of the time of the general way (arguments.py),
- * which for short operations is most of it. What they do not know they decline by returning None,
- * so that the general way finds the words for what is wrong.
+ * which for short operations is most of it. They decline other calls by returning False, so that
+ * the general way tells what is wrong.
  *
  * Design notes. `inside` counts before `shut` is looked at, and who shuts looks at `inside` after
  * it: both sequentially consistent, so one of the two sees the other, also without a GIL.
@@ -129,13 +129,21 @@ static PyObject *gate_shut(PyObject *self, PyObject *none)
 
 /* --------------------------------------------------------------------------------- the verbs */
 
-/* To Python; what the library refuses, with nothing changed, the general way tells in Python's
- * words. */
-static PyObject *tell(ddl_status status)
+/* True, or the exception. False for what the library refuses, with nothing changed: the general way
+ * says why in Python's terms. */
+static PyObject *outcome(ddl_status status)
 {
+    if (status == DDL_OK)
+        Py_RETURN_TRUE;
     if (status == DDL_EINVAL)
-        Py_RETURN_NONE;
-    return PyLong_FromLong(status);
+        Py_RETURN_FALSE;
+    PyObject *lib = PyImport_ImportModule("ddl_core._lib");
+    PyObject *error = lib ? PyObject_CallMethod(lib, "to_error", "i", (int)status) : NULL;
+    if (error)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_XDECREF(lib);
+    return NULL;
 }
 
 enum { QUICK = 512 }; /* elements: less work than to give the GIL away */
@@ -178,7 +186,7 @@ void gate_drop(gate *self, ddl_work *work, PyObject *first, PyObject *second)
 static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *send, PyObject *recv)
 {
     if (!work)
-        return tell(status);
+        return outcome(status);
     status = ddl_work_test(work);
     while (status == DDL_INPROGRESS || status == DDL_ETIMEDOUT) {
         PyThreadState *state = PyEval_SaveThread();
@@ -190,7 +198,7 @@ static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *se
         }
     }
     ddl_work_destroy(work);
-    return tell(status);
+    return outcome(status);
 }
 
 /* Return what a call gives that reads and writes so many elements of these arrays. It takes
@@ -201,7 +209,7 @@ static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *se
         ddl_work *work = NULL;                                                                     \
         PyThreadState *outside = NULL;                                                             \
         if (PyList_Size((g)->dropped) || !gate_enter(g))                                           \
-            Py_RETURN_NONE;                                                                        \
+            Py_RETURN_FALSE;                                                                       \
         if ((elements) > QUICK) {                                                                  \
             options.wait_ms = SLICE_MS;                                                            \
             outside = PyEval_SaveThread();                                                         \
@@ -267,25 +275,28 @@ static PyObject *gate_allreduce(PyObject *self, PyObject *const *args, Py_ssize_
     gate *g = (gate *)self;
     reduction r;
     if (!read_reduction(args, n, &r))
-        Py_RETURN_NONE;
+        Py_RETURN_FALSE;
     ddl_options options = r.options;
     RUN(g, r.to.count, args[0], args[1], reduce(g, &r, given, &work));
 }
 
-/* allreduce_async(comm, type, send, recv, op, name): the work, or a status. */
+/* allreduce_async(comm, type, send, recv, op, name): the work; None where the others return False.
+ */
 static PyObject *gate_allreduce_async(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     gate *g = (gate *)self;
     reduction r;
-    if (n < 2 || !read_reduction(args + 2, n - 2, &r) || !gate_enter(g))
+    if (n < 2 || PyList_Size(g->dropped) || !read_reduction(args + 2, n - 2, &r) || !gate_enter(g))
         Py_RETURN_NONE;
     ddl_work *work;
     PyThreadState *state = PyEval_SaveThread();
     ddl_status status = reduce(g, &r, r.options.name ? &r.options : NULL, &work);
     PyEval_RestoreThread(state);
     gate_leave(g);
+    if (status == DDL_EINVAL)
+        Py_RETURN_NONE;
     if (status != DDL_OK)
-        return tell(status);
+        return outcome(status);
     PyObject *recv = args[3] == Py_None ? args[2] : args[3];
     return pending_make((PyTypeObject *)args[1], args[0], self, work, recv, args[2]);
 }
@@ -296,7 +307,7 @@ static PyObject *gate_broadcast(PyObject *self, PyObject *const *args, Py_ssize_
     plain buffer;
     int root;
     if (n != 2 || !read_int(args[1], &root) || !read_array(args[0], true, &buffer))
-        Py_RETURN_NONE;
+        Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
     RUN(g, buffer.count, args[0], Py_None,
         ddl_broadcast(g->comm, buffer.data, buffer.count, buffer.dtype, root, given, &work));
@@ -308,7 +319,7 @@ static PyObject *gate_allgather(PyObject *self, PyObject *const *args, Py_ssize_
     plain from, to;
     if (n != 2 || args[1] == Py_None || !read_pair(args[0], args[1], &from, &to) ||
         from.count * g->size != to.count)
-        Py_RETURN_NONE;
+        Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
     RUN(g, to.count, args[0], args[1],
         ddl_allgather(g->comm, from.data, to.data, from.count, from.dtype, given, &work));
@@ -321,7 +332,7 @@ static PyObject *gate_reduce_scatter(PyObject *self, PyObject *const *args, Py_s
     int op;
     if (n != 3 || args[1] == Py_None || !read_int(args[2], &op) ||
         !read_pair(args[0], args[1], &from, &to) || to.count * g->size != from.count)
-        Py_RETURN_NONE;
+        Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
     RUN(g, from.count, args[0], args[1],
         ddl_reduce_scatter(g->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, given,
