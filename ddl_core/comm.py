@@ -252,7 +252,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
             handle, self._handle = self._handle, None
         if handle is None:
             return
-        if self._gate.shut():
+        if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")
             if not self._all_have_left():
                 _log.warning("%r: a thread is still in the library; not freed", self)

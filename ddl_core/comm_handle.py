@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddl_core import forks, options
-from ddl_core._lib import Gate, check, ffi, lib, work_destroy, work_test
+from ddl_core._lib import FastPath, check, ffi, lib, work_destroy, work_test
 from ddl_core.arguments import Call
 from ddl_core.errors import InvalidState
 from ddl_core.work import SLICE_MS, Work
@@ -34,7 +34,7 @@ class CommHandle:
         self._handle = handle
         self._forks = forks.count
         self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
-        self._gate = Gate(address(handle), self._dropped)  # counts who uses the handle
+        self._fast_path = FastPath(address(handle), self._dropped)  # counts who uses the handle
         self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
         self._queued: dict[int, Work[Any]] = {}  # not yet reported
         self._groups: weakref.WeakSet[GroupHandle] = weakref.WeakSet()
@@ -59,7 +59,7 @@ class CommHandle:
     def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
         """None: it is complete already."""
         slot = ffi.new("ddl_work **")
-        with self._gate as is_open, self._queue_lock if queued else nullcontext():
+        with self._fast_path as is_open, self._queue_lock if queued else nullcontext():
             handle = self._live(is_open)
             if self._dropped:
                 self._reap()
@@ -68,21 +68,21 @@ class CommHandle:
                 if slot[0] == ffi.NULL:
                     return None
                 work: Work[Result] = Work(
-                    self, self._gate, address(slot), call.result, call, call.sender
+                    self, self._fast_path, address(slot), call.result, call, call.sender
                 )
                 if queued:
                     self._queued[work._address] = work
             finally:
                 # A signal handler has raised before the work was known: it still uses its arrays.
                 if slot[0] != ffi.NULL:
-                    self._gate.drop(address(slot[0]), call)
+                    self._fast_path.drop(address(slot[0]), call)
         return work
 
     # ---- who may use the handle ----
 
     @contextmanager
     def _held(self) -> Iterator[Any]:
-        with self._gate as is_open:
+        with self._fast_path as is_open:
             yield self._live(is_open)
 
     def _live(self, is_open: bool) -> Any:
@@ -103,7 +103,7 @@ class CommHandle:
     def _all_have_left(self) -> bool:
         """Wait a short time for the threads that use the handle. Whether none does any more."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT
-        while self._gate.inside:
+        while self._fast_path.users:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.001)

@@ -36,7 +36,7 @@ class Operations:
 
     rank: int
     size: int
-    _gate: Any = None  # of a Comm, its Gate
+    _fast_path: Any = None  # of a Comm, its FastPath
 
     def _run(self, call: Call[Result], options: MessageOptions) -> Result:
         raise NotImplementedError
@@ -57,9 +57,9 @@ class Operations:
         "bit_or", "bit_xor", "logical_and" or "logical_or". There is no average of bools, and only
         sum and average of complex numbers. Without recv the result replaces send.
         """
-        gate = self._gate
-        known = gate and type(op) is str and op in OPS and (not options or only_named(options))
-        if known and gate.allreduce(send, recv, OPS[op], options.get("name")):
+        fast = self._fast_path
+        known = fast and type(op) is str and op in OPS and (not options or only_named(options))
+        if known and fast.allreduce(send, recv, OPS[op], options.get("name")):
             return send if recv is None else recv
         return self._run(arguments.allreduce(send, recv, op), options)
 
@@ -93,8 +93,8 @@ class Operations:
         op as in `allreduce`. send holds size * count elements, recv count. Without recv the result
         lies at rank * count of send, whose other blocks stay as they were.
         """
-        gate = self._gate if not options and type(op) is str and op in OPS else None
-        if gate and recv is not None and gate.reduce_scatter(send, recv, OPS[op]):
+        fast = self._fast_path if not options and type(op) is str and op in OPS else None
+        if fast and recv is not None and fast.reduce_scatter(send, recv, OPS[op]):
             return recv
         return self._run(arguments.reduce_scatter(send, recv, op, self.size), options)
 
@@ -118,7 +118,7 @@ class Operations:
 
     def broadcast(self, array: Array, root: SupportsIndex = 0, **options: Unpack[Options]) -> Array:
         """array[i] on every rank = root's array[i]; returns array."""
-        if self._gate and not options and self._gate.broadcast(array, root):
+        if self._fast_path and not options and self._fast_path.broadcast(array, root):
             return array
         return self._run(arguments.broadcast(array, root, self.size), options)
 
@@ -130,8 +130,8 @@ class Operations:
         send holds count elements, recv size * count. Without recv, send holds size * count
         elements, this rank's own at rank * count; it is filled.
         """
-        gate = self._gate
-        if gate and recv is not None and not options and gate.allgather(send, recv):
+        fast = self._fast_path
+        if fast and recv is not None and not options and fast.allgather(send, recv):
             return recv
         return self._run(arguments.allgather(send, recv, self.size), options)
 
@@ -250,7 +250,7 @@ class Operations:
 
     def barrier(self, **options: Unpack[Options]) -> None:
         """Return on no rank before every rank has called it."""
-        if not (self._gate and not options and self._gate.barrier()):
+        if not (self._fast_path and not options and self._fast_path.barrier()):
             self._run(arguments.barrier(), options)
 
     # ---- messages ----

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
-from ddl_core._lib import Gate
+from ddl_core._lib import FastPath
 from ddl_core.arguments import OPS, Call
 from ddl_core.operations import only_named
 from ddl_core.work import Work
@@ -27,7 +27,7 @@ class AsyncOperations:
 
     rank: int
     size: int
-    _gate: Gate
+    _fast_path: FastPath
 
     def _start(self, call: Call[Result], options: AsyncMessageOptions) -> Work[Result]:
         raise NotImplementedError
@@ -44,7 +44,7 @@ class AsyncOperations:
         if type(op) is str and op in OPS and (not options or only_named(options)):
             name = options.get("name")
             work: Work[Array] | None
-            work = self._gate.allreduce_async(self, Work, send, recv, OPS[op], name)
+            work = self._fast_path.allreduce_async(self, Work, send, recv, OPS[op], name)
             if work is not None:
                 return work
         return self._start(arguments.allreduce(send, recv, op), options)

@@ -160,7 +160,7 @@ while time.monotonic() < end:
     except Storm:
         pass
 signal.setitimer(signal.ITIMER_REAL, 0)
-print(strikes > 100, comm._gate.inside)
+print(strikes > 100, comm._fast_path.users)
 """
 
 
@@ -180,7 +180,7 @@ from ddl_core.work import Work
 
 def start_without(allocation, comm, array):
     # whether that one is missed
-    start, missed = comm._gate.allreduce_async, False
+    start, missed = comm._fast_path.allreduce_async, False
     _testcapi.set_nomemory(allocation, allocation + 1)
     try:
         start(comm, Work, array, None, OPS["sum"], None)

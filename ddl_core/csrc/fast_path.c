@@ -1,23 +1,23 @@
-/* gate.c - the way from Python into a comm: who is inside, and a short path for plain calls.
+/* fast_path.c - a comm's handle for Python: who uses it, and a fast path for plain calls.
  *
- * A Gate counts the threads that are in the library with a comm's handle, so that who closes the
- * comm knows when it may be freed. Its verbs take NumPy arrays and nothing else, with all options
- * as by default but for the name, and need a tenth of the time of the general way (arguments.py),
- * which for short operations is most of it. They decline other calls by returning False, so that
- * the general way tells what is wrong.
+ * A FastPath counts the threads that use the handle in the library, so that closing the comm knows
+ * when to free it. Its operations take NumPy arrays only, and of the options only a name. They need
+ * a tenth of the time of the general way (arguments.py), which is most of the time of a short
+ * operation. They decline other calls by returning False; the general way then says what is wrong.
  *
- * Design notes. `inside` counts before `shut` is looked at, and who shuts looks at `inside` after
- * it: both sequentially consistent, so one of the two sees the other, also without a GIL.
+ * Design notes. A thread increments `users` before it reads `closed`; the closing thread sets
+ * `closed` before it reads `users`. Both are sequentially consistent, so one of the two sees the
+ * other, also without a GIL.
  *
- * A call that is blocking waits in slices, and looks for signals in between. Small operations are
- * submitted with the GIL held, which takes less time than to give it away: whose peers are there
- * already complete at once. Larger ones wait their first slice within the library, which spares
- * them its thread. Who is interrupted leaves an operation that goes on, as if it had been
- * asynchronous, so its arrays are kept.
+ * A blocking call waits in slices and checks for signals in between. Small operations are submitted
+ * with the GIL held, which is cheaper than releasing it; if the peers are there already, they
+ * complete at once. Larger ones wait their first slice within the library, which then need not wake
+ * its thread. An interrupted call leaves its operation running, like an asynchronous one, so its
+ * arrays are kept.
  *
- * Arrays are read through NumPy's array interface, its __array_struct__: unlike the buffer protocol
- * it is open to a module for all Pythons from 3.10 on. */
-#include "gate.h"
+ * Arrays are read through NumPy's array interface, __array_struct__: unlike the buffer protocol it
+ * can be used with the stable ABI of Python 3.10. */
+#include "fast_path.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -99,35 +99,35 @@ static bool read_pair(PyObject *send, PyObject *recv, plain *from, plain *to)
     return read_array(send, false, from) && read_array(recv, true, to) && from->dtype == to->dtype;
 }
 
-/* --------------------------------------------------------------------------------- the gate */
+/* ------------------------------------------------------------------------- the handle's users */
 
-/* with gate as entered: counted in any case, and whether it was open. A context manager of C, since
- * Python looks for signals between the entrance and the body of one that is written in Python: then
- * who has been interrupted there would be inside for ever. */
+/* __enter__: counts this thread in any case; returns whether the comm is open. In C, since Python
+ * checks for signals between the entry and the body of a context manager written in Python, and a
+ * thread interrupted there would be counted for ever. */
 static PyObject *enter(PyObject *self, PyObject *none)
 {
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     (void)none;
-    atomic_fetch_add_explicit(&g->inside, 1, memory_order_seq_cst);
-    return PyBool_FromLong(!atomic_load_explicit(&g->shut, memory_order_seq_cst));
+    atomic_fetch_add_explicit(&path->users, 1, memory_order_seq_cst);
+    return PyBool_FromLong(!atomic_load_explicit(&path->closed, memory_order_seq_cst));
 }
 
 static PyObject *leave(PyObject *self, PyObject *none)
 {
     (void)none;
-    gate_leave((gate *)self);
+    fast_path_leave((fast_path *)self);
     Py_RETURN_NONE;
 }
 
-static PyObject *gate_shut(PyObject *self, PyObject *none)
+static PyObject *fast_path_close(PyObject *self, PyObject *none)
 {
     (void)none;
-    gate *g = (gate *)self;
-    atomic_store_explicit(&g->shut, true, memory_order_seq_cst);
-    return PyLong_FromLong(atomic_load_explicit(&g->inside, memory_order_seq_cst));
+    fast_path *path = (fast_path *)self;
+    atomic_store_explicit(&path->closed, true, memory_order_seq_cst);
+    return PyLong_FromLong(atomic_load_explicit(&path->users, memory_order_seq_cst));
 }
 
-/* --------------------------------------------------------------------------------- the verbs */
+/* ---------------------------------------------------------------------------- the operations */
 
 /* True, or the exception. False for what the library refuses, with nothing changed: the general way
  * says why in Python's terms. */
@@ -146,25 +146,25 @@ static PyObject *outcome(ddl_status status)
     return NULL;
 }
 
-enum { QUICK = 512 }; /* elements: less work than to give the GIL away */
+enum { SMALL = 512 }; /* elements: cheaper than releasing the GIL */
 
-ddl_status gate_wait(gate *self, ddl_work *work, int milliseconds)
+ddl_status fast_path_wait(fast_path *self, ddl_work *work, int milliseconds)
 {
-    if (gate_enter(self)) {
+    if (fast_path_enter(self)) {
         ddl_status status = ddl_work_wait(work, milliseconds);
-        gate_leave(self);
+        fast_path_leave(self);
         return status;
     }
     /* Closed, which completes its works. */
     ddl_status status = ddl_work_test(work);
     if (status != DDL_INPROGRESS)
         return status;
-    struct timespec moment = {.tv_nsec = 1000000};
-    nanosleep(&moment, NULL);
+    struct timespec pause = {.tv_nsec = 1000000};
+    nanosleep(&pause, NULL);
     return DDL_ETIMEDOUT;
 }
 
-void gate_drop(gate *self, ddl_work *work, PyObject *first, PyObject *second)
+void fast_path_drop(fast_path *self, ddl_work *work, PyObject *first, PyObject *second)
 {
     if (ddl_work_test(work) != DDL_INPROGRESS) {
         ddl_work_destroy(work);
@@ -174,7 +174,7 @@ void gate_drop(gate *self, ddl_work *work, PyObject *first, PyObject *second)
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *entry = Py_BuildValue("(N(OO))", PyLong_FromVoidPtr(work), first, second);
     if (!entry || PyList_Append(self->dropped, entry)) {
-        /* Without memory to remember them by, they are never freed. */
+        /* Out of memory: they are never freed. */
         Py_INCREF(first);
         Py_INCREF(second);
     }
@@ -182,18 +182,19 @@ void gate_drop(gate *self, ddl_work *work, PyObject *first, PyObject *second)
     PyErr_Restore(kind, value, trace);
 }
 
-/* What a call has come to: complete without a work, or else when its work is. */
-static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *send, PyObject *recv)
+/* The result of a call: complete if it has no work, else it waits for the work. */
+static PyObject *finish(fast_path *path, ddl_status status, ddl_work *work, PyObject *send,
+                        PyObject *recv)
 {
     if (!work)
         return outcome(status);
     status = ddl_work_test(work);
     while (status == DDL_INPROGRESS || status == DDL_ETIMEDOUT) {
         PyThreadState *state = PyEval_SaveThread();
-        status = gate_wait(g, work, SLICE_MS);
+        status = fast_path_wait(path, work, SLICE_MS);
         PyEval_RestoreThread(state);
         if (status == DDL_ETIMEDOUT && PyErr_CheckSignals()) {
-            gate_drop(g, work, send, recv);
+            fast_path_drop(path, work, send, recv);
             return NULL;
         }
     }
@@ -201,16 +202,16 @@ static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *se
     return outcome(status);
 }
 
-/* Return what a call gives that reads and writes so many elements of these arrays. It takes
- * `given`, its options, and stores `work`. Works that were dropped are for the general way to look
- * after. */
-#define RUN(g, elements, send, recv, call)                                                         \
+/* Return the result of `call`, which reads and writes so many elements of these arrays, takes the
+ * options `given` and stores `work`. Only the general way destroys dropped works, so it takes the
+ * call if there are any. */
+#define RUN(path, elements, send, recv, call)                                                      \
     do {                                                                                           \
         ddl_work *work = NULL;                                                                     \
         PyThreadState *outside = NULL;                                                             \
-        if (PyList_Size((g)->dropped) || !gate_enter(g))                                           \
+        if (PyList_Size((path)->dropped) || !fast_path_enter(path))                                \
             Py_RETURN_FALSE;                                                                       \
-        if ((elements) > QUICK) {                                                                  \
+        if ((elements) > SMALL) {                                                                  \
             options.wait_ms = SLICE_MS;                                                            \
             outside = PyEval_SaveThread();                                                         \
         }                                                                                          \
@@ -218,8 +219,8 @@ static PyObject *finish(gate *g, ddl_status status, ddl_work *work, PyObject *se
         ddl_status status = (call);                                                                \
         if (outside)                                                                               \
             PyEval_RestoreThread(outside);                                                         \
-        gate_leave(g);                                                                             \
-        return finish(g, status, work, send, recv);                                                \
+        fast_path_leave(path);                                                                     \
+        return finish(path, status, work, send, recv);                                             \
     } while (0)
 
 #define DEFAULTS ((ddl_options){.struct_size = sizeof(ddl_options)})
@@ -264,35 +265,37 @@ static bool read_reduction(PyObject *const *args, Py_ssize_t n, reduction *out)
     return known;
 }
 
-static ddl_status reduce(gate *g, const reduction *r, const ddl_options *given, ddl_work **work)
+static ddl_status reduce(fast_path *path, const reduction *r, const ddl_options *given,
+                         ddl_work **work)
 {
-    return ddl_allreduce(g->comm, r->from.data, r->to.data, r->to.count, r->to.dtype, r->op, given,
-                         work);
+    return ddl_allreduce(path->comm, r->from.data, r->to.data, r->to.count, r->to.dtype, r->op,
+                         given, work);
 }
 
-static PyObject *gate_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t n)
+static PyObject *fast_path_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     reduction r;
     if (!read_reduction(args, n, &r))
         Py_RETURN_FALSE;
     ddl_options options = r.options;
-    RUN(g, r.to.count, args[0], args[1], reduce(g, &r, given, &work));
+    RUN(path, r.to.count, args[0], args[1], reduce(path, &r, given, &work));
 }
 
 /* allreduce_async(comm, type, send, recv, op, name): the work; None where the others return False.
  */
-static PyObject *gate_allreduce_async(PyObject *self, PyObject *const *args, Py_ssize_t n)
+static PyObject *fast_path_allreduce_async(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     reduction r;
-    if (n < 2 || PyList_Size(g->dropped) || !read_reduction(args + 2, n - 2, &r) || !gate_enter(g))
+    if (n < 2 || PyList_Size(path->dropped) || !read_reduction(args + 2, n - 2, &r) ||
+        !fast_path_enter(path))
         Py_RETURN_NONE;
     ddl_work *work;
     PyThreadState *state = PyEval_SaveThread();
-    ddl_status status = reduce(g, &r, r.options.name ? &r.options : NULL, &work);
+    ddl_status status = reduce(path, &r, r.options.name ? &r.options : NULL, &work);
     PyEval_RestoreThread(state);
-    gate_leave(g);
+    fast_path_leave(path);
     if (status == DDL_EINVAL)
         Py_RETURN_NONE;
     if (status != DDL_OK)
@@ -301,54 +304,54 @@ static PyObject *gate_allreduce_async(PyObject *self, PyObject *const *args, Py_
     return pending_make((PyTypeObject *)args[1], args[0], self, work, recv, args[2]);
 }
 
-static PyObject *gate_broadcast(PyObject *self, PyObject *const *args, Py_ssize_t n)
+static PyObject *fast_path_broadcast(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     plain buffer;
     int root;
     if (n != 2 || !read_int(args[1], &root) || !read_array(args[0], true, &buffer))
         Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
-    RUN(g, buffer.count, args[0], Py_None,
-        ddl_broadcast(g->comm, buffer.data, buffer.count, buffer.dtype, root, given, &work));
+    RUN(path, buffer.count, args[0], Py_None,
+        ddl_broadcast(path->comm, buffer.data, buffer.count, buffer.dtype, root, given, &work));
 }
 
-static PyObject *gate_allgather(PyObject *self, PyObject *const *args, Py_ssize_t n)
+static PyObject *fast_path_allgather(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     plain from, to;
     if (n != 2 || args[1] == Py_None || !read_pair(args[0], args[1], &from, &to) ||
-        from.count * g->size != to.count)
+        from.count * path->size != to.count)
         Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
-    RUN(g, to.count, args[0], args[1],
-        ddl_allgather(g->comm, from.data, to.data, from.count, from.dtype, given, &work));
+    RUN(path, to.count, args[0], args[1],
+        ddl_allgather(path->comm, from.data, to.data, from.count, from.dtype, given, &work));
 }
 
-static PyObject *gate_reduce_scatter(PyObject *self, PyObject *const *args, Py_ssize_t n)
+static PyObject *fast_path_reduce_scatter(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     plain from, to;
     int op;
     if (n != 3 || args[1] == Py_None || !read_int(args[2], &op) ||
-        !read_pair(args[0], args[1], &from, &to) || to.count * g->size != from.count)
+        !read_pair(args[0], args[1], &from, &to) || to.count * path->size != from.count)
         Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
-    RUN(g, from.count, args[0], args[1],
-        ddl_reduce_scatter(g->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, given,
+    RUN(path, from.count, args[0], args[1],
+        ddl_reduce_scatter(path->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, given,
                            &work));
 }
 
-static PyObject *gate_barrier(PyObject *self, PyObject *none)
+static PyObject *fast_path_barrier(PyObject *self, PyObject *none)
 {
     (void)none;
-    gate *g = (gate *)self;
+    fast_path *path = (fast_path *)self;
     ddl_options options = DEFAULTS;
-    RUN(g, 0, Py_None, Py_None, ddl_barrier(g->comm, given, &work));
+    RUN(path, 0, Py_None, Py_None, ddl_barrier(path->comm, given, &work));
 }
 
-/* drop(work, keep): gate_drop, of a work's address. */
-static PyObject *gate_drop_work(PyObject *self, PyObject *args)
+/* drop(work, keep): fast_path_drop, of a work's address. */
+static PyObject *fast_path_drop_work(PyObject *self, PyObject *args)
 {
     PyObject *address, *keep;
     if (!PyArg_ParseTuple(args, "OO:drop", &address, &keep))
@@ -356,14 +359,14 @@ static PyObject *gate_drop_work(PyObject *self, PyObject *args)
     ddl_work *work = PyLong_AsVoidPtr(address);
     if (!work)
         return NULL;
-    gate_drop((gate *)self, work, keep, Py_None);
+    fast_path_drop((fast_path *)self, work, keep, Py_None);
     Py_RETURN_NONE;
 }
 
 /* ---------------------------------------------------------------------------------- the module */
 
-/* Gate(handle, dropped): of the ddl_comm at this address. */
-static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+/* FastPath(handle, dropped): of the ddl_comm at this address. */
+static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     PyObject *handle, *dropped;
     (void)keywords;
@@ -373,60 +376,60 @@ static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     if (PyErr_Occurred())
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    gate *self = (gate *)allocate(type, 0);
+    fast_path *self = (fast_path *)allocate(type, 0);
     if (self) {
         self->comm = comm;
         self->size = ddl_comm_size(comm);
         self->dropped = Py_NewRef(dropped);
-        atomic_init(&self->inside, 0);
-        atomic_init(&self->shut, false);
+        atomic_init(&self->users, 0);
+        atomic_init(&self->closed, false);
     }
     return (PyObject *)self;
 }
 
-static void gate_dealloc(PyObject *self)
+static void fast_path_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    Py_XDECREF(((gate *)self)->dropped);
+    Py_XDECREF(((fast_path *)self)->dropped);
     release(self);
     Py_DECREF(type);
 }
 
-static PyObject *gate_inside(PyObject *self, void *closure)
+static PyObject *fast_path_users(PyObject *self, void *closure)
 {
     (void)closure;
-    return PyLong_FromLong(atomic_load_explicit(&((gate *)self)->inside, memory_order_seq_cst));
+    return PyLong_FromLong(atomic_load_explicit(&((fast_path *)self)->users, memory_order_seq_cst));
 }
 
-#define VERB(name)                                                                                 \
+#define OPERATION(name)                                                                            \
     {                                                                                              \
-#name, (PyCFunction)(void (*)(void))gate_##name, METH_FASTCALL, NULL                       \
+#name, (PyCFunction)(void (*)(void))fast_path_##name, METH_FASTCALL, NULL                  \
     }
-static PyMethodDef gate_methods[] = {{"__enter__", enter, METH_NOARGS, NULL},
-                                     {"__exit__", leave, METH_VARARGS, NULL},
-                                     {"shut", gate_shut, METH_NOARGS, NULL},
-                                     {"barrier", gate_barrier, METH_NOARGS, NULL},
-                                     {"drop", gate_drop_work, METH_VARARGS, NULL},
-                                     VERB(allreduce),
-                                     VERB(allreduce_async),
-                                     VERB(broadcast),
-                                     VERB(allgather),
-                                     VERB(reduce_scatter),
-                                     {NULL, NULL, 0, NULL}};
-static PyGetSetDef gate_properties[] = {{"inside", gate_inside, NULL, NULL, NULL},
-                                        {NULL, NULL, NULL, NULL, NULL}};
-static PyType_Slot gate_slots[] = {{Py_tp_new, gate_new},
-                                   {Py_tp_dealloc, gate_dealloc},
-                                   {Py_tp_methods, gate_methods},
-                                   {Py_tp_getset, gate_properties},
-                                   {0, NULL}};
-static PyType_Spec gate_spec = {.name = "ddl_core._gate.Gate",
-                                .basicsize = sizeof(gate),
-                                .flags = Py_TPFLAGS_DEFAULT,
-                                .slots = gate_slots};
+static PyMethodDef fast_path_methods[] = {{"__enter__", enter, METH_NOARGS, NULL},
+                                          {"__exit__", leave, METH_VARARGS, NULL},
+                                          {"close", fast_path_close, METH_NOARGS, NULL},
+                                          {"barrier", fast_path_barrier, METH_NOARGS, NULL},
+                                          {"drop", fast_path_drop_work, METH_VARARGS, NULL},
+                                          OPERATION(allreduce),
+                                          OPERATION(allreduce_async),
+                                          OPERATION(broadcast),
+                                          OPERATION(allgather),
+                                          OPERATION(reduce_scatter),
+                                          {NULL, NULL, 0, NULL}};
+static PyGetSetDef fast_path_properties[] = {{"users", fast_path_users, NULL, NULL, NULL},
+                                             {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot fast_path_slots[] = {{Py_tp_new, fast_path_new},
+                                        {Py_tp_dealloc, fast_path_dealloc},
+                                        {Py_tp_methods, fast_path_methods},
+                                        {Py_tp_getset, fast_path_properties},
+                                        {0, NULL}};
+static PyType_Spec fast_path_spec = {.name = "ddl_core._fast_path.FastPath",
+                                     .basicsize = sizeof(fast_path),
+                                     .flags = Py_TPFLAGS_DEFAULT,
+                                     .slots = fast_path_slots};
 
-/* address(array): where a NumPy array's elements begin, as an int; quicker than the ways that
+/* address(array): where a NumPy array's elements begin, as an int; faster than the ways that
  * NumPy itself offers to Python. */
 static PyObject *address_of(PyObject *module, PyObject *array)
 {
@@ -489,14 +492,14 @@ static PyMethodDef functions[] = {{"address", address_of, METH_O, NULL},
                                   {"destroy", destroy, METH_O, NULL},
                                   {"fail_exit", fail_exit, METH_NOARGS, NULL},
                                   {NULL, NULL, 0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_gate", .m_size = -1,
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_fast_path", .m_size = -1,
                                         .m_methods = functions};
 
-PyMODINIT_FUNC PyInit__gate(void)
+PyMODINIT_FUNC PyInit__fast_path(void)
 {
     PyObject *numpy = PyImport_ImportModule("numpy");
     PyObject *module = numpy ? PyModule_Create(&definition) : NULL;
-    PyObject *type = module ? PyType_FromSpec(&gate_spec) : NULL;
+    PyObject *type = module ? PyType_FromSpec(&fast_path_spec) : NULL;
     array_type = type ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
     interface_name = array_type ? PyUnicode_InternFromString("__array_struct__") : NULL;
     PyObject *pending = interface_name ? pending_type() : NULL;
@@ -508,7 +511,7 @@ PyMODINIT_FUNC PyInit__gate(void)
     atexit(fail_at_any_exit);
 #endif
     if (pending && !PyModule_AddObject(module, "Pending", pending)) {
-        if (!PyModule_AddObject(module, "Gate", type))
+        if (!PyModule_AddObject(module, "FastPath", type))
             return module;
     } else {
         Py_XDECREF(pending);

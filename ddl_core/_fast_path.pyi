@@ -1,20 +1,20 @@
-# The module of csrc/gate.c.
+# The module of csrc/fast_path.c.
 from typing import Any
 
 from typing_extensions import Self
 
-class Gate:
-    """The way into the comm at this address. An operation returns whether it was done; False leaves
-    it to the general way."""
+class FastPath:
+    """The users of the ddl_comm at this address, and its fast operations, which return whether they
+    took the call."""
 
     def __init__(self, handle: int, dropped: list[tuple[int, object]]) -> None: ...
     @property
-    def inside(self) -> int: ...
+    def users(self) -> int: ...
     def __enter__(self) -> bool:
-        """Count this thread as inside; whether the gate is open."""
+        """Count this thread as a user; whether the comm is open."""
 
     def __exit__(self, *_: object) -> None: ...
-    def shut(self) -> int: ...
+    def close(self) -> int: ...
     def drop(self, work: int, keep: object) -> None:
         """Give a work up. A pending one goes to `dropped`, with what must live until it is
         complete."""
@@ -27,14 +27,14 @@ class Gate:
     def allreduce_async(
         self, comm: Any, kind: type, send: Any, recv: Any, op: int, name: Any
     ) -> Any:
-        """A `kind` of Pending; None leaves the call to the general way."""
+        """A `kind` of Pending; None if it did not take the call."""
 
 class Pending:
     """An operation under way, of the ddl_work * at this address; the work is its own from then on,
     and NULL is left there."""
 
     def __new__(
-        cls, comm: Any, gate: Gate, slot: int, result: Any, keep: object, sender: Any
+        cls, comm: Any, fast_path: FastPath, slot: int, result: Any, keep: object, sender: Any
     ) -> Self: ...
     _comm: Any
     _sender: Any
