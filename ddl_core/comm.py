@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from ddl_core import arguments, forks
+from ddl_core import arguments, fork_guard
 from ddl_core import config as configs
 from ddl_core._lib import check, ffi, lib, to_error
 from ddl_core.comm_handle import CommHandle, address
@@ -288,7 +288,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
             with suppress(Mismatch):  # the log has it
                 self.close()
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Comm, rank {self.rank} of {self.size}{', closed' * self.closed}>"

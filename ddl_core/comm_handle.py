@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddl_core import forks, options
+from ddl_core import fork_guard, options
 from ddl_core._lib import FastPath, check, ffi, lib, work_destroy, work_test
 from ddl_core.arguments import Call
 from ddl_core.errors import InvalidState
@@ -32,7 +32,7 @@ class CommHandle:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
-        self._forks = forks.count
+        self._fork_count = fork_guard.count
         self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
         self._fast_path = FastPath(address(handle), self._dropped)  # counts who uses the handle
         self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
@@ -96,7 +96,7 @@ class CommHandle:
 
     def _inherited(self) -> bool:
         """Whether this process was forked from the one that made the comm."""
-        return self._forks != forks.count
+        return self._fork_count != fork_guard.count
 
     # ---- closing ----
 

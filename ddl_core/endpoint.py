@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from ddl_core import config as configs
-from ddl_core import forks
+from ddl_core import fork_guard
 from ddl_core._lib import check, ffi, lib
 from ddl_core.comm import Comm
 from ddl_core.config import INT_MAX, Config, integer
@@ -128,7 +128,7 @@ class Endpoint(EndpointHandle):
 
         return self._connect(create, owned)
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def close(self) -> None:
         """Close its comms, its ports and its thread. Calling it again does nothing. When all is

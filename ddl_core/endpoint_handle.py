@@ -13,7 +13,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from ddl_core import forks
+from ddl_core import fork_guard
 from ddl_core._lib import check, fail_exit, ffi, lib
 from ddl_core.errors import InvalidState, Mismatch
 
@@ -29,7 +29,7 @@ class EndpointHandle:
     """A ddl_endpoint, which is closed after its comms."""
 
     def __init__(self, handle: Any) -> None:
-        self._forks = forks.count
+        self._fork_count = fork_guard.count
         self._lock = threading.RLock()
         self._joining = 0  # comms under way, which need the handle
         self._comms: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -37,7 +37,7 @@ class EndpointHandle:
         _open.add(self)
 
     def _live(self) -> Any:
-        if self._forks != forks.count:
+        if self._fork_count != fork_guard.count:
             raise InvalidState("this process was forked from the one that made the endpoint")
         if self._handle is None:
             raise InvalidState("the endpoint is closed")
@@ -74,7 +74,7 @@ class EndpointHandle:
         return _interruptible(join)
 
     def _close(self) -> None:
-        if self._forks != forks.count:
+        if self._fork_count != fork_guard.count:
             return  # the parent's: neither its threads nor its memory are here
         with self._lock:
             handle, self._handle = self._handle, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from ddl_core import arguments, forks, options
+from ddl_core import arguments, fork_guard, options
 from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call
 from ddl_core.comm_handle import CommHandle, GroupHandle
@@ -116,7 +116,7 @@ class Group(Operations):
         if kind is None and self._open:
             self.submit()
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Group of {self._comm!r}, {len(self._group.calls)} operations>"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ddl_core import forks
+from ddl_core import fork_guard
 from ddl_core._lib import Pending, to_error
 from ddl_core.errors import InvalidArgument, TimedOut
 
@@ -65,7 +65,7 @@ class Work(Pending, Generic[Array]):
             return None
         return int(self._sender[0])
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Work of {self._comm!r}, {'complete' if self.done() else 'pending'}>"
