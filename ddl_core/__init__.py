@@ -18,7 +18,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ddl_core.places import get_include, library_path
+from ddl_core.paths import get_include, library_path
 
 if TYPE_CHECKING:
     from ddl_core import errors

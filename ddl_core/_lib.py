@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddl_core.errors import BY_STATUS, DdlError, InternalError
-from ddl_core.places import missing
+from ddl_core.paths import missing
 
 try:
     from ddl_core import _ddl, _fast_path

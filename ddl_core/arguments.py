@@ -155,7 +155,7 @@ def sendrecv(
     size: int,
 ) -> Call[Array]:
     if recv is None:
-        raise InvalidArgument("recv: None, but what comes needs a place of its own")
+        raise InvalidArgument("recv: None, but a sendrecv is never in place")
     given, taken = pair(send, recv)
     sent = integer(dest, "dest", 0, size - 1), integer(tags[0], "send_tag", 0, INT_MAX)
     received = _source(source, size), integer(tags[1], "recv_tag", 0, INT_MAX)

@@ -126,8 +126,8 @@ def _in_srun_step(env: Mapping[str, str]) -> bool:
 def _meet(
     launcher: str, rank: int, size: int, host: str, port: int, job: str, env: Mapping[str, str]
 ) -> World:
-    place = f"[{host}]" if ":" in host else host  # IPv6
-    url = env.get("DDL_RENDEZVOUS", f"tcp://{place}:{port}")
+    address = f"[{host}]" if ":" in host else host  # IPv6
+    url = env.get("DDL_RENDEZVOUS", f"tcp://{address}:{port}")
     secret = None if "DDL_SECRET" in env or env.get("DDL_SECRET_FILE") else job
     return World(launcher, rank, size, url if size != 1 else None, secret, master=host)
 

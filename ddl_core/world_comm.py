@@ -52,30 +52,30 @@ def init(
         _comm = None
         config = config or Config()
         config.fields()  # refuse a bad one before anything is opened
-        place = detect(os.environ)
+        found = detect(os.environ)
         port = metrics_port(os.environ)
-        if place.warning:
-            _log.warning(place.warning)
-        if place.launcher == "mpirun":
-            comm = mpi.connect(place, config, host, secret)
+        if found.warning:
+            _log.warning(found.warning)
+        if found.launcher == "mpirun":
+            comm = mpi.connect(found, config, host, secret)
         else:
-            endpoint = Endpoint(secret=place.secret if secret is None else secret, host=host)
+            endpoint = Endpoint(secret=found.secret if secret is None else secret, host=host)
             try:
-                if place.url is None:
+                if found.url is None:
                     comm = endpoint.connect([endpoint.address], 0, config, owned=True)
                 else:
                     comm = endpoint.rendezvous(
-                        place.url, place.rank, place.size, config, owned=True
+                        found.url, found.rank, found.size, config, owned=True
                     )
             except BaseException:
                 endpoint.close()
                 raise
         _log.info(
             "rank %d of %d, launcher: %s%s; %d of %d among those that share memory",
-            *(comm.rank, comm.size, place.launcher, f" at {place.url}" if place.url else ""),
+            *(comm.rank, comm.size, found.launcher, f" at {found.url}" if found.url else ""),
             *(comm.local_rank, comm.local_size),
         )
-        _comm, _launched = comm, place
+        _comm, _launched = comm, found
         _serve(port)
         return comm
     finally:

@@ -24,31 +24,31 @@ class Host:
 class Layout:
     """The host of each rank."""
 
-    places: tuple[str, ...]
+    host_of: tuple[str, ...]
 
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        return len(self.places)
+        return len(self.host_of)
 
     @property
     def hosts(self) -> list[str]:
         """The hosts in the order of their first ranks."""
-        return list(dict.fromkeys(self.places))
+        return list(dict.fromkeys(self.host_of))
 
     def ranks(self, host: str) -> list[int]:
         """The ranks on a host, in order."""
-        return [rank for rank, place in enumerate(self.places) if place == host]
+        return [rank for rank, name in enumerate(self.host_of) if name == host]
 
     @property
     def blocks(self) -> list[tuple[str, int]]:
         """Runs of ranks on one host: [("h1", 2), ("h2", 2)]."""
         runs: list[tuple[str, int]] = []
-        for place in self.places:
-            if runs and runs[-1][0] == place:
-                runs[-1] = (place, runs[-1][1] + 1)
+        for host in self.host_of:
+            if runs and runs[-1][0] == host:
+                runs[-1] = (host, runs[-1][1] + 1)
             else:
-                runs.append((place, 1))
+                runs.append((host, 1))
         return runs
 
     @property
@@ -86,16 +86,16 @@ def read_hostfile(path: Path, option: str = "-hostfile") -> list[Host]:
 
 def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
     """The hosts of "rank 0=h1 slot=0-3", and the cores where they are said: "0-3"."""
-    option, places, cores = "-rankfile", {}, {}
+    option, host_of, cores = "-rankfile", {}, {}
     for number, line in _lines(path, option):
         found = re.fullmatch(r"rank\s+(\d+)\s*=\s*([^\s=:,]+)(?:\s+slots?\s*=\s*(\S+))?", line)
-        if not found or int(found[1]) in places:
+        if not found or int(found[1]) in host_of:
             raise LaunchError(
                 USAGE,
                 f"{option} {path}: line {number}: {line!r} is not a new rank N=HOST slot=CORES",
             )
         rank = int(found[1])
-        places[rank] = found[2]
+        host_of[rank] = found[2]
         if found[3]:
             if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", found[3]):
                 raise LaunchError(
@@ -104,9 +104,9 @@ def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
                     " whole host here, as 0-3,8; not socket:core",
                 )
             cores[rank] = found[3]
-    if sorted(places) != list(range(len(places))) or not places:
+    if sorted(host_of) != list(range(len(host_of))) or not host_of:
         raise LaunchError(USAGE, f"{option} {path}: the ranks are not 0, 1, ... without a gap")
-    return Layout(tuple(places[rank] for rank in range(len(places)))), cores
+    return Layout(tuple(host_of[rank] for rank in range(len(host_of)))), cores
 
 
 def lay_out(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> Layout:
@@ -120,7 +120,7 @@ def lay_out(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> L
     for host in hosts:
         if per_host and host.ranks and per_host > host.ranks:
             raise LaunchError(
-                USAGE, f"-accelerators {per_host}: {host.name} has only {host.ranks} places"
+                USAGE, f"-accelerators {per_host}: {host.name} has only {host.ranks} slots"
             )
         counts.append(per_host or host.ranks)
     if unknown and not per_host:
@@ -133,11 +133,11 @@ def lay_out(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> L
                 f" -H {hosts[0].name}:N,...",
             )
         counts = [left // len(unknown) if count is None else count for count in counts]
-    places = [host.name for host, n in zip(hosts, counts, strict=True) for _ in range(n or 0)]
-    if ranks is not None and ranks > len(places):
+    host_of = [host.name for host, n in zip(hosts, counts, strict=True) for _ in range(n or 0)]
+    if ranks is not None and ranks > len(host_of):
         said = ", ".join(f"{host.name}:{n}" for host, n in zip(hosts, counts, strict=True))
-        raise LaunchError(USAGE, f"-n {ranks}: the hosts have only {len(places)} places ({said})")
-    return Layout(tuple(places[:ranks]))
+        raise LaunchError(USAGE, f"-n {ranks}: the hosts have only {len(host_of)} slots ({said})")
+    return Layout(tuple(host_of[:ranks]))
 
 
 def _lines(path: Path, option: str) -> list[tuple[int, str]]:

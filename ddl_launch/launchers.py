@@ -60,9 +60,9 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
             raise LaunchError(NOT_FOUND, f"--launcher {wanted}: there is no such program")
         return identify(path)
     # An MPI installed as a wheel lies beside this Python, in PATH or not.
-    places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
+    folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
     for name in ("mpirun", "mpiexec"):
-        path = shutil.which(name, path=places)
+        path = shutil.which(name, path=folders)
         if path is not None:
             return identify(path)
     with_ssh = "" if shutil.which("ssh") or "DDL_RSH" in os.environ else ", and ssh"
@@ -139,7 +139,7 @@ def _open_mpi(
     if layout.in_blocks:
         lines, mapping = [f"{host} slots={n}" for host, n in layout.blocks], "slot"
     else:
-        lines, mapping = list(layout.places), "seq"
+        lines, mapping = list(layout.host_of), "seq"
     agent = (
         ["--mca", "plm_rsh_agent"] if launcher.version[0] < 5 else ["--prtemca", "plm_ssh_agent"]
     )
@@ -166,7 +166,7 @@ def _mpich(
     # The environment passes as it is: with -genvlist, MPICH 5.0.2 loses a variable now and then.
     order = []
     if not layout.in_blocks:
-        order = ["-rankmap", ",".join(str(layout.hosts.index(host)) for host in layout.places)]
+        order = ["-rankmap", ",".join(str(layout.hosts.index(host)) for host in layout.host_of)]
     lines = [f"{host}:{len(layout.ranks(host))}" for host in layout.hosts]
     command = [
         launcher.program,
@@ -214,4 +214,4 @@ def _srun(
         *("--overcommit", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export", "ALL"),
         *more,
     ]
-    return Start(command, {"hosts": "\n".join(layout.places) + "\n"}, {})
+    return Start(command, {"hosts": "\n".join(layout.host_of) + "\n"}, {})

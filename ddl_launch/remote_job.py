@@ -116,7 +116,7 @@ def _wrapped(command: list[str]) -> list[str]:
 def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
     """A shell script that starts the ranks as ddlrun would, but without looking after them."""
     folder = Path("ddlrun.d")
-    first = plan.layout.places[0]
+    first = plan.layout.host_of[0]
     own = {
         "DDL_HOST_LIST": plan.layout.text,
         "DDL_BIND": plan.binding,
@@ -209,7 +209,7 @@ class RemoteJob(Supervisor):
 
     def _make_outputs(self) -> None:
         numbers = {host: i for i, host in enumerate(self._plan.layout.hosts)}
-        for rank, host in enumerate(self._plan.layout.places):
+        for rank, host in enumerate(self._plan.layout.host_of):
             prefix = f"[{rank} {host}] " if self._plan.prefix else ""
             self._outputs.append(Output(self._console, rank, prefix, numbers[host]))
             if self._plan.output_dir:
@@ -280,7 +280,7 @@ class RemoteJob(Supervisor):
             self._show_map()
         self._gone = True
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
-        first = self._plan.layout.places[0]
+        first = self._plan.layout.host_of[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
         meeting = {
             "DDL_RENDEZVOUS": f"tcp://{first}:{ours}",
@@ -301,18 +301,18 @@ class RemoteJob(Supervisor):
 
     def _problem(self) -> str:
         """Why the ranks should not start."""
-        places = self._plan.layout.places
+        host_of = self._plan.layout.host_of
         seen: dict[str, str] = {}
         for rank, connection in sorted(self._ranks.items()):
             assert connection.hello is not None
             if connection.hello["error"]:
-                return f"rank {rank} on {places[rank]}: {connection.hello['error']}"
-            seen.setdefault(connection.hello["library"], places[rank])
+                return f"rank {rank} on {host_of[rank]}: {connection.hello['error']}"
+            seen.setdefault(connection.hello["library"], host_of[rank])
         if len(seen) > 1:
             hosts = list(seen.values())
             return f"{hosts[0]} and {hosts[1]} have different libddl: install one on all hosts"
         if len(self._ranks[0].hello["ports"]) < 2:  # type: ignore[index]
-            return f"{places[0]} has no free port for the ranks to meet"
+            return f"{host_of[0]} has no free port for the ranks to meet"
         return ""
 
     def _show_map(self) -> None:
@@ -349,7 +349,7 @@ class RemoteJob(Supervisor):
         elif kind == frames.ENDED and rank in self._running:
             pid, code, by_signal = map(int, payload.split())
             self._running.discard(rank)
-            host = self._plan.layout.places[rank]
+            host = self._plan.layout.host_of[rank]
             self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
 
     def _spread(self, origin: _Connection, endpoint: bytes) -> None:
@@ -386,7 +386,7 @@ class RemoteJob(Supervisor):
             return
         rank = connection.hello["rank"]
         self._running.discard(rank)
-        host = self._plan.layout.places[rank]
+        host = self._plan.layout.host_of[rank]
         self._ends.append(
             Failure(rank, 0, FAILED, by_signal=False, host=host, lost=f"was lost: {why}")
         )
@@ -455,7 +455,7 @@ class RemoteJob(Supervisor):
         """LaunchError when the ranks will not all come."""
         assert self._launcher is not None
         missing = [rank for rank in range(self._size) if rank not in self._ranks]
-        hosts = list(dict.fromkeys(self._plan.layout.places[rank] for rank in missing))
+        hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))
         title = self._plan.launcher.title
         where = f"no word from {len(missing)} ranks, on {', '.join(hosts[:8])}"
         if self._asked_to_end:
@@ -481,7 +481,7 @@ class RemoteJob(Supervisor):
                 self._tell(self._ranks[rank], frames.frame(frames.SIGNAL, bytes([number])))
 
     def _name(self, rank: int) -> str:
-        return f"rank {rank} on {self._plan.layout.places[rank]}"
+        return f"rank {rank} on {self._plan.layout.host_of[rank]}"
 
     def _last_lines(self, rank: int) -> list[bytes]:
         return list(self._outputs[rank].last)

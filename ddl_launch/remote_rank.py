@@ -45,7 +45,7 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
-class _Place:
+class _Identity:
     """Where this rank is among all, by DDL_HOST_LIST and the launcher's rank."""
 
     def __init__(self) -> None:
@@ -75,22 +75,22 @@ def _first_number(names: tuple[str, ...], default: int = -1) -> int:
 
 def main() -> int:
     command = sys.argv[2:] if sys.argv[1:2] == ["--"] else sys.argv[1:]
-    place = _Place()
+    identity = _Identity()
     nodes, limit = placement.look()
-    cores, cores_wanted = _cores(place, nodes)
-    threads = placement.threads(limit, place.local_size)
+    cores, cores_wanted = _cores(identity, nodes)
+    threads = placement.threads(limit, identity.local_size)
     os.environ.update(placement.thread_variables(os.environ, threads))
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    os.environ.update(_variables(place))
+    os.environ.update(_variables(identity))
     if "DDL_CONTROL" not in os.environ:
         os.sched_setaffinity(0, cores)
         os.execvp(command[0], command)
     hello: dict[str, Any] = {
-        "rank": place.rank,
+        "rank": identity.rank,
         "host": socket.gethostname(),
-        "error": _why_not(command) or cores_wanted or _no_way(place) or _no_interface(),
+        "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
         "library": _digest_of_library(),
-        "ports": _free_ports(2) if place.rank == 0 else [],
+        "ports": _free_ports(2) if identity.rank == 0 else [],
         "cores": placement.format_cores(cores),
         "allowed": sum(map(len, nodes)),
         "threads": os.environ[placement.THREADS[0]],
@@ -100,12 +100,12 @@ def main() -> int:
     return rank.run(hello)
 
 
-def _variables(place: _Place) -> dict[str, str]:
+def _variables(identity: _Identity) -> dict[str, str]:
     own = {
-        "RANK": place.rank,
-        "SIZE": place.size,
-        "LOCAL_RANK": place.local_rank,
-        "LOCAL_SIZE": place.local_size,
+        "RANK": identity.rank,
+        "SIZE": identity.size,
+        "LOCAL_RANK": identity.local_rank,
+        "LOCAL_SIZE": identity.local_size,
     }
     torchs = {"RANK": "RANK", "SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK"}
     torchs["LOCAL_SIZE"] = "LOCAL_WORLD_SIZE"
@@ -115,13 +115,13 @@ def _variables(place: _Place) -> dict[str, str]:
     }
 
 
-def _cores(place: _Place, nodes: list[list[int]]) -> tuple[list[int], str]:
+def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
     """The cores of this rank; and what is wrong with the wish for them."""
     binding = os.environ.get("DDL_BIND", "numa")
     if binding in placement.BINDINGS:
-        return placement.share(nodes, place.local_rank, place.local_size, binding), ""
+        return placement.share(nodes, identity.local_rank, identity.local_size, binding), ""
     everything = [core for node in nodes for core in node]
-    mine = binding.split("/")[place.rank]
+    mine = binding.split("/")[identity.rank]
     wanted = everything if mine == "all" else placement.parse_cores(mine)
     if set(wanted) - set(everything):
         return everything, (
@@ -143,19 +143,19 @@ def _why_not(command: list[str]) -> str:
     return ""
 
 
-def _no_way(place: _Place) -> str:
+def _no_way(identity: _Identity) -> str:
     """Why this host does not reach the one where all meet; "" when it may."""
-    if place.host == place.first:
+    if identity.host == identity.first:
         return ""
     try:
-        known = socket.getaddrinfo(place.first, 9, socket.AF_INET, socket.SOCK_DGRAM)
+        known = socket.getaddrinfo(identity.first, 9, socket.AF_INET, socket.SOCK_DGRAM)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(known[0][4])
             mine = probe.getsockname()[0]
     except OSError as error:
-        return f"it has no way to {place.first}: {error.strerror}; correct its DNS or routes"
+        return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
     if mine.startswith("127."):
-        return f"it takes {place.first} for itself ({known[0][4][0]}); correct its /etc/hosts"
+        return f"it takes {identity.first} for itself ({known[0][4][0]}); correct its /etc/hosts"
     return ""
 
 

@@ -140,8 +140,8 @@ def environment(env: Mapping[str, str]) -> Iterator[Finding]:
     if world.warning:
         yield note("environment", world.warning, "see there")
     else:
-        place = f"rank {world.rank} of {world.size}" if world.size else "a rank of an MPI's job"
-        yield ok("environment", "no launcher's" if world.launcher == "alone" else place)
+        rank = f"rank {world.rank} of {world.size}" if world.size else "a rank of an MPI's job"
+        yield ok("environment", "no launcher's" if world.launcher == "alone" else rank)
 
 
 def library() -> Iterator[Finding]:

@@ -115,10 +115,10 @@ def _quota(root: Path) -> float | None:
     own = _read(root / "proc/self/cgroup").strip().rpartition("::")[2]
     base = root / "sys/fs/cgroup"
     folder = base / own.lstrip("/")
-    for place in (folder, *folder.parents):
-        if place != base and base not in place.parents:
+    for group in (folder, *folder.parents):
+        if group != base and base not in group.parents:
             break
-        words = _read(place / "cpu.max").split()
+        words = _read(group / "cpu.max").split()
         if len(words) == 2 and words[0].isdecimal():
             found.append(int(words[0]) / int(words[1]))
     first = _read(base / "cpu/cpu.cfs_quota_us").strip()  # cgroup 1
@@ -209,8 +209,8 @@ def _try_pidfd() -> None:
 
 def clock(root: Path = _ROOT) -> Iterator[Finding]:
     """Where the time comes from, and what a reading costs."""
-    place = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    source = _read(place).strip() or "not told"
+    path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    source = _read(path).strip() or "not told"
     rounds = 1000
     best = float("inf")
     for _ in range(5):

@@ -35,11 +35,11 @@ class SelfTestError(Exception):
 def run() -> dict[str, tuple[float, float]]:
     """For each of LINKS the best time of an all-reduce of 8 bytes and of BYTES, in seconds."""
     command = [sys.executable, "-m", "ddl_launch.commands.selftest"]
-    place = Path(__file__).resolve().parents[2]  # where the packages are: what -m looks at first
+    folder = Path(__file__).resolve().parents[2]  # where the packages are: what -m looks at first
     ranks = [
         subprocess.Popen(
             [*command, str(rank)],
-            cwd=place,
+            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

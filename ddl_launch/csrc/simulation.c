@@ -161,7 +161,7 @@ static int level_of(const simulation *s, uint32_t a, uint32_t b)
 }
 
 /* Where the link is in the table, or would be. */
-static uint32_t place(const simulation *s, uint32_t from, uint32_t to)
+static uint32_t link_slot(const simulation *s, uint32_t from, uint32_t to)
 {
     uint64_t hash = ((uint64_t)from << 32 | to) * 0x9e3779b97f4a7c15u;
     uint32_t at = (uint32_t)(hash >> 32) & (s->table_size - 1);
@@ -185,7 +185,7 @@ static bool enlarge_table(simulation *s)
     s->table = table;
     s->table_size = size;
     for (uint32_t i = 0; i < s->n_links; i++)
-        table[place(s, s->links[i].from, s->links[i].to)] = i + 1;
+        table[link_slot(s, s->links[i].from, s->links[i].to)] = i + 1;
     return true;
 }
 
@@ -193,7 +193,7 @@ static uint32_t link_between(simulation *s, uint32_t from, uint32_t to)
 {
     if (2 * s->n_links >= s->table_size && !enlarge_table(s))
         return 0;
-    uint32_t at = place(s, from, to);
+    uint32_t at = link_slot(s, from, to);
     if (!s->table[at]) {
         if (!reserve(s, &s->links, s->n_links, &s->link_room, sizeof *s->links))
             return 0;

@@ -115,8 +115,8 @@ def test_ranks_lie_in_blocks(
     [
         ("a,b", 3, None, "-n 3 cannot be shared equally by 2 hosts"),
         ("a,b", 1, None, "-n 1 cannot be shared equally"),
-        ("a:2,b:2", 5, None, "-n 5: the hosts have only 4 places (a:2, b:2)"),
-        ("a:2,b:4", None, 4, "-accelerators 4: a has only 2 places"),
+        ("a:2,b:2", 5, None, "-n 5: the hosts have only 4 slots (a:2, b:2)"),
+        ("a:2,b:4", None, 4, "-accelerators 4: a has only 2 slots"),
     ],
 )
 def test_ranks_that_do_not_fit(
@@ -269,7 +269,7 @@ def test_library_options() -> None:
         library_options(["-dbg_level 9"])
 
 
-# ---- places ----
+# ---- cores ----
 
 
 @pytest.mark.parametrize(

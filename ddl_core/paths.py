@@ -1,5 +1,5 @@
-"""Where the library and its header lie, without loading it: an adapter whose native part calls it
-needs no more of ddl_core."""
+"""Where the library and its header are. It does not load the library: an adapter whose native part
+does so needs no more of ddl_core."""
 
 from __future__ import annotations
 
