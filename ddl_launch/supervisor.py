@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import culprit, reports
+from ddl_launch import reports, root_cause
 from ddl_launch.console import Console, Stream
 from ddl_launch.errors import FAILED, LaunchError
 from ddl_launch.failure import Failure
@@ -55,7 +55,7 @@ class Supervisor(ABC):
         self._output_dir = output_dir
         self._summary = summary
         self._running: set[int] = set()
-        self._evidence = {rank: culprit.Evidence() for rank in range(size)}
+        self._states = {rank: root_cause.RankState() for rank in range(size)}
         self._first: Failure | None = None
         self._report_at: float | None = None  # when what has failed so far is to be reported
         self._report_latest = 0.0
@@ -134,8 +134,8 @@ class Supervisor(ABC):
         self._read_reports()
         now = time.monotonic()
         for end in self._ended():
-            self._evidence[end.rank].end, self._evidence[end.rank].at = end, now
-        self._judge()
+            self._states[end.rank].end, self._states[end.rank].at = end, now
+        self._check_failures()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
             for rank in sorted(self._running):
@@ -162,24 +162,24 @@ class Supervisor(ABC):
     # ---- the end of ranks ----
 
     def _take_report(self, report: reports.Report) -> None:
-        evidence = self._evidence.get(report.rank)
-        if evidence is None:
+        state = self._states.get(report.rank)
+        if state is None:
             return
         if report.kind == "raised":
-            evidence.raised, evidence.told_at = report.text, time.monotonic()
+            state.raised, state.raised_at = report.text, time.monotonic()
         else:
-            evidence.waits = report.kind == "joining"
-            evidence.joinings += report.kind == "joining"
-            evidence.joined += report.kind == "joined"
+            state.waits = report.kind == "joining"
+            state.joinings += report.kind == "joining"
+            state.joined += report.kind == "joined"
 
-    def _judge(self) -> None:
-        """Name the culprit, once it is known. Ranks that fail by its loss may be heard of first."""
+    def _check_failures(self) -> None:
+        """Report the root cause when it is clear; its consequences may be known before it."""
         if self._first is not None:
             return
         self._read_reports()  # of those that have ended meanwhile
-        failed = [rank for rank, evidence in self._evidence.items() if evidence.failed]
+        failed = [rank for rank, state in self._states.items() if state.failed]
         if not failed:
-            self._look_for_absent()
+            self._check_absent()
             return
         now = time.monotonic()
         if self._report_at is None:
@@ -189,17 +189,17 @@ class Supervisor(ABC):
             self._report_at = max(self._report_at, now + _SETTLE)
         for rank in failed:
             lines = self._last_lines(rank)
-            self._evidence[rank].tail = [line.decode(errors="replace") for line in lines]
-        rank, is_open = culprit.find(self._evidence)
+            self._states[rank].tail = [line.decode(errors="replace") for line in lines]
+        rank, is_open = root_cause.find(self._states)
         if is_open and now >= self._report_at:
             self._report_at = min(self._report_latest, now + _SETTLE)
         is_over = not self._running and not self._has_output()
         if is_over or now >= (self._report_latest if is_open else self._report_at):
-            self._report(culprit.accuse(rank, self._evidence, self._name(rank)))
+            self._report(root_cause.describe(rank, self._states, self._name(rank)))
 
-    def _look_for_absent(self) -> None:
+    def _check_absent(self) -> None:
         """Ranks that wait for one that has ended would wait until their limit."""
-        absent = culprit.find_absent(self._evidence)
+        absent = root_cause.find_absent(self._states)
         if absent is None:
             self._report_at = None
         elif self._report_at is None:  # others may come to wait as well

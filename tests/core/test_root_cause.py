@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_launch import culprit
-from ddl_launch.culprit import Evidence
+from ddl_launch import root_cause
 from ddl_launch.failure import Failure
+from ddl_launch.root_cause import RankState
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -105,51 +105,51 @@ raise KeyError(os.environ["DDL_RANK"])
 # ---- the rules ----
 
 
-def ended(rank: int, code: int = 1, at: float = 0.0, **more: object) -> Evidence:
+def ended(rank: int, code: int = 1, at: float = 0.0, **more: object) -> RankState:
     by_signal = bool(more.pop("by_signal", False))
     failure = Failure(rank, 100 + rank, code, by_signal)
-    return Evidence(failure, at, **more)  # type: ignore[arg-type]
+    return RankState(failure, at, **more)  # type: ignore[arg-type]
 
 
 def lost(rank: int) -> str:
     return f"ddl_core.errors.PeerLost: rank {rank} on a left the comm while rank 0 on a called"
 
 
-def found(*all_of_them: Evidence) -> int:
-    return culprit.find(dict(enumerate(all_of_them)))[0]
+def found(*all_of_them: RankState) -> int:
+    return root_cause.find(dict(enumerate(all_of_them)))[0]
 
 
 def test_killed_ranks_are_causes() -> None:
     killed = ended(2, signal.SIGKILL, 0.1, by_signal=True)
     assert found(ended(0), ended(1), killed) == 2
-    assert found(ended(0, tail=[lost(2)]), Evidence(), killed) == 2
+    assert found(ended(0, tail=[lost(2)]), RankState(), killed) == 2
 
 
 def test_survivors_that_crash_do_not_hide_what_was_raised() -> None:
     crashed = ended(0, signal.SIGSEGV, 1.0, by_signal=True)
-    raised = ended(1, at=1.3, raised="ValueError: boom", told_at=0.9)
+    raised = ended(1, at=1.3, raised="ValueError: boom", raised_at=0.9)
     assert found(crashed, raised, ended(2, at=1.1, tail=[lost(1)])) == 1
     assert found(crashed, raised, ended(2, at=1.1, tail=["libddl: rank 0 on a is dead: its"])) == 1
 
 
 def test_whoever_is_blamed_is_waited_for() -> None:
-    blames = [ended(rank, raised=lost(1), told_at=0.0) for rank in (0, 2)]
-    ranks = {0: blames[0], 1: Evidence(), 2: blames[1]}
-    assert culprit.find(ranks) == (1, True)
+    blames = [ended(rank, raised=lost(1), raised_at=0.0) for rank in (0, 2)]
+    ranks = {0: blames[0], 1: RankState(), 2: blames[1]}
+    assert root_cause.find(ranks) == (1, True)
     ranks[1] = ended(1, 7, 1.5)
-    assert culprit.find(ranks) == (1, False)
-    assert str(culprit.accuse(1, ranks, "")) == "rank 1 (pid 101) ended with exit code 7"
+    assert root_cause.find(ranks) == (1, False)
+    assert str(root_cause.describe(1, ranks, "")) == "rank 1 (pid 101) ended with exit code 7"
 
 
 def test_ranks_that_blame_each_other() -> None:
     assert found(ended(0, at=2.0, tail=[lost(1)]), ended(1, at=3.0, tail=[lost(0)])) in (0, 1)
-    assert found(ended(0, tail=[lost(0)]), Evidence()) == 0  # nobody is lost by himself
-    assert found(ended(0, tail=[lost(9)]), Evidence()) == 0  # of another comm
+    assert found(ended(0, tail=[lost(0)]), RankState()) == 0  # nobody is lost by himself
+    assert found(ended(0, tail=[lost(9)]), RankState()) == 0  # of another comm
 
 
 def test_earlier_losses_that_were_survived_do_not_count() -> None:
-    later = ended(0, at=9.0, raised="ValueError: late", told_at=8.9, tail=[lost(2)])
-    assert found(later, Evidence(), ended(2, 0)) == 0
+    later = ended(0, at=9.0, raised="ValueError: late", raised_at=8.9, tail=[lost(2)])
+    assert found(later, RankState(), ended(2, 0)) == 0
 
 
 def test_how_failures_are_written() -> None:
@@ -160,22 +160,22 @@ def test_how_failures_are_written() -> None:
     assert str(Failure(2, 102, 40, by_signal=True)) == "rank 2 (pid 102) was killed by signal 40"
     said = Failure(2, 102, 1, by_signal=False, host="a", said="ValueError: boom")
     assert str(said) == "rank 2 on a (pid 102) ended with exit code 1: ValueError: boom"
-    assert culprit.list_ranks([3, 0, 1, 5]) == "ranks 0-1, 3, 5"
-    assert culprit.list_ranks([3]) == "rank 3"
+    assert root_cause.list_ranks([3, 0, 1, 5]) == "ranks 0-1, 3, 5"
+    assert root_cause.list_ranks([3]) == "rank 3"
 
 
 # ---- ranks that never come ----
 
 
 def test_who_waits_for_whom() -> None:
-    waits = Evidence(waits=True, joinings=2, joined=1)
+    waits = RankState(waits=True, joinings=2, joined=1)
     met_once, met_twice = (ended(1, 0, joinings=2, joined=joined) for joined in (1, 2))
-    absent = culprit.find_absent({0: waits, 1: met_once, 2: Evidence()})
+    absent = root_cause.find_absent({0: waits, 1: met_once, 2: RankState()})
     assert absent is not None and absent.rank == 1
     assert "rank 0 waits for it" in str(absent)
-    assert culprit.find_absent({0: waits, 1: met_twice}) is None
+    assert root_cause.find_absent({0: waits, 1: met_twice}) is None
     gone = ended(0, 0, waits=True, joinings=1)
-    assert culprit.find_absent({0: gone, 1: ended(1, 0)}) is None
+    assert root_cause.find_absent({0: gone, 1: ended(1, 0)}) is None
 
 
 @pytest.mark.parametrize("before", [True, False])
