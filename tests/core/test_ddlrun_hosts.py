@@ -165,7 +165,7 @@ def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
     assert sorted(out.splitlines()) == ["[0 h1] 0 2", "[1 h2] 1 2"]
 
 
-def test_mpirun_as_it_is(hosts: Hosts) -> None:
+def test_mpirun_without_ddlrun(hosts: Hosts) -> None:
     """Without ddlrun, the ranks exchange their addresses by that MPI."""
     pytest.importorskip("mpi4py")
     library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
@@ -343,7 +343,7 @@ for step in range(1_000_000):
     assert not one.left()
 
 
-def test_ends_are_witnessed_on_all_hosts(one: Hosts) -> None:
+def test_ends_are_reported_on_all_hosts(one: Hosts) -> None:
     """What the kernel of one host tells its witness reaches endpoints of all hosts, once."""
     text = """
 import os, pathlib, signal, socket, time
@@ -382,7 +382,7 @@ def test_first_exit_code_is_kept(one: Hosts) -> None:
     assert not one.left()
 
 
-def test_pulled_plug(one: Hosts) -> None:
+def test_cut_network(one: Hosts) -> None:
     process = one.start("-H", "h1,h2,h3", one.program(FOREVER), 9, 9)
     assert process.stdout
     for _ in range(3):
@@ -400,7 +400,7 @@ def test_pulled_plug(one: Hosts) -> None:
         one.lab.connect("h3", True)
 
 
-def test_first_exit_code_while_others_talk(one: Hosts) -> None:
+def test_first_exit_code_while_others_write_output(one: Hosts) -> None:
     """Who only sends, acknowledges nothing new, and is there all the same."""
     text = """
 import os, sys, time
@@ -414,7 +414,7 @@ for _ in range(600):
     assert (code, time.monotonic() - begun < 10) == (3, True), err
 
 
-def test_pulled_plug_while_something_is_sent(one: Hosts) -> None:
+def test_cut_network_while_something_is_sent(one: Hosts) -> None:
     """Keepalives are silent then."""
     talk = "import time\nwhile True: print('ready', flush=True); time.sleep(0.1)"
     process = one.start("-H", "h2,h3", one.program(talk), stdin=subprocess.PIPE)
@@ -528,7 +528,7 @@ def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
     assert "rank 1 on h3: GLOO_SOCKET_IFNAME says eth0, but there is only lo, eth7" in err
 
 
-def test_strangers_are_not_listened_to(one: Hosts, lab: Lab) -> None:
+def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> None:
     text = "import os; print('ready', flush=True); os.environ['RANK'] == '0' and print(input())"
     process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
     assert process.stdout

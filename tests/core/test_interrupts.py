@@ -1,4 +1,4 @@
-"""Ctrl-C, and want of memory, at the worst moment: nothing is lost, and nobody stays inside."""
+"""Ctrl-C and lack of memory at the worst moment: nothing is lost, and no user stays counted."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ print(strikes > 100, comm._fast_path.users)
 """
 
 
-def test_storm_of_signals_leaves_nobody_inside(tmp_path: Path) -> None:
+def test_many_signals_leave_no_user_counted(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STORM]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (ended.stdout, ended.returncode) == ("True 0\n", 0), ended.stderr

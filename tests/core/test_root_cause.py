@@ -68,7 +68,7 @@ def test_the_rank_that_others_lost_is_named(
         assert ended.code == code, ended.err
 
 
-def test_output_in_files_tells_as_well(ddlrun: Run) -> None:
+def test_errors_in_output_files_are_read(ddlrun: Run) -> None:
     ended = ddlrun(3, LATE, "raise", "silent", "50", options=["--output-dir", "logs"])
     (line,) = named(ended.err)
     assert re.match(rf"rank 1 on {HOST} \(pid \d+\) ended with .*: ValueError: boom", line)
@@ -90,7 +90,7 @@ comm.barrier()
     assert re.match(said, line), ended.err
 
 
-def test_an_error_that_names_nobody_is_the_first_ones(ddlrun: Run) -> None:
+def test_of_unrelated_errors_the_first_is_named(ddlrun: Run) -> None:
     """Ranks that fail by themselves: the first one counts."""
     text = """
 import os, sys, time
@@ -132,7 +132,7 @@ def test_survivors_that_crash_do_not_hide_what_was_raised() -> None:
     assert found(crashed, raised, ended(2, at=1.1, tail=["libddl: rank 0 on a is dead: its"])) == 1
 
 
-def test_whoever_is_blamed_is_waited_for() -> None:
+def test_end_of_a_blamed_rank_is_waited_for() -> None:
     blames = [ended(rank, raised=lost(1), raised_at=0.0) for rank in (0, 2)]
     ranks = {0: blames[0], 1: RankState(), 2: blames[1]}
     assert root_cause.find(ranks) == (1, True)
@@ -147,12 +147,12 @@ def test_ranks_that_blame_each_other() -> None:
     assert found(ended(0, tail=[lost(9)]), RankState()) == 0  # of another comm
 
 
-def test_earlier_losses_that_were_survived_do_not_count() -> None:
+def test_survived_losses_are_ignored() -> None:
     later = ended(0, at=9.0, raised="ValueError: late", raised_at=8.9, tail=[lost(2)])
     assert found(later, RankState(), ended(2, 0)) == 0
 
 
-def test_how_failures_are_written() -> None:
+def test_failure_messages() -> None:
     killed = Failure(2, 102, signal.SIGSEGV, by_signal=True)
     assert killed.exit_code == 128 + signal.SIGSEGV
     assert str(killed) == "rank 2 (pid 102) was killed by SIGSEGV"
@@ -167,7 +167,7 @@ def test_how_failures_are_written() -> None:
 # ---- ranks that never come ----
 
 
-def test_who_waits_for_whom() -> None:
+def test_find_absent() -> None:
     waits = RankState(waits=True, joinings=2, joined=1)
     met_once, met_twice = (ended(1, 0, joinings=2, joined=joined) for joined in (1, 2))
     absent = root_cause.find_absent({0: waits, 1: met_once, 2: RankState()})
@@ -179,7 +179,7 @@ def test_who_waits_for_whom() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_rank_that_ends_before_the_others_have_met(ddlrun: Run, before: bool) -> None:
+def test_a_rank_that_ends_before_the_rendezvous(ddlrun: Run, before: bool) -> None:
     """Whether it ends before they wait for it, or after."""
     text = f"""
 import os, sys, time
@@ -197,7 +197,7 @@ ddl_core.init()
     assert re.match(rf"rank 1 on {HOST} \(pid \d+\) {said}", line), ended.err
 
 
-def test_ranks_that_meet_twice_and_end_one_after_the_other(ddlrun: Run) -> None:
+def test_ranks_that_join_twice_and_end_one_after_the_other(ddlrun: Run) -> None:
     text = """
 import time, ddl_core
 for _ in range(2):
@@ -209,13 +209,13 @@ time.sleep(0.4 * comm.rank)
     ddlrun(3, text).expect_success()
 
 
-def test_ranks_that_never_meet_may_take_their_time(ddlrun: Run) -> None:
+def test_ranks_without_a_rendezvous(ddlrun: Run) -> None:
     text = "import os, time, ddl_core; time.sleep(0.5 * int(os.environ['DDL_RANK']))"
     ended = ddlrun(3, text).expect_success()
     assert not named(ended.err)
 
 
-def test_pairs_of_ranks_may_meet_by_themselves(ddlrun: Run) -> None:
+def test_pairs_of_ranks_with_rendezvous_of_their_own(ddlrun: Run) -> None:
     """Elsewhere than at DDL_RENDEZVOUS, so nobody else is missing."""
     text = """
 import os, sys, time, ddl_core

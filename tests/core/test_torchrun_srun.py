@@ -1,4 +1,4 @@
-"""Processes that nobody of ours has started find each other by the environment of torchrun or srun.
+"""Ranks started by torchrun or srun find each other by the environment.
 
 The launchers themselves are not needed: they give nothing but these variables.
 """
@@ -27,8 +27,8 @@ print(comm.rank, comm.size, comm.allreduce(np.full(3, comm.rank + 1)).tolist())
 
 
 def torchrun(rank: int, port: int) -> dict[str, str]:
-    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    return {**place, "RANK": str(rank), "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "test"}
+    rendezvous = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    return {**rendezvous, "RANK": str(rank), "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "test"}
 
 
 def srun(rank: int, port: int) -> dict[str, str]:
@@ -36,8 +36,8 @@ def srun(rank: int, port: int) -> dict[str, str]:
     return {**job, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "PMI_RANK": str(rank)}
 
 
-@pytest.mark.parametrize("door", [torchrun, srun])
-def test_ranks_meet(door: object, run_program: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", [torchrun, srun])
+def test_ranks_join(launcher: object, run_program: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with socket.socket() as probe:
@@ -45,10 +45,10 @@ def test_ranks_meet(door: object, run_program: Run, tmp_path: Path) -> None:
         port = probe.getsockname()[1]
 
     def start(rank: int) -> Finished:
-        assert callable(door)
-        return run_program([sys.executable, program], cwd=tmp_path, env=door(rank, port))
+        assert callable(launcher)
+        return run_program([sys.executable, program], cwd=tmp_path, env=launcher(rank, port))
 
     with ThreadPoolExecutor(3) as pool:
         ended = [one.expect_success() for one in pool.map(start, range(3))]
     assert [one.out for one in ended] == [f"{rank} 3 [6, 6, 6]\n" for rank in range(3)]
-    assert f"launcher: {door.__name__} at tcp://localhost:" in ended[0].err
+    assert f"launcher: {launcher.__name__} at tcp://localhost:" in ended[0].err

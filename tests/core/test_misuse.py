@@ -1,4 +1,4 @@
-"""What a clumsy user does with objects: copies, which would own a handle twice; wrong types."""
+"""Misuse of objects: copies, which would own a handle twice, and arguments of wrong types."""
 
 from __future__ import annotations
 

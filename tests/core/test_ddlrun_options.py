@@ -104,7 +104,7 @@ def test_wrong_rankfiles(text: str, message: str, tmp_path: Path) -> None:
         ("a:4,b:4", None, 2, "a:0,1;b:2,3"),
     ],
 )
-def test_ranks_lie_in_blocks(
+def test_ranks_are_placed_in_blocks(
     hosts: str, ranks: int | None, per_host: int | None, text: str
 ) -> None:
     assert lay_out(parse_hosts(hosts, "-H"), ranks, per_host).text == text
@@ -477,7 +477,7 @@ def test_frames_in_pieces() -> None:
         Frames().feed(b"O\xff\xff\xff\xff")
 
 
-def test_only_who_knows_the_secret_is_believed() -> None:
+def test_frames_without_the_secret_are_refused() -> None:
     ((kind, data),) = Frames().feed(proven(HELLO, {"rank": 1}, b"nonce", "secret"))
     assert open_proven(kind, data, b"nonce", "secret") == {"rank": 1}
     for nonce, secret in ((b"other", "secret"), (b"nonce", "other")):

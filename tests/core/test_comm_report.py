@@ -1,4 +1,4 @@
-"""What a comm says of itself stays readable, whatever happened to it."""
+"""Report and trace of a comm are readable, whatever happened to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddl_core import Comm
 from ddl_core.errors import Aborted
 
 
-def test_records_of_messages_end_with_the_comm(pair: tuple[Comm, Comm]) -> None:
+def test_message_records_are_freed_with_the_comm(pair: tuple[Comm, Comm]) -> None:
     first, second = pair
     work = first.recv_async(np.zeros(3, np.float32), 1, tag=2**31 - 1)
     assert [p["operation"] for p in first.report()["pending"]] == [

@@ -1,5 +1,4 @@
-"""Different roots in a broadcast that nothing follows: each rank's call succeeds, and closing says
-that the calls did not fit."""
+"""Broadcasts with different roots, which succeed on each rank. Closing reports the mismatch."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def test_an_exception_comes_first(ddlrun: Run) -> None:
     assert ended.code == 7 and "Mismatch: " not in ended.err, ended.err
 
 
-def test_close_frees_all_the_same(pair: tuple[Comm, Comm]) -> None:
+def test_close_that_raises_frees_the_comm(pair: tuple[Comm, Comm]) -> None:
     def end(rank: int) -> str:
         comm = pair[rank]
         comm.broadcast(np.full(4, rank, np.float32), root=rank)

@@ -28,7 +28,7 @@ def fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
         ([b"a" * 70000 + b"\n"], [b"a" * 70000], b""),
     ],
 )
-def test_feed(pieces: list[bytes], complete: list[bytes], live: bytes) -> None:
+def test_lines_of_pieces(pieces: list[bytes], complete: list[bytes], live: bytes) -> None:
     assert fed(*pieces) == (complete, live)
     # However the bytes are cut.
     whole = b"".join(pieces)

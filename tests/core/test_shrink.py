@@ -1,4 +1,4 @@
-"""What those who are left can do and see: shrink, failed, report, trace and counters."""
+"""What survivors can do and see: shrink, failed, report, trace and counters."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_survivors_go_on_in_the_same_processes(ddlrun: Run) -> None:
         assert ended.lines(rank) == [f"{rank} {new} 3 [3.0, 3.0, 3.0]"], ended.err
 
 
-def test_who_holds_the_gil_is_alive(ddlrun: Run) -> None:
+def test_a_rank_that_holds_the_gil_is_alive(ddlrun: Run) -> None:
     ended = ddlrun(2, textwrap.dedent(GIL), env={"DDL_LINKS": "tcp"})
     assert ended.lines(0) == ended.lines(1) == ["alive []"], ended.err
 
 
-def test_an_aborted_comm_begins_anew(pair: tuple[Comm, Comm]) -> None:
+def test_shrink_after_abort(pair: tuple[Comm, Comm]) -> None:
     with pytest.raises(errors.InvalidState, match="the comm is alive"):
         pair[0].shrink()
     pair[0].abort("again")
@@ -79,7 +79,7 @@ def test_an_aborted_comm_begins_anew(pair: tuple[Comm, Comm]) -> None:
     assert [comm.rank for comm in following] == [0, 1]
 
 
-def test_what_a_comm_says_about_itself(pair: tuple[Comm, Comm]) -> None:
+def test_report_trace_and_counters(pair: tuple[Comm, Comm]) -> None:
     together(lambda rank: pair[rank].barrier(), 2)
     work = pair[0].barrier_async()
     time.sleep(0.3)
@@ -104,7 +104,7 @@ def test_what_a_comm_says_about_itself(pair: tuple[Comm, Comm]) -> None:
     assert pair[0].failed() == []
 
 
-def test_a_comm_of_one_says_it_as_well(alone: Comm) -> None:
+def test_report_of_a_comm_of_one(alone: Comm) -> None:
     alone.barrier()
     assert alone.report()["members"] == []
     assert alone.failed() == []

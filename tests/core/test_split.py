@@ -56,7 +56,7 @@ def test_subset_without_oneself(four: tuple[Comm, ...]) -> None:
         four[0].subset([1, 2])
 
 
-def test_twins_are_independent(four: tuple[Comm, ...]) -> None:
+def test_duplicates_are_independent(four: tuple[Comm, ...]) -> None:
     twins = together(lambda rank: four[rank].duplicate(Config(operation_timeout=30)), 4)
     work = four[0].allreduce_async(np.ones(3))
     assert together(lambda rank: total(twins[rank], rank), 4) == (6,) * 4
@@ -66,14 +66,14 @@ def test_twins_are_independent(four: tuple[Comm, ...]) -> None:
     assert together(lambda rank: total(twins[rank], rank), 4) == (6,) * 4
 
 
-def test_endpoint_closes_parts() -> None:
+def test_endpoint_closes_derived_comms() -> None:
     with Endpoint() as endpoint:
         part = endpoint.connect([endpoint.address], 0).duplicate()
         assert total(part, 5) == 5
     assert part.closed
 
 
-def test_part_keeps_the_comm_that_owns_the_endpoint() -> None:
+def test_derived_comm_keeps_the_comm_that_owns_the_endpoint() -> None:
     endpoint = Endpoint()
     part = endpoint.connect([endpoint.address], 0, owned=True).duplicate()
     del endpoint
@@ -81,7 +81,7 @@ def test_part_keeps_the_comm_that_owns_the_endpoint() -> None:
     part.close()
 
 
-def test_closed_comm_makes_none(alone: Comm) -> None:
+def test_closed_comm_derives_none(alone: Comm) -> None:
     alone.close()
     for call in (alone.duplicate, lambda: alone.split(0), lambda: alone.subset([0])):
         with pytest.raises(InvalidState, match="the comm is closed"):
