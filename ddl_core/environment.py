@@ -7,8 +7,8 @@
     alone      none of these: size 1
 
 in this order, except that a launcher started by another one counts before it. Everywhere but under
-mpirun the ranks meet at a TCP address of rank 0, at a port derived from what all know; where that
-does not suit, DDL_RENDEZVOUS=tcp://host:port says another.
+mpirun the ranks connect to a TCP address of rank 0, at a port derived from what all know;
+DDL_RENDEZVOUS=tcp://host:port chooses another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class World:
     launcher   "ddlrun", "mpirun", "torchrun", "srun" or "alone"
     rank       from 0 to size - 1; -1 where only MPI knows it
     size       0 where only MPI knows it
-    url        where the ranks meet; None under mpirun, and where there is one rank
+    url        the ranks' rendezvous; None under mpirun, and where there is one rank
     secret     what tells this job from others; None: DDL_SECRET or DDL_SECRET_FILE, where set
     warning    what looks wrong about this environment; "" for nothing
     master     rank 0's host, as the launcher calls it; None where it does not say

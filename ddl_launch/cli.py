@@ -251,7 +251,7 @@ def _run_here(
     secret = secrets.token_hex(32) if _have_libcrypto() else ""
     if not secret:
         console.say(
-            "there is no libcrypto.so.3 (Debian: libssl3): these ranks meet without a secret, so"
+            "there is no libcrypto.so.3 (Debian: libssl3): these ranks connect without a secret, so"
             " any user of this machine could be one of them; see ddl doctor"
         )
     plan = Plan(

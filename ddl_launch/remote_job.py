@@ -1,12 +1,12 @@
 """The ranks of several hosts: started by mpirun or srun, looked after over TCP.
 
 Design notes. The launcher starts remote_rank.py once for each rank. Each connects back, and says
-which rank it is, on what host, and why it could not run. When all have come they are told to go,
-and where to meet. From then on their output, their ends and our signals travel on these
+which rank it is, on what host, and why it could not run. When all have come, each gets the order to
+start and the address of the rendezvous. From then on output, ends and signals travel on these
 connections; the launcher only keeps them. So one report names the rank that failed first, whatever
 the launcher, and all are ended at once. A connection that breaks or goes silent (keepalives, and
 what they do not see) is a lost rank, and ends its program on the other side. Each rank has a
-witness of its own (witness.py); what one of them sees goes through here to all others.
+witness of its own (witness.py), whose reports are forwarded to all others.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class RemoteJob(Supervisor):
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
-        meeting = {
+        environment = {
             "DDL_RENDEZVOUS": f"tcp://{first}:{ours}",
             "MASTER_ADDR": first,
             "MASTER_PORT": str(torchs),
@@ -290,14 +290,14 @@ class RemoteJob(Supervisor):
         if not self._files and self._console.draws_on(self._console.err):  # for progress bars
             columns, lines = shutil.get_terminal_size()
             widest = max(len(output.out.mark) for output in self._outputs)
-            meeting |= {"COLUMNS": str(columns - widest), "LINES": str(lines)}
+            environment |= {"COLUMNS": str(columns - widest), "LINES": str(lines)}
         self._feed_input()
         for rank, connection in self._ranks.items():
             assert connection.hello is not None
-            told = {"environment": meeting, "input": rank == 0 and self._input is not None}
+            settings = {"environment": environment, "input": rank == 0 and self._input is not None}
             nonce = bytes.fromhex(connection.hello["nonce"])
             self._open_streams += 2
-            self._tell(connection, frames.proven(frames.GO, told, nonce, self._secret))
+            self._tell(connection, frames.proven(frames.GO, settings, nonce, self._secret))
 
     def _problem(self) -> str:
         """Why the ranks should not start."""
@@ -312,7 +312,7 @@ class RemoteJob(Supervisor):
             hosts = list(seen.values())
             return f"{hosts[0]} and {hosts[1]} have different libddl: install one on all hosts"
         if len(self._ranks[0].hello["ports"]) < 2:  # type: ignore[index]
-            return f"{host_of[0]} has no free port for the ranks to meet"
+            return f"{host_of[0]} has no free port for the rendezvous"
         return ""
 
     def _show_map(self) -> None:

@@ -144,7 +144,7 @@ def _why_not(command: list[str]) -> str:
 
 
 def _no_way(identity: _Identity) -> str:
-    """Why this host does not reach the one where all meet; "" when it may."""
+    """Why this host cannot reach that of the rendezvous; "" if it may."""
     if identity.host == identity.first:
         return ""
     try:

@@ -4,8 +4,8 @@ Imported by scripts that import nothing else of the project. DDL_LAUNCHER names 
 the leading zero byte. A report is "RANK KIND TEXT":
 
     joining        the rank has begun to wait for the others, in the rendezvous of DDL_RENDEZVOUS
-    joined         it has met them
-    gave up        it waits no longer, and has not met them
+    joined         all have come
+    gave up        it no longer waits, without the others
     raised TEXT    an exception that its program does not catch: "ValueError: boom"
 
 A datagram is in the launcher's queue when the sender goes on, so what a process has reported is

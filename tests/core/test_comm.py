@@ -133,7 +133,7 @@ def test_interfaces_and_ports_that_are_none_are_refused() -> None:
         assert b"lo" in endpoint.address
 
 
-# ---- meeting ----
+# ---- rendezvous ----
 
 
 def free_port() -> int:
@@ -163,12 +163,12 @@ def test_rendezvous_with_another_secret_is_refused() -> None:
     with Endpoint(secret="ours") as ours, Endpoint(secret="theirs") as theirs:
         endpoints = [ours, theirs]
 
-        def meet(rank: int) -> ddl_core.DdlError:
+        def attempt(rank: int) -> ddl_core.DdlError:
             with pytest.raises(ddl_core.errors.RetryError) as caught:
                 endpoints[rank].rendezvous(url, rank, 2, Config(timeout=2))
             return caught.value
 
-        _, refused = together(meet, 2)
+        _, refused = together(attempt, 2)
     assert isinstance(refused, ddl_core.errors.Refused)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
 # For a rank that is to fail only when another one has come as far as it should.
-MEET = """
+JOIN = """
 import os, signal, sys, time
 def arrive():
     open("arrived", "w").close()
@@ -182,7 +182,7 @@ def test_no_prefix(ddlrun: Run) -> None:
 
 
 def test_output_dir(ddlrun: Run, tmp_path: Path) -> None:
-    text = f"""{MEET}
+    text = f"""{JOIN}
 print("out", os.environ["RANK"]); print("err", os.environ["RANK"], file=sys.stderr)
 if os.environ["RANK"] == "0":
     sys.exit(arrive())
@@ -344,7 +344,7 @@ time.sleep(60)
 
 
 def test_rank_that_ignores_sigterm_is_killed_after_the_grace(ddlrun: Run) -> None:
-    text = f"""{MEET}
+    text = f"""{JOIN}
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["RANK"] == "0":
     wait_for_the_other()
@@ -360,7 +360,7 @@ time.sleep(60)
 
 
 def test_ranks_may_clean_up_during_the_grace(ddlrun: Run) -> None:
-    text = f"""{MEET}
+    text = f"""{JOIN}
 if os.environ["RANK"] == "0":
     wait_for_the_other()
     sys.exit(3)

@@ -126,7 +126,7 @@ def one(lab: Lab, tmp_path: Path, mpirun_of: Callable[[str], Path]) -> Hosts:
 # ---- what ranks get ----
 
 
-def test_ranks_meet(hosts: Hosts) -> None:
+def test_ranks_join(hosts: Hosts) -> None:
     code, out, err = hosts.run("-H", "h1:2,h2:1,h3:1", hosts.program(SUM))
     assert code == 0, err
     where, folder = ["h1", "h1", "h2", "h3"], hosts.folder

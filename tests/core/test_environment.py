@@ -168,7 +168,7 @@ def test_first_host_of_slurms_lists(nodes: str, first: str) -> None:
 
 
 def test_host_of_rank_0() -> None:
-    """As the launcher calls it, wherever the ranks are told to meet."""
+    """As the launcher calls it, whatever the rendezvous."""
     elsewhere = {"DDL_RENDEZVOUS": "tcp://other:1"}
     assert detect({**DDLRUN, "MASTER_ADDR": "node1"}).master == "node1"
     assert detect(DDLRUN).master is None

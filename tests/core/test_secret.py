@@ -116,10 +116,10 @@ def test_encrypted() -> None:
     with Endpoint(secret="hidden", encrypt=True) as a, Endpoint(secret="hidden") as b:
         config = Config(links=["tcp"], timeout=2)
 
-        def meet(rank: int) -> str:
+        def attempt(rank: int) -> str:
             with pytest.raises(errors.DdlError) as caught:
                 [a, b][rank].connect([a.address, b.address], rank, config)
             return str(caught.value)
 
-        for message in together(meet, 2):
+        for message in together(attempt, 2):
             assert "rank 0 encrypts (DDL_ENCRYPT=1), and rank 1 does not" in message
