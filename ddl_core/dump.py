@@ -25,7 +25,7 @@ from typing import Any
 from ddl_core.comm import live_comms
 from ddl_core.errors import DdlError
 
-_PATIENCE = 0.05  # seconds without more of a stack, and it is whole
+_STACK_TIMEOUT = 0.05  # seconds for the rest of the stacks
 
 _writers: dict[int, int] = {}  # the pipes' ends that faulthandler writes to, by signal
 
@@ -100,7 +100,7 @@ def _last(member: dict[str, Any]) -> str:
 
 def _wait(reader: int) -> None:
     while stacks := os.read(reader, 1 << 16):
-        time.sleep(_PATIENCE)
+        time.sleep(_STACK_TIMEOUT)
         os.set_blocking(reader, False)
         with contextlib.suppress(BlockingIOError):
             stacks += os.read(reader, 1 << 16)

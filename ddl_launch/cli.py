@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         prefix=not arguments.no_prefix,
         output_dir=folder,
         grace=arguments.grace,
-        patience=arguments.start_timeout,
+        start_timeout=arguments.start_timeout,
         verbose=arguments.verbose,
     )
     if arguments.dry_run:

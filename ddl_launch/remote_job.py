@@ -39,7 +39,7 @@ from ddl_launch.launchers import Launcher, Start, start
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
-_LINGER = 2.0  # seconds for the launcher to end after its ranks
+_LAUNCHER_TIMEOUT = 2.0  # seconds for the launcher to end after its ranks
 _MOST_ON_WAY = 1 << 20  # bytes of rank 0's input on their way
 # What ranks on other hosts get of our environment, beside what -x names.
 _PREFIXES = (
@@ -74,7 +74,7 @@ class RemotePlan:
     exported      names of variables that all ranks get, beside the usual ones
     rsh           the program to reach other hosts with; None: the launcher's own, ssh
     more          arguments of the launcher's own
-    patience      seconds for all ranks to start
+    start_timeout seconds for all ranks to start
     verbose       show where ranks are, and what the launcher says
     """
 
@@ -89,7 +89,7 @@ class RemotePlan:
     prefix: bool
     output_dir: Path | None
     grace: float
-    patience: float
+    start_timeout: float
     verbose: bool
 
 
@@ -165,7 +165,7 @@ class RemoteJob(Supervisor):
         self._outputs: list[Output] = []
         self._files: list[tuple[IO[bytes], IO[bytes]]] = []
         self._ends: list[Failure] = []  # not yet taken
-        self._give_up_at = time.monotonic() + plan.patience
+        self._give_up_at = time.monotonic() + plan.start_timeout
         self._gone = False  # all ranks have been told to go
         self._open_streams = 0
         self._input: IO[bytes] | None = None
@@ -466,7 +466,7 @@ class RemoteJob(Supervisor):
             self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
             raise LaunchError(FAILED, "not all ranks have started")
         if time.monotonic() >= self._give_up_at:
-            raise LaunchError(FAILED, f"after {self._plan.patience:g} s, {where}")
+            raise LaunchError(FAILED, f"after {self._plan.start_timeout:g} s, {where}")
 
     def _selector_has_more(self) -> bool:
         """Whether something of the ranks or of the launcher waits to be read."""
@@ -523,7 +523,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_LINGER)
+            process.communicate(timeout=_LAUNCHER_TIMEOUT)
             break
 
 

@@ -66,7 +66,7 @@ def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
 def _predict(
     cluster: Cluster, operation: str, nbytes: int, plan: str | None
 ) -> tuple[str, Prediction | None]:
-    spans_max = _SPANS_MAX if plan else SPANS_MAX  # more patience for the chosen one
+    spans_max = _SPANS_MAX if plan else SPANS_MAX  # the chosen plan may take longer
     try:
         found = simulate(cluster, operation, nbytes, plan, spans_max=spans_max)
     except TooLongError as error:
