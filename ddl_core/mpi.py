@@ -1,4 +1,4 @@
-"""The MPI door: ranks that mpirun started exchange their endpoints' addresses by MPI.
+"""Joining under mpirun: the ranks exchange their endpoints' addresses by MPI.
 
 MPI carries nothing else, so any MPI will do that mpi4py was made for.
 """

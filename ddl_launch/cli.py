@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return submit.submit(arguments, words, _command(arguments), console)
         return _run(arguments, console)
     except LaunchError as error:
-        console.say(str(error))
+        console.log(str(error))
         return error.code
 
 
@@ -176,7 +176,7 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
     options, remark = topology.mode_option(arguments.mode or mode, layout.size)
     options = f"{options} {others}".strip()
     if remark:
-        console.say(remark)
+        console.log(remark)
     if arguments.no_ddloptions:
         shared.pop("DDL_OPTIONS", None)
     elif options:
@@ -230,7 +230,7 @@ def _run_here(
         bound = [placement.share(nodes, rank, size, arguments.bind) for rank in range(size)]
     number = placement.threads(limit, size)
     if size > 1 and placement.THREADS[0] not in shared:
-        console.say(
+        console.log(
             f"OMP_NUM_THREADS={number} for each of {size} ranks on"
             f" {sum(map(len, nodes))} cores; set it to choose otherwise"
         )
@@ -244,13 +244,13 @@ def _run_here(
         shared |= {"COLUMNS": str(columns - prefix), "LINES": str(lines)}
     if arguments.verbose:
         for rank, mine in enumerate(bound):
-            console.say(f"rank {rank} on cores {placement.format_cores(mine)}")
+            console.log(f"rank {rank} on cores {placement.format_cores(mine)}")
     if arguments.dry_run:
         print(f"{size} times, on this machine: {shlex.join(command)}")
         return 0
     secret = secrets.token_hex(32) if _have_libcrypto() else ""
     if not secret:
-        console.say(
+        console.log(
             "there is no libcrypto.so.3 (Debian: libssl3): these ranks connect without a secret, so"
             " any user of this machine could be one of them; see ddl doctor"
         )

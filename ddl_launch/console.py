@@ -92,15 +92,15 @@ class Console:
         """Whether a line can be drawn over there."""
         return sink in self._terminals
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """One line of ddlrun's own, to stderr."""
-        with contextlib.suppress(BrokenPipeError):  # nobody listens
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it
             self._erase()
             self._put(self.err, f"ddlrun: {message}\n".encode())
             self._draw()
 
     def show(self, lines: Sequence[bytes]) -> None:
-        """Lines that belong to what was said, to stderr."""
+        """Lines that belong to the message before, to stderr."""
         with contextlib.suppress(BrokenPipeError):
             self._erase()
             self._put(self.err, b"".join(line + b"\n" for line in lines))

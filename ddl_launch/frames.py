@@ -1,11 +1,11 @@
-"""What ddlrun and the ranks of other hosts say to each other: frames over TCP.
+"""The protocol between ddlrun and the ranks of other hosts: frames over TCP.
 
 Imported by scripts that import nothing else of the project. A frame is its kind, one byte, the
-length of what follows in four, and that. Both sides prove that they know the job's secret, by an
-HMAC of what the other has drawn at random, before anything is believed; it is not encrypted.
+length of the data in four, and the data. First, both sides prove that they know the job's secret by
+an HMAC of the other's nonce. Nothing is encrypted.
 
-Input is sent only as far as rank 0's program has TAKEN the earlier, so that signals never wait
-behind what nobody reads.
+Input is sent only as far as rank 0's program has TAKEN the earlier input, so signals never wait
+behind input that nobody reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import struct
 from typing import Any
 
 HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # of a rank
-NONCE, GO, SIGNAL, INPUT, BYE = b"N", b"G", b"S", b"I", b"B"  # of ddlrun
+NONCE, GO, SIGNAL, INPUT, FINISH = b"N", b"G", b"S", b"I", b"B"  # of ddlrun
 WITNESSED = b"W"  # of both: an endpoint's id, whose process has ended
 HEAD = struct.Struct("!cI")
 LARGEST = 1 << 20  # bytes in a frame
@@ -53,8 +53,8 @@ def _proof(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
     return hmac.new(secret.encode(), kind + nonce + text, hashlib.sha256).digest()
 
 
-def watch(connection: socket.socket) -> None:
-    """Let the kernel end a connection whose other side is gone, as long as nothing is sent."""
+def enable_keepalive(connection: socket.socket) -> None:
+    """Let the kernel end an idle connection whose other side is gone."""
     for option, value in (
         (socket.TCP_KEEPIDLE, 1),
         (socket.TCP_KEEPINTVL, 1),
@@ -65,10 +65,10 @@ def watch(connection: socket.socket) -> None:
 
 
 def is_silent(connection: socket.socket) -> bool:
-    """Whether what was sent is not answered for long: TCP_USER_TIMEOUT would also end a connection
-    whose other side is there, but takes nothing in, as when someone reads the output in a pager."""
-    retransmits, probes, unacked, *heard = _look(connection)
-    return min(heard) > 1000 * _SILENCE and bool((retransmits and unacked) or probes >= _PROBES)
+    """Whether the other host does not acknowledge any more. TCP_USER_TIMEOUT would also end a
+    connection whose other side is there but reads nothing, as when output goes to a pager."""
+    retransmits, probes, unacked, *ages = _look(connection)
+    return min(ages) > 1000 * _SILENCE and bool((retransmits and unacked) or probes >= _PROBES)
 
 
 def is_late(connection: socket.socket) -> bool:

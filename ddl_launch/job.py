@@ -158,7 +158,7 @@ class Job(Supervisor):
     def _is_in_sight(self) -> bool:
         return self._plan.output_dir is None
 
-    def _send(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         for rank in self._running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._ranks[rank].pid, number)

@@ -137,7 +137,7 @@ def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
 
 
 class _Connection:
-    """One rank's, or one that has not said yet which."""
+    """To a rank, which is not known before its `hello`."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -166,7 +166,7 @@ class RemoteJob(Supervisor):
         self._files: list[tuple[IO[bytes], IO[bytes]]] = []
         self._ends: list[Failure] = []  # not yet taken
         self._give_up_at = time.monotonic() + plan.start_timeout
-        self._gone = False  # all ranks have been told to go
+        self._started = False  # all ranks have been sent GO
         self._open_streams = 0
         self._input: IO[bytes] | None = None
         self._input_over = False
@@ -190,7 +190,7 @@ class RemoteJob(Supervisor):
         for name, text in begin.files.items():
             (self._folder / name).write_text(text)
         if self._plan.verbose:
-            self._console.say(f"{self._plan.launcher.title}: {shlex.join(command)}")
+            self._console.log(f"{self._plan.launcher.title}: {shlex.join(command)}")
         self._make_outputs()
         self._running = set(range(self._size))
         self._launcher = subprocess.Popen(
@@ -204,7 +204,7 @@ class RemoteJob(Supervisor):
         pipe = self._launcher.stdout
         assert pipe is not None
         os.set_blocking(pipe.fileno(), False)
-        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._hear_launcher(pipe))
+        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._read_launcher(pipe))
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _make_outputs(self) -> None:
@@ -215,7 +215,7 @@ class RemoteJob(Supervisor):
             if self._plan.output_dir:
                 self._files.append(output_files(self._plan.output_dir, rank))
 
-    def _hear_launcher(self, pipe: IO[bytes]) -> None:
+    def _read_launcher(self, pipe: IO[bytes]) -> None:
         data = os.read(pipe.fileno(), CHUNK)
         if not data:
             self._selector.unregister(pipe)
@@ -231,11 +231,11 @@ class RemoteJob(Supervisor):
     def _accept(self) -> None:
         channel, _ = self._listener.accept()
         channel.setblocking(False)
-        frames.watch(channel)
+        frames.enable_keepalive(channel)
         connection = _Connection(channel)
         self._connections[channel] = connection
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._ready(connection))
-        self._tell(connection, frames.frame(frames.NONCE, connection.nonce))
+        self._send(connection, frames.frame(frames.NONCE, connection.nonce))
 
     def _ready(self, connection: _Connection) -> None:
         if connection.channel not in self._connections:
@@ -252,14 +252,14 @@ class RemoteJob(Supervisor):
             return
         for kind, payload in received:
             if connection.hello is None:
-                self._greet(connection, kind, payload)
+                self._authenticate(connection, kind, payload)
             else:
                 self._take(connection, connection.hello["rank"], kind, payload)
         if not data:
             self._lose(connection, "its connection was closed")
 
-    def _greet(self, connection: _Connection, kind: bytes, payload: bytes) -> None:
-        """Believe who knows the secret, and no other."""
+    def _authenticate(self, connection: _Connection, kind: bytes, payload: bytes) -> None:
+        """Accept only a rank that knows the secret."""
         try:
             hello = frames.open_proven(frames.HELLO, payload, connection.nonce, self._secret)
         except ValueError:
@@ -278,7 +278,7 @@ class RemoteJob(Supervisor):
             raise LaunchError(FAILED, problem)
         if self._plan.verbose:
             self._show_map()
-        self._gone = True
+        self._started = True
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
@@ -297,7 +297,7 @@ class RemoteJob(Supervisor):
             settings = {"environment": environment, "input": rank == 0 and self._input is not None}
             nonce = bytes.fromhex(connection.hello["nonce"])
             self._open_streams += 2
-            self._tell(connection, frames.proven(frames.GO, settings, nonce, self._secret))
+            self._send(connection, frames.proven(frames.GO, settings, nonce, self._secret))
 
     def _problem(self) -> str:
         """Why the ranks should not start."""
@@ -321,10 +321,10 @@ class RemoteJob(Supervisor):
             hellos = [self._ranks[rank].hello or {} for rank in ranks]
             name = hellos[0]["host"]
             where = host if name == host else f"{host} ({name})"
-            self._console.say(f"{where}, {hellos[0]['allowed']} cores:")
+            self._console.log(f"{where}, {hellos[0]['allowed']} cores:")
             for rank, hello in zip(ranks, hellos, strict=True):
                 text = f"  rank {rank} on cores {hello['cores']}, {hello['threads']} threads"
-                self._console.say(text)
+                self._console.log(text)
 
     def _take(self, connection: _Connection, rank: int, kind: bytes, payload: bytes) -> None:
         if kind in (frames.OUT, frames.ERR):
@@ -353,15 +353,15 @@ class RemoteJob(Supervisor):
             self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
 
     def _spread(self, origin: _Connection, endpoint: bytes) -> None:
-        """What one rank's witness has seen goes to those of all others, until the job is ended. One
-        that does not read learns no more."""
+        """Forward one rank's witness report to all others, until the job is ended. A rank that does
+        not read gets no more."""
         if self._first is not None:
             return
         for other in self._ranks.values():
             if other is not origin and len(endpoint) == witness.ID and len(other.queued) < CHUNK:
-                self._tell(other, frames.frame(frames.WITNESSED, endpoint))
+                self._send(other, frames.frame(frames.WITNESSED, endpoint))
 
-    def _tell(self, connection: _Connection, data: bytes) -> None:
+    def _send(self, connection: _Connection, data: bytes) -> None:
         connection.queued += data
         self._flush(connection)
 
@@ -373,7 +373,7 @@ class RemoteJob(Supervisor):
         except BlockingIOError:
             pass
         except OSError:
-            return  # reading says so as well
+            return  # reading finds it as well
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.queued else 0)
         if connection.channel in self._connections:
             key = self._selector.get_key(connection.channel)
@@ -418,7 +418,7 @@ class RemoteJob(Supervisor):
         assert self._input is not None
         data = self._input.read(CHUNK) or b""
         self._on_way += len(data)
-        self._tell(self._ranks[0], frames.frame(frames.INPUT, data))
+        self._send(self._ranks[0], frames.frame(frames.INPUT, data))
         if not data:
             self._input_over = True
         if not data or self._on_way >= _MOST_ON_WAY:
@@ -439,7 +439,7 @@ class RemoteJob(Supervisor):
             for connection in list(self._connections.values()):
                 if frames.is_silent(connection.channel):
                     self._lose(connection, "its host does not answer")
-        if not self._gone and self._running:
+        if not self._started and self._running:
             self._check_start()
         ends, self._ends = self._ends, []
         return ends
@@ -462,7 +462,7 @@ class RemoteJob(Supervisor):
             raise LaunchError(FAILED, "interrupted before all ranks had started")
         code = self._launcher.poll()
         if code is not None and len(missing) and not self._selector_has_more():
-            self._console.say(f"{title} ended with exit code {code}; {where}; it said:")
+            self._console.log(f"{title} ended with exit code {code}; {where}; it said:")
             self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
             raise LaunchError(FAILED, "not all ranks have started")
         if time.monotonic() >= self._give_up_at:
@@ -472,13 +472,13 @@ class RemoteJob(Supervisor):
         """Whether something of the ranks or of the launcher waits to be read."""
         return bool(self._selector.select(0.1))
 
-    def _moments(self) -> list[float | None]:
-        return [*super()._moments(), self._look_at, None if self._gone else self._give_up_at]
+    def _deadlines(self) -> list[float | None]:
+        return [*super()._deadlines(), self._look_at, None if self._started else self._give_up_at]
 
-    def _send(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         for rank in self._running:
             if rank in self._ranks:
-                self._tell(self._ranks[rank], frames.frame(frames.SIGNAL, bytes([number])))
+                self._send(self._ranks[rank], frames.frame(frames.SIGNAL, bytes([number])))
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self._plan.layout.host_of[rank]}"
@@ -498,9 +498,9 @@ class RemoteJob(Supervisor):
 
     def _clean_up(self) -> None:
         well = self._first is None and not self._running
-        bye = frames.frame(frames.BYE, b"well" if well else b"failed")
+        finish = frames.frame(frames.FINISH, b"well" if well else b"failed")
         for connection in list(self._connections.values()):
-            self._tell(connection, bye)
+            self._send(connection, finish)
             self._drop(connection)
         self._listener.close()
         for output in self._outputs:
@@ -517,7 +517,7 @@ class RemoteJob(Supervisor):
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Its ranks have been told to end: it should, too."""
+    """Wait until the launcher ends, as its ranks do, or end it."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""One rank that mpirun or srun has started for a ddlrun on another host: tell it, run, report.
+"""One rank that mpirun or srun started for a ddlrun on another host: it connects, runs, reports.
 
 Run as a script: remote_rank.py [--] PROGRAM ARGS... It imports no more of the project than its
 siblings.
@@ -9,8 +9,8 @@ The environment has
     DDL_SECRET      the job's secret
     DDL_BIND        how to bind to cores: numa, core, none; or "0-3/all", the cores of each rank
 
-and, from the launcher, the rank. ddlrun is told who is here, and tells when all are; then what the
-rank writes goes to it, and signals come from it. When it goes silent, the rank is ended.
+and, from the launcher, the rank. It announces itself to ddlrun, which sends GO when all ranks have.
+Then its output goes to ddlrun, and signals come from there. When ddlrun goes silent, it ends.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _connect(control: str) -> socket.socket:
             why = error
             continue
         connection.settimeout(frames.TICK)
-        frames.watch(connection)
+        frames.enable_keepalive(connection)
         return connection
     sys.exit(f"ddlrun: {socket.gethostname()} cannot reach ddlrun at {control}: {why}")
 
@@ -222,10 +222,10 @@ class _Rank:
         self._open = 0  # of its stdout and stderr
         self._input = bytearray()  # for its stdin
         self._input_ends = False
-        self._told = False
+        self._reported = False
         self._reports = reports.Reports()
         self._witness = witness.Witness(
-            self._selector, lambda ended: self._say(frames.frame(frames.WITNESSED, ended))
+            self._selector, lambda ended: self._send(frames.frame(frames.WITNESSED, ended))
         )
 
     def run(self, hello: dict[str, Any]) -> int:
@@ -236,7 +236,7 @@ class _Rank:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
         self._hello = hello
-        self._selector.register(self._connection, selectors.EVENT_READ, self._hear)
+        self._selector.register(self._connection, selectors.EVENT_READ, self._receive)
         self._selector.register(wake, selectors.EVENT_READ, lambda: wake.recv(_CHUNK) and None)
         while True:
             for key, _ in self._selector.select(frames.TICK):
@@ -244,16 +244,16 @@ class _Rank:
             self._report_end()
             self._look()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._connection.recv(_CHUNK)
-            received = self._frames.feed(data) if data else [(frames.BYE, b"lost")]
+            received = self._frames.feed(data) if data else [(frames.FINISH, b"lost")]
         except (OSError, ValueError):
             self._give_up()
         for kind, payload in received:
             if kind == frames.NONCE:
                 self._hello["nonce"] = self._nonce.hex()
-                self._say(frames.proven(frames.HELLO, self._hello, payload, self._secret))
+                self._send(frames.proven(frames.HELLO, self._hello, payload, self._secret))
             elif kind == frames.GO:
                 self._go(payload)
             elif kind == frames.SIGNAL:
@@ -262,19 +262,19 @@ class _Rank:
                 self._take_input(payload)
             elif kind == frames.WITNESSED:
                 self._witness.spread(payload)
-            elif kind == frames.BYE:
+            elif kind == frames.FINISH:
                 if payload != b"well":
                     self._give_up()
                 os._exit(0)
 
     def _go(self, payload: bytes) -> None:
         try:
-            told = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
+            settings = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
         except ValueError as error:
             sys.exit(f"ddlrun: what answers at DDL_CONTROL is not ddlrun: {error}")
         for name in _HIDDEN:
             os.environ.pop(name, None)
-        os.environ.update(told["environment"])
+        os.environ.update(settings["environment"])
         for name, own in (
             (reports.VARIABLE, self._reports.name),
             (witness.VARIABLE, self._witness.name),
@@ -288,7 +288,7 @@ class _Rank:
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exec_rank.py")
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", here, str(os.getpid()), "", *self._command],
-            stdin=subprocess.PIPE if told["input"] else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if settings["input"] else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -308,30 +308,30 @@ class _Rank:
         if not data:
             self._selector.unregister(pipe)
             self._open -= 1
-        self._say(frames.frame(kind, data))
+        self._send(frames.frame(kind, data))
 
     def _pass_reports(self) -> None:
         for data in self._reports.read():
-            self._say(frames.frame(frames.REPORT, data))
+            self._send(frames.frame(frames.REPORT, data))
 
     def _report_end(self) -> None:
         process = self._process
-        if process is None or self._told:
+        if process is None or self._reported:
             return
         # Not reaped before the job's end, so that the process group's number stays ours.
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return
-        self._told = True
+        self._reported = True
         self._pass_reports()
         for pipe, kind in ((process.stdout, frames.OUT), (process.stderr, frames.ERR)):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
             with contextlib.suppress(BlockingIOError):  # others hold it open
                 while data := os.read(pipe.fileno(), _CHUNK):
-                    self._say(frames.frame(kind, data))
+                    self._send(frames.frame(kind, data))
         text = f"{process.pid} {ended.si_status} {int(ended.si_code != os.CLD_EXITED)}"
-        self._say(frames.frame(frames.ENDED, text.encode()))
+        self._send(frames.frame(frames.ENDED, text.encode()))
 
     def _take_input(self, data: bytes) -> None:
         stdin = self._process.stdin if self._process else None
@@ -343,7 +343,7 @@ class _Rank:
         self._input_ends = not data
 
     def _feed(self) -> None:
-        """Pass on what the program takes; ddlrun sends more when it hears so."""
+        """Write input to the program, and report to ddlrun how much it took: then more is sent."""
         assert self._process and self._process.stdin
         stdin, taken = self._process.stdin, 0
         over = self._input_ends
@@ -360,10 +360,10 @@ class _Rank:
             if over:
                 stdin.close()
         if taken:
-            self._say(frames.frame(frames.TAKEN, str(taken).encode()))
+            self._send(frames.frame(frames.TAKEN, str(taken).encode()))
 
-    def _say(self, data: bytes) -> None:
-        """It waits while ddlrun does not read, however long, if its host is there."""
+    def _send(self, data: bytes) -> None:
+        """Waits as long as ddlrun does not read, if its host still answers."""
         rest = memoryview(data)
         while rest:
             try:
@@ -385,7 +385,7 @@ class _Rank:
     def _give_up(self, *_: object) -> NoReturn:
         """Leave no process of a job that failed."""
         self._signal(signal.SIGKILL)
-        os._exit(0 if self._told else 1)
+        os._exit(0 if self._reported else 1)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def submit(
     said = (done.stdout + done.stderr).strip()
     if done.returncode:
         raise LaunchError(FAILED, f"{program[0]} refused {path}: {said}")
-    console.say(f"{path}: {said}")
+    console.log(f"{path}: {said}")
     return 0
 
 

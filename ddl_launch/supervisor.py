@@ -1,4 +1,4 @@
-"""What running ranks has in common, wherever they are: their output, signals, the end together."""
+"""Run ranks, on this machine or on several: their output, their signals, and their common end."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Supervisor(ABC):
                     self._turn(self._time_left())
                 self._drain()
             except LaunchError as error:
-                self._console.say(str(error))
+                self._console.log(str(error))
                 self._first = self._first or Failure(-1, 0, error.code, by_signal=False)
             except OSError as error:
-                self._console.say(f"cannot go on: {error}")
+                self._console.log(f"cannot go on: {error}")
                 self._first = self._first or Failure(-1, 0, FAILED, by_signal=False)
             finally:
                 self._clean_up()
@@ -100,10 +100,10 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _is_late(self) -> bool:
-        """Whether word of a failure may be on its way for longer than usual."""
+        """Whether a failure may be reported later than usual."""
 
     @abstractmethod
-    def _send(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         """Send a signal to all running ranks."""
 
     @abstractmethod
@@ -139,18 +139,18 @@ class Supervisor(ABC):
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
             for rank in sorted(self._running):
-                self._console.say(
+                self._console.log(
                     f"{self._name(rank)} has not ended within {self._grace:g} s of SIGTERM:"
                     " killing it"
                 )
-            self._send(signal.SIGKILL)
+            self._send_signal(signal.SIGKILL)
 
     def _time_left(self) -> float | None:
-        moments = [moment for moment in self._moments() if moment is not None]
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+        deadlines = [deadline for deadline in self._deadlines() if deadline is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
-    def _moments(self) -> list[float | None]:
-        """When something is to be done although nothing is heard."""
+    def _deadlines(self) -> list[float | None]:
+        """When to act next even if nothing arrives."""
         return [self._kill_at, None if self._first else self._report_at]
 
     def _drain(self) -> None:
@@ -212,7 +212,7 @@ class Supervisor(ABC):
         self._first = first
         others = len(self._running)
         where = self._output_dir
-        self._console.say(
+        self._console.log(
             f"{first}"
             + (f"; ending the other {others}" if others else "")
             + (f"; its output is in {where}/rank.{first.rank}.err" if where else "")
@@ -220,7 +220,7 @@ class Supervisor(ABC):
         self._end()
 
     def _end(self) -> None:
-        self._send(signal.SIGTERM)
+        self._send_signal(signal.SIGTERM)
         self._kill_at = time.monotonic() + self._grace
 
     def _sum_up(self) -> None:
@@ -228,16 +228,16 @@ class Supervisor(ABC):
         first, seconds = self._first, time.monotonic() - self._begun
         if first is None:
             if self._summary:
-                self._console.say(f"{self._size} ranks ended well after {seconds:.1f} s")
+                self._console.log(f"{self._size} ranks ended well after {seconds:.1f} s")
             return
         if first.rank < 0:
             return
         last = [] if self._size == 1 or self._is_in_sight() else self._last_lines(first.rank)
         if last:
-            self._console.say(f"the last lines of rank {first.rank}:")
+            self._console.log(f"the last lines of rank {first.rank}:")
             self._console.show([b"  | " + line for line in last])
         if self._summary:
-            self._console.say(f"failed after {seconds:.1f} s: {first}")
+            self._console.log(f"failed after {seconds:.1f} s: {first}")
 
     # ---- signals ----
 
@@ -266,10 +266,10 @@ class Supervisor(ABC):
                 self._asked_to_end += 1
                 if self._asked_to_end == 2:
                     name = signal.Signals(number).name
-                    self._console.say(f"{name} again: ending all ranks")
+                    self._console.log(f"{name} again: ending all ranks")
                     self._end()
                     continue
-            self._send(number)
+            self._send_signal(number)
 
     # ---- output ----
 
@@ -281,7 +281,7 @@ class Supervisor(ABC):
             else:
                 stream.end()
         except BrokenPipeError:
-            # As in a pipeline without ddlrun: who writes on gets the SIGPIPE.
+            # As in a pipeline without ddlrun, whose writer gets SIGPIPE.
             self._console.abandon(stream.sink)
             self._reader_has_gone(stream.sink)
 

@@ -1,5 +1,5 @@
-"""Tell the ranks of a host which of their processes have ended: the kernel closes a dead process's
-connection, and no network between hosts can forge that.
+"""Report to the ranks of a host which of their processes have ended. The kernel closes a dead
+process's connection, which no network between hosts can forge.
 
 Imported by scripts that import nothing else of the project. DDL_WITNESS names an abstract unix
 stream socket, without the leading zero byte. Each endpoint of libddl connects to it. A record is 24
@@ -9,8 +9,8 @@ bytes: a word of 8 and the endpoint's id of 16.
     ddlleave    an endpoint, before it is destroyed: my end means nothing
     ddlended    the witness: the process of this endpoint has ended
 
-On several hosts each host has its own witnesses. What one sees is also given to `told`, and goes by
-way of ddlrun to `spread` of all others.
+On several hosts each has its own witnesses. `on_end` of one forwards its reports to ddlrun, which
+passes them to `spread` of all others.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Witness:
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, told: Callable[[bytes], None] | None = None
+        self, selector: selectors.BaseSelector, on_end: Callable[[bytes], None] | None = None
     ) -> None:
         self.name = f"ddl-witness-{secrets.token_hex(16)}"
         self._selector = selector
-        self._told = told
+        self._on_end = on_end
         self._endpoints: set[_Endpoint] = set()
         self._listener: socket.socket | None = None
         try:
@@ -122,8 +122,8 @@ class Witness:
         self._drop(endpoint)
         if not data and endpoint.id is not None and not endpoint.leaves:
             self.spread(endpoint.id)
-            if self._told is not None:
-                self._told(endpoint.id)
+            if self._on_end is not None:
+                self._on_end(endpoint.id)
 
     def _send(self, endpoint: _Endpoint, record: bytes) -> None:
         try:

@@ -1,7 +1,7 @@
 """Two real ranks on this machine, each a process: an all-reduce over shared memory and over TCP.
 
-`run` starts them; this module is also the ranks' program. They write their addresses to stdout, are
-told all of them by stdin, and write what they measured.
+`run` starts them; this module is also the ranks' program. They write their addresses to stdout,
+read those of all from stdin, and write what they measured.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run() -> dict[str, tuple[float, float]]:
     timer = threading.Timer(_LIMIT, expire)
     timer.start()
     try:
-        return _talk(ranks)
+        return _exchange(ranks)
     except SelfTestError as error:
         if expired.is_set():
             raise SelfTestError(f"not done within {_LIMIT:.0f} s: {error}") from None
@@ -73,25 +73,25 @@ def run() -> dict[str, tuple[float, float]]:
                     pipe.close()
 
 
-def _talk(ranks: list[subprocess.Popen[str]]) -> dict[str, tuple[float, float]]:
+def _exchange(ranks: list[subprocess.Popen[str]]) -> dict[str, tuple[float, float]]:
     secret = secrets.token_hex(16)
     for rank in ranks:  # not by the command line or the environment, which others may read
-        _tell(rank, secret)
-    addresses = [_answer(i, rank) for i, rank in enumerate(ranks)]
+        _send(rank, secret)
+    addresses = [_receive(i, rank) for i, rank in enumerate(ranks)]
     for rank in ranks:
-        _tell(rank, json.dumps(addresses))
-    answers = [_answer(i, rank) for i, rank in enumerate(ranks)]
+        _send(rank, json.dumps(addresses))
+    answers = [_receive(i, rank) for i, rank in enumerate(ranks)]
     return {link: (small, large) for link, (small, large) in answers[0].items()}
 
 
-def _tell(rank: subprocess.Popen[str], line: str) -> None:
+def _send(rank: subprocess.Popen[str], line: str) -> None:
     assert rank.stdin
     with contextlib.suppress(BrokenPipeError):  # its answer says why
         rank.stdin.write(line + "\n")
         rank.stdin.flush()
 
 
-def _answer(i: int, rank: subprocess.Popen[str]) -> Any:
+def _receive(i: int, rank: subprocess.Popen[str]) -> Any:
     assert rank.stdout and rank.stderr
     line = rank.stdout.readline()
     if line:
