@@ -1,7 +1,7 @@
-"""The hosts that a batch scheduler has given to this job, from the environment it sets.
+"""The hosts that a batch scheduler has allocated, from the environment that it sets.
 
-Slurm is tested with a real one (tests/lab/slurm.py). LSF, PBS and Kubernetes are read after their
-documentation, cited at each, and untested on a real one.
+Slurm is tested with a real one (tests/lab/slurm.py). LSF, PBS and Kubernetes follow the
+documentation cited below and are untested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Allocation:
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation in which we run; None: none."""
+    """The allocation of this process, or None."""
     return _slurm(env) or _lsf(env) or _pbs(env) or _kubernetes(env)
 
 
@@ -35,7 +35,7 @@ def _slurm(env: Mapping[str, str]) -> Allocation | None:
         return None
     names = expand_nodes(nodes)
     counts: list[int | None] = [None] * len(names)
-    # Without a number of tasks, Slurm gives one for each core here, which nobody has asked for.
+    # If no number of tasks was requested, Slurm gives one per core here.
     if "SLURM_NTASKS" in env or "SLURM_NTASKS_PER_NODE" in env:
         tasks = expand_counts(env.get("SLURM_TASKS_PER_NODE", ""))
         if len(tasks) == len(names):

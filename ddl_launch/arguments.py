@@ -64,7 +64,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options, and the program with its arguments as `command`. LaunchError for wrong ones."""
+    """The options, and the program with its arguments as `command`. LaunchError if they are
+    wrong."""
     parser = _parser()
     return parser.parse_args(_plain(parser, argv))
 
@@ -95,7 +96,7 @@ def _add(group: argparse._ActionsContainer, *names: str, **options: Any) -> None
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which ranks, where")
+    group = parser.add_argument_group("ranks and hosts")
     _add(group, "-n", metavar="N", type=_ranks, help="number of ranks")
     _add(group, "-H", "-host", metavar="HOST[:N],...", help="hosts, with the ranks on each")
     _add(group, "-hostfile", metavar="FILE", type=Path, help='a line "HOST slots=N" for each')
@@ -114,7 +115,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_library(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what libddl is told")
+    group = parser.add_argument_group("options of libddl")
     _add(group, "-m", "-mode", metavar="A:XxY", help="r:N one ring, d:XxY levels, t, h, p")
     _add(
         group,
@@ -134,7 +135,7 @@ def _add_library(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_launcher(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how ranks on other hosts are started")
+    group = parser.add_argument_group("launching on other hosts")
     _add(
         group,
         "-x",
@@ -184,7 +185,7 @@ def _add_launcher(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output and end")
+    group = parser.add_argument_group("output and termination")
     _add(group, "-v", "--verbose", action="store_true", help="show what is where")
     _add(group, "--no-prefix", action="store_true", help="do not mark lines with the rank")
     _add(
@@ -205,9 +206,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
-    """The options as argparse knows them: with the dashes that they were declared with, of which
-    people may write one or two; and values that begin with a dash, as in -ddlarg "-dbg_level 1",
-    joined to their options."""
+    """The options in the form that argparse expects. Users may write one or two dashes; a value
+    that begins with a dash, as in -ddlarg "-dbg_level 1", is joined to its option."""
     rest, plain = list(argv), []
     known = parser._option_string_actions
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):

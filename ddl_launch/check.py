@@ -65,7 +65,7 @@ def _limit_of_files() -> int:
 
 
 def _gather(comm: Comm, value: Any) -> list[Any]:
-    """Everybody's value."""
+    """The values of all ranks."""
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = np.zeros(comm.size, np.int64)
     comm.allgather(np.array([text.size], np.int64), sizes)
@@ -115,7 +115,8 @@ def _interface(address: str) -> str:
 
 
 def _skews(comm: Comm) -> list[float]:
-    """How far each host's clock is ahead of rank 0's, in seconds: the best of some exchanges."""
+    """How far each host's clock is ahead of rank 0's, in seconds, by the fastest of several
+    exchanges."""
     skews = [0.0] * comm.size
     for rank in range(1, comm.size):
         best = float("inf")
@@ -175,7 +176,7 @@ def _findings(
     skews: list[float],
     bandwidth: list[list[float]],
 ) -> list[str]:
-    """What is wrong, each with the host and the remedy."""
+    """The problems, each with the host and the remedy."""
     found = []
     first = facts[0]
     for fact in facts[1:]:

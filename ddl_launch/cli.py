@@ -31,12 +31,12 @@ from ddl_launch.job import Job, Plan
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
 
-_PORTS = range(20000, 32000)  # below those that Linux hands out by itself
+_PORTS = range(20000, 32000)  # below Linux's ephemeral ports
 _CHECK = ["-m", "ddl_launch.check"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ddlrun with `argv` (None: the process's own); the exit code."""
+    """Run ddlrun with `argv` (None: the process's own). Returns the exit code."""
     console = Console()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> int:
-    _refuse_to_be_many(os.environ)
-    arguments.no_prefix |= arguments.check  # one rank speaks, in a table
+    _refuse_several(os.environ)
+    arguments.no_prefix |= arguments.check  # rank 0 prints a table
     layout, cores, allocation = _where(arguments)
     environment = _shared(arguments, layout, console)
     folder: Path | None = arguments.output_dir
@@ -88,8 +88,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     return RemoteJob(plan, console).run()
 
 
-def _refuse_to_be_many(env: Mapping[str, str]) -> None:
-    """ddlrun starts ranks; started as several itself, it would do so several times."""
+def _refuse_several(env: Mapping[str, str]) -> None:
+    """Refuse to run as several processes of a launcher: each would start all ranks."""
     for name, what in (
         ("OMPI_COMM_WORLD_SIZE", "mpirun"),
         ("PMI_SIZE", "mpirun"),
@@ -111,7 +111,7 @@ def _refuse_to_be_many(env: Mapping[str, str]) -> None:
 def _where(
     arguments: argparse.Namespace,
 ) -> tuple[Layout, dict[int, str], Allocation | None]:
-    """The hosts of the ranks, their cores where these are given, and whose hosts they are."""
+    """The hosts of the ranks, the cores that are given, and the allocation."""
     given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
     if len(given) > 1:
         raise LaunchError(USAGE, f"-{given[0]} and -{given[1]} both say which hosts: give one")
@@ -152,11 +152,11 @@ def _is_this_machine(host: str) -> bool:
     return host in ("localhost", "127.0.0.1", socket.gethostname())
 
 
-# ---- what ranks are told ----
+# ---- the ranks' environments ----
 
 
 def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> dict[str, str]:
-    """The environment that all ranks have in common."""
+    """The environment that all ranks share."""
     shared = dict(os.environ)
     for name, value in arguments.x:
         if value is not None:
@@ -187,7 +187,7 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
-    """What to execute. LaunchError when that cannot work."""
+    """The command to execute. LaunchError if it cannot be executed."""
     if arguments.check:
         return [sys.executable, *_CHECK]
     command = list(arguments.command)
@@ -236,9 +236,9 @@ def _run_here(
         )
         shared |= placement.thread_variables(shared, number)
     shared.setdefault("PYTHONUNBUFFERED", "1")
-    if _has_loopback():  # nobody else needs to reach these ranks; an empty one says that some do
+    if _has_loopback():  # no other host needs to reach these ranks
         shared.setdefault("DDL_INTERFACES", "lo")
-    if arguments.output_dir is None and console.draws_on(console.err):  # bars ask for the width
+    if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
         columns, lines = shutil.get_terminal_size()
         prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
         shared |= {"COLUMNS": str(columns - prefix), "LINES": str(lines)}
@@ -267,7 +267,7 @@ def _run_here(
 
 
 def _has_loopback() -> bool:
-    """Whether it is up: in a new network namespace it is not."""
+    """Whether loopback is up. In a new network namespace it is not."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", 0))
@@ -288,7 +288,7 @@ def _have_libcrypto() -> bool:
 
 
 def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dict[str, str]]:
-    """The environment of each rank: what they share, and what tells them apart."""
+    """The environment of each rank."""
     ours, torchs = _free_ports(2)
     job = {
         "DDL_SIZE": str(size),
@@ -305,7 +305,7 @@ def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dic
 
 
 def _free_ports(number: int) -> list[int]:
-    """Different ports that nobody uses now. The ranks take them soon after."""
+    """Different ports that are free now. The ranks use them soon after."""
     free = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:

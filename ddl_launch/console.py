@@ -1,4 +1,4 @@
-"""Where the ranks' lines go: ddlrun's own stdout and stderr, each line whole and marked."""
+"""ddlrun's own stdout and stderr, which get the ranks' lines, each whole and with its prefix."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from ddl_launch.lines import Lines
 
-# Where there is no terminal to draw it on, a progress bar becomes a line this often.
+# Seconds between two lines of a progress bar if there is no terminal to draw it on.
 _SECONDS_BETWEEN_STATES = 10.0
-_COLOURS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, for the hosts
+_COLOURS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, one per host
 _CLEAR = b"\r\x1b[K"
 
 
@@ -46,7 +46,7 @@ class Stream:
         self._pass_on(self.lines.feed(data))
 
     def end(self) -> None:
-        """The rank has closed it."""
+        """The rank has closed the stream."""
         self._pass_on(self.lines.end())
 
     def _pass_on(self, lines: list[bytes]) -> None:
@@ -63,8 +63,8 @@ class Stream:
 
 
 class Console:
-    """ddlrun's stdout and stderr. On a terminal, the line that a rank has begun and not ended
-    (a progress bar, a prompt) stays at the bottom, below the lines of all others."""
+    """ddlrun's stdout and stderr. On a terminal, an unfinished line of a rank (a progress bar, a
+    prompt) stays at the bottom, below the lines of all others."""
 
     def __init__(self) -> None:
         self.out = sys.stdout.buffer
@@ -81,15 +81,15 @@ class Console:
         host: int | None = None,
         last: deque[bytes] | None = None,
     ) -> Stream:
-        """A stream of `rank` whose lines go to `sink`, one of ours, each after `prefix`, in the
-        colour of host number `host` on a terminal; `last` takes the lines as well."""
+        """A stream of `rank` whose lines go to `sink` (ours), each after `prefix`, in the colour of
+        host number `host` on a terminal. `last` gets the lines as well."""
         colour = None
         if host is not None and self.draws_on(sink) and "NO_COLOR" not in os.environ:
             colour = _COLOURS[host % len(_COLOURS)]
         return Stream(self, rank, prefix.encode(), sink, colour, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
-        """Whether a line can be drawn over there."""
+        """Whether lines on this sink can be redrawn: it is a terminal."""
         return sink in self._terminals
 
     def log(self, message: str) -> None:
@@ -107,7 +107,8 @@ class Console:
             self._draw()
 
     def write(self, stream: Stream, lines: list[bytes]) -> None:
-        """The complete `lines` of a stream; then its live one, where it can be drawn."""
+        """Write the complete `lines` of a stream, and redraw its unfinished one if the sink allows
+        it."""
         if self.draws_on(stream.sink):
             if stream.lines.live.strip():
                 self._live[stream] = stream.lines.live
@@ -124,7 +125,7 @@ class Console:
             self._drawn = None
 
     def _draw(self) -> None:
-        """Draw one live line: always the lowest rank's, lest several bars take turns."""
+        """Draw the unfinished line of the lowest rank that has one."""
         stream = min(self._live, key=lambda stream: stream.rank, default=None)
         if stream is None:
             self._erase()
@@ -140,7 +141,7 @@ class Console:
         sink.flush()
 
     def abandon(self, sink: BinaryIO) -> None:
-        """Nobody reads `sink` any more: let what it still buffers go."""
+        """Discard what is buffered for `sink`, whose reader has gone."""
         self._live = {stream: line for stream, line in self._live.items() if stream.sink != sink}
         if self._drawn and self._drawn.sink is sink:
             self._drawn = None
@@ -149,7 +150,7 @@ class Console:
 
 
 def _fit(line: bytes, columns: int) -> bytes:
-    """`line` cut to one row, since only that row can be drawn over."""
+    """`line` cut to one row of the terminal: only one row can be redrawn."""
     text = line.decode(errors="replace")
     if len(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)) <= columns:
         return line

@@ -1,4 +1,4 @@
-"""Which hosts, and how many ranks on each: what the user or a scheduler says."""
+"""The hosts and the number of ranks on each, as the user or a scheduler gives them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True)
 class Host:
-    """ranks: how many this host was said to have; None: not said."""
+    """ranks: how many the host may have; None: not given."""
 
     name: str
     ranks: int | None = None
@@ -28,7 +28,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.host_of)
 
     @property
@@ -63,7 +63,7 @@ class Layout:
 
 
 def parse_hosts(text: str, option: str) -> list[Host]:
-    """The hosts of "h1:2,h2:2" or "h1,h2". A host that is named again gets that many more."""
+    """The hosts of "h1:2,h2:2" or "h1,h2". The ranks of a repeated host are added up."""
     return _merge([_host(word, option) for word in text.split(",")])
 
 
@@ -85,7 +85,8 @@ def read_hostfile(path: Path, option: str = "-hostfile") -> list[Host]:
 
 
 def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
-    """The hosts of "rank 0=h1 slot=0-3", and the cores where they are said: "0-3"."""
+    """The hosts of lines "rank 0=h1 slot=0-3", and the cores of the ranks that have a slot:
+    "0-3"."""
     option, host_of, cores = "-rankfile", {}, {}
     for number, line in _lines(path, option):
         found = re.fullmatch(r"rank\s+(\d+)\s*=\s*([^\s=:,]+)(?:\s+slots?\s*=\s*(\S+))?", line)
@@ -158,7 +159,8 @@ def _host(word: str, option: str) -> Host:
 
 
 def _merge(hosts: Sequence[Host]) -> list[Host]:
-    """One of each name; a name given several times, with or without a number, has their sum."""
+    """Merge the entries of each host. The ranks of a repeated host are added up; an entry without a
+    number counts as one."""
     times: dict[str, list[int | None]] = {}
     for host in hosts:
         times.setdefault(host.name, []).append(host.ranks)

@@ -75,7 +75,7 @@ class Job(Supervisor):
             stdin=None if rank == 0 and has_input() else subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,  # a process group of its own, which signals are sent to
+            start_new_session=True,  # a process group of its own, for signals
         )
         self._ranks.append(process)
         self._running.add(rank)
@@ -94,7 +94,8 @@ class Job(Supervisor):
                 )
 
     def _environment(self, rank: int) -> dict[str, str]:
-        """With our own sockets, where there are any, and not those of a ddlrun around us."""
+        """The rank's environment, with the sockets of this ddlrun instead of those of an outer
+        one."""
         environment = {**self._plan.environments[rank], **self._own}
         return {name: v for name, v in environment.items() if v or name not in self._own}
 
@@ -128,7 +129,7 @@ class Job(Supervisor):
         found = []
         for rank in sorted(self._running):
             pid = self._ranks[rank].pid
-            # Not reaped before the job's end, so that the process group's number stays ours.
+            # Not reaped before the job ends, so that no other process gets the group's number.
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
                 self._running.discard(rank)
@@ -177,5 +178,6 @@ class Job(Supervisor):
 
 
 def has_input() -> bool:
-    """Whether a rank may read our stdin: not a terminal, whose foreground job only we are."""
+    """Whether a rank may read our stdin. Not if it is a terminal: only ddlrun is in its
+    foreground."""
     return sys.stdin is not None and not sys.stdin.isatty()

@@ -1,7 +1,8 @@
-"""The programs that start processes on other hosts: each MPI's mpirun, and srun; their arguments.
+"""The programs that start processes on other hosts, mpirun of each MPI and srun, and their
+arguments.
 
-ddlrun decides which rank is where, and each is told in its own way; it then binds ranks to cores
-itself, on the host, where it is known what cores there are, so all are told not to.
+ddlrun chooses the host of each rank and passes the order to each launcher in its own way. No
+launcher binds ranks to cores; ddlrun does that on the host, where the cores are known.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ddl_launch.hosts import Layout
 
 KINDS = ("openmpi", "mpich", "intelmpi", "srun")
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "srun": "Slurm"}
-_VERSION = 20.0  # seconds for a program to say its version
+_VERSION = 20.0  # seconds for --version
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Start:
-    """How ranks are started: a command, the files that it reads, and what it needs set."""
+    """How to start the ranks: a command, the files that it reads, and variables to set."""
 
     command: list[str]
     files: dict[str, str]
@@ -47,8 +48,8 @@ class Start:
 
 
 def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
-    """The launcher that is asked for, "auto" being srun where Slurm gave the hosts, else mpirun;
-    or a program's path. LaunchError says what to install."""
+    """The launcher `wanted`: a name or a path. "auto" is srun if Slurm gave the hosts, else mpirun.
+    LaunchError says what to install."""
     if wanted == "srun" or (wanted == "auto" and scheduler == "slurm"):
         path = shutil.which("srun")
         if path is None:
@@ -74,7 +75,7 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
 
 
 def identify(program: str) -> Launcher:
-    """Which launcher this is, by what it says of itself."""
+    """The kind and version of a launcher, from its --version."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -104,7 +105,8 @@ def identify(program: str) -> Launcher:
 
 
 def _with_folder_in_path(program: str) -> dict[str, str]:
-    """This environment for Intel MPI's mpirun, which looks for its parts in PATH."""
+    """This environment with the program's folder in PATH, where Intel MPI's mpirun looks for its
+    parts."""
     folders = [str(Path(program).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
@@ -163,7 +165,7 @@ def _mpich(
     more: list[str],
     folder: Path,
 ) -> Start:
-    # The environment passes as it is: with -genvlist, MPICH 5.0.2 loses a variable now and then.
+    # All of the environment is passed: with -genvlist, MPICH 5.0.2 sometimes loses a variable.
     order = []
     if not layout.in_blocks:
         order = ["-rankmap", ",".join(str(layout.hosts.index(host)) for host in layout.host_of)]

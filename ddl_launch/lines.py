@@ -1,15 +1,15 @@
-"""Whole lines out of a byte stream that comes in pieces and may hold progress bars. Pure."""
+"""Splits a byte stream, which arrives in pieces and may hold progress bars, into lines. Pure."""
 
 from __future__ import annotations
 
-_LONGEST = 64 * 1024  # bytes; a longer line is given in parts
+_LONGEST = 64 * 1024  # bytes; a longer line is split
 
 
 class Lines:
-    """Cuts one stream into lines. A carriage return starts the line over, as on a terminal, so that
-    of a progress bar only the last state is left when the line ends.
+    """Splits one stream into lines. A carriage return starts the line over, as on a terminal, so
+    only the last state of a progress bar remains when the line ends.
 
-    `live` is the line that has begun and not ended yet; `redrawn` says that it was started over.
+    `live` is the unfinished line; `redrawn` says whether it was started over.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Lines:
         self.redrawn = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take in what was read; the lines that are now complete, without their ends."""
+        """Take data. Returns the lines that are now complete, without their ends."""
         *complete, rest = (self.live + data).split(b"\n")
         if complete:
             self.redrawn = False
@@ -30,14 +30,14 @@ class Lines:
         return lines
 
     def end(self) -> list[bytes]:
-        """The stream has ended: the line that had no end, if there is one."""
+        """Take the end of the stream. Returns the unfinished line, if there is one."""
         lines = [_last_state(self.live, ended=True)] if self.live else []
         self.live = b""
         return lines
 
 
 def _last_state(line: bytes, *, ended: bool) -> bytes:
-    """What is to be seen after the last carriage return. One at the very end is part of the line's
-    end, or belongs to what comes next."""
+    """The visible part of a line: after the last carriage return. One at the very end belongs to
+    the line's end, or to what follows."""
     start = line.rfind(b"\r", 0, len(line) - 1) + 1
     return line[start:].rstrip(b"\r") if ended else line[start:]

@@ -11,14 +11,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-# How libraries are told of threads. The first is understood by most; who sets it decides for all.
+# Variables that set the number of threads. Most libraries know the first: if it is set, keep all.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 BINDINGS = ("numa", "core", "none")
 
 
 def look() -> tuple[list[list[int]], float]:
-    """This process's cores by NUMA node, hyper-threads of a core side by side; and how many cores'
-    time its cgroups allow, which may be fewer."""
+    """The cores of this process by NUMA node, with the hyper-threads of a core side by side; and
+    the number of cores whose time its cgroups allow, which may be lower."""
     allowed = os.sched_getaffinity(0)
     nodes = []
     root = "/sys/devices/system/node"
@@ -28,7 +28,7 @@ def look() -> tuple[list[list[int]], float]:
         if cores:
             nodes.append(sorted(cores, key=_physical))
     known = {core for node in nodes for core in node}
-    if allowed - known:  # no NUMA nodes are told of
+    if allowed - known:  # not in a listed NUMA node
         nodes.append(sorted(allowed - known, key=_physical))
     return nodes, min(float(len(allowed)), _quota())
 
@@ -36,8 +36,8 @@ def look() -> tuple[list[list[int]], float]:
 def share(nodes: Sequence[Sequence[int]], rank: int, size: int, binding: str) -> list[int]:
     """The cores of rank `rank` of `size` on a host with these cores.
 
-    "numa"   whole NUMA nodes where there are as many as ranks, else the node that it shares
-    "core"   its own part of the node's cores; the node's where there are fewer cores than ranks
+    "numa"   whole NUMA nodes if there are enough of them, else the node that it shares
+    "core"   its own part of the node's cores, or all of them if there are fewer than ranks
     "none"   all
     """
     everything = [core for node in nodes for core in node]
@@ -56,12 +56,12 @@ def share(nodes: Sequence[Sequence[int]], rank: int, size: int, binding: str) ->
 
 
 def threads(cores: float, size: int) -> int:
-    """How many threads each of `size` ranks on a host should have."""
+    """The number of threads for each of `size` ranks on a host."""
     return max(1, math.floor(cores / size))
 
 
 def thread_variables(env: Mapping[str, str], number: int) -> dict[str, str]:
-    """The variables to set for `number` threads; none when the user has set the first."""
+    """The variables to set for `number` threads: none if the user has set the first of them."""
     if THREADS[0] in env:
         return {}
     return {name: str(number) for name in THREADS if name not in env}
@@ -77,7 +77,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def format_cores(cores: Sequence[int]) -> str:
-    """The other way round."""
+    """The inverse of `parse_cores`."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and runs[-1][-1] == core - 1:
@@ -93,7 +93,7 @@ def _physical(core: int) -> tuple[int, int]:
 
 
 def _quota() -> float:
-    """Cores' worth of time that the cgroups of this process allow."""
+    """The number of cores whose time the cgroups of this process allow."""
     least = math.inf
     for line in _read("/proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)

@@ -1,12 +1,12 @@
-"""The ranks of several hosts: started by mpirun or srun, looked after over TCP.
+"""The ranks of several hosts: started by mpirun or srun, supervised over TCP.
 
-Design notes. The launcher starts remote_rank.py once for each rank. Each connects back, and says
-which rank it is, on what host, and why it could not run. When all have come, each gets the order to
-start and the address of the rendezvous. From then on output, ends and signals travel on these
-connections; the launcher only keeps them. So one report names the rank that failed first, whatever
-the launcher, and all are ended at once. A connection that breaks or goes silent (keepalives, and
-what they do not see) is a lost rank, and ends its program on the other side. Each rank has a
-witness of its own (witness.py), whose reports are forwarded to all others.
+Design notes. The launcher starts remote_rank.py once for each rank. Each connects back and reports
+its rank, its host, and why it cannot run, if so. When all have, each gets the order to start and
+the address of the rendezvous. From then on output, ends and signals travel on these connections;
+the launcher only keeps the processes. So one report names the rank that failed first, whatever the
+launcher, and all ranks are ended at once. If a connection breaks or goes silent, the rank counts as
+lost, and the other side ends its program. Each rank has a witness of its own (witness.py), whose
+reports are forwarded to all others.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
 _LAUNCHER_TIMEOUT = 2.0  # seconds for the launcher to end after its ranks
-_MOST_ON_WAY = 1 << 20  # bytes of rank 0's input on their way
-# What ranks on other hosts get of our environment, beside what -x names.
+_MOST_INPUT = 1 << 20  # bytes of input sent to rank 0 and not taken
+# Variables of ours that ranks on other hosts get, beside those of -x.
 _PREFIXES = (
     "DDL_",
     "OMP_",
@@ -68,14 +68,14 @@ _OURS = ("DDL_RSH", "DDL_RANK", "DDL_LOCAL_RANK")
 
 @dataclass(frozen=True)
 class RemotePlan:
-    """What to run, where.
+    """What to run, and where.
 
-    environment   what ddlrun's own is for the launcher
-    exported      names of variables that all ranks get, beside the usual ones
-    rsh           the program to reach other hosts with; None: the launcher's own, ssh
-    more          arguments of the launcher's own
-    start_timeout seconds for all ranks to start
-    verbose       show where ranks are, and what the launcher says
+    environment     of the launcher: ddlrun's own, with changes
+    exported        variables that all ranks get, beside the usual ones
+    rsh             the program that reaches other hosts; None: the launcher's default, ssh
+    more            further arguments of the launcher
+    start_timeout   seconds for all ranks to start
+    verbose         show where ranks are, and the launcher's output
     """
 
     launcher: Launcher
@@ -104,7 +104,7 @@ def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]
 
 
 def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
-    """How the launcher starts the ranks of a plan, in `environment`, with its files in `folder`."""
+    """How the launcher starts a plan's ranks in `environment`, with its files in `folder`."""
     names = exported_names(environment, plan.exported)
     return start(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder)
 
@@ -114,7 +114,7 @@ def _wrapped(command: list[str]) -> list[str]:
 
 
 def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
-    """A shell script that starts the ranks as ddlrun would, but without looking after them."""
+    """A shell script that starts the ranks as ddlrun would, without supervision."""
     folder = Path("ddlrun.d")
     first = plan.layout.host_of[0]
     own = {
@@ -170,7 +170,7 @@ class RemoteJob(Supervisor):
         self._open_streams = 0
         self._input: IO[bytes] | None = None
         self._input_over = False
-        self._on_way = 0  # bytes of it that rank 0's program has not taken
+        self._input_sent = 0  # bytes that rank 0's program has not taken
         self._look_at = time.monotonic()
 
     # ---- the launcher ----
@@ -199,7 +199,7 @@ class RemoteJob(Supervisor):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the ranks, and comes to them from us
+            start_new_session=True,  # we forward Ctrl-C to the ranks
         )
         pipe = self._launcher.stdout
         assert pipe is not None
@@ -300,7 +300,7 @@ class RemoteJob(Supervisor):
             self._send(connection, frames.proven(frames.GO, settings, nonce, self._secret))
 
     def _problem(self) -> str:
-        """Why the ranks should not start."""
+        """Why the ranks cannot start; "" if they can."""
         host_of = self._plan.layout.host_of
         seen: dict[str, str] = {}
         for rank, connection in sorted(self._ranks.items()):
@@ -399,8 +399,8 @@ class RemoteJob(Supervisor):
     # ---- input ----
 
     def _feed_input(self) -> None:
-        """Rank 0 gets our input, by a thread, as not everything that can be read can be waited for;
-        it fills a pipe, and waits while that is full."""
+        """Pass our input to rank 0. A thread reads it into a pipe, since not every file can be
+        polled."""
         if not has_input():
             return
         ours, theirs = os.pipe()
@@ -417,21 +417,21 @@ class RemoteJob(Supervisor):
     def _pass_input(self) -> None:
         assert self._input is not None
         data = self._input.read(CHUNK) or b""
-        self._on_way += len(data)
+        self._input_sent += len(data)
         self._send(self._ranks[0], frames.frame(frames.INPUT, data))
         if not data:
             self._input_over = True
-        if not data or self._on_way >= _MOST_ON_WAY:
+        if not data or self._input_sent >= _MOST_INPUT:
             self._selector.unregister(self._input)
 
     def _more_input(self, taken: int) -> None:
         assert self._input is not None
-        waits = self._on_way >= _MOST_ON_WAY
-        self._on_way -= taken
-        if waits and self._on_way < _MOST_ON_WAY and not self._input_over:
+        waits = self._input_sent >= _MOST_INPUT
+        self._input_sent -= taken
+        if waits and self._input_sent < _MOST_INPUT and not self._input_over:
             self._selector.register(self._input, selectors.EVENT_READ, self._pass_input)
 
-    # ---- what Supervisor asks ----
+    # ---- for Supervisor ----
 
     def _ended(self) -> list[Failure]:
         if time.monotonic() >= self._look_at:
@@ -445,14 +445,14 @@ class RemoteJob(Supervisor):
         return ends
 
     def _read_reports(self) -> None:
-        """They come as frames."""
+        """Nothing: they arrive as frames."""
 
     def _is_late(self) -> bool:
-        """The ranks may have lost a host, and have noticed it before us."""
+        """Whether a host is slow to answer: the ranks may notice its loss before we do."""
         return any(frames.is_late(connection.channel) for connection in self._connections.values())
 
     def _check_start(self) -> None:
-        """LaunchError when the ranks will not all come."""
+        """Raise LaunchError if not all ranks will come."""
         assert self._launcher is not None
         missing = [rank for rank in range(self._size) if rank not in self._ranks]
         hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))
@@ -469,7 +469,7 @@ class RemoteJob(Supervisor):
             raise LaunchError(FAILED, f"after {self._plan.start_timeout:g} s, {where}")
 
     def _selector_has_more(self) -> bool:
-        """Whether something of the ranks or of the launcher waits to be read."""
+        """Whether more of the ranks' or the launcher's output can be read."""
         return bool(self._selector.select(0.1))
 
     def _deadlines(self) -> list[float | None]:
@@ -528,7 +528,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _own_addresses(hosts: list[str]) -> list[str]:
-    """Our addresses as the hosts see us: what the kernel sends from on the way to each."""
+    """Our addresses as seen from the hosts: the kernel's source address for each."""
     found: dict[str, None] = {}
     for host in hosts:
         try:

@@ -38,15 +38,15 @@ import witness  # type: ignore[import-not-found, unused-ignore]
 
 _CHUNK = 64 * 1024
 _CONNECT = 5.0  # seconds for each of ddlrun's addresses
-_PORTS = range(20000, 32000)  # below those that Linux hands out by itself
+_PORTS = range(20000, 32000)  # below Linux's ephemeral ports
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # what the program need not see
+_HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # not for the program
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
 class _Identity:
-    """Where this rank is among all, by DDL_HOST_LIST and the launcher's rank."""
+    """The number of this rank and its host, from DDL_HOST_LIST and the launcher."""
 
     def __init__(self) -> None:
         lists: dict[str, list[int]] = {}
@@ -116,7 +116,7 @@ def _variables(identity: _Identity) -> dict[str, str]:
 
 
 def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
-    """The cores of this rank; and what is wrong with the wish for them."""
+    """The cores of this rank, and why the wanted ones cannot be had."""
     binding = os.environ.get("DDL_BIND", "numa")
     if binding in placement.BINDINGS:
         return placement.share(nodes, identity.local_rank, identity.local_size, binding), ""
@@ -132,7 +132,7 @@ def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]
 
 
 def _why_not(command: list[str]) -> str:
-    """Why the program cannot run on this host; "" when it can."""
+    """Why the program cannot run on this host; "" if it can."""
     program = command[0]
     if not shutil.which(program):
         where = "" if "/" in program else f" in PATH ({os.environ.get('PATH', '')})"
@@ -160,7 +160,7 @@ def _no_way(identity: _Identity) -> str:
 
 
 def _no_interface() -> str:
-    """Which interface is asked for that this host does not have; "" for none."""
+    """Which of the given interfaces this host lacks; "" if none."""
     there = [name for _, name in socket.if_nameindex()]
     for variable in _INTERFACES:
         for name in filter(None, os.environ.get(variable, "").split(",")):
@@ -170,7 +170,7 @@ def _no_interface() -> str:
 
 
 def _digest_of_library() -> str:
-    """Tells builds of libddl apart. That of the ddl_core beside this package; "" if not built."""
+    """Identifies the build of libddl in the ddl_core beside this package; "" if there is none."""
     packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     core = os.path.join(packages, "ddl_core")
     libraries = sorted(glob.glob(f"{glob.escape(core)}/**/*.so*", recursive=True))
@@ -318,7 +318,7 @@ class _Rank:
         process = self._process
         if process is None or self._reported:
             return
-        # Not reaped before the job's end, so that the process group's number stays ours.
+        # Not reaped before the job ends, so that no other process gets the group's number.
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return
@@ -383,7 +383,7 @@ class _Rank:
                 os.killpg(self._process.pid, number)
 
     def _give_up(self, *_: object) -> NoReturn:
-        """Leave no process of a job that failed."""
+        """End the program, and this process."""
         self._signal(signal.SIGKILL)
         os._exit(0 if self._reported else 1)
 

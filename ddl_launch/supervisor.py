@@ -20,17 +20,18 @@ from ddl_launch.failure import Failure
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-DRAIN = 1.0  # seconds for output that others hold open after all ranks have ended
+DRAIN = 1.0  # seconds for output that other processes hold open after all ranks have ended
 CHUNK = 64 * 1024
 _TAIL = 20  # lines of the first rank that failed
-# Seconds from the first failure to the report: for other ranks' errors, which may blame another
-# one, and then for the end of the one that they blame.
+# Seconds from the first failure to the report: to collect the errors of other ranks, and the end of
+# a rank that they blame.
 _SETTLE = 0.3
 _LATEST = 2.0
 
 
 class Output:
-    """Where one rank's stdout and stderr go: to the console, or to files; and its last lines."""
+    """Where the stdout and stderr of a rank go: to the console, or to files. Keeps its last
+    lines."""
 
     def __init__(self, console: Console, rank: int, prefix: str, host: int | None) -> None:
         self.last: deque[bytes] = deque(maxlen=_TAIL)
@@ -57,15 +58,15 @@ class Supervisor(ABC):
         self._running: set[int] = set()
         self._states = {rank: root_cause.RankState() for rank in range(size)}
         self._first: Failure | None = None
-        self._report_at: float | None = None  # when what has failed so far is to be reported
+        self._report_at: float | None = None  # when to report the failures so far
         self._report_latest = 0.0
-        self._kill_at: float | None = None  # when grace is over
+        self._kill_at: float | None = None  # when the grace is over
         self._asked_to_end = 0
         self._begun = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Run to the end; the job's exit code: 0, or that of the rank that failed first."""
+        """Run to the end. Returns the job's exit code: 0, or that of the rank that failed first."""
         with self._signals() as wake:
             self._selector.register(wake, selectors.EVENT_READ, lambda: self._take_signals(wake))
             try:
@@ -84,19 +85,19 @@ class Supervisor(ABC):
         self._sum_up()
         return self._first.exit_code if self._first else 0
 
-    # ---- what differs ----
+    # ---- for subclasses ----
 
     @abstractmethod
     def _start(self) -> None:
-        """Start all ranks, or what starts them; those of `_running` are then waited for."""
+        """Start all ranks, or their launcher, and fill `_running`."""
 
     @abstractmethod
     def _ended(self) -> list[Failure]:
-        """Take those that have ended out of `_running`; how they ended."""
+        """Remove ranks that have ended from `_running`. Returns how they ended."""
 
     @abstractmethod
     def _read_reports(self) -> None:
-        """Give the reports of ranks that have come to `_take_report`."""
+        """Pass reports that have arrived to `_take_report`."""
 
     @abstractmethod
     def _is_late(self) -> bool:
@@ -108,23 +109,23 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _name(self, rank: int) -> str:
-        """The rank, where it is, and its process, for messages."""
+        """The rank, its host and its process, for messages."""
 
     @abstractmethod
     def _last_lines(self, rank: int) -> list[bytes]:
-        """What a rank wrote last."""
+        """The last lines that a rank wrote."""
 
     @abstractmethod
     def _is_in_sight(self) -> bool:
-        """Whether the user has seen the ranks' last lines, right above."""
+        """Whether the ranks' last lines are right above on the user's screen."""
 
     @abstractmethod
     def _has_output(self) -> bool:
-        """Whether output may come still."""
+        """Whether more output may come."""
 
     @abstractmethod
     def _clean_up(self) -> None:
-        """Leave no process of a job that failed, and no zombie."""
+        """Leave no process of a failed job, and no zombie."""
 
     # ---- one turn of the loop ----
 
@@ -154,7 +155,8 @@ class Supervisor(ABC):
         return [self._kill_at, None if self._first else self._report_at]
 
     def _drain(self) -> None:
-        """All ranks have ended: the rest of their output, if nobody else holds it open."""
+        """Pass on the rest of the output after all ranks have ended. Other processes may hold it
+        open, so not for long."""
         deadline = time.monotonic() + DRAIN
         while self._has_output() and time.monotonic() < deadline:
             self._turn(max(0.0, deadline - time.monotonic()))
@@ -176,7 +178,7 @@ class Supervisor(ABC):
         """Report the root cause when it is clear; its consequences may be known before it."""
         if self._first is not None:
             return
-        self._read_reports()  # of those that have ended meanwhile
+        self._read_reports()  # of ranks that have just ended
         failed = [rank for rank, state in self._states.items() if state.failed]
         if not failed:
             self._check_absent()
@@ -198,11 +200,11 @@ class Supervisor(ABC):
             self._report(root_cause.describe(rank, self._states, self._name(rank)))
 
     def _check_absent(self) -> None:
-        """Ranks that wait for one that has ended would wait until their limit."""
+        """End a job whose ranks would wait until their timeout for one that has ended."""
         absent = root_cause.find_absent(self._states)
         if absent is None:
             self._report_at = None
-        elif self._report_at is None:  # others may come to wait as well
+        elif self._report_at is None:  # more ranks may begin to wait
             self._report_at = time.monotonic() + _SETTLE
             self._report_latest = self._report_at + _LATEST
         elif time.monotonic() >= self._report_at:
@@ -224,7 +226,8 @@ class Supervisor(ABC):
         self._kill_at = time.monotonic() + self._grace
 
     def _sum_up(self) -> None:
-        """One line at the end, and with it what is not in sight any more."""
+        """Log the job's result, and the last lines of the rank that failed if they are out of
+        sight."""
         first, seconds = self._first, time.monotonic() - self._begun
         if first is None:
             if self._summary:
@@ -274,7 +277,7 @@ class Supervisor(ABC):
     # ---- output ----
 
     def _show(self, stream: Stream, data: bytes) -> None:
-        """Pass on what a rank wrote; nothing is its end."""
+        """Pass on the output of a rank. Empty data is its end."""
         try:
             if data:
                 stream.feed(data)
@@ -287,7 +290,7 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _reader_has_gone(self, sink: Any) -> None:
-        """Nobody reads our stdout, or stderr, any more."""
+        """Called when the reader of our stdout or stderr has gone."""
 
 
 def output_files(folder: Path, rank: int) -> tuple[IO[bytes], IO[bytes]]:

@@ -1,4 +1,4 @@
-"""What the original calls mode, nodes, racks and aisles, as DDL_OPTIONS and DDL_TOPOLOGY. Pure."""
+"""PowerAI DDL's mode, nodes, racks and aisles as DDL_OPTIONS and DDL_TOPOLOGY. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MODES = {
     "b": "NCCL where it is possible",
     "n": "NCCL",
 }
-_OWN = "rdthp"  # the library's own, by its own letters
+_OWN = "rdthp"  # libddl's own
 _REFUSED = {
     "m": "MPI's own collectives",
     "c": "RCS",
@@ -21,13 +21,13 @@ _LEVELS = {"0": "warn", "1": "info", "2": "debug"}
 
 
 def count_hosts(nodes: int | None, racks: int | None, aisles: int | None) -> int | None:
-    """How many hosts -nodes (in each rack), -racks (in each aisle) and -aisles mean; None: not
-    said."""
+    """The number of hosts that -nodes (in each rack), -racks (in each aisle) and -aisles give.
+    None: not given."""
     return None if nodes is None else nodes * (racks or 1) * (aisles or 1)
 
 
 def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | None) -> str:
-    """DDL_TOPOLOGY: "4x8;4x8" for 2 aisles of 8 racks of 4 hosts. "" where that says nothing."""
+    """DDL_TOPOLOGY: "4x8;4x8" for 2 aisles of 8 racks of 4 hosts; "" for a single rack."""
     groups = (racks or 1) * (aisles or 1)
     said = f"-nodes {nodes or '?'} -racks {racks or 1} -aisles {aisles or 1}"
     wanted = count_hosts(nodes, racks, aisles)
@@ -41,7 +41,7 @@ def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | Non
 
 
 def mode_option(mode: str | None, size: int) -> tuple[str, str]:
-    """What -mode means as DDL_OPTIONS, "" where libddl chooses; and a remark for the user."""
+    """DDL_OPTIONS for -mode, "" if libddl is to choose; and a remark for the user."""
     if mode is None:
         return "", ""
     found = re.fullmatch(r"([a-z])(?::(\d+(?:x\d+){0,3}))?", mode)
@@ -72,8 +72,8 @@ def mode_option(mode: str | None, size: int) -> tuple[str, str]:
 
 
 def library_options(words: Sequence[str]) -> tuple[str | None, str, dict[str, str]]:
-    """What the original's library options mean: a -mode, if there is one, what else is for
-    DDL_OPTIONS, and variables to set."""
+    """PowerAI DDL's library options as a -mode (None: not given), further DDL_OPTIONS, and
+    variables to set."""
     mode, others, variables = None, [], {}
     rest = [word for text in words for word in text.split()]
     while rest:
@@ -83,7 +83,7 @@ def library_options(words: Sequence[str]) -> tuple[str | None, str, dict[str, st
         elif name == "-dbg_level" and value in _LEVELS:
             variables["DDL_LOG"] = _LEVELS[value]
         elif name in ("-dump_iter", "-dev_sync", "-rebind_iter") and value.isdecimal():
-            others += [name, value]  # the library says which of them it does without
+            others += [name, value]  # libddl logs which of them it ignores
         else:
             raise LaunchError(
                 USAGE,

@@ -90,7 +90,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ddl with `argv` (None: the process's own); the exit code."""
+    """Run ddl with `argv` (None: the process's own). Returns the exit code."""
     try:
         arguments = _parser().parse_args(argv)
         code: int | None = arguments.run(arguments)

@@ -1,4 +1,4 @@
-"""A described cluster: its levels, and where each rank is."""
+"""The description of a cluster: its levels, and the host of each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIRES_MAX = 3  # levels of them
 
 @dataclass(frozen=True)
 class Level:
-    """What joins the groups of the level below: shared memory, or a wire of each."""
+    """Joins the groups of the level below, by shared memory or by one wire each."""
 
     name: str
     bandwidth: float  # payload bytes per second, of a wire each way
@@ -23,7 +23,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Cores:
-    """What wires cost the cores of both ends together, and how many cores there are."""
+    """The time that wires cost the cores of both ends together, and the number of cores."""
 
     message: float = 0.0  # seconds for each
     byte: float = 0.0  # seconds for each
@@ -33,7 +33,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A time that was measured or published, to compare with."""
+    """A measured or published time, for comparison."""
 
     bytes: int
     plan: str
@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return sum(self.hosts)
 
     @property
@@ -64,11 +64,11 @@ class Cluster:
         return (self.shared, *self.wires)
 
     def first_hosts(self, number: int) -> Cluster:
-        """The part that has only so many hosts."""
+        """The cluster's first hosts, so many."""
         return replace(self, hosts=self.hosts[:number])
 
     def groups(self) -> list[int]:
-        """The host, the rack and the aisle of each rank: three lists behind each other."""
+        """The host, rack and aisle of each rank: three lists, one after the other."""
         hosts = [h for h, ranks in enumerate(self.hosts) for _ in range(ranks)]
         per_rack = self.fanout[0] if len(self.wires) > 1 else len(self.hosts)
         per_aisle = per_rack * self.fanout[1] if len(self.wires) > 2 else len(self.hosts)
@@ -76,7 +76,7 @@ class Cluster:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """The cluster of a file. DescriptionError when it is wrong."""
+    """Read a cluster's description. Raises DescriptionError."""
     file = read(path)
     tables = list(file.tables("level"))
     if not tables:

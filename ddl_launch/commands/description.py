@@ -1,4 +1,4 @@
-"""Reading descriptions in TOML: errors name the file and the key."""
+"""Reads descriptions in TOML. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _T = TypeVar("_T")
 
 
 class DescriptionError(CommandError):
-    """What is wrong in which file, and at which key."""
+    """What is wrong with a file, and at which key."""
 
 
 class Table:
-    """A table of a file; every key must be asked for before `end`."""
+    """A table of a file. Every key must be read before `end`."""
 
     def __init__(self, path: Path, values: Mapping[str, Any], where: str = "") -> None:
         self.path, self._values, self._where = path, values, where
         self._known: set[str] = set()
 
     def get(self, key: str, convert: Callable[[Any], _T], default: _T | None = None) -> _T:
-        """The value of a key, converted; `convert` raises ValueError. No default: it must be
-        there."""
+        """The value of a key, converted by `convert`, which raises ValueError. Without a default
+        the key is required."""
         self._known.add(key)
         if key not in self._values:
             if default is None:
@@ -42,7 +42,7 @@ class Table:
             raise self.error(key, str(error)) from None
 
     def tables(self, key: str) -> Iterator[Table]:
-        """The tables of a list of them, perhaps none."""
+        """The tables in a list, which may be missing."""
         self._known.add(key)
         value = self._values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -51,7 +51,7 @@ class Table:
             yield Table(self.path, item, f"{self._where}{key}[{i}].")
 
     def end(self) -> None:
-        """Fail if there is a key that nobody knows."""
+        """Raise DescriptionError if there is an unknown key."""
         for key in self._values:
             if key not in self._known:
                 raise self.error(key, f"is unknown; there are {', '.join(sorted(self._known))}")
@@ -61,7 +61,7 @@ class Table:
 
 
 def read(path: Path) -> Table:
-    """The whole file."""
+    """Read the whole file."""
     try:
         return Table(path, tomllib.loads(path.read_text()))
     except OSError as error:
@@ -85,7 +85,7 @@ def positive(value: object) -> int:
 
 
 def share(value: object) -> float:
-    """More than 0, at most 1."""
+    """A number above 0, at most 1."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 1:
         raise ValueError(f"{value!r} is not a share above 0 and up to 1")
     return float(value)

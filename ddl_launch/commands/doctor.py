@@ -41,7 +41,7 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
-    """All there is to say, one after the other."""
+    """All findings, one after the other."""
     size, sockets = _job()
     number = ranks or _ranks_here(size)
     yield from installation.library()
@@ -59,7 +59,7 @@ def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
 
 
 def _job() -> tuple[int, int]:
-    """The ranks of the job that this process belongs to, and the sockets between two of them."""
+    """The size of the job that this process belongs to, and the sockets between two ranks."""
     sockets = os.environ.get("DDL_SOCKETS", "")
     try:
         size = detect(os.environ).size
@@ -69,7 +69,7 @@ def _job() -> tuple[int, int]:
 
 
 def _ranks_here(size: int) -> int:
-    """What ddlrun says, else all of the job, else one for each core."""
+    """The ranks on this machine: as ddlrun says, else all of the job, else one for each core."""
     local = os.environ.get("DDL_LOCAL_SIZE", "")
     if local.isdecimal() and int(local):
         return int(local)
@@ -92,7 +92,7 @@ def _two_ranks() -> Iterator[Finding]:
 
 
 def as_text(found: Sequence[Finding]) -> str:
-    """For people: a line for each, and below it what to change."""
+    """For people: a line for each finding, followed by what to change."""
     width = max(len(f.what) for f in found)
     lines = [f"{socket.gethostname()}:"]
     for f in found:

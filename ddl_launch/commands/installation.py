@@ -1,5 +1,5 @@
-"""What `ddl doctor` looks at in this installation: the library, the network as it sees it, Python's
-packages, and whether the adapters' native parts are built."""
+"""The findings of `ddl doctor` about this installation: the library, its network interfaces, Python
+packages, and the adapters' native parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OTHERS = ("keras", "mpi4py")
 
 @dataclass(frozen=True)
 class Interface:
-    """An address of a network interface; speed in Mbit/s, 0 where it is not known."""
+    """An address of a network interface; speed in Mbit/s, 0 if unknown."""
 
     name: str
     address: str
@@ -51,8 +51,8 @@ class Interface:
 
 
 def interfaces(address: bytes) -> list[Interface]:
-    """Those in an endpoint's address, in the order in which they are tried. ValueError where the
-    library writes another format."""
+    """The interfaces of an endpoint's address, in the order in which they are tried. Raises
+    ValueError for another format."""
     try:
         magic, form, _, _, _, _, count, host = _HEAD.unpack_from(address)
         if (magic, form) != (_MAGIC, _FORMAT):
@@ -70,7 +70,7 @@ def interfaces(address: bytes) -> list[Interface]:
 
 
 def libcrypto() -> Iterator[Finding]:
-    """What libddl proves a job's secret by, tried."""
+    """Whether libcrypto, which proves a job's secret, can be used."""
     try:
         with Endpoint(secret="doctor", host="127.0.0.1", ports="", sockets=1, encrypt=False):
             used = _mapped("libcrypto.so")
@@ -86,7 +86,7 @@ def libcrypto() -> Iterator[Finding]:
 
 
 def _mapped(name: str) -> str:
-    """The file of this beginning that this process has mapped, or ""."""
+    """The file that this process has mapped whose name begins so, or ""."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.partition("/")[2]
         if path.rpartition("/")[2].startswith(name):
@@ -95,7 +95,7 @@ def _mapped(name: str) -> str:
 
 
 def network() -> Iterator[Finding]:
-    """The interfaces that libddl sees, and which of them it takes."""
+    """The interfaces that libddl sees, and which of them it uses."""
     chosen_by = os.environ.get("DDL_INTERFACES", "")
     names = ",".join(name for _, name in socket.if_nameindex())
     try:
@@ -130,7 +130,7 @@ def network() -> Iterator[Finding]:
 
 
 def environment(env: Mapping[str, str]) -> Iterator[Finding]:
-    """What starts ranks, and what they are told."""
+    """The launcher, and its variables."""
     try:
         world = detect(env)
         metrics_port(env)
@@ -145,7 +145,7 @@ def environment(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def library() -> Iterator[Finding]:
-    """libddl as it is loaded, and the packages below."""
+    """The libddl that is loaded, and the packages that it needs."""
     loaded, path = ddl_core.version(), Path(ddl_core.library_path())
     told = f"{loaded}, ABI {path.name}, {path.parent}"
     installed = _version("libddl")
@@ -162,7 +162,7 @@ def library() -> Iterator[Finding]:
 
 
 def frameworks() -> Iterator[Finding]:
-    """What is installed of those that have adapters, and the adapters' native parts."""
+    """The installed frameworks that have adapters, and the adapters' native parts."""
     for package in _OTHERS:
         if _version(package):
             yield _package(package)
@@ -187,7 +187,7 @@ def _native(adapter: str, folder: str) -> Finding:
 
 
 def _package(name: str) -> Finding:
-    """Its version, against the least that libddl's package asks for."""
+    """The version of a package, compared with the least that libddl requires."""
     version, least = _version(name), _least(name)
     if version is None:
         return wrong(name, "not installed", f"pip install {name}")

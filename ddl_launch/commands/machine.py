@@ -1,6 +1,6 @@
-"""What `ddl doctor` looks at outside of Python: limits, memory, cores, the kernel, the clock.
+"""The findings of `ddl doctor` about the machine: limits, memory, cores, the kernel, the clock.
 
-What is a file of the system is read below `root`, so that other machines can be shown to it.
+System files are read below `root`, so that tests can describe other machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROOT = Path("/")
 _FILES_BASE = 64  # descriptors of a process
 _SHM_SMALL = 1 << 30  # bytes; containers have 64 MiB by default
 _MEMORY_PER_RANK = 256 << 20
-_QUICK_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
+_FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 _CLOCK_SLOW = 1e-6  # seconds for a reading, from Python
 
 
@@ -50,7 +50,7 @@ def _limit(value: int) -> str:
 
 
 def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
-    """What is free, the cgroup's limit, and /dev/shm where that is small for others."""
+    """Available memory, the cgroup's limit, and /dev/shm if it is too small for other libraries."""
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) << 10
@@ -84,7 +84,8 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
-    """The cores this process may use, and the cgroup's share of them, against the ranks."""
+    """The cores that this process may use, and the cgroup's share of them, compared with the
+    ranks."""
     usable, total = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     told = f"{usable} of {total} usable, {ranks} ranks"
     if usable < ranks:
@@ -110,7 +111,7 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def _quota(root: Path) -> float | None:
-    """Cores that the cgroup, its own or one above, grants; None: all."""
+    """The number of cores that the cgroup, or one above it, grants; None: all."""
     found = []
     own = _read(root / "proc/self/cgroup").strip().rpartition("::")[2]
     base = root / "sys/fs/cgroup"
@@ -128,7 +129,8 @@ def _quota(root: Path) -> float | None:
 
 
 def kernel(root: Path = _ROOT) -> Iterator[Finding]:
-    """What libddl asks of the kernel, tried: a container's seccomp profile may refuse it."""
+    """What libddl needs of the kernel, by trying it: a container's seccomp profile may refuse
+    it."""
     filtered = "\nSeccomp:\t2" in _read(root / "proc/self/status")
     blame = (
         "a seccomp filter is active: allow it in the container's profile"
@@ -157,7 +159,7 @@ def kernel(root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def _try_memfd() -> None:
-    """Make, size, seal, map twice, and see in one mapping what the other wrote."""
+    """Create, size, seal and map it twice; read in one mapping what the other wrote."""
     fd = os.memfd_create("libddl-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
@@ -208,7 +210,7 @@ def _try_pidfd() -> None:
 
 
 def clock(root: Path = _ROOT) -> Iterator[Finding]:
-    """Where the time comes from, and what a reading costs."""
+    """The clock source, and what a reading costs."""
     path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
     source = _read(path).strip() or "not told"
     rounds = 1000
@@ -219,14 +221,14 @@ def clock(root: Path = _ROOT) -> Iterator[Finding]:
             time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         best = min(best, (time.perf_counter() - start) / rounds)
     told = f"{source}, {show_seconds(best)} for a reading from Python"
-    if best > _CLOCK_SLOW and source not in _QUICK_CLOCKS:
+    if best > _CLOCK_SLOW and source not in _FAST_CLOCKS:
         yield note("clock", f"{told}: each is a call into the kernel", "boot with clocksource=tsc")
     else:
         yield ok("clock", told)
 
 
 def _read(path: Path) -> str:
-    """A file of the system; "" where there is none, or it may not be read."""
+    """The text of a system file; "" if it is missing or may not be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,5 @@
-"""A described training step: when its gradients are ready, and how their reduction overlaps."""
+"""The description of a training step: when gradients are ready, and how their reduction
+overlaps."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Published:
-    """An efficiency to compare with."""
+    """A published efficiency, for comparison."""
 
     ranks: int
     efficiency: float
@@ -38,20 +39,20 @@ class Model:
     published: tuple[Published, ...]
 
     def step(self, reduce: Callable[[int], float]) -> float:
-        """Seconds of a step when buckets are reduced one after the other, each as soon as it is
-        ready; `reduce` tells how long one of so many bytes takes. Computing is not slowed down."""
+        """Seconds of a step if buckets are reduced one after the other, each as soon as it is
+        ready. `reduce` gives the seconds for a number of bytes. Computing is not slowed down."""
         end = 0.0
         for bucket in self.buckets:
             end = max(end, bucket.ready) + reduce(bucket.bytes)
         return max(end, self.seconds)
 
     def step_without_overlap(self, reduce: Callable[[int], float]) -> float:
-        """The same when all are reduced after the backward pass."""
+        """The same if all buckets are reduced after the backward pass."""
         return self.seconds + sum(reduce(bucket.bytes) for bucket in self.buckets)
 
 
 def read_model(path: Path) -> Model:
-    """The model of a file. DescriptionError when it is wrong."""
+    """Read a model's description. Raises DescriptionError."""
     file = read(path)
     name = file.get("name", text, path.stem)
     images = file.get("images", positive)

@@ -1,4 +1,4 @@
-"""`ddl plan`: the plans that there are for each size, and the one that libddl chooses."""
+"""`ddl plan`: the possible plans for each size, and libddl's choice."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SPANS_MAX = 3_000_000  # a few seconds
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan for messages of a size; `prediction` is None where it sends too many
-    messages to wait for."""
+    """A plan for messages of a size. `prediction` is None if it sends too many messages to
+    simulate."""
 
     bytes: int
     plan: str
@@ -35,7 +35,7 @@ class Candidate:
 
 
 def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[Candidate]:
-    """All that can do it, the chosen one first."""
+    """All possible plans, the chosen one first."""
     possible = _possible(cluster, operation)
     for nbytes in sizes:
         chosen, best = _predict(cluster, operation, nbytes, None)
@@ -51,7 +51,7 @@ def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterat
 
 
 def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
-    """The plans that can do it, and their hops; 0 where these were not counted."""
+    """The possible plans and their hops; 0 if these were not counted."""
     found = {}
     for plan in OPERATIONS[operation][1]:
         try:

@@ -1,4 +1,4 @@
-"""Pictures: which wire is busy when, and efficiency against ranks. Needs matplotlib."""
+"""Plots of busy wires over time, and of efficiency over ranks. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIRES_MAX = 16
 
 
 def check_plot(path: Path) -> None:
-    """Fail early when no picture could be written."""
+    """Fail early if no picture can be written."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Numbers with units, as people write and read them."""
+"""Numbers with units, read and written."""
 
 from __future__ import annotations
 

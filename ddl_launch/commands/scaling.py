@@ -1,4 +1,4 @@
-"""`ddl simulate`: how long operations take, and how a training step scales with the hosts."""
+"""`ddl simulate`: times of operations, and how a training step scales with the hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def host_counts(cluster: Cluster) -> list[int]:
 
 
 def scale(cluster: Cluster, model: Model, hosts: Sequence[int]) -> list[Point]:
-    """The step on the first hosts. Efficiency: a rank's speed beside that of one alone."""
+    """The step on the first hosts. Efficiency is a rank's speed compared with one rank alone."""
     return [_point(cluster.first_hosts(n), model) for n in hosts]
 
 
@@ -94,7 +94,7 @@ def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> st
 
 
 def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tuple[int, Prediction]]:
-    """The chosen plan for each size, and the flat ring where there is one."""
+    """The chosen plan for each size, and the flat ring if it is possible."""
     found = []
     for nbytes in sizes:
         chosen = simulate(cluster, operation, nbytes, busy_max=BUSY_MAX)
@@ -110,7 +110,7 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
 def prediction_table(
     cluster: Cluster, operation: str, found: Sequence[tuple[int, Prediction]]
 ) -> str:
-    """For people; with what was measured, if it is known."""
+    """For people, with measurements if there are any."""
     known = {(m.bytes, m.plan): m.seconds for m in cluster.measured if operation == "allreduce"}
     rows = [["message", "plan", "time", "N / time", "messages", "measured", "predicted is"]]
     for nbytes, p in found:

@@ -1,4 +1,4 @@
-"""The internal module that makes the plans of all ranks and simulates them."""
+"""Simulates the plans of all ranks, by the extension module _plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddl_launch import _plans
 from ddl_launch.commands.cluster import Cluster, Cores
 from ddl_launch.errors import CommandError
 
-# Of ddl__kind in plan.h, and the algorithms that there may be.
+# The ddl__kind in plan.h, and the possible algorithms.
 OPERATIONS = {
     "allreduce": (1, ("nested", "halving", "tree", "direct", "ring", "one-shot")),
     "reduce_scatter": (2, ("hosts", "direct", "ring")),
@@ -30,7 +30,7 @@ class SimulationError(CommandError):
 
 
 class TooLongError(SimulationError):
-    """The plan sends more messages than one wants to wait for."""
+    """The plan sends more messages than a simulation can take."""
 
     def __init__(self, message: str, plan: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class TooLongError(SimulationError):
 
 
 class Busy(NamedTuple):
-    """When the wire of a group of a level carried something."""
+    """A time in which the wire of a level's group carried data."""
 
     level: int
     group: int
@@ -49,7 +49,7 @@ class Busy(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the plans of all ranks take and send."""
+    """The time of the plans of all ranks, and what they send."""
 
     plan: str
     piece: int  # bytes of the longest that is sent at once
@@ -70,8 +70,8 @@ def simulate(
     busy_max: int = 0,
     spans_max: int = SPANS_MAX,
 ) -> Prediction:
-    """Simulate `operation` on f32 buffers of `nbytes` (of all blocks, where it has some), by the
-    plan that libddl chooses or by the named one. SimulationError when that cannot do it."""
+    """Simulate `operation` on f32 buffers of `nbytes` (of all blocks together), by the named plan
+    or by libddl's choice. Raises SimulationError if that is impossible."""
     levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]
@@ -82,8 +82,8 @@ def simulate(
 def check(
     cluster: Cluster, operation: str, count: int, plan: str | None = None, segment: int = 0
 ) -> str | None:
-    """Execute the plans for `count` elements (of a block, where there are some) on numbers, with
-    segments of so many bytes (0: as chosen): what is wrong with the result, or None."""
+    """Run the plans on numbers, with `count` elements (of each block) and segments of `segment`
+    bytes (0: as chosen). Returns what is wrong with the result, or None."""
     ffi = _plans.ffi
     kind, _ = OPERATIONS[operation]
     groups = ffi.new("int[]", cluster.groups())
@@ -96,7 +96,8 @@ def check(
 
 
 def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
-    """How many messages follow each other in a plan: the time when nothing costs but a message."""
+    """The number of messages that follow each other in a plan: its time if only messages cost
+    time."""
     endless = ([1e30] * 4, [1.0] * 4, 1e30, Cores())
     smallest = _ELEMENT * cluster.size
     return round(_ask(cluster, operation, smallest, plan, endless, 0, spans_max).seconds)

@@ -1,4 +1,4 @@
-"""What `ddl` prints."""
+"""The tables that `ddl` prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddl_launch.commands.quantities import show_seconds
 
 
 def show(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their longest entry, the first two to the left."""
+    """Columns as wide as their longest entry; the first two are left-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(
@@ -33,11 +33,11 @@ def show_cluster(cluster: Cluster) -> str:
 
 
 def level_names(cluster: Cluster) -> list[str]:
-    """The heads of the columns of levels."""
+    """The column heads of the levels."""
     return [level.name for level in cluster.levels if level]
 
 
 def shares(cluster: Cluster, busiest: Sequence[int], nbytes: int) -> list[str]:
-    """What a rank or wire of each level sends, in parts of the message."""
+    """What a rank or wire of each level sends, as a multiple of the message."""
     levels = zip(cluster.levels, busiest, strict=True)
     return [f"{sent / max(nbytes, 1):.3g} N" for level, sent in levels if level]

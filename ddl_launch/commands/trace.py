@@ -1,4 +1,4 @@
-"""`ddl trace`: the ranks' flight records as one timeline, and what they say in some words."""
+"""`ddl trace`: joins the ranks' flight records to one timeline, and summarizes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Record:
-    """What one rank left of one comm; the events in the order in which they started."""
+    """The record of one rank and comm, with the events in the order of their starts."""
 
     path: Path
     comm: str  # "" where the file's name does not tell
@@ -58,7 +58,8 @@ class Record:
 
 
 def files(given: Iterable[Path]) -> list[Path]:
-    """Files as they are, and of folders all that libddl writes. TraceError for an empty folder."""
+    """The given files, and all records in the given folders. Raises TraceError for an empty
+    folder."""
     found: list[Path] = []
     for path in given:
         if not path.is_dir():
@@ -72,8 +73,8 @@ def files(given: Iterable[Path]) -> list[Path]:
 
 
 def read(paths: Sequence[Path]) -> list[Record]:
-    """The records, comm by comm, then by rank. TraceError names the file that is none, and two of
-    one rank and comm."""
+    """The records by comm, then by rank. TraceError names a file that is no record, and two of one
+    rank and comm."""
     records = [_read(path) for path in paths]
     seen: dict[tuple[str, int], Path] = {}
     for record in records:
@@ -126,8 +127,8 @@ def _event(e: dict[str, Any]) -> Event:
 
 
 def merge(records: Sequence[Record]) -> dict[str, Any]:
-    """One trace with a process row for each record, in their order. Process ids are the ranks,
-    where there is one comm."""
+    """One trace with a process row for each record. Process ids are the ranks if there is one
+    comm."""
     one = len({r.comm for r in records}) == 1
     events: list[dict[str, Any]] = []
     for i, record in enumerate(records):
@@ -147,9 +148,10 @@ def _head(name: str, pid: int, tid: int, /, **args: object) -> dict[str, Any]:
 
 
 def summary(records: Sequence[Record], size: int | None = None) -> str:
-    """For people: of each comm every rank's last operation, who was waited for, what was slow.
+    """For people: for each comm the last operation of each rank, who was waited for, and the
+    slowest operations.
 
-    size: of the comms; None: not known, so that a rank above all others is not missed.
+    size: of the comms; None: unknown, so ranks missing at the end are not reported.
     """
     by_comm: dict[str, list[Record]] = {}
     for record in records:
@@ -188,8 +190,8 @@ def _length(event: Event) -> str:
 
 
 def _waited_for(records: Sequence[Record], size: int) -> list[str]:
-    """Who has not come to the first operation by order that did not succeed, and who left nothing:
-    a process that was killed has written no file."""
+    """The ranks that had not begun the first failed operation by order, and those without a record,
+    as killed processes write none."""
     lines = []
     lasts = {r.rank: r.last(0) for r in records}
     failed = [e for e in lasts.values() if e and not e.done and e.sequence is not None]

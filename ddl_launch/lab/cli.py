@@ -21,7 +21,7 @@ examples:
   ddl lab exec h1 ip addr                 run a command on h1, here and in this environment
   ddl lab exec h1 ddlrun -H h1:2,h2:2 train.py
   ddl lab exec h1 mpirun -H h1,h2 python train.py
-  ddl lab cut h2                          pull the plug of its eth0; `mend` puts it back in
+  ddl lab cut h2                          cut the link of its eth0; `mend` restores it
   ddl lab show                            the hosts and their addresses
   ddl lab down                            end everything there
 
@@ -54,7 +54,7 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
     execute.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER)
     execute.set_defaults(run=_exec)
     for word, on in (("cut", False), ("mend", True)):
-        cut = commands.add_parser(word, help="pull a plug, or put it back", allow_abbrev=False)
+        cut = commands.add_parser(word, help="cut a link, or restore it", allow_abbrev=False)
         cut.add_argument("host", metavar="HOST")
         cut.add_argument("--nic", metavar="K", type=int, default=0, help="its interface ethK")
         cut.set_defaults(run=_connect, on=on)

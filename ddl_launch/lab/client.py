@@ -28,7 +28,7 @@ _LIMIT = 60.0  # seconds in which a laboratory is made or removed
 
 
 class LabError(CommandError):
-    """Why the laboratory does not do it."""
+    """Why a call to a laboratory failed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Host:
 
 
 def missing() -> str:
-    """Why this machine can have no laboratory; "" when it can."""
+    """Why this machine cannot have a laboratory; "" if it can."""
     if os.geteuid() != 0:
         return "a laboratory needs root, for namespaces"
     programs = {
@@ -83,7 +83,7 @@ class Lab:
             raise LabError(f"a laboratory has 1 to {_MOST_HOSTS} hosts of 1 to {_MOST_NICS} nics")
         self._folder = _folder(name or f"p{os.getpid()}-{time.monotonic_ns() % 10**6}")
         with self._lock() as lock:
-            shutil.rmtree(self._folder, ignore_errors=True)  # of a daemon that was killed
+            shutil.rmtree(self._folder, ignore_errors=True)  # left by a daemon that was killed
             self._folder.mkdir()
             life = "free" if keep else "tied"
             self._start([str(self._folder), str(hosts), str(nics), rate or "", life], lock)
@@ -105,7 +105,7 @@ class Lab:
                         f"there is a laboratory {self._folder.name!r} already: ddl lab down"
                         " removes it"
                     ) from None
-            lock.close()  # its holder has just come, or is about to go
+            lock.close()  # its holder is just starting or ending
             time.sleep(0.01)
 
     def _start(self, arguments: list[str], lock: IO[bytes]) -> None:
@@ -115,7 +115,7 @@ class Lab:
             cwd="/",
             stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if keep else None,  # else who reads ours waits for its end
+            stderr=subprocess.DEVNULL if keep else None,  # else its reader waits for the daemon
             text=True,
             start_new_session=True,
             pass_fds=[lock.fileno()],
@@ -128,14 +128,14 @@ class Lab:
                 self._daemon.stdin.close()
             self._daemon.wait()
             path = self._folder.with_suffix(".lock")
-            if _is(lock, path):  # else the daemon has removed all, and another's may be there
+            if _is(lock, path):  # else the name may be another laboratory's
                 shutil.rmtree(self._folder, ignore_errors=True)
                 path.unlink()
             raise LabError(said or "the laboratory's daemon could not start")
 
     @classmethod
     def find(cls, name: str) -> Lab:
-        """The laboratory of that name, which another process has made."""
+        """The laboratory of that name, made by another process."""
         lab = cls.__new__(cls)
         lab._folder, lab._daemon = _folder(name), None
         if not _answers(lab._folder):
@@ -148,8 +148,8 @@ class Lab:
         return [Host(**host) for host in self._ask({"do": "show"})["hosts"]]
 
     def at(self, host: str, *command: str | Path) -> list[str]:
-        """The command line that runs `command` on a host, in its caller's folder and environment,
-        and ends with its exit code; ending it ends the command."""
+        """The command line that runs `command` on a host, in the caller's folder and environment.
+        It ends with the command's exit code; if it is killed, the command ends."""
         reach = [sys.executable, "-I", "-S", str(_HERE / "reach.py"), str(self._folder / "socket")]
         return [*reach, "exec", host, *map(str, command)]
 
@@ -161,7 +161,8 @@ class Lab:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host to its end, env added to this environment; its output as text."""
+        """Run a command on a host to its end, with `env` added to this environment. The output is
+        text."""
         return subprocess.run(
             self.at(host, *command),
             env={**os.environ, **(env or {})},
@@ -172,11 +173,11 @@ class Lab:
         )
 
     def connect(self, host: str, on: bool, nic: int = 0) -> None:
-        """Pull the plug of an interface of a host, or put it back in."""
+        """Cut the link of a host's interface, or restore it."""
         self._ask({"do": "connect", "host": host, "nic": nic, "on": on})
 
     def sent(self, host: str, nic: int = 0) -> int:
-        """Bytes that a host has put on a wire so far, headers included."""
+        """The bytes that a host has sent on an interface so far, headers included."""
         path = f"/sys/class/net/eth{nic}/statistics/tx_bytes"
         done = self.run(host, ["cat", path], timeout=_LIMIT)
         if done.returncode:
@@ -184,7 +185,7 @@ class Lab:
         return int(done.stdout)
 
     def down(self) -> None:
-        """End everything on all hosts and remove them. Doing it twice does nothing."""
+        """End everything on all hosts and remove them. A second call does nothing."""
         with contextlib.suppress(LabError):
             self._ask({"do": "down"})
         if self._daemon is not None:
@@ -229,7 +230,7 @@ class Lab:
 
 
 def _is(file: IO[bytes], path: Path) -> bool:
-    """Whether `path` names this file still."""
+    """Whether `path` still names this file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

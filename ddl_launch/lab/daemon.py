@@ -35,7 +35,8 @@ _LIBRARIES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def agent_environment(agent: str) -> dict[str, str]:
-    """What makes ddlrun, Open MPI 5 and 4, MPICH and Intel MPI reach hosts by `agent`, not ssh."""
+    """Variables that make ddlrun, Open MPI 5 and 4, MPICH and Intel MPI use `agent` instead of
+    ssh."""
     names = ("DDL_RSH", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
     return dict.fromkeys((*names, "I_MPI_HYDRA_BOOTSTRAP_EXEC"), agent)
 
@@ -144,7 +145,7 @@ class _Daemon:
 
 
 def _watch(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Pass the client's signals on; without client, end the command."""
+    """Pass the client's signals on. When the client goes, end the command."""
     with contextlib.suppress(OSError):
         while numbers := connection.recv(16):
             for number in numbers:

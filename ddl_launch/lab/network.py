@@ -36,7 +36,7 @@ cat >/dev/null
 
 
 class NetworkError(Exception):
-    """Why there is no laboratory: the command that failed, and what it said."""
+    """Why there is no laboratory: the command that failed, and its output."""
 
 
 def address(host: int, nic: int) -> str:
@@ -61,7 +61,7 @@ class Network:
         self._switch = 0
 
     def build(self) -> None:
-        """Make everything. NetworkError when that cannot be; `close` removes what there is."""
+        """Make everything. Raises NetworkError; `close` removes what was made."""
         self._write_hosts()
         (self._folder / "sys").mkdir()
         hold = self._hold(["unshare", "--net", "sh", "-c", "echo ready; cat >/dev/null"])
@@ -82,7 +82,7 @@ class Network:
         return self._inits[name]
 
     def connect(self, name: str, nic: int, on: bool) -> None:
-        """Plug the wire of one interface in or out."""
+        """Take a host's interface up or down."""
         port = f"p{self.names.index(name) + 1}n{nic}"
         _in_network(self._switch, ["ip", "link", "set", port, "up" if on else "down"])
 
