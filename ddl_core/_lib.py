@@ -36,6 +36,6 @@ def check(status: int) -> None:
 
 
 def version() -> str:
-    """The version of the library that is loaded, as 'major.minor.patch'."""
+    """The version of the loaded library, as 'major.minor.patch'."""
     number: int = lib.ddl_version()
     return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"

@@ -42,8 +42,8 @@ class Comm(CommHandle, Operations, AsyncOperations):
     complex64 and complex128, the NumPy types of ml_dtypes included. send and recv of a call have
     the same dtype. Results are bit-identical on all ranks and from run to run.
 
-    Every operation takes options as keywords, told in ddl_core.options: timeout (reaching it kills
-    the comm), name, and those that reduce prescale and postscale. It raises InvalidArgument, or
+    Every operation takes options as keywords, see ddl_core.options: timeout (reaching it kills the
+    comm) and name; reductions take prescale and postscale as well. It raises InvalidArgument, or
     Unsupported for a dtype and op that do not go together, before it touches anything, and
     PeerLost, Mismatch, Aborted or Expired when the comm dies. Waiting releases the GIL. The
     `..._async` forms return a Work at once, and take `queued` as well: see `completed`.
@@ -97,9 +97,9 @@ class Comm(CommHandle, Operations, AsyncOperations):
     ) -> Comm | None:
         """A comm of the members that give the same color, ranked by key, then by their rank here.
 
-        color is 0 or more; None takes part but joins none, and None is returned. An operation of
-        this comm: all members call it. Otherwise as `Endpoint.connect`. Closing a comm that `init`
-        made closes its parts as well; other parts live on.
+        color is 0 or more. A rank with color None takes part but joins no comm, and gets None. This
+        is an operation: all members call it. Otherwise as `Endpoint.connect`. Closing a comm that
+        `init` made closes the comms derived from it; those of other comms live on.
         """
         chosen = -1 if color is None else integer(color, "color", 0, INT_MAX)
         order = integer(key, "key", -INT_MAX - 1, INT_MAX)
@@ -122,22 +122,22 @@ class Comm(CommHandle, Operations, AsyncOperations):
         assert twin is not None
         return twin
 
-    # ---- failures, and what the comm says about itself ----
+    # ---- failures and state ----
 
     def shrink(self, config: Config | None = None) -> Comm:
-        """A comm of the members of this dead one that are alive, in their order; all of them call
-        it. They agree on one list, no process starts anew, and what is dead is left out. The way to
-        go on after PeerLost, and to begin anew after Aborted or Mismatch.
+        """A comm of the living members of this dead one, in their order. All of them call it and
+        agree on one list; no process is restarted. This is how to go on after PeerLost, and to
+        start over after Aborted or Mismatch.
 
-        Waits for the others at most config.timeout; what the config leaves out is as here.
-        Raises Minority when this rank is not among those who go on: they have given it up, or more
-        than half of those who may be alive are out of its reach. InvalidState while the comm is
-        alive. This comm is still to be closed.
+        Waits for the others at most config.timeout; fields that config leaves out are as in this
+        comm. Raises Minority if this rank is not among those who go on: they have given it up, or
+        it cannot reach more than half of the members that may be alive. Raises InvalidState while
+        the comm is alive. This comm still has to be closed.
         """
         own = configs.native(config)
         following = self._derive(lib.ddl_comm_shrink, own)
         assert following is not None
-        # It takes our place: it must neither end with us nor keep us.
+        # It replaces this comm: it must neither be closed with it nor keep it alive.
         following._owns_endpoint, self._owns_endpoint = self._owns_endpoint, False
         following._parent = self._parent
         return following
@@ -150,9 +150,9 @@ class Comm(CommHandle, Operations, AsyncOperations):
         return list(ranks[0 : count[0]])
 
     def report(self) -> dict[str, Any]:
-        """How the comm goes: `pending` operations with how long they have waited, the ranks that
-        are `missing` from them, and for all `members` whether they are alive and what they were
-        last in. Also of a dead comm, at any time and from any thread; does not block."""
+        """The state of the comm: its `pending` operations and how long they have waited, the ranks
+        that are `missing` from them, and for all `members` whether they are alive and their last
+        operation. At any time, from any thread, also of a dead comm; does not block."""
         return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
 
     def trace(self) -> dict[str, Any]:
@@ -172,7 +172,8 @@ class Comm(CommHandle, Operations, AsyncOperations):
         return {name: int(getattr(native, name)) for name in names}
 
     def _text(self, function: Any) -> str:
-        """What a function that fills a buffer has to say; it may grow from one call to the next."""
+        """The text of a function that fills a buffer. The text may grow from one call to the
+        next."""
         capacity, length = 4096, ffi.new("size_t *")
         while True:
             buffer = ffi.new("char[]", capacity)
@@ -194,12 +195,12 @@ class Comm(CommHandle, Operations, AsyncOperations):
         return int(slot[0])
 
     def completed(self, limit: int = 64, timeout: float | None = None) -> list[Work[Any]]:
-        """Up to limit finished works that were started with queued=True, in the order they
+        """Up to limit finished works that were started with queued=True, in the order in which they
         completed, each once. Waits until there is at least one.
 
-        timeout: seconds, 0 only looks; None: no limit.
-        Raises TimedOut after `timeout`, and InvalidState when no queued work is pending or
-        finished. What the works ended with is told by their `wait`.
+        timeout: seconds; 0 does not wait; None: no limit. Raises TimedOut after `timeout`, and
+        InvalidState if no queued work is pending or finished. A work's `wait` returns or raises its
+        result.
         """
         limit = integer(limit, "limit", 1, 2**16)
         slots, taken = ffi.new("ddl_work *[]", limit), ffi.new("int *")
@@ -215,7 +216,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
             check(wait_in_slices(take, timeout, "no queued work has completed"))
             with self._queue_lock:
                 found = [self._queued.pop(address(slots[i]), None) for i in range(taken[0])]
-            # One whose start was interrupted by a signal's handler is nobody's.
+            # If a signal handler interrupted the start of a work, nobody has it.
             if works := [work for work in found if work is not None]:
                 return works
 
@@ -242,12 +243,12 @@ class Comm(CommHandle, Operations, AsyncOperations):
     def close(self) -> None:
         """Leave the group. Pending works end with Aborted first. Calling it again does nothing.
 
-        When all is closed it raises Mismatch if another rank is known to have called a different
-        operation in the place of this rank's, and no call has said so because both completed. At
-        least the later of two ranks to close knows.
+        After closing, it raises Mismatch if another rank is known to have called a different
+        operation than this rank, and no call has reported it because both completed. At least the
+        later of two ranks to close knows.
         """
         if self._inherited():
-            return  # the parent's: neither its threads nor its memory are here
+            return  # a forked child has neither its threads nor its memory
         with self._closing:
             handle, self._handle = self._handle, None
         if handle is None:
@@ -279,7 +280,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # With an exception under way a mismatch is no news; the log has it.
+        # During another exception a mismatch is only logged.
         with suppress(*[Mismatch] if value else []):
             self.close()
 

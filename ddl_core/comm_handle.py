@@ -1,6 +1,6 @@
 """The handle of a comm, and what uses it: calls of all threads, works and groups.
 
-Below Comm, which adds the operations, and Group, which collects them.
+Comm adds the operations to it, and Group collects them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 
 
 class CommHandle:
-    """A ddl_comm at this address; `_held` gives it to one who uses it."""
+    """A ddl_comm. `_held` lends the handle to a user."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self._fork_count = fork_guard.count
-        self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
-        self._fast_path = FastPath(address(handle), self._dropped)  # counts who uses the handle
-        self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
+        self._dropped: list[tuple[int, object]] = []  # dropped while pending: works, their arrays
+        self._fast_path = FastPath(address(handle), self._dropped)  # counts the handle's users
+        self._queue_lock = threading.Lock()  # while a queued work starts
         self._queued: dict[int, Work[Any]] = {}  # not yet reported
         self._groups: weakref.WeakSet[GroupHandle] = weakref.WeakSet()
         self.rank: int = lib.ddl_comm_rank(handle)
@@ -57,7 +57,7 @@ class CommHandle:
         return work
 
     def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
-        """None: it is complete already."""
+        """Submit the call. Returns None if it is complete already."""
         slot = ffi.new("ddl_work **")
         with self._fast_path as is_open, self._queue_lock if queued else nullcontext():
             handle = self._live(is_open)
@@ -78,7 +78,7 @@ class CommHandle:
                     self._fast_path.drop(address(slot[0]), call)
         return work
 
-    # ---- who may use the handle ----
+    # ---- use of the handle ----
 
     @contextmanager
     def _held(self) -> Iterator[Any]:
@@ -138,7 +138,7 @@ class CommHandle:
 
 
 class GroupHandle:
-    """A ddl_group of a comm and the calls in it. The Group and its works refer to it, and either
+    """A ddl_group of a comm, and the calls in it. The Group and its works refer to it, and either
     may outlive the other."""
 
     def __init__(self, comm: CommHandle) -> None:
@@ -156,12 +156,12 @@ class GroupHandle:
         self._work = weakref.ref(work)
 
     def under_way(self) -> bool:
-        """Whether a work that somebody still holds is pending."""
+        """Whether a work that is still referenced is pending."""
         work = self._work() if self._work else None
         return work is not None and not work.done()
 
     def destroy(self) -> None:
-        """Not while under way."""
+        """Destroy the group, which must not be under way."""
         handle, self.handle = self.handle, None
         if handle is not None and not self.comm._inherited():
             lib.ddl_group_destroy(handle)

@@ -19,21 +19,21 @@ from ddl_core.errors import InvalidArgument, Mismatch
 class Endpoint(EndpointHandle):
     """This process's identity and its listening ports. Lives across comms; a context manager.
 
-    secret       all processes of a job share it and prove it to each other, "" for none; None:
-                 DDL_SECRET, else what is in the file DDL_SECRET_FILE, else ""
+    secret       shared by all processes of a job, which prove it to each other; "": none; None:
+                 DDL_SECRET, else the text of the file DDL_SECRET_FILE, else ""
     host         the IP address to listen on and to give to peers; None: by `interfaces`
     interfaces   the network interfaces to use: beginnings of names, networks, and with "^" those
                  not to be used, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
                  those of containers
-    ports        to listen on one of, as in "20000-20100"; None: DDL_PORTS, else any free one
+    ports        the ports to choose one from, as in "20000-20100"; None: DDL_PORTS, else any
     sockets      for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
-    encrypt      what travels over TCP, on all members or on none; wants a secret; None: whether
+    encrypt      whether to encrypt TCP, equal on all members; requires a secret; None: whether
                  DDL_ENCRYPT is 1
 
-    Raises InvalidArgument for a host that is no IP address, interfaces of which there are none and
-    ports that are no range, a file of the secret that others can read, or encryption without a
-    secret, SystemRefused when the
-    operating system gives no port or no thread, Unsupported for a secret without libcrypto.
+    Raises InvalidArgument for a host that is no IP address, interfaces that do not exist, ports
+    that are no range, a secret's file that others can read, or encryption without a secret;
+    SystemRefused if the operating system gives no port or no thread; Unsupported for a secret
+    without libcrypto.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class Endpoint(EndpointHandle):
 
     @property
     def address(self) -> bytes:
-        """Opaque bytes that every member passes to `connect`, brought there by any means."""
+        """Opaque bytes, which every member passes to `connect`. How they get there is up to the
+        program."""
         with self._lock:
             space = ffi.new("char[]", lib.DDL_ADDRESS_MAX)
             length = ffi.new("size_t *")
@@ -111,11 +112,11 @@ class Endpoint(EndpointHandle):
         *,
         owned: bool = False,
     ) -> Comm:
-        """Exchange addresses over TCP and join: rank 0 listens at url ("tcp://host:port"), the
+        """Exchange addresses over TCP and join. Rank 0 listens at url ("tcp://host:port"); the
         others connect to it, retrying.
 
-        What is left out is taken from DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE; without these, a comm
-        of size 1. Otherwise like `connect`.
+        The defaults are DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE; without these, a comm of size 1.
+        Otherwise like `connect`.
         """
         rank = integer(rank, "rank", -1, INT_MAX)
         size = integer(size, "size", 0, INT_MAX)
@@ -131,8 +132,8 @@ class Endpoint(EndpointHandle):
     __reduce__ = fork_guard.refuse_copy
 
     def close(self) -> None:
-        """Close its comms, its ports and its thread. Calling it again does nothing. When all is
-        closed it raises Mismatch where closing a comm does."""
+        """Close its comms, its ports and its thread. Calling it again does nothing. After closing,
+        it raises Mismatch if closing one of the comms did."""
         self._close()
 
     @property
@@ -149,7 +150,7 @@ class Endpoint(EndpointHandle):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # With an exception under way a mismatch is no news; the log has it.
+        # During another exception a mismatch is only logged.
         with suppress(*[Mismatch] if value else []):
             self.close()
 

@@ -1,6 +1,6 @@
-"""The handle of an endpoint, and what uses it: the comms that were made of it.
+"""The handle of an endpoint, and what uses it: the comms made from it.
 
-Below Comm, which makes further comms, and Endpoint, which makes the first.
+Endpoint makes the first ones, and Comm makes further ones.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class EndpointHandle:
         return self._handle
 
     def _join(self, create: Callable[[Any, Any], int], make: Callable[[Any], Made]) -> Made | None:
-        """What `make` makes of the ddl_comm that `create(endpoint, slot)` stores; None if it stores
-        none."""
+        """Create a ddl_comm by `create(endpoint, slot)`, and pass it to `make`, whose result it
+        returns. None if `create` stores none."""
         with self._lock:
             handle = self._live()
             self._joining += 1
@@ -75,7 +75,7 @@ class EndpointHandle:
 
     def _close(self) -> None:
         if self._fork_count != fork_guard.count:
-            return  # the parent's: neither its threads nor its memory are here
+            return  # a forked child has neither its threads nor its memory
         with self._lock:
             handle, self._handle = self._handle, None
             comms = list(self._comms)

@@ -1,4 +1,4 @@
-"""Find out from the environment which world this process was started in.
+"""Reads from the environment how this process was started.
 
     ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS
     mpirun     OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI, ...), PMIX_RANK
@@ -6,8 +6,8 @@
     srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
     alone      none of these: size 1
 
-in this order, except that a launcher started by another one counts before it. Everywhere but under
-mpirun the ranks connect to a TCP address of rank 0, at a port derived from what all know;
+in this order, but a launcher that another one started takes precedence. Except under mpirun, the
+ranks connect to a TCP address of rank 0, at a port derived from what all know;
 DDL_RENDEZVOUS=tcp://host:port chooses another.
 """
 
@@ -27,15 +27,15 @@ SRUN_PORTS = range(20000, 32000)
 
 @dataclass(frozen=True)
 class World:
-    """Where this process is.
+    """How this process was started.
 
     launcher   "ddlrun", "mpirun", "torchrun", "srun" or "alone"
-    rank       from 0 to size - 1; -1 where only MPI knows it
-    size       0 where only MPI knows it
-    url        the ranks' rendezvous; None under mpirun, and where there is one rank
-    secret     what tells this job from others; None: DDL_SECRET or DDL_SECRET_FILE, where set
+    rank       from 0 to size - 1; -1 if only MPI knows it
+    size       0 if only MPI knows it
+    url        the ranks' rendezvous; None under mpirun, and for a single rank
+    secret     distinguishes this job from others; None: DDL_SECRET or DDL_SECRET_FILE, if set
     warning    what looks wrong about this environment; "" for nothing
-    master     rank 0's host, as the launcher calls it; None where it does not say
+    master     rank 0's host in the launcher's words; None if it does not say
     """
 
     launcher: str
@@ -49,7 +49,7 @@ class World:
 
 def detect(env: Mapping[str, str]) -> World:
     """The world that the environment `env` describes. InvalidArgument names a variable that is
-    missing, no number, or out of range."""
+    missing, not a number, or out of range."""
     world = _ddlrun(env) or _mpirun(env) or _torchrun(env) or _srun(env) or _alone(env)
     if world.size and not 0 <= world.rank < world.size:
         raise InvalidArgument(f"{world.launcher} set rank {world.rank} of {world.size}")
@@ -119,7 +119,7 @@ def _alone(env: Mapping[str, str]) -> World:
 
 def _in_srun_step(env: Mapping[str, str]) -> bool:
     """Whether srun started this process, or a parent of it. The shells of sbatch and salloc have
-    Slurm's variables as well, but belong to no numbered step."""
+    Slurm's variables too, but belong to no numbered step."""
     return "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "").isdecimal()
 
 
@@ -133,7 +133,7 @@ def _meet(
 
 
 def metrics_port(env: Mapping[str, str]) -> int | None:
-    """DDL_METRICS_PORT, where it is set. InvalidArgument when it is no port."""
+    """DDL_METRICS_PORT, or None. Raises InvalidArgument if it is no port."""
     if not env.get("DDL_METRICS_PORT"):
         return None
     port = _number(env, "DDL_METRICS_PORT")

@@ -49,13 +49,13 @@ class Group(Operations):
 
     Leaving the block submits what has not been submitted yet and waits; after an exception it does
     not. All members collect the same operations in the same order. The methods are those of Comm,
-    and raise the same for wrong arguments, but only collect: what they return holds its result
-    after the submission. Of the options they take prescale and postscale; timeout and name belong
-    to `submit`.
+    with the same errors for wrong arguments, but they only collect: the arrays that they return
+    hold the results after the submission. They take the options prescale and postscale; timeout and
+    name belong to `submit`.
 
-    When it is complete, a group may be submitted again with what its arrays hold by then, or get
-    further operations. Until then it raises InvalidState. Arrays stay alive as long as the group.
-    Not for several threads at once.
+    A complete group may be submitted again, with what its arrays hold by then, or get further
+    operations. Until then it raises InvalidState. Arrays stay alive as long as the group. Not for
+    several threads at once.
     """
 
     def __init__(self, comm: CommHandle) -> None:
@@ -73,7 +73,7 @@ class Group(Operations):
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> Received:
-        """As `Comm.recv`; the returned object will know the source."""
+        """As `Comm.recv`; the returned object has the source after the submission."""
         call = arguments.recv(array, source, tag, self.size)
         self._run(call, options)
         return Received(call.sender)
@@ -100,7 +100,8 @@ class Group(Operations):
         return self._work
 
     def close(self) -> None:
-        """Let go of the arrays. InvalidState while under way. Calling it again does nothing."""
+        """Release the arrays. Raises InvalidState while under way. Calling it again does
+        nothing."""
         if self._group.handle is not None:
             self._idle().destroy()
 

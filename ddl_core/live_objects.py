@@ -17,13 +17,12 @@ T = TypeVar("T", bound=Closable)
 
 
 class LiveObjects(Generic[T]):
-    """Adding and listing are single steps under the GIL: a lock could be held when a signal handler
-    runs or the process forks."""
+    """Adding and listing take no lock: a signal handler or a fork may come while one is held."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._clear()
-        os.register_at_fork(after_in_child=self._clear)  # a child's copies are of no use
+        os.register_at_fork(after_in_child=self._clear)  # a child cannot use them
 
     def _clear(self) -> None:
         self._objects: weakref.WeakValueDictionary[int, T] = weakref.WeakValueDictionary()

@@ -9,25 +9,25 @@ from pathlib import Path
 
 
 def get_include() -> str:
-    """The folder to compile against: it holds ddl/ddl.h."""
+    """The folder of ddl/ddl.h, to compile against."""
     return str(_folder() / "include")
 
 
 def library_path() -> str:
-    """The shared library that this process uses. Link native code to this very file, so that there
-    is one libddl in the process."""
+    """The shared library that this process uses. Link native code to this very file, so that the
+    process has one libddl."""
     return str(_folder() / "lib" / "libddl.so.1")
 
 
 def header_version() -> str:
-    """The version that ddl.h is of, as 'major.minor.patch'."""
+    """The version of ddl.h, as 'major.minor.patch'."""
     header = Path(get_include(), "ddl", "ddl.h").read_text()
     lines = header.split("#define DDL_VERSION_")[1:4]
     return ".".join(line.split(maxsplit=2)[1] for line in lines)
 
 
 def missing(why: object) -> ImportError:
-    """What to raise where the library was not built into this package."""
+    """The error if the library was not built into this package."""
     return ImportError(
         f"{Path(__file__).parent} has no usable libddl ({why}). Install it with"
         " 'pip install .' in the project's folder, and start Python outside of that folder, where"
