@@ -16,7 +16,7 @@ class FastPath:
     def __exit__(self, *_: object) -> None: ...
     def close(self) -> int: ...
     def drop(self, work: int, keep: object) -> None:
-        """Give a work up. A pending one goes to `dropped`, with what must live until it is
+        """Drop a work. A pending one goes to `dropped`, with what must live until it is
         complete."""
 
     def allreduce(self, send: Any, recv: Any, op: int, name: Any) -> bool: ...
@@ -30,8 +30,8 @@ class FastPath:
         """A `kind` of Pending; None if it did not take the call."""
 
 class Pending:
-    """An operation under way, of the ddl_work * at this address; the work is its own from then on,
-    and NULL is left there."""
+    """An operation under way. It takes the ddl_work * out of the slot at this address, and leaves
+    NULL there."""
 
     def __new__(
         cls, comm: Any, fast_path: FastPath, slot: int, result: Any, keep: object, sender: Any
@@ -50,4 +50,4 @@ def address(array: Any) -> int: ...
 def test(work: int) -> int: ...
 def destroy(work: int) -> None: ...
 def fail_exit() -> None:
-    """The process, when it ends with exit code 0, shall end with 1 instead."""
+    """Make the process end with exit code 1 instead of 0."""

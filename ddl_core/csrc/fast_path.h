@@ -9,11 +9,11 @@
 
 #include "ddl/ddl.h"
 
-/* fast_path.c: see there for how the two counters work together. */
+/* fast_path.c explains how `users` and `closed` work together. */
 typedef struct fast_path {
     PyObject_HEAD ddl_comm *comm; /* for threads counted in `users` */
     int64_t size;
-    PyObject *dropped; /* the comm's list of works given up while pending, with what they use */
+    PyObject *dropped; /* the comm's list of works dropped while pending, with their arrays */
     atomic_long users;
     atomic_bool closed;
 } fast_path;
@@ -33,14 +33,14 @@ static inline void fast_path_leave(fast_path *self)
     atomic_fetch_sub_explicit(&self->users, 1, memory_order_release);
 }
 
-enum { SLICE_MS = 100 }; /* how long one call waits, so that Ctrl-C is noticed in between */
+enum { SLICE_MS = 100 }; /* how long one call waits; signals are handled in between */
 
 /* The status of a work after at most so many milliseconds; DDL_ETIMEDOUT while it is pending.
  * Without the GIL. */
 ddl_status fast_path_wait(fast_path *self, ddl_work *work, int milliseconds);
 
-/* Give a work up. A pending one goes to the comm, with what must live until it is complete; it is
- * known to nobody else. Calls no Python code, and leaves an exception that is set as it is. */
+/* Drop a work. If it is pending, the comm gets it, with what must live until it is complete. Calls
+ * no Python code, and keeps an exception that is set. */
 void fast_path_drop(fast_path *self, ddl_work *work, PyObject *first, PyObject *second);
 
 /* pending.c: an asynchronous operation of the Python type `type`, a subclass of Pending; takes over

@@ -1,17 +1,17 @@
-/* pending.c - an asynchronous operation, as Python holds it: from its submission on it keeps the
- * arrays alive, and it gives back the work when nobody refers to it any more.
+/* pending.c - an asynchronous operation in Python: it keeps the arrays alive, and destroys or drops
+ * the work when it is collected.
  *
- * The base of ddl_core.Work, which adds what is not needed at every operation. In C because for
- * short operations making, waiting for and dropping a Work would take longer than they do.
+ * The base of ddl_core.Work, which adds what not every operation needs. In C, since creating,
+ * waiting for and collecting a Work in Python would take longer than a short operation.
  *
- * Under the GIL but for the wait itself, so several threads may wait.
+ * It holds the GIL except during the wait itself, so several threads may wait.
  *
  * Its comm may refer to it in turn, as to queued works, so it supports garbage collection, and
  * leaves it to the others to break such a cycle. */
 #include "fast_path.h"
 
 typedef struct pending {
-    PyObject_HEAD PyObject *comm; /* the ddl_core.Comm, which takes back what is still under way */
+    PyObject_HEAD PyObject *comm; /* the ddl_core.Comm */
     PyObject *path;               /* its FastPath */
     PyObject *result, *keep; /* what wait returns; what must live until it is complete, then NULL */
     PyObject *sender;        /* where a receive stores the rank that it came from; or NULL */
@@ -27,7 +27,7 @@ PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *path, ddl_w
                        PyObject *result, PyObject *keep)
 {
     pending *self = (pending *)((allocfunc)slot(type, Py_tp_alloc))(type, 0);
-    if (!self) { /* memory that the operation uses cannot be kept: it ends before we return */
+    if (!self) { /* its arrays cannot be kept: wait for its end */
         PyThreadState *state = PyEval_SaveThread();
         while (fast_path_wait((fast_path *)path, work, SLICE_MS) == DDL_ETIMEDOUT)
             ;
@@ -72,8 +72,8 @@ static int pending_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-/* What is under way goes back to the comm, with its memory. A finalizer, since the garbage
- * collector calls those before it takes anything apart. */
+/* Drop a work that is under way: the comm gets it and its arrays. A finalizer, since the garbage
+ * collector calls those before it clears anything. */
 static void pending_finalize(PyObject *object)
 {
     pending *self = (pending *)object;
@@ -89,7 +89,7 @@ static void pending_dealloc(PyObject *object)
     pending *self = (pending *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    pending_finalize(object); /* unless it was */
+    pending_finalize(object); /* if it was not called yet */
     ddl_work_destroy(self->work);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->path);
@@ -123,7 +123,7 @@ static PyObject *pending_look(PyObject *self, PyObject *milliseconds)
         look((pending *)self, value < 0 || value > SLICE_MS ? SLICE_MS : (int)value));
 }
 
-/* wait(): without a limit; with one it is `_wait_for`, and what is wrong says `_failed`. */
+/* wait(): without a limit. With one it calls `_wait_for`; `_failed` raises errors. */
 static PyObject *pending_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"timeout", NULL};

@@ -1,7 +1,8 @@
-/* Executes the plans of all ranks on numbers that tell them apart: whether every element's result
- * contains every rank's contribution exactly once, and nobody waits for ever on links of
- * DDL__LINK_SPANS spans. Adding is that of integers, so in any order; a finished reduction is
- * marked by one more summand. For property tests; libddl/tests has checkers that know the order. */
+/* Executes the plans of all ranks on numbers. Checks that every element of the result has the
+ * contribution of every rank exactly once, and that no rank waits for ever on links of
+ * DDL__LINK_SPANS spans. Sums are of integers, so their order does not matter; a finished reduction
+ * is marked by one more summand. For property tests; the checkers in libddl/tests check the order.
+ */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,20 +19,20 @@ typedef struct queue {
     unsigned first, n;
 } queue;
 
-typedef struct actor {
+typedef struct rank_state {
     ddl__plan *plan;
     uint64_t *buffer, *scratch;
     int64_t wave;
     uint32_t step;
-} actor;
+} rank_state;
 
-typedef struct stage {
+typedef struct execution {
     ddl__request request;
     int64_t length; /* of a rank's buffer */
-    actor *actors;
+    rank_state *ranks;
     queue *queues; /* [size * from + to] */
     const char *error;
-} stage;
+} execution;
 
 static const uint64_t finished = 0x9e3779b97f4a7c15u;
 
@@ -42,21 +43,21 @@ static uint64_t input(int rank, int64_t i)
     return (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
 }
 
-static queue *queue_of(const stage *s, uint32_t from, uint32_t to)
+static queue *queue_of(const execution *s, uint32_t from, uint32_t to)
 {
     return &s->queues[from * (uint32_t)s->request.size + to];
 }
 
-static bool fail(stage *s, const char *error)
+static bool fail(execution *s, const char *error)
 {
     if (!s->error)
         s->error = error;
     return false;
 }
 
-static bool can_run(stage *s, uint32_t r, const ddl__step *step)
+static bool step_can_run(execution *s, uint32_t r, const ddl__step *step)
 {
-    const uint32_t *ranks = s->actors[r].plan->ranks;
+    const uint32_t *ranks = s->ranks[r].plan->ranks;
     for (uint32_t i = 0; i < step->operands; i++)
         if (ranks[step->operand + i] != r && !queue_of(s, ranks[step->operand + i], r)->n)
             return false;
@@ -66,7 +67,7 @@ static bool can_run(stage *s, uint32_t r, const ddl__step *step)
     return true;
 }
 
-static void send(stage *s, uint32_t r, uint32_t to, const uint64_t *values, int64_t count)
+static void send(execution *s, uint32_t r, uint32_t to, const uint64_t *values, int64_t count)
 {
     queue *q = queue_of(s, r, to);
     span *sent = malloc(sizeof *sent + (size_t)count * sizeof *values);
@@ -80,7 +81,7 @@ static void send(stage *s, uint32_t r, uint32_t to, const uint64_t *values, int6
     q->spans[(q->first + q->n++) % DDL__LINK_SPANS] = sent;
 }
 
-static void add(stage *s, uint32_t r, uint32_t operand, const uint64_t *own, uint64_t *sum,
+static void add(execution *s, uint32_t r, uint32_t operand, const uint64_t *own, uint64_t *sum,
                 int64_t count)
 {
     span *came = NULL;
@@ -97,10 +98,10 @@ static void add(stage *s, uint32_t r, uint32_t operand, const uint64_t *own, uin
     free(came);
 }
 
-/* One segment of a step; false when it has to wait or is wrong. */
-static bool run_step(stage *s, uint32_t r, const ddl__step *step, int64_t k, int64_t count)
+/* Run one segment of a step. False if it has to wait or is wrong. */
+static bool step_run(execution *s, uint32_t r, const ddl__step *step, int64_t k, int64_t count)
 {
-    const actor *me = &s->actors[r];
+    const rank_state *me = &s->ranks[r];
     int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
     bool reads = step->kind != DDL__TAKE;
     bool writes = step->kind == DDL__REDUCE ? step->keep : step->kind != DDL__PUBLISH;
@@ -111,7 +112,7 @@ static bool run_step(stage *s, uint32_t r, const ddl__step *step, int64_t k, int
         (writes && (dst < 0 || dst + count > writable)))
         return fail(s, "a step lies outside of its buffer");
     const uint64_t *from = reads ? (from_scratch ? me->scratch : me->buffer) + src : NULL;
-    if (!can_run(s, r, step))
+    if (!step_can_run(s, r, step))
         return false;
     uint64_t *result = calloc((size_t)count, sizeof *result);
     if (!result)
@@ -131,23 +132,23 @@ static bool run_step(stage *s, uint32_t r, const ddl__step *step, int64_t k, int
     return !s->error;
 }
 
-static bool run_rank(stage *s, uint32_t r)
+static bool rank_run(execution *s, uint32_t r)
 {
-    actor *me = &s->actors[r];
+    rank_state *me = &s->ranks[r];
     bool moved = false;
     for (; me->wave < me->plan->waves; me->wave++, me->step = 0)
         for (; me->step < me->plan->n_steps; me->step++) {
             const ddl__step *step = &me->plan->steps[me->step];
             int64_t k = me->wave - step->skew, count = ddl__segment_length(step, k);
-            if (count && !run_step(s, r, step, k, count))
+            if (count && !step_run(s, r, step, k, count))
                 return moved;
             moved = moved || count;
         }
     return moved;
 }
 
-/* What element i of a rank's buffer has to be at the end; false where it may be anything. */
-static bool expected(const stage *s, int rank, int64_t i, uint64_t *value)
+/* The final value of element i of a rank's buffer; false if any will do. */
+static bool expected(const execution *s, int rank, int64_t i, uint64_t *value)
 {
     const ddl__request *q = &s->request;
     int block = q->count ? (int)(i / q->count) : 0;
@@ -172,10 +173,10 @@ static bool expected(const stage *s, int rank, int64_t i, uint64_t *value)
     return false;
 }
 
-static void verify(stage *s)
+static void verify(execution *s)
 {
     for (int r = 0; r < s->request.size && !s->error; r++) {
-        const actor *me = &s->actors[r];
+        const rank_state *me = &s->ranks[r];
         uint64_t value;
         if (me->wave < me->plan->waves)
             fail(s, "the plans do not end");
@@ -188,9 +189,9 @@ static void verify(stage *s)
             fail(s, "a span is never taken");
 }
 
-static bool enter(stage *s, int r, const char *algorithm)
+static bool rank_create(execution *s, int r, const char *algorithm)
 {
-    actor *me = &s->actors[r];
+    rank_state *me = &s->ranks[r];
     s->request.rank = r;
     me->plan =
         algorithm ? ddl__plan_create_as(&s->request, algorithm) : ddl__plan_create(&s->request);
@@ -207,9 +208,9 @@ const char *ddl_check(const ddl_machine *machine, const ddl_question *question, 
 {
     size_t size = (size_t)machine->size;
     ddl__topology *topology = ddl_topology_of(machine);
-    stage s = {.actors = calloc(size, sizeof *s.actors),
-               .queues = calloc(size * size, sizeof *s.queues)};
-    if (!topology || !s.actors || !s.queues)
+    execution s = {.ranks = calloc(size, sizeof *s.ranks),
+                   .queues = calloc(size * size, sizeof *s.queues)};
+    if (!topology || !s.ranks || !s.queues)
         fail(&s, "out of memory");
     if (!s.error) {
         s.request = ddl_request_of(machine, question, topology);
@@ -219,23 +220,23 @@ const char *ddl_check(const ddl_machine *machine, const ddl_question *question, 
         s.length = s.request.count * (blocks ? s.request.size : 1);
     }
     for (int r = 0; r < machine->size && !s.error; r++)
-        enter(&s, r, question->algorithm);
+        rank_create(&s, r, question->algorithm);
     for (bool moved = !s.error; moved && !s.error;) {
         moved = false;
         for (int r = 0; r < machine->size && !s.error; r++)
-            moved = run_rank(&s, (uint32_t)r) || moved;
+            moved = rank_run(&s, (uint32_t)r) || moved;
     }
     if (!s.error)
         verify(&s);
-    for (size_t r = 0; s.actors && r < size; r++) {
-        ddl__plan_destroy(s.actors[r].plan);
-        free(s.actors[r].buffer);
-        free(s.actors[r].scratch);
+    for (size_t r = 0; s.ranks && r < size; r++) {
+        ddl__plan_destroy(s.ranks[r].plan);
+        free(s.ranks[r].buffer);
+        free(s.ranks[r].scratch);
     }
     for (size_t i = 0; s.queues && i < size * size; i++)
         for (; s.queues[i].n; s.queues[i].n--)
             free(s.queues[i].spans[s.queues[i].first++ % DDL__LINK_SPANS]);
-    free(s.actors);
+    free(s.ranks);
     free(s.queues);
     free(topology);
     return s.error;

@@ -1,17 +1,17 @@
 /* A discrete-event simulation of the plans of all ranks.
  *
- * Each rank executes its plan as the engine does: in order, blocked by a span that is missing, a
- * link that is full or shared memory that is not released. A step occupies its rank for its passes
- * over memory. What is sent over wires goes through their ports, out of the sender's host (rack,
- * aisle) and into the receiver's; a port serves one span after the other, in the order in which
- * they come to it, and passes on a span's beginning before it has its end. Switches hold what waits
- * for a port; they lose nothing. */
+ * Each rank executes its plan as the engine does: in order, blocked by a missing span, a full link,
+ * or shared memory that is not released. A step occupies its rank for its passes over memory. Spans
+ * on wires go through ports, out of the sender's host (rack, aisle) and into the receiver's. A port
+ * serves spans in the order of their arrival, and forwards the beginning of a span before it has
+ * its end. Switches buffer spans that wait for a port, and lose none. */
 #include "simulation.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "event_queue.h"
 #include "machine.h"
 #include "plan/builder.h"
 
@@ -28,20 +28,20 @@ typedef struct span {
 typedef struct link {
     uint32_t from, to;
     int level;
-    unsigned first, published, arrived; /* of those published */
+    unsigned first, published, arrived; /* of the published ones */
     uint32_t spans[DDL__LINK_SPANS];
 } link;
 
 typedef struct port {
-    double free; /* from when on */
+    double free; /* time at which it becomes free */
     int64_t bytes;
-    int busy; /* of its last record in answer->busy, 1 more */
+    int busy; /* its last record in answer->busy, + 1 */
 } port;
 
-/* The cores of a machine, and who waits for one: a list of ranks. */
+/* The cores of a machine, and the list of ranks that wait for one. */
 typedef struct cores {
     int idle;
-    uint32_t first, last; /* rank + 1; 0: nobody */
+    uint32_t first, last; /* rank + 1; 0: none */
 } cores;
 
 typedef enum state { BLOCKED, WOKEN, BUSY, ENDED } state;
@@ -52,21 +52,10 @@ typedef struct rank {
     int64_t wave;
     uint32_t step;
     state state;
-    int64_t window, sent; /* bytes in shared memory: not released, of all time */
-    double work;          /* seconds of the step for which it wants a core */
-    uint32_t behind;      /* who waits next for one, + 1 */
+    int64_t window, sent;  /* bytes in shared memory: not released, in all */
+    double work;           /* seconds of the step for which it needs a core */
+    uint32_t next_waiting; /* the next rank that waits for a core, + 1 */
 } rank;
-
-typedef enum event_kind { RANK_GOES_ON, STEP_ENDS, HEAD_AT_PORT, SPAN_ARRIVES } event_kind;
-
-typedef struct event {
-    double time;
-    uint64_t number; /* equal times: in the order of their making */
-    event_kind kind;
-    uint32_t who, span; /* rank or link */
-    int hop;
-    double tail; /* when the span's end is there, at the earliest */
-} event;
 
 typedef struct simulation {
     const ddl_machine *machine;
@@ -80,14 +69,12 @@ typedef struct simulation {
     uint32_t n_spans, span_room, *unused, n_unused, unused_room;
     port *ports[LEVELS]; /* [2 * group + inward] */
     cores *machines;     /* NULL: enough cores */
-    event *heap;
-    uint32_t n_events, event_room;
-    uint64_t number;
+    event_queue events;
     double now;
     const char *error;
 } simulation;
 
-/* Room for one more item; false, and the error, when there is none. */
+/* Make room for one more item. False, with the error set, when out of memory. */
 static bool reserve(simulation *s, void *items, uint32_t n, uint32_t *room, size_t size)
 {
     void **array = items;
@@ -106,43 +93,18 @@ static bool reserve(simulation *s, void *items, uint32_t n, uint32_t *room, size
 
 /* --------------------------------------------------------------------------------------- events */
 
-static bool before(const event *a, const event *b)
+static void event_push(simulation *s, event e)
 {
-    return a->time < b->time || (a->time == b->time && a->number < b->number);
+    if (!event_queue_push(&s->events, e))
+        s->error = no_memory;
 }
 
-static void push(simulation *s, event e)
-{
-    if (!reserve(s, &s->heap, s->n_events, &s->event_room, sizeof e))
-        return;
-    e.number = s->number++;
-    uint32_t at = s->n_events++;
-    for (; at && before(&e, &s->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        s->heap[at] = s->heap[(at - 1) / 2];
-    s->heap[at] = e;
-}
-
-static event pop(simulation *s)
-{
-    event top = s->heap[0], last = s->heap[--s->n_events];
-    uint32_t at = 0;
-    for (uint32_t child; (child = 2 * at + 1) < s->n_events; at = child) {
-        if (child + 1 < s->n_events && before(&s->heap[child + 1], &s->heap[child]))
-            child++;
-        if (!before(&s->heap[child], &last))
-            break;
-        s->heap[at] = s->heap[child];
-    }
-    s->heap[at] = last;
-    return top;
-}
-
-static void wake(simulation *s, uint32_t r)
+static void rank_wake(simulation *s, uint32_t r)
 {
     if (s->ranks[r].state != BLOCKED)
         return;
     s->ranks[r].state = WOKEN;
-    push(s, (event){.time = s->now, .kind = RANK_GOES_ON, .who = r});
+    event_push(s, (event){.time = s->now, .kind = RANK_CONTINUES, .target = r});
 }
 
 /* ---------------------------------------------------------------------------------------- links */
@@ -160,7 +122,7 @@ static int level_of(const simulation *s, uint32_t a, uint32_t b)
     return DDL__GROUPINGS;
 }
 
-/* Where the link is in the table, or would be. */
+/* The slot of a link in the table, also if it is not there yet. */
 static uint32_t link_slot(const simulation *s, uint32_t from, uint32_t to)
 {
     uint64_t hash = ((uint64_t)from << 32 | to) * 0x9e3779b97f4a7c15u;
@@ -173,7 +135,7 @@ static uint32_t link_slot(const simulation *s, uint32_t from, uint32_t to)
     return at;
 }
 
-static bool enlarge_table(simulation *s)
+static bool link_table_enlarge(simulation *s)
 {
     uint32_t size = s->table_size ? 2 * s->table_size : 1024;
     uint32_t *table = calloc(size, sizeof *table);
@@ -191,7 +153,7 @@ static bool enlarge_table(simulation *s)
 
 static uint32_t link_between(simulation *s, uint32_t from, uint32_t to)
 {
-    if (2 * s->n_links >= s->table_size && !enlarge_table(s))
+    if (2 * s->n_links >= s->table_size && !link_table_enlarge(s))
         return 0;
     uint32_t at = link_slot(s, from, to);
     if (!s->table[at]) {
@@ -203,7 +165,7 @@ static uint32_t link_between(simulation *s, uint32_t from, uint32_t to)
     return s->table[at] - 1;
 }
 
-static uint32_t new_span(simulation *s, uint32_t sender, int64_t bytes, bool shared)
+static uint32_t span_create(simulation *s, uint32_t sender, int64_t bytes, bool shared)
 {
     uint32_t index = 0;
     if (s->n_unused)
@@ -216,7 +178,7 @@ static uint32_t new_span(simulation *s, uint32_t sender, int64_t bytes, bool sha
     return index;
 }
 
-static void release(simulation *s, link *l)
+static void link_release(simulation *s, link *l)
 {
     uint32_t index = l->spans[l->first];
     span *released = &s->spans[index];
@@ -229,11 +191,11 @@ static void release(simulation *s, link *l)
         if (reserve(s, &s->unused, s->n_unused, &s->unused_room, sizeof *s->unused))
             s->unused[s->n_unused++] = index;
     }
-    wake(s, l->from);
+    rank_wake(s, l->from);
 }
 
-/* The port of a hop: from the host's up to where the ways part, and down again. */
-static port *port_at(simulation *s, const link *l, int hop, int *level, int *group)
+/* The port of a hop: up from the sender's host to the common level, then down. */
+static port *link_port(simulation *s, const link *l, int hop, int *level, int *group)
 {
     bool inward = hop >= l->level;
     *level = inward ? 2 * l->level - hop : hop + 1;
@@ -241,8 +203,8 @@ static port *port_at(simulation *s, const link *l, int hop, int *level, int *gro
     return &s->ports[*level][2 * *group + inward];
 }
 
-/* One record for all that a port passes on without a pause. */
-static void record(simulation *s, port *p, ddl_busy busy)
+/* Spans that a port forwards without a pause share one record. */
+static void port_record(simulation *s, port *p, ddl_busy busy)
 {
     ddl_answer *answer = s->answer;
     if (p->busy && answer->busy[p->busy - 1].end >= busy.start) {
@@ -253,16 +215,16 @@ static void record(simulation *s, port *p, ddl_busy busy)
     }
 }
 
-static void pass_port(simulation *s, event e)
+static void port_forward(simulation *s, event e)
 {
-    const link *l = &s->links[e.who];
+    const link *l = &s->links[e.target];
     int64_t bytes = s->spans[e.span].bytes;
     int level, group;
-    port *p = port_at(s, l, e.hop, &level, &group);
+    port *p = link_port(s, l, e.hop, &level, &group);
     double start = s->now > p->free ? s->now : p->free;
     p->free = start + (double)bytes / s->machine->bandwidth[level];
     p->bytes += bytes;
-    record(s, p, (ddl_busy){level, group, e.hop >= l->level, start, p->free});
+    port_record(s, p, (ddl_busy){level, group, e.hop >= l->level, start, p->free});
     double way = ++e.hop == l->level ? s->machine->latency[level] : 0;
     e.tail = (e.tail > p->free ? e.tail : p->free) + way;
     e.time = start + way;
@@ -270,33 +232,33 @@ static void pass_port(simulation *s, event e)
         e.kind = SPAN_ARRIVES;
         e.time = e.tail;
     }
-    push(s, e);
+    event_push(s, e);
 }
 
 /* ---------------------------------------------------------------------------------------- steps */
 
-static const link *link_of(const simulation *s, const rank *me, uint32_t i)
+static const link *rank_link(const simulation *s, const rank *me, uint32_t i)
 {
     return &s->links[me->links[i]];
 }
 
-static bool can_run(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
+static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     const rank *me = &s->ranks[r];
     for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
-        if (me->plan->ranks[i] != r && link_of(s, me, i)->arrived == 0)
+        if (me->plan->ranks[i] != r && rank_link(s, me, i)->arrived == 0)
             return false;
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
-        const link *l = link_of(s, me, i);
+        const link *l = rank_link(s, me, i);
         if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > DDL_WINDOW))
             return false;
     }
     return true;
 }
 
-/* A pass for what is stored in shared memory, unless a reduction stores it there anyway; and one
- * for each operand, over whatever lies between. */
-static double passes(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
+/* The seconds of a step: one pass for storing in shared memory, unless a reduction stores there
+ * anyway, and one for each operand, over memory or a wire. */
+static double step_seconds(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     const rank *me = &s->ranks[r];
     double own = (double)bytes / s->machine->memory, seconds = step->kind == DDL__COPY ? own : 0;
@@ -305,10 +267,10 @@ static double passes(const simulation *s, uint32_t r, const ddl__step *step, int
     for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
         if (me->plan->ranks[i] != r)
             seconds +=
-                link_of(s, me, i)->level ? own + end : (double)bytes / s->machine->bandwidth[0];
+                rank_link(s, me, i)->level ? own + end : (double)bytes / s->machine->bandwidth[0];
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
-        stores = stores || link_of(s, me, i)->level == 0;
-        seconds += link_of(s, me, i)->level ? end : 0;
+        stores = stores || rank_link(s, me, i)->level == 0;
+        seconds += rank_link(s, me, i)->level ? end : 0;
     }
     return stores && step->kind == DDL__PUBLISH ? seconds + own : seconds;
 }
@@ -319,27 +281,27 @@ static cores *cores_of(const simulation *s, uint32_t r)
                        : NULL;
 }
 
-/* Occupy a core for the step's work, now or when there is one. */
-static void work(simulation *s, uint32_t r, double seconds)
+/* Occupy a core for the step, as soon as there is one. */
+static void core_take(simulation *s, uint32_t r, double seconds)
 {
     cores *c = cores_of(s, r);
     if (!c || c->idle) {
         if (c)
             c->idle--;
-        push(s, (event){.time = s->now + seconds, .kind = STEP_ENDS, .who = r});
+        event_push(s, (event){.time = s->now + seconds, .kind = STEP_ENDS, .target = r});
         return;
     }
     s->ranks[r].work = seconds;
-    s->ranks[r].behind = 0;
+    s->ranks[r].next_waiting = 0;
     if (c->first)
-        s->ranks[c->last - 1].behind = r + 1;
+        s->ranks[c->last - 1].next_waiting = r + 1;
     else
         c->first = r + 1;
     c->last = r + 1;
 }
 
-/* The rank's core goes to the one that waits longest. */
-static void rest(simulation *s, uint32_t r)
+/* Give the rank's core to the rank that waits longest. */
+static void core_release(simulation *s, uint32_t r)
 {
     cores *c = cores_of(s, r);
     if (!c)
@@ -348,18 +310,18 @@ static void rest(simulation *s, uint32_t r)
     if (!c->first)
         return;
     uint32_t next = c->first - 1;
-    c->first = s->ranks[next].behind;
-    work(s, next, s->ranks[next].work);
+    c->first = s->ranks[next].next_waiting;
+    core_take(s, next, s->ranks[next].work);
 }
 
-static void publish(simulation *s, uint32_t r, uint32_t target, int64_t bytes, int64_t *shared)
+static void link_publish(simulation *s, uint32_t r, uint32_t target, int64_t bytes, int64_t *shared)
 {
     rank *me = &s->ranks[r];
     uint32_t to = me->links[target];
     int level = s->links[to].level;
     int64_t index = level ? NOBODY : *shared;
     if (index == NOBODY) {
-        index = new_span(s, r, bytes, level == 0);
+        index = span_create(s, r, bytes, level == 0);
         if (level == 0) {
             *shared = index;
             me->window += bytes;
@@ -373,78 +335,78 @@ static void publish(simulation *s, uint32_t r, uint32_t target, int64_t bytes, i
     s->answer->bytes[level] += bytes;
     s->answer->spans++;
     me->sent += level ? 0 : bytes;
-    push(s, (event){.time = s->now + (level ? 0 : s->machine->latency[0]),
-                    .kind = level ? HEAD_AT_PORT : SPAN_ARRIVES,
-                    .who = to,
-                    .span = (uint32_t)index});
+    event_push(s, (event){.time = s->now + (level ? 0 : s->machine->latency[0]),
+                          .kind = level ? HEAD_AT_PORT : SPAN_ARRIVES,
+                          .target = to,
+                          .span = (uint32_t)index});
 }
 
-static void end_step(simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
+static void step_end(simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     rank *me = &s->ranks[r];
     int64_t shared = NOBODY;
     for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
         if (me->plan->ranks[i] != r)
-            release(s, &s->links[me->links[i]]);
+            link_release(s, &s->links[me->links[i]]);
     for (uint32_t i = step->target; i < step->target + step->targets && !s->error; i++)
-        publish(s, r, i, bytes, &shared);
+        link_publish(s, r, i, bytes, &shared);
     me->step++;
 }
 
-static int64_t bytes_of(const simulation *s, const rank *me)
+static int64_t step_bytes(const simulation *s, const rank *me)
 {
     const ddl__step *step = &me->plan->steps[me->step];
     return ddl__segment_length(step, me->wave - step->skew) * s->question->element;
 }
 
 /* Run a rank until it is blocked or a step takes time. */
-static void go_on(simulation *s, uint32_t r)
+static void rank_run(simulation *s, uint32_t r)
 {
     rank *me = &s->ranks[r];
     for (; me->wave < me->plan->waves; me->wave++, me->step = 0)
         while (me->step < me->plan->n_steps && !s->error) {
             const ddl__step *step = &me->plan->steps[me->step];
-            int64_t bytes = bytes_of(s, me);
+            int64_t bytes = step_bytes(s, me);
             if (bytes == 0) {
                 me->step++;
                 continue;
             }
             me->state = BLOCKED;
-            if (!can_run(s, r, step, bytes))
+            if (!step_can_run(s, r, step, bytes))
                 return;
             me->state = BUSY;
-            double seconds = passes(s, r, step, bytes);
+            double seconds = step_seconds(s, r, step, bytes);
             if (seconds > 0) {
-                work(s, r, seconds);
+                core_take(s, r, seconds);
                 return;
             }
-            end_step(s, r, step, bytes);
+            step_end(s, r, step, bytes);
         }
     me->state = ENDED;
 }
 
-static void happen(simulation *s, event e)
+static void event_handle(simulation *s, event e)
 {
-    rank *me = &s->ranks[e.who];
+    rank *me = &s->ranks[e.target];
     s->now = e.time;
     switch (e.kind) {
-    case HEAD_AT_PORT: pass_port(s, e); return;
+    case HEAD_AT_PORT: port_forward(s, e); return;
     case SPAN_ARRIVES:
-        s->links[e.who].arrived++;
-        wake(s, s->links[e.who].to);
+        s->links[e.target].arrived++;
+        rank_wake(s, s->links[e.target].to);
         return;
     case STEP_ENDS:
-        rest(s, e.who);
-        end_step(s, e.who, &me->plan->steps[me->step], bytes_of(s, me));
+        core_release(s, e.target);
+        step_end(s, e.target, &me->plan->steps[me->step], step_bytes(s, me));
         break;
-    case RANK_GOES_ON: break;
+    case RANK_CONTINUES: break;
     }
-    go_on(s, e.who);
+    rank_run(s, e.target);
 }
 
-/* ------------------------------------------------------------------------------------------ all */
+/* ------------------------------------------------------------------------------- the simulation */
 
-static uint32_t ranks_in(const ddl__plan *plan)
+static uint32_t plan_ranks(const ddl__plan *plan)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
@@ -454,7 +416,7 @@ static uint32_t ranks_in(const ddl__plan *plan)
     return n;
 }
 
-static void connect(simulation *s, uint32_t r)
+static void rank_connect(simulation *s, uint32_t r)
 {
     rank *me = &s->ranks[r];
     for (uint32_t i = 0; i < me->plan->n_steps && !s->error; i++) {
@@ -467,7 +429,7 @@ static void connect(simulation *s, uint32_t r)
     }
 }
 
-static int64_t spans_of(const ddl__plan *plan)
+static int64_t plan_spans(const ddl__plan *plan)
 {
     int64_t spans = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
@@ -477,7 +439,7 @@ static int64_t spans_of(const ddl__plan *plan)
     return spans;
 }
 
-/* By the algorithm that is asked for, or that rank 0 has chosen for all. */
+/* By the given algorithm, or the one that rank 0 has chosen for all. */
 static ddl__plan *make_plan(const simulation *s, int r)
 {
     ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
@@ -488,14 +450,14 @@ static ddl__plan *make_plan(const simulation *s, int r)
                                   : ddl__plan_create(&request);
 }
 
-/* By the library's costs. */
+/* The time by the library's costs. */
 static void estimate(simulation *s)
 {
     ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
     s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), &request);
 }
 
-/* Before any plan is kept, since all together may be too large. */
+/* Before any plan is kept: all together may need too much memory. */
 static void count_spans(simulation *s)
 {
     int64_t spans = 0;
@@ -507,7 +469,7 @@ static void count_spans(simulation *s)
         }
         strncpy(s->answer->name, plan->name, sizeof s->answer->name - 1);
         s->answer->piece = plan->segment * s->question->element;
-        spans += spans_of(plan);
+        spans += plan_spans(plan);
         if (spans > s->question->spans_max)
             s->error = "so many messages that simulating them would take too long";
         ddl__plan_destroy(plan);
@@ -519,15 +481,15 @@ static void make_plans(simulation *s)
     for (int r = 0; r < s->machine->size && !s->error; r++) {
         rank *me = &s->ranks[r];
         me->plan = make_plan(s, r);
-        me->links = me->plan ? calloc(ranks_in(me->plan) + 1, sizeof *me->links) : NULL;
+        me->links = me->plan ? calloc(plan_ranks(me->plan) + 1, sizeof *me->links) : NULL;
         if (me->links)
-            connect(s, (uint32_t)r);
+            rank_connect(s, (uint32_t)r);
         else
             s->error = no_memory;
     }
 }
 
-static bool prepare(simulation *s)
+static bool simulation_prepare(simulation *s)
 {
     s->topology = ddl_topology_of(s->machine);
     s->ranks = calloc((size_t)s->machine->size, sizeof *s->ranks);
@@ -556,18 +518,18 @@ static bool prepare(simulation *s)
     return !s->error;
 }
 
-static void run(simulation *s)
+static void simulation_run(simulation *s)
 {
     for (int r = 0; r < s->machine->size && !s->error; r++)
-        go_on(s, (uint32_t)r);
-    while (s->n_events && !s->error)
-        happen(s, pop(s));
+        rank_run(s, (uint32_t)r);
+    while (s->events.n && !s->error)
+        event_handle(s, event_queue_pop(&s->events));
     for (int r = 0; r < s->machine->size && !s->error; r++)
         if (s->ranks[r].state != ENDED)
             s->error = "the plans do not end";
 }
 
-static void summarize(simulation *s)
+static void simulation_summarize(simulation *s)
 {
     ddl_answer *answer = s->answer;
     answer->seconds = s->now;
@@ -580,7 +542,7 @@ static void summarize(simulation *s)
                 answer->busiest[level] = s->ports[level][i].bytes;
 }
 
-static void drop(simulation *s)
+static void simulation_destroy(simulation *s)
 {
     for (int r = 0; s->ranks && r < s->machine->size; r++) {
         ddl__plan_destroy(s->ranks[r].plan);
@@ -595,7 +557,7 @@ static void drop(simulation *s)
     free(s->table);
     free(s->spans);
     free(s->unused);
-    free(s->heap);
+    free(s->events.heap);
 }
 
 const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
@@ -604,10 +566,10 @@ const char *ddl_simulate(const ddl_machine *machine, const ddl_question *questio
     simulation s = {.machine = machine, .question = question, .answer = answer};
     ddl_busy *busy = answer->busy;
     *answer = (ddl_answer){.busy = busy};
-    if (prepare(&s))
-        run(&s);
+    if (simulation_prepare(&s))
+        simulation_run(&s);
     if (!s.error)
-        summarize(&s);
-    drop(&s);
+        simulation_summarize(&s);
+    simulation_destroy(&s);
     return s.error;
 }

@@ -1,7 +1,7 @@
-/* simulation.h - how long the plans of all ranks of a described machine take.
+/* simulation.h - the time that the plans of all ranks of a described machine take.
  *
- * What `ddl plan` and `ddl simulate` ask. Not a part of libddl.so: built from the same pure layers
- * into the module ddl_launch._plans. */
+ * For `ddl plan` and `ddl simulate`. Not in libddl.so: the extension module ddl_launch._plans is
+ * built from the same pure layers. */
 #ifndef DDL_LAUNCH_SIMULATION_H
 #define DDL_LAUNCH_SIMULATION_H
 
@@ -34,7 +34,7 @@ typedef struct ddl_question {
     int busy_max;          /* room in answer->busy */
 } ddl_question;
 
-typedef struct ddl_busy { /* when a wire carried something, without a pause */
+typedef struct ddl_busy { /* a time in which a wire carried data without a pause */
     int level, group, inward;
     double start, end;
 } ddl_busy;
@@ -51,12 +51,12 @@ typedef struct ddl_answer {
     ddl_busy *busy; /* the caller's */
 } ddl_answer;
 
-/* NULL when done; else why not, static. */
+/* NULL, or why there is no answer, static. */
 const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
                          ddl_answer *answer);
 
-/* Whether every element gets every contribution once, by plans with such segments (0: chosen), and
- * all ranks come to their end. NULL, or what is wrong. In place, with root 0. */
+/* Check that every element gets every contribution once, with segments of that many bytes (0:
+ * chosen), and that all ranks end. In place, with root 0. NULL, or what is wrong, static. */
 const char *ddl_check(const ddl_machine *machine, const ddl_question *question, int64_t segment);
 
 /* ---- ddl: end */
