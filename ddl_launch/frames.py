@@ -36,7 +36,7 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 
 
 def proven(kind: bytes, value: Any, nonce: bytes, secret: str) -> bytes:
-    """A frame of `value` as JSON, with the proof for who has drawn `nonce`."""
+    """A frame of `value` as JSON, with the proof for the one that sent `nonce`."""
     text = json.dumps(value).encode()
     return frame(kind, _proof(kind, text, nonce, secret) + text)
 

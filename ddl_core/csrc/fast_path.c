@@ -1,4 +1,4 @@
-/* fast_path.c - a comm's handle for Python: who uses it, and a fast path for plain calls.
+/* fast_path.c - a comm's handle for Python: its users, and a fast path for plain calls.
  *
  * A FastPath counts the threads that use the handle in the library, so that closing the comm knows
  * when to free it. Its operations take NumPy arrays only, and of the options only a name. They need

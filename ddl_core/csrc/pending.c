@@ -43,8 +43,8 @@ PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *path, ddl_w
     return (PyObject *)self;
 }
 
-/* Pending(comm, fast_path, slot, result, keep, sender): takes the work out of the slot, so that who
- * is interrupted knows whose it is. */
+/* Pending(comm, fast_path, slot, result, keep, sender): takes the work out of the slot, so
+ * that an interrupted caller knows whether it still owns the work. */
 static PyObject *pending_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     PyObject *comm, *path, *slot_address, *result, *keep, *sender;

@@ -152,8 +152,8 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "trace",
             help="join the ranks' flight records to one timeline",
-            description="Say in some words what the flight records of ranks tell: the last"
-            " operations, who was waited for, the slowest; and join them to one timeline, to be"
+            description="Summarize the flight records of ranks: the last operations, the ranks that"
+            " were waited for, the slowest operations; and join them to one timeline, to be"
             " opened at ui.perfetto.dev or chrome://tracing. Ranks leave them in the folder"
             " $DDL_TRACE_DIR when their comm dies; Comm.trace() gives the same at any time.",
             allow_abbrev=False,

@@ -148,8 +148,8 @@ def _head(name: str, pid: int, tid: int, /, **args: object) -> dict[str, Any]:
 
 
 def summary(records: Sequence[Record], size: int | None = None) -> str:
-    """For people: for each comm the last operation of each rank, who was waited for, and the
-    slowest operations.
+    """For people: for each comm the last operation of each rank, the ranks that were waited for,
+    and the slowest operations.
 
     size: of the comms; None: unknown, so ranks missing at the end are not reported.
     """
