@@ -21,7 +21,7 @@ from ddl_core.errors import InvalidArgument
 
 # torchrun's store listens at MASTER_PORT itself. Where the sum is no port, it is subtracted.
 TORCHRUN_PORT_OFFSET = 17
-# srun gives no port: one of these, below the range from which Linux takes ports by itself.
+# srun gives no port: one of these, below Linux's ephemeral ports.
 SRUN_PORTS = range(20000, 32000)
 
 

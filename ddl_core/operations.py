@@ -28,10 +28,10 @@ def only_named(options: Mapping[str, Any]) -> bool:
 
 
 class Operations:
-    """All operations but `recv`, whose results differ.
+    """All operations but `recv`, which returns different results in a Comm and a Group.
 
     send and recv have the same dtype, and must not overlap. Without recv an operation is in place:
-    send holds both what is given and what comes, and is returned.
+    the result replaces the input in send, which is returned.
     """
 
     rank: int
@@ -144,11 +144,11 @@ class Operations:
         displs: Numbers | None = None,
         **options: Unpack[Options],
     ) -> Array:
-        """`allgather` with counts[r] elements from rank r, which come to displs[r] of recv; returns
-        recv.
+        """`allgather` with counts[r] elements from rank r, which are stored at displs[r] of recv;
+        returns recv.
 
-        counts is equal on all ranks; displs need not be, and without it the blocks lie one behind
-        the other. send holds counts[rank] elements; without recv, all blocks.
+        counts is equal on all ranks; displs need not be. Without displs the blocks follow each
+        other. send holds counts[rank] elements; without recv, all blocks.
         """
         call = blocks.allgatherv(send, recv, counts, displs, self.rank, self.size)
         return self._run(call, options)
@@ -179,10 +179,11 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array | None:
-        """`gather` with counts[r] elements from rank r, which come to displs[r] of root's recv.
+        """`gather` with counts[r] elements from rank r, which are stored at displs[r] of root's
+        recv.
 
-        Root needs counts, and without displs the blocks lie one behind the other. Elsewhere recv,
-        counts and displs are ignored, and send holds what this rank gives.
+        Root needs counts. Without displs the blocks follow each other. Elsewhere recv, counts and
+        displs are ignored, and send holds this rank's block.
         """
         call = blocks.gatherv(send, recv, counts, displs, root, self.rank, self.size)
         return self._run(call, options)
@@ -214,8 +215,8 @@ class Operations:
     ) -> Array:
         """`scatter` with counts[r] elements for rank r, which lie at displs[r] of root's send.
 
-        Root needs counts, and without displs the blocks lie one behind the other. Elsewhere send,
-        counts and displs are ignored, and recv holds what this rank gets.
+        Root needs counts. Without displs the blocks follow each other. Elsewhere send, counts and
+        displs are ignored, and recv holds this rank's block.
         """
         call = blocks.scatterv(send, recv, counts, displs, root, self.rank, self.size)
         return self._run(call, options)
@@ -223,7 +224,7 @@ class Operations:
     def alltoall(self, send: Array, recv: Array | None = None, **options: Unpack[Options]) -> Array:
         """recv[r * count + i] = rank r's send[rank * count + i], for i < count; returns recv.
 
-        Both hold size * count elements. Without recv, what comes replaces what is given.
+        Both hold size * count elements. Without recv, the result replaces send.
         """
         return self._run(arguments.alltoall(send, recv, self.size), options)
 
@@ -239,10 +240,10 @@ class Operations:
         **options: Unpack[Options],
     ) -> Array:
         """`alltoall` with send_counts[r] elements at send_displs[r] for rank r, and recv_counts[r]
-        from rank r to recv_displs[r]; returns recv.
+        from rank r, stored at recv_displs[r]; returns recv.
 
-        What r sends to q is what q receives from r. Without displacements the blocks lie one behind
-        the other. Without recv, each block replaces one of equal size at the same place, and the
+        What r sends to q is what q receives from r. Without displacements the blocks follow each
+        other. Without recv, each block replaces one of equal size at the same position, and the
         receiving side may be left out.
         """
         counts, displs = (send_counts, recv_counts), (send_displs, recv_displs)
@@ -263,8 +264,8 @@ class Operations:
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Send array to rank dest, which receives it with the same tag, count and dtype; tags are 0
-        or more. Returns when array may be used again; it may not have been received by then."""
+        """Send array to rank dest, which receives it with the same tag, count and dtype. Tags are 0
+        or more. Returns when array may be used again, perhaps before it is received."""
         self._run(arguments.send(array, dest, tag, self.size), options)
 
     def sendrecv(

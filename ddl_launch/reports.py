@@ -60,7 +60,7 @@ class Reports:
         self.name = ""
 
     def read(self) -> list[bytes]:
-        """What has come, of processes of our own user."""
+        """The reports that have arrived from processes of this user."""
         found: list[bytes] = []
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         while self.socket is not None:

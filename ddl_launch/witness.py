@@ -142,6 +142,6 @@ class Witness:
 
 
 def _is_ours(channel: socket.socket) -> bool:
-    """Whether a process of our own user is at the other end."""
+    """Whether a process of this user is at the other end."""
     credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())

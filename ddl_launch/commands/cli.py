@@ -86,7 +86,7 @@ exit code: 0; 1: ddl doctor found something wrong; 2: wrong usage, or a wrong fi
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise DescriptionError(f"{message} ({self.prog} --help tells more)")
+        raise CommandError(f"{message} ({self.prog} --help tells more)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

