@@ -60,7 +60,14 @@ def _pip(python: Path, packages: Sequence[str], library: str) -> None:
 def _sources() -> str:
     """A digest of the sources of libddl's package."""
     digest = hashlib.sha256()
-    for folder in ("libddl/src", "libddl/include", "libddl/cmake", "ddl_core", "adapters"):
+    for folder in (
+        "libddl/src",
+        "libddl/include",
+        "libddl/cmake",
+        "ddl_core",
+        "ddl_launch",
+        "adapters",
+    ):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix not in (".pyc", ".so"):
                 digest.update(path.read_bytes())

@@ -158,7 +158,7 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
             arguments.steps,
             str(result),
         )
-        launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(arguments.ranks)]
+        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks)]
         program = [sys.executable, str(ROOT / f"bench/training_{arguments.framework}.py")]
         command = [*launcher, *program, json.dumps(asdict(job))]
         # In another folder than the repository, whose ddl_core would hide the installed package.

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_core.tools.cluster import Cluster, Cores, Level
-from ddl_core.tools.simulation import OPERATIONS, SimulationError, check, simulate
+from ddl_launch.commands.cluster import Cluster, Cores, Level
+from ddl_launch.commands.simulation import OPERATIONS, SimulationError, check, simulate
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

@@ -4,7 +4,7 @@
 
 /* Send "RANK WHAT" to the unix socket of this abstract name; NULL: there is none. Waits for
  * nothing, and does not fail: a launcher that does not listen need not know. `what` is a kind of
- * report that ddl_core/launch/reports.py lists. */
+ * report that ddl_launch/reports.py lists. */
 void ddl__launcher_tell(const char *name, int rank, const char *what);
 
 #endif
