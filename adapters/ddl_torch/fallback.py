@@ -158,7 +158,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._kept: deque[Work] = deque(maxlen=_KEPT)
         self._sequence = self._monitored = self._splits = 0
         with _dist_errors():
-            self._comm, self._meeting = _meet(store, rank, size, timeout)
+            self._comm, self._number = _join(store, rank, size, timeout)
 
     # ---- about the group ----
 
@@ -478,7 +478,7 @@ class ProcessGroup(dist.ProcessGroup):
         """As barriers.cpp has it: through the store."""
         limit = self._timeout if timeout is None or timeout < _NO_TIMEOUT else timeout
         self._monitored += 1
-        barrier = f"monitored_barrier/{self._meeting}/{self._monitored}"
+        barrier = f"monitored_barrier/{self._number}/{self._monitored}"
         marks = [f"{barrier}/{of}" for of in range(self._comm.size)]
         rank = self._comm.rank
         self._store.set(marks[rank], "here")
@@ -519,27 +519,27 @@ for _class in (ProcessGroup, Work):
             setattr(_class, _name, torch.compiler.disable(_method))
 
 
-def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
-    """Exchange addresses through the store, as group.cpp does, and join. Groups that are made one
-    after the other may share a store; the number tells them apart."""
+def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
+    """Exchange addresses through the store, as group.cpp does, and join. Groups that use one store
+    in succession are told apart by the number that is returned with the comm."""
     global _endpoint
     with _endpoint_lock:
         if _endpoint is None or _endpoint.closed:
             _endpoint = ddl_core.Endpoint()
-    meeting: int = store.add(f"python/{rank}", 1)
-    keys = [f"python/{meeting}/{of}" for of in range(size)]
+    number: int = store.add(f"python/{rank}", 1)
+    keys = [f"python/{number}/{of}" for of in range(size)]
     store.set(keys[rank], _endpoint.address)
     try:
         store.wait(keys, timeout)
     except dist.DistError as error:
         missing = ", ".join(str(of) for of, key in enumerate(keys) if not store.check([key]))
         raise dist.DistBackendError(
-            f"ddl: rank {rank} of {size} could not meet the others within"
+            f"ddl: rank {rank} of {size} could not exchange addresses within"
             f" {timeout.total_seconds():g} s; missing: rank {missing}"
         ) from error
     seconds = timeout.total_seconds()
     config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
-    return _endpoint.connect(_get_all(store, keys), rank, config), meeting
+    return _endpoint.connect(_get_all(store, keys), rank, config), number
 
 
 def _get_all(store: Any, keys: list[str]) -> list[bytes]:

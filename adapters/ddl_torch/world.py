@@ -59,7 +59,7 @@ def init(*, timeout: float | None = None) -> None:
     register()
     _build.module_or_none()  # before anybody waits for anybody
     limit = None if timeout is None else timedelta(seconds=timeout)
-    store, own_rank, world_size = _meet(timeout)
+    store, own_rank, world_size = _connect_store(timeout)
     dist.init_process_group("ddl", store=store, rank=own_rank, world_size=world_size, timeout=limit)
     _group, _ours = dist.group.WORLD, True
 
@@ -134,7 +134,7 @@ def cpu_backend(of: Any) -> Any:
     return getattr(backend, "wrapped_pg", backend)
 
 
-def _meet(timeout: float | None) -> tuple[Any, int, int]:
+def _connect_store(timeout: float | None) -> tuple[Any, int, int]:
     """A store that all ranks are connected to, this rank, and their number.
 
     libddl's own world comm brings the store's address from rank 0 to the others; so every launcher

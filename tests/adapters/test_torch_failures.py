@@ -317,7 +317,7 @@ dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timede
 """)
     ended = run_program([sys.executable, program], cwd=tmp_path)
     assert ended.code == 1
-    said = "ddl: rank 1 of 3 could not meet the others within 1 s; missing: rank 0, 2"
+    said = "ddl: rank 1 of 3 could not exchange addresses within 1 s; missing: rank 0, 2"
     assert f"DistBackendError: {said}" in ended.err
 
 

@@ -50,8 +50,8 @@ class Endpoint
 class Group
 {
   public:
-    // Meet the other ranks through the store and join them. Blocks at most `timeout`; all ranks
-    // must call it. Throws DistBackendError that names the ranks that did not come.
+    // Exchange addresses with the other ranks through the store and join them. Blocks at most
+    // `timeout`; all ranks must call it. Throws DistBackendError that names the missing ranks.
     static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
                                        std::chrono::milliseconds timeout);
 

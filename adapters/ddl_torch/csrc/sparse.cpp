@@ -92,13 +92,13 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
 
     const Shape mine(own);
     std::vector<Shape> shapes(size_);
-    Operation meeting(name, operation.title, operation.type, options);
-    meeting.async = false;
-    meeting.parts.push_back([&](auto comm, auto how, auto work) {
+    Operation exchange(name, operation.title, operation.type, options);
+    exchange.async = false;
+    exchange.parts.push_back([&](auto comm, auto how, auto work) {
         return ddl_allgather(comm, &mine, shapes.data(), sizeof mine, DDL_U8, how, work);
     });
     TORCH_CHECK_WITH(NotImplementedError, !coalescing_, "ddl ", name, " cannot be coalesced");
-    submit(std::move(meeting));
+    submit(std::move(exchange));
     std::vector<int64_t> counts;
     for (const Shape &shape : shapes) {
         TORCH_CHECK_VALUE(shape == mine, "ddl ", name, ": the tensor of rank ",
