@@ -40,7 +40,7 @@ LOST = (
     "Until then ddl_tensorflow works without its native part: operations take longer, hold a thread"
     " of TensorFlow's while they wait, and are refused in functions with jit_compile=True"
 )
-_PATIENCE = 1.0  # seconds for pending operations to end before an abort
+_GRACE_PERIOD = 1.0  # seconds for pending operations to end before an abort
 
 _TYPE, _TYPES, _NAME = "T: type", "T: list(type)", "tensor_name: string = ''"
 _OP = "op: {'sum','average','min','max','product','bit_and','bit_or','bit_xor'} = 'sum'"
@@ -88,7 +88,7 @@ class World:
         if comm is None:
             return
         with self._changed:
-            if not self._changed.wait_for(lambda: self._started == 0, _PATIENCE):
+            if not self._changed.wait_for(lambda: self._started == 0, _GRACE_PERIOD):
                 comm.abort("shut down with operations pending")
                 self._changed.wait_for(lambda: self._started == 0)
         comm.close()

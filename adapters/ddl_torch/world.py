@@ -147,14 +147,14 @@ def _connect_store(timeout: float | None) -> tuple[Any, int, int]:
     try:
         if comm.size == 1:
             return _stores.HashStore(), 0, 1
-        patience = timedelta(seconds=_STORE_TIMEOUT if timeout is None else timeout)
+        store_timeout = timedelta(seconds=_STORE_TIMEOUT if timeout is None else timeout)
         same_host = comm.local_size == comm.size
         store = None
         place = bytearray(256)  # "port host"
         if comm.rank == 0:
             host = _LOOPBACK if same_host else socket.gethostname()
             store = _stores.TCPStore(
-                host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=patience
+                host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=store_timeout
             )
             text = f"{store.port} {host}".encode()
             place[: len(text)] = text
@@ -162,7 +162,7 @@ def _connect_store(timeout: float | None) -> tuple[Any, int, int]:
         if store is None:
             port, _, host = place.rstrip(b"\0").decode().partition(" ")
             store = _stores.TCPStore(
-                host, int(port), comm.size, wait_for_workers=False, timeout=patience
+                host, int(port), comm.size, wait_for_workers=False, timeout=store_timeout
             )
         return store, comm.rank, comm.size
     finally:

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-enum { PATIENCE_S = 2 };
+enum { GRACE_PERIOD_S = 2 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle; /* of the monotonic clock, once `opened` */
@@ -70,7 +70,7 @@ static inline bool all_left(void)
 {
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += PATIENCE_S;
+    end.tv_sec += GRACE_PERIOD_S;
     while (inside && pthread_cond_timedwait(&idle, &lock, &end) == 0)
         continue;
     return !inside;

@@ -11,7 +11,8 @@ namespace ddl_tensorflow
 namespace
 {
 
-constexpr auto kPatience = std::chrono::seconds(1); // for pending operations to end before an abort
+constexpr auto kGracePeriod =
+    std::chrono::seconds(1); // for pending operations to end before an abort
 
 std::mutex current_mutex;
 std::shared_ptr<World> current_world;
@@ -181,7 +182,7 @@ void World::close()
             return;
         closing_ = true;
         const auto idle = [this] { return started_ == 0; };
-        if (!changed_.wait_for(lock, kPatience, idle)) {
+        if (!changed_.wait_for(lock, kGracePeriod, idle)) {
             lock.unlock();
             ddl_comm_abort(comm_, "shut down with operations pending");
             lock.lock();

@@ -18,8 +18,8 @@ namespace ddl_torch
 namespace
 {
 
-constexpr double kPatience = 1.0;         // seconds for pending operations to end before an abort
-constexpr double kCallbackPatience = 5.0; // seconds for callbacks to end, at exit
+constexpr double kGracePeriod = 1.0;     // seconds for pending operations to end before an abort
+constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
@@ -286,7 +286,7 @@ void Group::close()
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return !inside_.load();
     };
-    if (!wait_for_leavers(kPatience) || !completion_->drain(kPatience)) {
+    if (!wait_for_leavers(kGracePeriod) || !completion_->drain(kGracePeriod)) {
         ddl_comm_abort(comm_, "the process group was shut down with operations pending");
         wait_for_leavers(1e6); // an abort ends all operations
         completion_->drain(1e6);
@@ -308,7 +308,7 @@ void Group::close_all()
     }
     for (auto &group : groups)
         group->close();
-    Executor::instance().quiesce(kCallbackPatience);
+    Executor::instance().quiesce(kCallbackTimeout);
 }
 
 } // namespace ddl_torch
