@@ -205,7 +205,7 @@ static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
                         NULL);
 }
 
-/* ---- the door ---- */
+/* ---- the entry point ---- */
 
 static XLA_FFI_Error *refuse(const XLA_FFI_CallFrame *frame, XLA_FFI_Error_Code code,
                              const char *message)
