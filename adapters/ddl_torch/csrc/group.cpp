@@ -94,7 +94,7 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
             store.add(counter, -1);        // it does not count
         } catch (const std::exception &) { // the store is gone, then
         }
-        reason = reason.substr(0, reason.find('\n')); // without a trace of the stack
+        reason = reason.substr(0, reason.find('\n')); // without the stack trace
         TORCH_CHECK_WITH(DistBackendError, false, "ddl: rank ", rank, " of ", size,
                          " could not exchange addresses within ", timeout.count() / 1000.0, " s",
                          missing.empty() ? "" : "; missing: rank ", missing, " (", reason, ")");
@@ -165,7 +165,7 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     ddl_comm_config config{};
     config.tag = members.tag;
-    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // they are all there
+    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // all ranks are present
     return create(std::move(endpoint), std::move(members.addresses), rank, config, timeout);
 }
 
@@ -195,7 +195,7 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     }
     try {
         return create(endpoint_, std::move(addresses), own, config, timeout);
-    } catch (...) { // it was not made, on no rank
+    } catch (...) { // no rank has created it
         std::lock_guard<std::mutex> lock(mutex_);
         derived_[list]--;
         throw;
