@@ -21,7 +21,7 @@ from ddl_torch.world import group, rank, size
 
 Result = TypeVar("Result")
 
-_OPS = {
+OPS = {
     "sum": "SUM",
     "average": "AVG",
     "min": "MIN",
@@ -407,9 +407,9 @@ def _part(tensor: Tensor) -> int:
 
 
 def _reduction(op: str) -> Any:
-    if op not in _OPS:
-        raise _invalid(f"op: {op!r} is none of {', '.join(_OPS)}")
-    return getattr(dist.ReduceOp, _OPS[op])
+    if op not in OPS:
+        raise _invalid(f"op: {op!r} is none of {', '.join(OPS)}")
+    return getattr(dist.ReduceOp, OPS[op])
 
 
 def _root(root: int) -> int:
