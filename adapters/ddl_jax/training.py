@@ -1,4 +1,4 @@
-"""Training on many ranks: gradients averaged over them, and one start for all."""
+"""Training on many ranks: average gradients and equal initial parameters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ddl_core import adapter
 from ddl_jax.collectives import broadcast, grouped_allreduce
 from ddl_jax.world import rank
 
 Tree = TypeVar("Tree")
 
-_WIRE = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
+_COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
 def all_reduce_gradients(
@@ -22,23 +23,22 @@ def all_reduce_gradients(
 ) -> Tree:
     """The ranks' average, or "sum", of each gradient in a tree, as one operation.
 
-    compression: "f16" or "bf16": gradients of float32 and float64 travel in that type, which halves
-    or quarters the bytes and costs precision.
+    compression: "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
+    halves or quarters the bytes and costs precision.
 
     All ranks call it, with trees of one form. Raises like `allreduce`, InvalidArgument for another
     compression.
     """
-    if compression not in _WIRE:
-        raise _invalid(f"compression: {compression!r} is none of None, f16, bf16")
-    wire = _WIRE[compression]
-    if wire is None:
+    adapter.check_compression(compression)
+    dtype = _COMPRESSED[compression]
+    if dtype is None:
         return grouped_allreduce(gradients, op)
 
     def shrink(gradient: Any) -> Any:
-        return gradient.astype(wire) if gradient.dtype in (jnp.float32, jnp.float64) else gradient
+        return gradient.astype(dtype) if gradient.dtype in (jnp.float32, jnp.float64) else gradient
 
     reduced = grouped_allreduce(jax.tree.map(shrink, gradients), op)
-    result: Tree = jax.tree.map(lambda own, all_: all_.astype(own.dtype), gradients, reduced)
+    result: Tree = jax.tree.map(lambda own, total: total.astype(own.dtype), gradients, reduced)
     return result
 
 
@@ -85,8 +85,8 @@ def gradient_transformation(op: str = "average", *, compression: str | None = No
 def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
     """The root's arrays, on all ranks, of a pytree of parameters, optimizer state or both.
 
-    All ranks call it with trees of one form. Leaves that are no arrays stay each rank's own; keys
-    of jax.random travel as well. Raises like `broadcast`.
+    All ranks call it with trees of one form. Leaves that are not arrays stay each rank's own; keys
+    of jax.random are broadcast as well. Raises like `broadcast`.
     """
 
     def give(leaf: Any) -> Any:
@@ -102,12 +102,6 @@ def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
 
 
 def rank_key(key: Array) -> Array:
-    """A random key of this rank's own, derived from one that all ranks have: for dropout, noise and
-    shuffling that should differ between them."""
+    """This rank's random key, derived from one that all ranks share: for dropout, noise and
+    shuffling that should differ between ranks."""
     return jax.random.fold_in(key, rank())
-
-
-def _invalid(message: str) -> Exception:
-    from ddl_core.errors import InvalidArgument
-
-    return InvalidArgument(message)
