@@ -1,10 +1,14 @@
-"""What the adapters share: joining the job, and the checks of arguments."""
+"""What the adapters share: joining the job, the checks of arguments, and names that have changed.
+
+docs/adapters.md shows how to write an adapter with it.
+"""
 
 from __future__ import annotations
 
 import atexit
 import operator
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -239,3 +243,15 @@ def average_metrics(
     own = [float(value) * weight for value in metrics.values()]
     *sums, total = allreduce([*own, weight])
     return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
+
+
+# ---- names that have changed ----
+
+
+def renamed(module: str, old: str, new: str) -> str:
+    """The new name of what a package had by the old one, with a DeprecationWarning. Called by the
+    package's `__getattr__`."""
+    warnings.warn(
+        f"{module}.{old} is deprecated: use {module}.{new}", DeprecationWarning, stacklevel=3
+    )
+    return new
