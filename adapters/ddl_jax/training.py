@@ -18,7 +18,7 @@ Tree = TypeVar("Tree")
 _COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
-def all_reduce_gradients(
+def allreduce_gradients(
     gradients: Tree, op: str = "average", *, compression: str | None = None
 ) -> Tree:
     """The ranks' average, or "sum", of each gradient in a tree, as one operation.
@@ -54,7 +54,7 @@ def value_and_grad(
     """As jax.value_and_grad, with value and gradient averaged over the ranks, or summed.
 
     What `function` returns beside the value (has_aux) stays this rank's own. op, compression: as
-    for `all_reduce_gradients`. All ranks call the result.
+    for `allreduce_gradients`. All ranks call the result.
     """
     local = jax.value_and_grad(function, argnums, has_aux, **options)
 
@@ -64,7 +64,7 @@ def value_and_grad(
         if compression is None:
             own, gradients = grouped_allreduce((own, gradients), op)
         else:
-            gradients = all_reduce_gradients(gradients, op, compression=compression)
+            gradients = allreduce_gradients(gradients, op, compression=compression)
             own = grouped_allreduce(own, op)
         return ((own, aux) if has_aux else own), gradients
 
@@ -73,11 +73,11 @@ def value_and_grad(
 
 def gradient_transformation(op: str = "average", *, compression: str | None = None) -> Any:
     """An optax.GradientTransformation that gives all ranks the average of their gradients, or the
-    sum: the first in an optax.chain. op, compression: as for `all_reduce_gradients`."""
+    sum: the first in an optax.chain. op, compression: as for `allreduce_gradients`."""
     import optax
 
     def update(updates: Any, state: Any, parameters: Any = None) -> Any:
-        return all_reduce_gradients(updates, op, compression=compression), state
+        return allreduce_gradients(updates, op, compression=compression), state
 
     return optax.GradientTransformation(lambda parameters: optax.EmptyState(), update)
 

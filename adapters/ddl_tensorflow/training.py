@@ -115,7 +115,7 @@ class DistributedGradientTape:
         return tf.nest.pack_sequence_as(own, reduced)
 
 
-def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
+def broadcast_parameters(variables: Iterable[Any], root: int = 0) -> None:
     """Give all ranks the root's values of variables, TensorFlow's or Keras's.
 
     All ranks call it with variables of equal shapes and types in the same order. What cannot be
@@ -144,7 +144,7 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     return value if rank() == root else pickle.loads(received.numpy().tobytes())
 
 
-def all_gather_object(value: Any) -> list[Any]:
+def allgather_object(value: Any) -> list[Any]:
     """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
     own = _pickled(value)
     lengths = allgather(tf.constant(len(own), tf.int64)).numpy().tolist()

@@ -25,7 +25,7 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     return value if rank() == root else values[0]
 
 
-def all_gather_object(value: Any) -> list[Any]:
+def allgather_object(value: Any) -> list[Any]:
     """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
     values: list[Any] = [None] * size()
     dist.all_gather_object(values, value, group=group())

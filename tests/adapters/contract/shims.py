@@ -114,7 +114,7 @@ class TensorFlow(Shim):
         self, values: Mapping[str, np.ndarray], root: int
     ) -> dict[str, np.ndarray]:
         state = {name: self.tf.Variable(value) for name, value in values.items()}
-        self.ddl.broadcast_variables(state.values(), root)
+        self.ddl.broadcast_parameters(state.values(), root)
         return {name: np.asarray(variable.numpy()) for name, variable in state.items()}
 
 
