@@ -1,5 +1,5 @@
-"""python -m bench training --framework jax measures both doors. Whether they are fast, no test can
-tell."""
+"""python -m bench training --framework jax measures both interfaces. Whether they are fast, no test
+can tell."""
 
 from __future__ import annotations
 

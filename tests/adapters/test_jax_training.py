@@ -1,4 +1,5 @@
-"""Training in JAX: the example by both doors, the documents' programs, and the helpers."""
+"""Training in JAX: the example through both interfaces, the documents' programs, and the
+helpers."""
 
 from __future__ import annotations
 

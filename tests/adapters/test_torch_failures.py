@@ -50,8 +50,8 @@ def ranks(run_program: Run, find_port: Callable[[], int], tmp_path: Path):  # ty
         port = find_port()
 
         def start(rank: int) -> Finished:
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-            env = {**place, "RANK": str(rank), "WORLD_SIZE": str(size)}
+            master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+            env = {**master, "RANK": str(rank), "WORLD_SIZE": str(size)}
             command = [sys.executable, program]
             ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
             return ended

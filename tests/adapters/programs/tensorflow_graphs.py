@@ -47,7 +47,7 @@ def plain_graph():
     with graph.as_default():
         fed = tf.compat.v1.placeholder(tf.float32, [5])
         nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
-        ranks = ddl.allreduce(1)  # its name is its place
+        ranks = ddl.allreduce(1)  # its name is its position
     threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
     with tf.compat.v1.Session(graph=graph, config=threads) as session:
         assert session.run(ranks) == size
