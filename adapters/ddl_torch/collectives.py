@@ -17,20 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_torch import gradients
+from ddl_torch.ops import OPS
 from ddl_torch.world import adapter, group, rank, size
 
 Result = TypeVar("Result")
-
-OPS = {
-    "sum": "SUM",
-    "average": "AVG",
-    "min": "MIN",
-    "max": "MAX",
-    "product": "PRODUCT",
-    "bit_and": "BAND",
-    "bit_or": "BOR",
-    "bit_xor": "BXOR",
-}
 
 # Renamed in PyTorch 2.13.
 _equal_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddl_core import dtypes
 from ddl_core.buffer import Buffer
-from ddl_torch.collectives import OPS
+from ddl_torch.ops import OPS
 
 _DTYPES = {
     getattr(torch, dtype.name): dtype for dtype in dtypes.TABLE if hasattr(torch, dtype.name)
