@@ -1,4 +1,8 @@
-"""Joining and leaving."""
+"""Joining and leaving.
+
+Functions that XLA compiles contain rank and size. So `init` comes before they are compiled, and
+after `shutdown` they may be called only in a world of the same size.
+"""
 
 from __future__ import annotations
 
