@@ -1,9 +1,9 @@
-"""Compiles an adapter's native module once per user, also if many processes ask at the same
-time."""
+"""The native parts of adapters: compiled once per user, however many processes ask at once."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -13,8 +13,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ddl_core
+from ddl_core import paths
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+Loaded = TypeVar("Loaded")
+
+COMPILE_FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 
 _LIMIT = 900  # seconds that a compiler may take
 _SHOWN = 40  # lines of a compiler's output in an error
@@ -25,7 +34,7 @@ class BuildError(RuntimeError):
 
 
 class NoCompiler(BuildError):
-    """There is no compiler."""
+    """There is none at all."""
 
 
 def cache_folder() -> Path:
@@ -39,8 +48,7 @@ def cache_folder() -> Path:
 
 
 def compiler() -> list[str]:
-    """The C++ compiler to run: $CXX, else c++, g++ or clang++. Raises NoCompiler if there is
-    none."""
+    """The C++ compiler to run: $CXX, else c++, g++ or clang++. NoCompiler when there is none."""
     own = os.environ.get("CXX", "").split()
     for command in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]):
@@ -49,8 +57,21 @@ def compiler() -> list[str]:
     raise NoCompiler(f"there is no C++ compiler ({tried}); install one (Debian: apt install g++)")
 
 
+def link_flags() -> list[str]:
+    """Those for the very library that ddl_core has loaded."""
+    library = ddl_core.library_path()
+    return [library, f"-Wl,-rpath,{Path(library).parent}"]
+
+
+def one_unit(file: Path, sources: Iterable[Path]) -> Path:
+    """Write a translation unit of several sources: a framework's headers take much longer to
+    compile than these."""
+    file.write_text("".join(f'#include "{source}"\n' for source in sources))
+    return file
+
+
 def run(command: list[str]) -> None:
-    """Run a compiler. If it fails, raises BuildError with the command and the end of its output."""
+    """Run a compiler. BuildError with the command and the end of its output when it fails."""
     try:
         done = subprocess.run(
             command,
@@ -76,78 +97,135 @@ def run(command: list[str]) -> None:
         )
 
 
-def answer(
-    command: str, adapter: str, framework: str, parts: Iterable[tuple[Path, Callable[[], Path]]]
-) -> int:
-    """`build` or `info` of an adapter's command line; the exit code.
+class Part:
+    """A native part of an adapter. It is compiled at first use, since a framework's C++ interface
+    changes with every version: once for each version of the framework and of libddl, and each
+    change of a source.
 
-    framework is its name and version; parts are the native modules' files, and what builds each.
+    adapter    the name of the adapter's package
+    framework  the framework and its version, for messages
+    key        the same as the beginning of a folder's name
+    sources    the folder of the sources; all of its files count as such
+    file       the name of the file that is made
+    flags      all of the compiler's and linker's
+    compile    makes the file, given its path
     """
+
+    def __init__(
+        self,
+        adapter: str,
+        framework: str,
+        key: str,
+        sources: Path,
+        file: str,
+        flags: list[str],
+        compile: Callable[[Path], None],
+    ) -> None:
+        self.adapter = adapter
+        self.framework = framework
+        # Every process computes this while it joins, so without loading the library.
+        recipe = hashlib.sha256(repr(flags).encode())
+        header = Path(paths.get_include(), "ddl", "ddl.h")
+        for source in [*(Path(sources, name) for name in sorted(os.listdir(sources))), header]:
+            recipe.update(source.read_bytes())
+        versions = f"{key}-libddl-{paths.header_version()}-{recipe.hexdigest()[:12]}"
+        self.path = cache_folder() / adapter / versions / file
+        self._compile = compile
+
+    def build(self) -> Path:
+        """Compile the part unless that was done before, and return its file. One process builds,
+        those that come meanwhile wait for it; what is done and how long it takes goes to stderr.
+
+        Raises BuildError when building fails, also in the processes that waited.
+        """
+        if self.path.exists():
+            return self.path
+        what = f"{self.adapter} for {self.framework} ({self.path.name})"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self.path.with_suffix(".lock"), what) as waited:
+                self._build(what, waited)
+        except OSError as error:
+            raise BuildError(
+                f"cannot write {error.filename or self.path.parent}: {error.strerror};"
+                " set DDL_CACHE to a folder that can be written"
+            ) from error
+        return self.path
+
+    def _build(self, what: str, waited: bool) -> None:
+        if self.path.exists():
+            return
+        failure = self.path.with_suffix(".failed")
+        if waited and failure.exists():  # of the process waited for; another attempt fails as well
+            raise BuildError(failure.read_text())
+        failure.unlink(missing_ok=True)
+        start = time.monotonic()
+        _say(f"building {what} (about 30 s), into {self.path.parent}")
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
+            result = Path(scratch, self.path.name)
+            try:
+                self._compile(result)
+            except BuildError as error:
+                failure.write_text(str(error))
+                raise
+            result.replace(self.path)
+        _say(f"built {what} in {time.monotonic() - start:.1f} s")
+
+    def load(
+        self,
+        load: Callable[[Path], Loaded],
+        errors: tuple[type[Exception], ...] = (OSError, ImportError),
+    ) -> Loaded:
+        """What `load` makes of the file, which is compiled if need be. BuildError when that fails,
+        or when `load` raises one of `errors`."""
+        file = self.build()
+        try:
+            return load(file)
+        except errors as error:
+            raise BuildError(f"cannot load {file} ({error}); remove it to build it anew") from error
+
+
+def parser(adapter: str, framework: str) -> tuple[ArgumentParser, Any]:
+    """The parser of `python -m ADAPTER build | info`, and its commands."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {adapter}", description=f"The {framework} adapter of libddl."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="compile the native part now, and print its file")
+    commands.add_parser("info", help="print versions, and where the native part is")
+    return parser, commands
+
+
+def answer(command: str, parts: list[Part]) -> int:
+    """Run `build` or `info` for an adapter's native parts; the exit code."""
     if command == "build":
         try:
-            for _file, build in parts:
-                print(build())
+            for part in parts:
+                print(part.build())
         except BuildError as error:
-            print(f"{adapter}: {error}", file=sys.stderr)
+            print(f"{parts[0].adapter}: {error}", file=sys.stderr)
             return 1
         return 0
     try:
         found = " ".join(compiler())
     except BuildError as error:
         found = str(error)
-    name, version = framework.split(" ", 1)
+    name, version = parts[0].framework.split(" ", 1)
     print(f"{name:13} {version}")
     print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
     print(f"compiler      {found}")
     print(f"cache         {cache_folder()}")
-    for file, _build in parts:
-        print(f"native part   {file}  {'built' if file.exists() else 'not built yet'}")
+    for part in parts:
+        state = "built" if part.path.exists() else "not built yet"
+        print(f"native part   {part.path}  {state}")
     return 0
-
-
-def once(target: Path, what: str, build: Callable[[Path], None]) -> None:
-    """Make the file `target` by `build(path)` unless it exists. One process builds, the others wait
-    for it. Progress goes to stderr, with `what`.
-
-    Raises BuildError if building fails, also in the processes that waited.
-    """
-    if target.exists():
-        return
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_suffix(".lock"), what) as waited:
-            _build(target, what, build, waited)
-    except OSError as error:
-        raise BuildError(
-            f"cannot write {error.filename or target.parent}: {error.strerror};"
-            " set DDL_CACHE to a folder that can be written"
-        ) from error
-
-
-def _build(target: Path, what: str, build: Callable[[Path], None], waited: bool) -> None:
-    """`once`, with the lock held."""
-    if target.exists():
-        return
-    failure = target.with_suffix(".failed")
-    if waited and failure.exists():  # another process has just failed; trying again gives the same
-        raise BuildError(failure.read_text())
-    failure.unlink(missing_ok=True)
-    start = time.monotonic()
-    _say(f"building {what} (about 30 s), into {target.parent}")
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        result = Path(scratch, target.name)
-        try:
-            build(result)
-        except BuildError as error:
-            failure.write_text(str(error))
-            raise
-        result.replace(target)
-    _say(f"built {what} in {time.monotonic() - start:.1f} s")
 
 
 @contextmanager
 def _locked(path: Path, what: str) -> Iterator[bool]:
-    """Hold the file's lock. Yields whether another process had it before."""
+    """Hold the file's lock; whether another process had it before."""
     with path.open("a") as file:
         waited = False
         try:

@@ -63,7 +63,7 @@ def main() -> int:
     alone = training.rate_alone()
     training.run()
     weights = hash_of(training.model.module)
-    if len(set(ddl.all_gather_object(weights))) > 1:
+    if len(set(ddl.allgather_object(weights))) > 1:
         print(f"rank {ddl.rank()}: the processes' weights differ", file=sys.stderr)
         return 1
     if ddl.rank() == 0:

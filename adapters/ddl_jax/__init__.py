@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ddl_jax.distributed import initialize
     from ddl_jax.programs import jit
     from ddl_jax.training import (
-        all_reduce_gradients,
+        allreduce_gradients,
         broadcast_parameters,
         gradient_transformation,
         rank_key,
@@ -39,39 +39,27 @@ if TYPE_CHECKING:
     )
     from ddl_jax.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
-# Where each name lies. It is imported when first asked for, because jax must not be imported before
-# `initialize` has told jaxlib what its MPI is.
-_PLACES = {
-    "all_reduce_gradients": "training",
-    "allgather": "collectives",
-    "allreduce": "collectives",
-    "alltoall": "collectives",
-    "barrier": "collectives",
-    "broadcast": "collectives",
-    "broadcast_parameters": "training",
-    "gradient_transformation": "training",
-    "grouped_allreduce": "collectives",
-    "init": "world",
-    "initialize": "distributed",
-    "is_initialized": "world",
-    "jit": "programs",
-    "local_rank": "world",
-    "local_size": "world",
-    "rank": "world",
-    "rank_key": "training",
-    "recv": "collectives",
-    "reduce_scatter": "collectives",
-    "send": "collectives",
-    "sendrecv": "collectives",
-    "shutdown": "world",
-    "size": "world",
-    "value_and_grad": "training",
+# Imported when first asked for: jax must not be imported before `initialize` has told jaxlib what
+# its MPI is.
+_MODULES = {
+    "collectives": (
+        *("allgather", "allreduce", "alltoall", "barrier", "broadcast", "grouped_allreduce"),
+        *("recv", "reduce_scatter", "send", "sendrecv"),
+    ),
+    "distributed": ("initialize",),
+    "programs": ("jit",),
+    "training": (
+        *("allreduce_gradients", "broadcast_parameters", "gradient_transformation"),
+        *("rank_key", "value_and_grad"),
+    ),
+    "world": (*("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "all_reduce_gradients",
     "allgather",
     "allreduce",
+    "allreduce_gradients",
     "alltoall",
     "barrier",
     "broadcast",
@@ -97,8 +85,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name == "all_reduce_gradients":
+        from ddl_core import adapter
+
+        name = adapter.renamed(__name__, name, "allreduce_gradients")
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"ddl_jax.{_PLACES[name]}"), name)
+    value = getattr(importlib.import_module(f"ddl_jax.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
-from functools import partial
 from pathlib import Path
+
+from ddl_core import native
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m ddl_jax", description="The JAX adapter of libddl."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="compile the native parts now, and print their files")
-    commands.add_parser("info", help="print versions, and where the native parts lie")
+    parser, commands = native.parser("ddl_jax", "JAX")
     run = commands.add_parser(
         "run", help="run a Python program of jax's own collectives, after ddl_jax.initialize()"
     )
@@ -31,15 +27,9 @@ def main() -> int:
         runpy.run_path(arguments.program, run_name="__main__")
         return 0
 
-    import jax
-    import jaxlib
-
-    from ddl_core import native
     from ddl_jax import _build
 
-    framework = f"JAX {jax.__version__}, jaxlib {jaxlib.__version__}"
-    parts = [(_build.path(part), partial(_build.build, part)) for part in _build.PARTS]
-    return native.answer(arguments.command, "ddl_jax", framework, parts)
+    return native.answer(arguments.command, [_build.part(name) for name in _build.PARTS])
 
 
 if __name__ == "__main__":

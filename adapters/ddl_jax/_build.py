@@ -1,13 +1,13 @@
-"""The native parts of the adapter: where they lie, how they are compiled, and loading them.
+"""The native parts of the adapter: how they are compiled, and loading them.
 
-They are compiled at first use, since they are for the installed jaxlib and libddl; once for each
-version of these, and each change of source.
+"handler" has the operations, "mpi" jax's own collectives. jax itself must not be imported at the
+top: see distributed.initialize.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import functools
 import importlib.metadata
 import importlib.util
 import threading
@@ -15,89 +15,60 @@ from pathlib import Path
 
 import ddl_core
 from ddl_core import native
-from ddl_core.native import BuildError
 
+PARTS = ("handler", "mpi")
 _SOURCES = Path(__file__).parent / "csrc"
-_FLAGS = [
-    *("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-O2"),
-    *("-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
-]
-HANDLER, MPI = "handler", "mpi"  # for the operations; for jax's own collectives
-PARTS = (HANDLER, MPI)
 
 _lock = threading.Lock()
 _handler: ctypes.CDLL | None = None
 
 
 def handler() -> ctypes.CDLL:
-    """The handler of the operations, known to XLA, and compiled before if need be. Raises
+    """The handler of the operations, registered with XLA, and compiled before if need be. Raises
     BuildError."""
     global _handler
     with _lock:
         if _handler is None:
-            import jax
-
-            from ddl_jax.primitives import TARGET
-
-            file = build(HANDLER)
-            try:
-                library = ctypes.CDLL(str(file))
-            except OSError as error:
-                raise BuildError(
-                    f"cannot load {file} ({error}); remove it, to have it built anew"
-                ) from error
-            library.ddl_jax_open.argtypes = [ctypes.c_void_p]
-            library.ddl_jax_open.restype = None
-            capsule = jax.ffi.pycapsule(library.ddl_jax_call)
-            jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
-            _handler = library
+            _handler = part("handler").load(_load_handler)
         return _handler
 
 
-def build(part: str) -> Path:
-    """Compile a part unless that was done before, and return its file."""
-    target = path(part)
-    native.once(target, f"ddl_jax for jaxlib {_version()} ({part})", _compile)
-    return target
+def _load_handler(file: Path) -> ctypes.CDLL:
+    import jax
+
+    from ddl_jax.primitives import TARGET
+
+    library = ctypes.CDLL(str(file))
+    library.ddl_jax_open.argtypes = [ctypes.c_void_p]
+    library.ddl_jax_open.restype = None
+    capsule = jax.ffi.pycapsule(library.ddl_jax_call)
+    jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
+    return library
 
 
-def path(part: str) -> Path:
-    """The file of a part for what is installed here, built or not."""
-    recipe = hashlib.sha256(repr(_flags()).encode())
-    header = Path(ddl_core.get_include(), "ddl", "ddl.h")
-    for source in [*sorted(_SOURCES.glob("*.[ch]")), header]:
-        recipe.update(source.read_bytes())
-    versions = f"jaxlib-{_version()}-libddl-{ddl_core.version()}"
-    folder = native.cache_folder() / "ddl_jax" / f"{versions}-{recipe.hexdigest()[:12]}"
-    return folder / f"libddl_jax_{part}.so"
+@functools.cache
+def part(name: str) -> native.Part:
+    """The part, one of PARTS, for what is installed here."""
+    jax, jaxlib = (importlib.metadata.version(package) for package in ("jax", "jaxlib"))
+    return native.Part(
+        *("ddl_jax", f"JAX {jax}, jaxlib {jaxlib}", f"jaxlib-{jaxlib}"),
+        *(_SOURCES, f"libddl_jax_{name}.so", _flags(), functools.partial(_compile, name)),
+    )
 
 
-def _compile(result: Path) -> None:
-    source = _SOURCES / f"{result.stem.removeprefix('libddl_jax_')}.c"
-    # -x: the compiler is that for C++, the source is C.
-    files = ["-x", "c", str(source), "-x", "none", "-o", str(result)]
+def _compile(name: str, result: Path) -> None:
+    # -x: the compiler is one for C++, the source is C.
+    files = ["-x", "c", str(_SOURCES / f"{name}.c"), "-x", "none", "-o", str(result)]
     native.run([*native.compiler(), *files, *_flags()])
 
 
 def _flags() -> list[str]:
-    library = Path(ddl_core.library_path())
-    return [
-        *_FLAGS,
-        *(f"-I{ddl_core.get_include()}", f"-isystem{_jaxlib() / 'include'}"),
-        # The very library that ddl_core has loaded.
-        *(str(library), f"-Wl,-rpath,{library.parent}"),
-    ]
-
-
-# jax itself must not be imported here: see distributed.initialize.
-
-
-def _version() -> str:
-    return importlib.metadata.version("jaxlib")
-
-
-def _jaxlib() -> Path:
     found = importlib.util.find_spec("jaxlib")
     if found is None or not found.submodule_search_locations:
-        raise BuildError("jaxlib is not installed")
-    return Path(found.submodule_search_locations[0])
+        raise native.BuildError("jaxlib is not installed")
+    return [
+        *("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-shared", *native.COMPILE_FLAGS),
+        f"-I{ddl_core.get_include()}",
+        f"-isystem{Path(found.submodule_search_locations[0]) / 'include'}",
+        *native.link_flags(),
+    ]

@@ -1,9 +1,9 @@
 """Operations on arrays of all ranks, under the names that all adapters of libddl share.
 
 They work inside and outside jax.jit, grad, vmap, scan, while_loop, cond and shard_map, always in
-the order of the program. JAX runs them asynchronously, as it does everything: an error is raised by
-whatever next waits for a result, as jax.errors.JaxRuntimeError with libddl's message. After such an
-error the world is dead; `shutdown` leaves it.
+the order of the program. JAX runs them asynchronously, so an error is raised by the next wait for a
+result, as jax.errors.JaxRuntimeError with libddl's message. After such an error the world is dead;
+`shutdown` leaves it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from ddl_core import adapter, dtypes
+from ddl_core.arguments import op_value
+from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import primitives
 from ddl_jax.world import size
 
@@ -32,7 +35,7 @@ def allreduce(array: ArrayLike, op: str = "sum") -> Array:
     All ranks call it. Sum and average have derivatives: grad gives that of the sum of all ranks'
     results. Donated or no longer needed, `array` gives its memory to the result. Raises
     ddl_core.errors.InvalidArgument for an unknown op and a type that libddl does not have,
-    Unsupported for an op that the type does not have, InvalidState before init; and what the head
+    Unsupported for an op that the type does not have, InvalidState before init; and what the top
     of this file says.
     """
     results: list[Any] = grouped_allreduce([array], op)
@@ -68,7 +71,7 @@ def broadcast(array: ArrayLike, root: int = 0) -> Array:
 
     All ranks call it. Raises like `allreduce`, InvalidArgument for a root that is no rank.
     """
-    root = _rank("root", root)
+    root = adapter.check_rank("root", root, size())
     return _only(primitives.broadcast_p.bind(_array(array), root=root, size=size()))
 
 
@@ -94,7 +97,7 @@ def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
     """
     own = _array(array)
     number = _op(op, [own])
-    _check_divisible(own)
+    adapter.equal_rows("array", own.shape, size())
     return _only(primitives.reduce_scatter_p.bind(own, op=number, size=size()))
 
 
@@ -107,13 +110,13 @@ def alltoall(array: ArrayLike) -> Array:
     All ranks call it. Raises like `allreduce`.
     """
     own = _array(array)
-    _check_divisible(own)
+    adapter.equal_rows("array", own.shape, size())
     return _only(primitives.alltoall_p.bind(own, size=size()))
 
 
 def barrier() -> None:
-    """Return on no rank before every rank has called it. In a traced program: nothing that follows
-    runs before every rank has come there."""
+    """Return on no rank before every rank has called it. In a traced program, what follows it runs
+    after every rank has reached it."""
     done = _only(primitives.barrier_p.bind(size=size()))
     if not isinstance(done, jax.core.Tracer):
         done.block_until_ready()
@@ -123,7 +126,10 @@ def send(array: ArrayLike, dest: int, tag: int = 0) -> None:
     """Send to rank `dest`, which receives it by `recv` with the same tag, shape and type; tags are
     0 or more. Has no derivative; `sendrecv` has. Raises like `broadcast`."""
     primitives.send_p.bind(
-        _array(array), dest=_rank("dest", dest), send_tag=_tag("tag", tag), size=size()
+        _array(array),
+        dest=adapter.check_rank("dest", dest, size()),
+        send_tag=_tag("tag", tag),
+        size=size(),
     )
 
 
@@ -163,12 +169,12 @@ def sendrecv(
     own = _array(array)
     shape, dtype = _form(own if like is None else like)
     if dtype != own.dtype:
-        raise _invalid(f"like: has type {dtype}, but array has {own.dtype}")
+        raise InvalidArgument(f"like: has type {dtype}, but array has {own.dtype}")
     return _only(
         primitives.sendrecv_p.bind(
             own,
             shape=shape,
-            dest=_rank("dest", dest),
+            dest=adapter.check_rank("dest", dest, size()),
             source=_source(source),
             send_tag=_tag("send_tag", send_tag),
             recv_tag=_tag("recv_tag", recv_tag),
@@ -178,69 +184,37 @@ def sendrecv(
 
 
 def _array(value: ArrayLike) -> Array:
-    from ddl_core import dtypes
-
     array = jnp.asarray(value)
     dtypes.from_name(str(array.dtype), "array")
     return array
 
 
 def _form(like: Any) -> tuple[tuple[int, ...], Any]:
-    from ddl_core import dtypes
-
     shaped = like if hasattr(like, "shape") and hasattr(like, "dtype") else jnp.asarray(like)
     dtype = jax.dtypes.canonicalize_dtype(shaped.dtype)
     dtypes.from_name(str(dtype), "like")
     return tuple(shaped.shape), dtype
 
 
-def _check_divisible(array: Array) -> None:
-    if not array.shape or array.shape[0] % size():
-        raise _invalid(
-            f"array: the first dimension of shape {array.shape} is no multiple of {size()}"
-        )
-
-
 def _op(op: str, arrays: Sequence[Array]) -> int:
-    """The ddl_op. Refuses what the arrays' types do not have, as libddl would, but before a program
-    is made of it."""
-    from ddl_core.arguments import op_value
-    from ddl_core.errors import Unsupported
-
+    """The ddl_op. Refuses here, before a program is made, what libddl would refuse for the arrays'
+    types."""
     number = op_value(op)
     for array in arrays:
-        kind = jnp.dtype(array.dtype).kind
-        whole = kind in "biu"
-        if (
-            (kind == "c" and op not in ("sum", "average"))
-            or (kind == "b" and op == "average")
-            or (not whole and op.startswith(("bit", "logical")))
-        ):
+        if not adapter.has_op(str(array.dtype), op):
             raise Unsupported(f"op: there is no {op} of {array.dtype}")
     return number
 
 
-def _rank(name: str, number: int) -> int:
-    if not 0 <= number < size():
-        raise _invalid(f"{name}: {number} is not a rank; there are {size()}")
-    return int(number)
-
-
 def _source(source: int | None) -> int:
-    return -1 if source is None else _rank("source", source)
+    return -1 if source is None else adapter.check_rank("source", source, size())
 
 
 def _tag(name: str, tag: int) -> int:
     if not 0 <= tag < 2**31:
-        raise _invalid(f"{name}: {tag} is not 0 or more, or too large")
+        raise InvalidArgument(f"{name}: {tag} is not 0 or more, or too large")
     return int(tag)
 
 
 def _only(results: Sequence[Array]) -> Array:
     return results[0]
-
-
-def _invalid(message: str) -> Exception:
-    from ddl_core.errors import InvalidArgument
-
-    return InvalidArgument(message)

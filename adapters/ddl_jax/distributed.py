@@ -1,6 +1,6 @@
-"""jax's own collectives over libddl: psum, all_gather, shard_map, sharded jit, unchanged.
+"""jax's own collectives over libddl, for unchanged programs: psum, shard_map, sharded jit.
 
-jaxlib's CPU collectives can be an MPI. csrc/mpi.c is one, as far as XLA needs it.
+jaxlib's CPU collectives can use an MPI. csrc/mpi.c has as much of one as XLA needs.
 """
 
 from __future__ import annotations
@@ -11,39 +11,37 @@ import socket
 import sys
 from typing import Any
 
+from ddl_core import adapter
+from ddl_core.errors import InvalidState
+from ddl_core.world_comm import launched
 from ddl_jax import _build, world
 
 _log = logging.getLogger("ddl_jax")
-_LOOPBACK = "127.0.0.1"
-_comm: Any = None  # what MPI_COMM_WORLD is
+_comm: Any = None  # MPI_COMM_WORLD
 
 
 def initialize(*, timeout: float | None = None) -> None:
-    """Make the ranks one jax program over all their devices: the first line of a program, before
-    jax is imported.
+    """Make the ranks one jax program over all their devices. Call it before jax is imported, on the
+    first line of a program.
 
-    Joins the world as `init` does, starts jax.distributed with its coordinator on rank 0, and has
-    jax's CPU collectives go over libddl. Afterwards jax.devices() has one device of each rank, in
-    the order of ranks, and all of jax that works on several processes works. The operations of
-    ddl_jax may be used as well. `python -m ddl_jax run PROGRAM` does this for a program that knows
-    nothing of it.
+    Joins the job as `init` does, starts jax.distributed with its coordinator on rank 0, and sends
+    jax's CPU collectives over libddl. Afterwards jax.devices() has one device of each rank, in the
+    order of ranks, and all of jax that supports several processes works. The operations of ddl_jax
+    may be used as well. `python -m ddl_jax run PROGRAM` does this for an unchanged program.
 
-    What XLA does not allow by this way: more than one device per process, and psum and all_gather
-    of float16 and the float8 types (bfloat16 works). It is logged to the logger "ddl_jax".
+    XLA does not allow more than one device per process here, nor psum and all_gather of float16 and
+    the float8 types (bfloat16 works). The logger "ddl_jax" says so.
 
     timeout: as for `init`. All ranks call it. Raises like `init`; InvalidState where jax has been
     imported already, or has several devices in this process.
     """
     global _comm
-    from ddl_core.errors import InvalidState
-    from ddl_core.world_comm import launched
-
     if "jaxlib" in sys.modules:
         raise InvalidState(
             "jax has been imported already, and with it its MPI chosen: call ddl_jax.initialize()"
             " first, or start the program by python -m ddl_jax run"
         )
-    file = _build.build(_build.MPI)  # before anybody waits for anybody
+    file = _build.part("mpi").build()  # before this rank waits for others
     library = ctypes.CDLL(str(file))
     library.ddl_jax_mpi_announce(str(file).encode())
 
@@ -51,8 +49,8 @@ def initialize(*, timeout: float | None = None) -> None:
 
     world.init(timeout=timeout)
     rank, size = world.rank(), world.size()
-    _comm = world.world().duplicate(world.config(timeout))
-    library.ddl_jax_mpi_open(ctypes.c_void_p(world.address(_comm)))
+    _comm = world.world().duplicate(adapter.comm_config(timeout))
+    library.ddl_jax_mpi_open(ctypes.c_void_p(adapter.address(_comm)))
     world.at_shutdown(lambda: _leave(library))
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
@@ -71,26 +69,22 @@ def initialize(*, timeout: float | None = None) -> None:
 
 
 def _leave(library: ctypes.CDLL) -> bool:
-    """Take the world back from jaxlib. Whether nobody uses it any more."""
+    """Take the world back from jaxlib. Returns whether no thread uses it any more."""
     import jax
 
-    # A thread's programs run one after the other. So this one ends when all have that the thread
-    # has started, also those whose results nobody keeps, but the other ranks may wait for.
-    jax.block_until_ready(jax.numpy.zeros(()) + 1)  # and so it does where jit is disabled
+    # A thread's programs run in order, also where jit is disabled. So this one ends after all that
+    # the thread has started, even those whose results are dropped but other ranks may wait for.
+    jax.block_until_ready(jax.numpy.zeros(()) + 1)
     return bool(library.ddl_jax_mpi_close())
 
 
 def _coordinator(comm: Any, master: str | None) -> str:
-    """Rank 0's host and a free port of it, on all ranks. Between hosts the name that the launcher
-    has for it counts before its own, by which the others may not find it."""
-    text = bytearray(256)
+    """Rank 0's host and a free port of it, on all ranks."""
+    own = ""
     if comm.rank == 0:
-        alone = comm.local_size == comm.size
-        host = _LOOPBACK if alone else master or socket.gethostname()
+        host = adapter.host_for(comm, master)
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        text[: len(own)] = own.encode()
-    comm.broadcast(text)
-    return text.rstrip(b"\0").decode()
+    return adapter.share_text(comm, own)

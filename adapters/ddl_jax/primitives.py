@@ -1,10 +1,5 @@
-"""JAX's view of the operations: one primitive each, with its shapes, its batching, its derivatives
-and how it becomes a call of csrc/handler.c.
-
-Order. All operations have one ordered effect, so JAX threads a token through them, in the order of
-the program, through jit, loops and branches, and from one compiled program to the next. It is
-declared shardable: inside shard_map every process sees its own operations in that order.
-"""
+"""The operations as primitives of JAX: their shapes, batching, derivatives, and lowering to calls
+of csrc/handler.c."""
 
 from __future__ import annotations
 
@@ -15,10 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import effects
 from jax._src.core import abstract_token, standard_vma_rule
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+
+from ddl_core.arguments import OPS
+from ddl_jax import programs
+from ddl_jax.effects import EFFECT, EFFECTS
 
 TARGET = "ddl"  # the name under which XLA knows csrc/handler.c
 
@@ -26,36 +24,8 @@ Array = Any
 Rule = Callable[..., Any]
 
 
-class DdlEffect(effects.Effect):
-    """What every operation has."""
-
-    def __str__(self) -> str:
-        return "ddl"
-
-
-class DdlOrder(DdlEffect):
-    """Its order among the others."""
-
-
-EFFECT = DdlOrder()
-# Not needed for itself: programs compiled ahead of time, jit(f).lower(x).compile(), lose the token
-# from their second call on when they have ordered effects alone (pxla.create_cpp_call).
-EFFECTS = frozenset({EFFECT, DdlEffect()})
-for _set in (
-    effects.lowerable_effects,
-    effects.control_flow_allowed_effects,
-    effects.custom_derivatives_allowed_effects,
-    effects.remat_allowed_effects,
-):
-    _set.add_type(DdlEffect)
-for _set in (effects.ordered_effects, effects.shardable_ordered_effects):
-    _set.add_type(DdlOrder)
-
-
 def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
     """The operation outside of jit."""
-    from ddl_jax import programs
-
     return programs.of_primitive(primitive, **parameters)(*arrays)
 
 
@@ -87,13 +57,13 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
         return results
 
     primitive.def_effectful_abstract_eval(abstract)
-    # Not cached: that would lower it in a function of its own, where _may_reuse sees nothing.
+    # Not cached: a cached rule is lowered in its own function, where _may_reuse cannot work.
     mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)
     return primitive
 
 
 def _check_devices(context: Any) -> None:
-    """A rank is a process: two devices of one, which run at once, would mix up their operations."""
+    """A rank is a process. Two devices of one would run their operations in no common order."""
     axes = context.module_context.axis_context
     devices = axes.num_devices if hasattr(axes, "num_devices") else axes.mesh.size
     if devices is not None and devices > jax.process_count():
@@ -104,9 +74,9 @@ def _check_devices(context: Any) -> None:
 
 
 def _may_reuse(operand: Any) -> bool:
-    """Whether the result had better lie where the operand lies. Not where that is an argument of
-    the whole program that was not donated: XLA would copy it first. (XLA copies wherever the
-    operand is still needed, so this is about time alone.)"""
+    """Whether it is faster for the result to take the operand's memory. Not if the operand is an
+    argument of the whole program that was not donated: XLA would copy it first. (Where the operand
+    is needed later, XLA copies it in any case, so only speed depends on this.)"""
     from jaxlib.mlir import ir
 
     if not isinstance(operand, ir.BlockArgument):
@@ -146,7 +116,7 @@ recv_p = _define("recv", lambda *, shape, dtype, **_: [jax.core.ShapedArray(shap
 barrier_p = _define("barrier", lambda **_: [jax.core.ShapedArray((), jnp.uint8)])
 
 
-# ---- batching: what moves along the first dimension gets the batch as its second ----
+# ---- batching: operations along the first dimension get the batch as the second one ----
 
 
 def _batch_in_place(primitive: Primitive) -> Rule:
@@ -222,20 +192,14 @@ def _linear(primitive: Primitive, transpose: Rule, is_linear: Rule = lambda **_:
 
 
 def _sums(*, op: int, **_: Any) -> bool:
-    from ddl_core.arguments import OPS
-
     return op in (OPS["sum"], OPS["average"])
 
 
 def _transpose_allgather(cotangent: Array, *, size: int, **_: Any) -> Any:
-    from ddl_core.arguments import OPS
-
     return reduce_scatter_p.bind(cotangent, op=OPS["sum"], size=size)
 
 
 def _transpose_reduce_scatter(cotangent: Array, *, op: int, size: int, **_: Any) -> Any:
-    from ddl_core.arguments import OPS
-
     (gathered,) = allgather_p.bind(cotangent, size=size)
     return [gathered / size if op == OPS["average"] else gathered]
 

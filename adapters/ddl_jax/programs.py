@@ -1,8 +1,8 @@
-"""Compiled programs that hold operations, called quickly.
+"""Fast calls of compiled programs that have operations.
 
-jax.jit calls a program with an ordered effect by way of Python, which takes about a tenth of a
-millisecond. `jit` here hides the effect from it: the program takes the token of the one before it
-as an argument and returns its own, so jax.jit's quick way will do. The token lies where JAX keeps
+jax.jit calls a program with an ordered effect through Python, which takes about a tenth of a
+millisecond. `jit` here hides the effect: the program takes the token of the previous one as an
+argument and returns its own, so jax.jit's fast path is used. The token is kept where JAX keeps
 those of ordered effects, so programs of jax.jit and of this `jit` wait for each other.
 """
 
@@ -20,7 +20,7 @@ from jax._src.core import Token, trace_state_clean
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
-from ddl_jax.primitives import EFFECT, EFFECTS
+from ddl_jax.effects import EFFECT, EFFECTS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -28,15 +28,15 @@ _FAILED = re.compile(
     "(INVALID_ARGUMENT|UNIMPLEMENTED|FAILED_PRECONDITION|RESOURCE_EXHAUSTED|UNAVAILABLE|ABORTED"
     "|DEADLINE_EXCEEDED|INTERNAL): "
 )
-_FIRST = np.zeros(0, np.bool_)  # the token before any other, of the kind that JAX has
+_FIRST = np.zeros(0, np.bool_)  # the first token, of JAX's type
 
 
 def jit(function: Function, **options: Any) -> Function:
-    """As jax.jit, for a function with operations of ddl_jax: calling what it returns takes some
-    microseconds and not a hundred. Otherwise the two may be mixed at will.
+    """As jax.jit, for a function with operations of ddl_jax: a call of the result takes
+    some microseconds instead of a hundred. The two may be mixed.
 
-    options: those of jax.jit. A function with other ordered effects (ordered callbacks) takes the
-    way of jax.jit, as does everything where jax has several devices.
+    options: those of jax.jit. A function with other ordered effects (ordered callbacks) is called
+    as by jax.jit, and so is every function where jax has several devices.
     """
     slow = jax.jit(function, **options)
 
@@ -46,8 +46,8 @@ def jit(function: Function, **options: Any) -> Function:
         leaves, tree = jax.tree.flatten((arguments, named))
 
         def flat(*values: Any) -> Any:
-            place = iter(values)
-            every = [next(place) if isinstance(x, jax.core.Tracer) else x for x in leaves]
+            traced = iter(values)
+            every = [next(traced) if isinstance(x, jax.core.Tracer) else x for x in leaves]
             own, own_named = jax.tree.unflatten(tree, every)
             return function(*own, **own_named)
 
@@ -55,7 +55,7 @@ def jit(function: Function, **options: Any) -> Function:
         body, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         if body.effects == EFFECTS:
             *results, token = scope_p.bind(ddl_token, *arrays, body=body)
-        else:  # none at all, or others, which jax.jit has to see
+        else:  # none, or others, which jax.jit must see
             results, token = jaxpr_as_fun(body)(*arrays), None
         return jax.tree.unflatten(jax.tree.structure(shapes), results), token
 
@@ -66,12 +66,12 @@ def jit(function: Function, **options: Any) -> Function:
         try:
             result, token = program(*arguments, ddl_token=_before(), **named)
         except ValueError as error:
-            if _FAILED.match(str(error)):  # so jaxlib says that an argument, the token, has failed
+            if _FAILED.match(str(error)):  # jaxlib's error for a failed argument, the token
                 raise jax.errors.JaxRuntimeError(str(error)) from None
             raise
         if token is not None:
             own = Token(token)
-            own.is_plain = True  # those of jax.jit are arrays of a layout that programs refuse
+            own.is_plain = True  # programs refuse the array layout of those of jax.jit
             dispatch.runtime_tokens.set_token_result(EFFECT, own)
         return result
 
@@ -80,7 +80,7 @@ def jit(function: Function, **options: Any) -> Function:
 
 
 def _before() -> Any:
-    """What the next program has to wait for, and fails with when that has failed."""
+    """The token that the next program waits for; if it has failed, the program fails too."""
     token = dispatch.runtime_tokens.current_tokens.get(EFFECT)
     if getattr(token, "is_plain", False):
         return token._buf

@@ -1,4 +1,4 @@
-"""Training on many ranks: gradients averaged over them, and one start for all."""
+"""Training on many ranks: average gradients and equal initial parameters."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ddl_core import adapter
 from ddl_jax.collectives import broadcast, grouped_allreduce
 from ddl_jax.world import rank
 
 Tree = TypeVar("Tree")
 
-_WIRE = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
+_COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
-def all_reduce_gradients(
+def allreduce_gradients(
     gradients: Tree, op: str = "average", *, compression: str | None = None
 ) -> Tree:
     """The ranks' average, or "sum", of each gradient in a tree, as one operation.
 
-    compression: "f16" or "bf16": gradients of float32 and float64 travel in that type, which halves
-    or quarters the bytes and costs precision.
+    compression: "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
+    halves or quarters the bytes and costs precision.
 
     All ranks call it, with trees of one form. Raises like `allreduce`, InvalidArgument for another
     compression.
     """
-    if compression not in _WIRE:
-        raise _invalid(f"compression: {compression!r} is none of None, f16, bf16")
-    wire = _WIRE[compression]
-    if wire is None:
+    adapter.check_compression(compression)
+    dtype = _COMPRESSED[compression]
+    if dtype is None:
         return grouped_allreduce(gradients, op)
 
     def shrink(gradient: Any) -> Any:
-        return gradient.astype(wire) if gradient.dtype in (jnp.float32, jnp.float64) else gradient
+        return gradient.astype(dtype) if gradient.dtype in (jnp.float32, jnp.float64) else gradient
 
     reduced = grouped_allreduce(jax.tree.map(shrink, gradients), op)
-    result: Tree = jax.tree.map(lambda own, all_: all_.astype(own.dtype), gradients, reduced)
+    result: Tree = jax.tree.map(lambda own, total: total.astype(own.dtype), gradients, reduced)
     return result
 
 
@@ -54,7 +54,7 @@ def value_and_grad(
     """As jax.value_and_grad, with value and gradient averaged over the ranks, or summed.
 
     What `function` returns beside the value (has_aux) stays this rank's own. op, compression: as
-    for `all_reduce_gradients`. All ranks call the result.
+    for `allreduce_gradients`. All ranks call the result.
     """
     local = jax.value_and_grad(function, argnums, has_aux, **options)
 
@@ -64,7 +64,7 @@ def value_and_grad(
         if compression is None:
             own, gradients = grouped_allreduce((own, gradients), op)
         else:
-            gradients = all_reduce_gradients(gradients, op, compression=compression)
+            gradients = allreduce_gradients(gradients, op, compression=compression)
             own = grouped_allreduce(own, op)
         return ((own, aux) if has_aux else own), gradients
 
@@ -73,11 +73,11 @@ def value_and_grad(
 
 def gradient_transformation(op: str = "average", *, compression: str | None = None) -> Any:
     """An optax.GradientTransformation that gives all ranks the average of their gradients, or the
-    sum: the first in an optax.chain. op, compression: as for `all_reduce_gradients`."""
+    sum: the first in an optax.chain. op, compression: as for `allreduce_gradients`."""
     import optax
 
     def update(updates: Any, state: Any, parameters: Any = None) -> Any:
-        return all_reduce_gradients(updates, op, compression=compression), state
+        return allreduce_gradients(updates, op, compression=compression), state
 
     return optax.GradientTransformation(lambda parameters: optax.EmptyState(), update)
 
@@ -85,8 +85,8 @@ def gradient_transformation(op: str = "average", *, compression: str | None = No
 def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
     """The root's arrays, on all ranks, of a pytree of parameters, optimizer state or both.
 
-    All ranks call it with trees of one form. Leaves that are no arrays stay each rank's own; keys
-    of jax.random travel as well. Raises like `broadcast`.
+    All ranks call it with trees of one form. Leaves that are not arrays stay each rank's own; keys
+    of jax.random are broadcast as well. Raises like `broadcast`.
     """
 
     def give(leaf: Any) -> Any:
@@ -102,12 +102,6 @@ def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
 
 
 def rank_key(key: Array) -> Array:
-    """A random key of this rank's own, derived from one that all ranks have: for dropout, noise and
-    shuffling that should differ between them."""
+    """This rank's random key, derived from one that all ranks share: for dropout, noise and
+    shuffling that should differ between ranks."""
     return jax.random.fold_in(key, rank())
-
-
-def _invalid(message: str) -> Exception:
-    from ddl_core.errors import InvalidArgument
-
-    return InvalidArgument(message)

@@ -15,8 +15,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     ranks' batches together, so that small batches per rank train as one large one. Batches may
     differ in size.
 
-    All ranks call it in training. When not in training it is as its base, and nothing is sent.
-    Saved models hold it as the base, so they load without libddl.
+    All ranks call it in training. Outside of training it is its base class, and nothing is sent.
+    Saved models name the base class, so they load without libddl.
     """
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
@@ -28,25 +28,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
                 ops.broadcast_to(ops.expand_dims(mask, -1), ops.shape(inputs)), inputs.dtype
             )
         own = ops.sum(weights, axes)
-        # First the mean, then the squares of what differs from it, which loses no digits.
-        total = _sum(ops.concatenate([own, ops.sum(inputs * weights, axes)]))
+        # The mean first, then the squared differences from it, which loses no digits.
+        total = adapter.allreduce(ops.concatenate([own, ops.sum(inputs * weights, axes)]))
         count, sums = ops.split(total, 2)
         count = ops.maximum(count, keras.backend.epsilon())
         mean = sums / count
         shape = [1] * len(inputs.shape)
         shape[self.axis] = inputs.shape[self.axis]
         squares = ops.square(inputs - ops.reshape(mean, shape)) * weights
-        return mean, _sum(ops.sum(squares, axes)) / count
+        return mean, adapter.allreduce(ops.sum(squares, axes)) / count
 
 
 for _name in ("__name__", "__qualname__", "__module__"):
     setattr(SyncBatchNormalization, _name, getattr(keras.layers.BatchNormalization, _name))
-
-
-def _sum(tensor: Any) -> Any:
-    """The ranks' sum, whose gradient is the sum of the ranks' gradients."""
-    if keras.backend.backend() != "torch":
-        return adapter.allreduce(tensor)
-    from ddl_keras._torch import Sum
-
-    return Sum.apply(tensor)

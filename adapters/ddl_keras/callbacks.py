@@ -1,4 +1,4 @@
-"""What a model.fit on many ranks needs besides the gradients."""
+"""Callbacks for model.fit on many ranks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = [
 
 
 class BroadcastModel(keras.callbacks.Callback):
-    """Gives all ranks the root's model and optimizer when training begins: equal weights to start
-    from, also where only the root has loaded a checkpoint."""
+    """Gives all ranks the root's model and optimizer when training begins, so that they start with
+    equal weights, even if only the root has loaded a checkpoint."""
 
     def __init__(self, root: int = 0) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class _LearningRate(keras.callbacks.Callback):
-    """Sets the optimizer's learning rate before each batch where it changes; so another callback
-    may go on when one has come to its end."""
+    """Sets the optimizer's learning rate before a batch when it changes, so that callbacks may
+    follow one another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,9 +95,9 @@ class _LearningRate(keras.callbacks.Callback):
 
 
 class LearningRateWarmup(_LearningRate):
-    """Raises the learning rate from `initial`, that of one rank's batch, evenly to `scale` times
-    it: the batch of all ranks is so many times larger, and takes a rate so many times higher, which
-    would be too high for fresh weights.
+    """Raises the learning rate evenly from `initial`, that of one rank's batch, to `scale` times
+    it. The batch of all ranks is that many times larger and takes a rate that many times higher,
+    which would be too high for fresh weights.
 
     initial  the learning rate to start with
     epochs   how long the rise takes
@@ -151,8 +151,8 @@ class LearningRateSchedule(_LearningRate):
 
 
 class Checkpoint(keras.callbacks.ModelCheckpoint):
-    """keras.callbacks.ModelCheckpoint, which saves on rank 0 only; its arguments are the same. What
-    it saves loads without libddl."""
+    """keras.callbacks.ModelCheckpoint, which saves on rank 0 only; its arguments are the same. The
+    files load without libddl."""
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -165,8 +165,8 @@ class Checkpoint(keras.callbacks.ModelCheckpoint):
 
 class Timeline(keras.callbacks.Callback):
     """Writes when epochs, batches and evaluations began and ended, as a trace that chrome://tracing
-    and Perfetto show. Each rank writes its own file when training ends; put together, they show
-    who waits for whom.
+    and Perfetto show. Each rank writes its own file when training ends; together they show
+    which ranks wait for which.
 
     file  its name, in which {rank} stands for the rank
     """
@@ -202,9 +202,9 @@ class Timeline(keras.callbacks.Callback):
         file.write_text(json.dumps({"traceEvents": self._events}))
 
     def _event(self, phase: str, name: str, **arguments: Any) -> None:
-        # The time of day, so that the ranks' files fit together.
-        place = {"pid": adapter.rank(), "tid": 0, "ts": time.time_ns() / 1000}
-        event = {"ph": phase, "name": name, **place}
+        # Wall-clock time, so that the ranks' files can be merged.
+        where = {"pid": adapter.rank(), "tid": 0, "ts": time.time_ns() / 1000}
+        event = {"ph": phase, "name": name, **where}
         self._events.append({**event, "args": arguments} if arguments else event)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import keras
 
+from ddl_core.adapter import check_gradients
 from ddl_core.errors import InvalidArgument
 from ddl_keras._adapter import adapter
 
-_WIRE = {None: None, "f16": "float16", "bf16": "bfloat16"}
+_COMPRESSED = {None: None, "f16": "float16", "bf16": "bfloat16"}
 _SETTINGS = "_ddl_settings"
 _SCALING = keras.optimizers.LossScaleOptimizer
 
@@ -27,40 +28,37 @@ def DistributedOptimizer(
 
         model.compile(ddl.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
 
-    optimizer        of any kind, a LossScaleOptimizer included, or its name. Where the global dtype
-                     policy is mixed_float16, one that is none is put into one, as Model.compile
-                     would do it: a training loop of one's own calls its scale_loss
+    optimizer        any optimizer, including a LossScaleOptimizer, or its name. Under the global
+                     dtype policy mixed_float16 any other one is wrapped in a LossScaleOptimizer, as
+                     Model.compile does; a custom training loop calls its scale_loss
     op               "average" or "sum" of the ranks' gradients
-    compression      "f16" or "bf16": gradients of float32 and float64 travel in that type
+    compression      "f16" or "bf16": gradients of float32 and float64 are sent in that type
     sparse_as_dense  for TensorFlow's IndexedSlices: see ddl_tensorflow.allreduce_gradients
-    backward_passes_per_step  so many batches' gradients are added up before the optimizer applies
-                     their average; sets its gradient_accumulation_steps, which does the same (with
-                     loss scaling that of the inner_optimizer)
+    backward_passes_per_step  number of batches whose gradients are accumulated before the optimizer
+                     applies their average; sets its gradient_accumulation_steps (with loss scaling
+                     that of the inner_optimizer)
 
-    All ranks do the same number of steps. Gradients travel as one group per step, before clipping;
-    with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. With loss
-    scaling they travel with every batch, so that all ranks find the same ones to be finite; only
-    those are added up and count for backward_passes_per_step. In a saved model it is the optimizer
-    that it was, so the model loads where there is no libddl; where there is,
-    `DistributedOptimizer(model.optimizer)` goes on from its state.
+    All ranks do the same number of steps. Gradients are reduced as one group per step, before
+    clipping; with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. With
+    loss scaling they are reduced for every batch, so that all ranks find the same batches finite;
+    only those are accumulated and count for backward_passes_per_step. A saved model has the
+    original optimizer, so it loads without libddl; `DistributedOptimizer(model.optimizer)` then
+    continues from its state.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range; later the training function
     raises what the adapter's grouped_allreduce does.
     """
-    if op not in ("average", "sum"):
-        raise InvalidArgument(f"op: {op!r} is neither average nor sum")
-    if compression not in _WIRE:
-        raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
+    check_gradients(op, compression)
     optimizer = keras.optimizers.get(optimizer)
     if hasattr(optimizer, _SETTINGS) or hasattr(_innermost(optimizer), _SETTINGS):
         raise InvalidArgument("optimizer: is a DistributedOptimizer already")
     if backward_passes_per_step is not None:
         _accumulate(_innermost(optimizer), backward_passes_per_step)
     if _mixed_float16() and not isinstance(optimizer, _SCALING):
-        # Model.compile would put ours into one, which would skip steps on one rank alone.
+        # Model.compile would wrap ours in one, which would skip steps on one rank alone.
         optimizer = _SCALING(optimizer, name="loss_scale_optimizer")
     settings = {"op": op, "compression": compression, "sparse_as_dense": sparse_as_dense}
-    # One that was trained already keeps its state: only its class changes.
+    # A trained optimizer keeps its state: only its class changes.
     optimizer.__class__ = _distributed(type(optimizer))
     object.__setattr__(optimizer, _SETTINGS, settings)
     return optimizer
@@ -68,7 +66,7 @@ def DistributedOptimizer(
 
 def refuse_scaled(optimizer: keras.optimizers.Optimizer | None) -> None:
     """InvalidArgument for a DistributedOptimizer in a LossScaleOptimizer, which looks for
-    infinities in the rank's own gradients, and so would skip steps that the others wait in."""
+    infinities in the rank's own gradients, and so would skip steps in which others wait."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if hasattr(inner, _SETTINGS) and not hasattr(optimizer, _SETTINGS):
         raise InvalidArgument(
@@ -82,29 +80,30 @@ def reduce_gradients(
     gradients: Sequence[Any], op: str, compression: str | None, sparse_as_dense: bool
 ) -> list[Any]:
     """All ranks' gradients, None where there are none."""
-    if keras.backend.backend() == "tensorflow":  # which has sparse ones
+    if keras.backend.backend() == "tensorflow":  # it has sparse gradients
         reduced: list[Any] = adapter.allreduce_gradients(
             gradients, op=op, compression=compression, sparse_as_dense=sparse_as_dense
         )
         return reduced
     result = list(gradients)
-    places = [place for place, gradient in enumerate(result) if gradient is not None]
-    wire = _WIRE[compression]
-    travelling = []
-    for place in places:
-        gradient = result[place]
-        narrowed = wire and keras.backend.standardize_dtype(gradient.dtype) in (
+    indices = [index for index, gradient in enumerate(result) if gradient is not None]
+    dtype = _COMPRESSED[compression]
+    sent = []
+    for index in indices:
+        gradient = result[index]
+        narrowed = dtype and keras.backend.standardize_dtype(gradient.dtype) in (
             "float32",
             "float64",
         )
-        travelling.append(keras.ops.cast(gradient, wire) if narrowed else gradient)
-    for place, reduced in zip(places, adapter.grouped_allreduce(travelling, op), strict=True):
-        result[place] = keras.ops.cast(reduced, result[place].dtype)
+        sent.append(keras.ops.cast(gradient, dtype) if narrowed else gradient)
+    for index, reduced in zip(indices, adapter.grouped_allreduce(sent, op), strict=True):
+        result[index] = keras.ops.cast(reduced, result[index].dtype)
     return result
 
 
 def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The one that applies gradients, and adds them up: that in a LossScaleOptimizer."""
+    """The optimizer that accumulates and applies gradients: the inner one of a
+    LossScaleOptimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
@@ -126,25 +125,25 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:
 
 
 def _distributed(base: type) -> type:
-    """A subclass that reduces gradients. It has the name of its base, by which Keras saves it."""
-    scales = issubclass(base, _SCALING)  # the inner optimizer adds up what it is given
+    """A subclass that reduces gradients. Keras saves it by the name of its base, which it has."""
+    scales = issubclass(base, _SCALING)  # its inner optimizer accumulates
 
     class Distributed(base):  # type: ignore[misc, valid-type]
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-            # Ahead of everything else, so that all ranks see the same infinities (loss scaling),
-            # norms (clipping) and weights.
+            # First, so that all ranks see the same infinities (loss scaling), norms (clipping)
+            # and weights.
             if scales or not self.gradient_accumulation_steps:
                 grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
             super().apply(grads, trainable_variables)
 
         def stateless_apply(self, optimizer_variables: Any, grads: Any, variables: Any) -> Any:
-            # Loss scaling does on JAX without `apply`.
+            # Loss scaling on JAX does not call `apply`.
             if base.stateless_apply is not keras.optimizers.Optimizer.stateless_apply:
                 grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
             return super().stateless_apply(optimizer_variables, grads, variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-            # The first that happens to gradients that were accumulated.
+            # The first step with accumulated gradients.
             if self.gradient_accumulation_steps:
                 grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
             return super()._clip_gradients(grads)

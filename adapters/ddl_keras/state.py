@@ -1,4 +1,4 @@
-"""Giving all ranks what one of them has, and averaging what each has."""
+"""One rank's model on all ranks, and averages over the ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ddl_core.adapter import average_metrics as average
 from ddl_keras._adapter import adapter
 from ddl_keras.optimizer import refuse_scaled
 
@@ -24,7 +25,7 @@ def broadcast_model(model: keras.Model, root: int = 0) -> None:
     refuse_scaled(optimizer)
     for variable in [*model.variables, *(optimizer.variables if optimizer else [])]:
         value = keras.ops.convert_to_numpy(variable.value)
-        if value.dtype.kind in "OSU":  # strings, of a lookup
+        if value.dtype.kind in "OSU":  # strings of a lookup layer
             continue
         variable.assign(_moved(value, lambda tensor: adapter.broadcast(tensor, root)))
 
@@ -35,12 +36,16 @@ def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str
     metrics  numbers by name, the same names on all ranks
     weight   how much this rank's values count, such as its number of samples
 
-    All ranks call it. Raises what the adapter's allreduce does.
+    All ranks call it. Raises what the adapter's allreduce does, InvalidArgument for a negative
+    weight.
     """
-    names = sorted(metrics)
-    own = np.array([*(float(metrics[name]) * weight for name in names), weight], np.float32)
-    *sums, total = _moved(own, adapter.allreduce).tolist()
-    return {name: sums[names.index(name)] / total if total else 0.0 for name in metrics}
+
+    def total(own: list[float]) -> list[float]:
+        sums: list[float] = _moved(np.array(own, np.float32), adapter.allreduce).tolist()
+        return sums
+
+    averaged = average(dict(sorted(metrics.items())), weight, total)
+    return {name: averaged[name] for name in metrics}
 
 
 def synchronize(model: keras.Model) -> None:

@@ -10,6 +10,9 @@
 Keras models train by ddl_keras, which works with every backend of Keras.
 """
 
+from typing import Any
+
+from ddl_core import adapter
 from ddl_tensorflow import gradients as _gradients  # noqa: F401, which registers them
 from ddl_tensorflow.collectives import (
     allgather,
@@ -22,11 +25,11 @@ from ddl_tensorflow.collectives import (
 )
 from ddl_tensorflow.training import (
     DistributedGradientTape,
-    all_gather_object,
+    allgather_object,
     allreduce_gradients,
     average_metrics,
     broadcast_object,
-    broadcast_variables,
+    broadcast_parameters,
 )
 from ddl_tensorflow.world import (
     init,
@@ -40,8 +43,8 @@ from ddl_tensorflow.world import (
 
 __all__ = [
     "DistributedGradientTape",
-    "all_gather_object",
     "allgather",
+    "allgather_object",
     "allreduce",
     "allreduce_gradients",
     "alltoall",
@@ -49,7 +52,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
-    "broadcast_variables",
+    "broadcast_parameters",
     "grouped_allreduce",
     "init",
     "is_initialized",
@@ -60,3 +63,11 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+_RENAMED = {"all_gather_object": "allgather_object", "broadcast_variables": "broadcast_parameters"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[adapter.renamed(__name__, name, _RENAMED[name])]

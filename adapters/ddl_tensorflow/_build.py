@@ -1,17 +1,13 @@
-"""The native part of the adapter: where it lies, how it is compiled, and loading it.
-
-It is compiled at first use, because the C++ interface of TensorFlow's kernels changes with every
-version of TensorFlow; once for each version of TensorFlow and libddl, and each change of source.
-Where there is no compiler, _fallback.py takes its place.
-"""
+"""The native part of the adapter: how it is compiled, and loading it. Without a compiler,
+_fallback.py replaces it."""
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import hashlib
+import functools
 import threading
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +15,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import ddl_core
-from ddl_core import native
-from ddl_core.native import BuildError, NoCompiler
+from ddl_core import adapter, native
+from ddl_core.native import NoCompiler
 from ddl_tensorflow import _fallback
-from ddl_tensorflow._control import Control
 
 NAME = "_ddl_tensorflow"
 _SOURCES = Path(__file__).parent / "csrc"
@@ -33,10 +28,11 @@ _loaded: Native | None = None
 
 
 class Native(NamedTuple):
-    """The operations, and the way into the world: a Control, or what stands in for it."""
+    """The operations, and what starts and ends their world: `open(comm)` and `close()`."""
 
     operations: Any
-    world: Any
+    open: Callable[[ddl_core.Comm], None]
+    close: Callable[[], None]
 
 
 def load() -> Native:
@@ -45,52 +41,51 @@ def load() -> Native:
     with _lock:
         if _loaded is None:
             _loaded = _load()
-            atexit.register(_loaded.world.leave)  # so that peers take it for no crash
         return _loaded
 
 
 def _load() -> Native:
-    if not path().exists():
+    if not part().path.exists():
         try:
             native.compiler()
         except NoCompiler as error:
-            warnings.warn(f"{error}. {_fallback.LOST}", RuntimeWarning, stacklevel=4)
-            return Native(_fallback.operations(str(error)), _fallback.world)
-    file = build()
-    try:
-        return Native(tf.load_op_library(str(file)), Control(ctypes.CDLL(str(file))))
-    except (OSError, tf.errors.OpError) as error:
-        raise BuildError(
-            f"cannot load {file} ({error}); remove it, to have it built anew"
-        ) from error
+            warnings.warn(f"{error}. {_fallback.LOST}", RuntimeWarning, stacklevel=5)
+            world = _fallback.world
+            return Native(_fallback.operations(str(error)), world.open, world.close)
+    return part().load(_load_file, (OSError, tf.errors.OpError))
 
 
-def build() -> Path:
-    """Compile the native part unless that was done before, and return its file."""
-    target = path()
-    native.once(target, f"ddl_tensorflow for TensorFlow {tf.__version__}", _build)
-    return target
+def _load_file(file: Path) -> Native:
+    operations, library = tf.load_op_library(str(file)), ctypes.CDLL(str(file))
+    library.ddl_tensorflow_open.argtypes = [ctypes.c_void_p]
+    library.ddl_tensorflow_open.restype = library.ddl_tensorflow_close.restype = None
+    return Native(
+        operations,
+        lambda comm: library.ddl_tensorflow_open(adapter.address(comm)),
+        library.ddl_tensorflow_close,
+    )
 
 
-def path() -> Path:
-    """The file of the native part for what is installed here, built or not."""
-    recipe = hashlib.sha256(repr((_compile_flags(), _link_flags())).encode())
-    for source in [*_sources(), *sorted(_SOURCES.glob("*.hpp")), _header()]:
-        recipe.update(source.read_bytes())
-    versions = f"tensorflow-{tf.__version__}-libddl-{ddl_core.version()}"
-    folder = native.cache_folder() / "ddl_tensorflow" / f"{versions}-{recipe.hexdigest()[:12]}"
-    return folder / f"{NAME}.so"
+@functools.cache
+def part() -> native.Part:
+    """The native part for what is installed here."""
+    flags = [*_compile_flags(), *_link_flags()]
+    version = tf.__version__
+    return native.Part(
+        *("ddl_tensorflow", f"TensorFlow {version}", f"tensorflow-{version}"),
+        *(_SOURCES, f"{NAME}.so", flags, _compile),
+    )
 
 
-def _build(result: Path) -> None:
+def _compile(result: Path) -> None:
     compiler = native.compiler()
-    # Two translation units, at the same time: the headers take much longer than these files.
-    units = {"kernels": [s for s in _sources() if s.name != _XLA], "xla": [_SOURCES / _XLA]}
+    sources = sorted(_SOURCES.glob("*.cpp"))
+    # Two translation units, compiled in parallel: the headers take most of the time.
+    units = {"kernels": [s for s in sources if s.name != _XLA], "xla": [_SOURCES / _XLA]}
     objects = []
     with ThreadPoolExecutor(len(units)) as pool:
-        for name, sources in units.items():
-            unit = result.with_name(f"{name}.cpp")
-            unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+        for name, own in units.items():
+            unit = native.one_unit(result.with_name(f"{name}.cpp"), own)
             compiled = unit.with_suffix(".o")
             command = [*compiler, "-c", str(unit), "-o", str(compiled), *_compile_flags()]
             objects.append((pool.submit(native.run, command), compiled))
@@ -106,25 +101,11 @@ def _compile_flags() -> list[str]:
     external = [include / f"external/{part}" for part in ("highwayhash", "farmhash_archive/src")]
     given = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]
     return [
-        *("-O2", "-fPIC", "-fvisibility=hidden", "-pthread", *given),
+        *(*native.COMPILE_FLAGS, *given),
         *(f"-I{folder}" for folder in (_SOURCES, ddl_core.get_include())),
         *(f"-isystem{folder}" for folder in (include, *external)),
     ]
 
 
 def _link_flags() -> list[str]:
-    library = Path(ddl_core.library_path())
-    return [
-        *tf.sysconfig.get_link_flags(),
-        "-l:libtensorflow_cc.so.2",
-        # The very library that ddl_core has loaded.
-        *(str(library), f"-Wl,-rpath,{library.parent}"),
-    ]
-
-
-def _sources() -> list[Path]:
-    return sorted(_SOURCES.glob("*.cpp"))
-
-
-def _header() -> Path:
-    return Path(ddl_core.get_include(), "ddl", "ddl.h")
+    return [*tf.sysconfig.get_link_flags(), "-l:libtensorflow_cc.so.2", *native.link_flags()]

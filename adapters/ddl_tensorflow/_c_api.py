@@ -51,8 +51,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "TF_TensorByteSize": (c_size_t, _P),
     "TF_DeleteTensor": (None, _P),
 }
-# OpDefBuilder::SetIsDistributedCommunication(), which the C API lacks; its builder is this one.
-# Without it TensorFlow would make an InternalError of an UnavailableError.
+# OpDefBuilder::SetIsDistributedCommunication(), which the C API lacks; its builder is an
+# OpDefBuilder. Without it TensorFlow turns an UnavailableError into an InternalError.
 _SET_COMMUNICATION = "_ZN10tensorflow12OpDefBuilder29SetIsDistributedCommunicationEv"
 
 
@@ -72,7 +72,7 @@ def _load() -> ctypes.CDLL:
 
 
 _tf = _load()
-_kept: list[Any] = []  # what TensorFlow refers to from here on
+_kept: list[Any] = []  # what TensorFlow keeps pointers to
 
 
 class _Status:
@@ -143,7 +143,7 @@ def _numbers(numbers: Sequence[int]) -> Any:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """The tensor's memory. The handle goes: the run of the kernel keeps what it refers to."""
+    """The tensor's memory. The handle is deleted: the kernel's run keeps the memory."""
     shape = [_tf.TF_Dim(tensor, i) for i in range(_tf.TF_NumDims(tensor))]
     dtype = tf.as_dtype(_tf.TF_TensorType(tensor)).as_numpy_dtype
     address, size = _tf.TF_TensorData(tensor), _tf.TF_TensorByteSize(tensor)
@@ -156,7 +156,7 @@ def _array(tensor: Any) -> np.ndarray:
 def register_operation(
     name: str, attributes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
-    """Make a stateful operation known to TensorFlow. It does not know the shapes of its outputs."""
+    """Register a stateful operation, with outputs of unknown shapes."""
     builder = _tf.TF_NewOpDefinitionBuilder(name.encode())
     for add, specifications in (
         (_tf.TF_OpDefinitionBuilderAddAttr, attributes),
@@ -182,10 +182,10 @@ def register_kernel(
     make: Callable[[bytes], Any],
     run: Callable[[Context, Any], tuple[int, str] | None],
 ) -> None:
-    """Make the kernel of an operation on CPU tensors known to TensorFlow.
+    """Register the kernel of an operation on CPU tensors.
 
-    make   of a node's definition (NodeDef, serialized), what `run` is given. Kept for ever
-    run    returns None, or an error's code and message. In whatever thread TensorFlow likes
+    make   makes what `run` is given from a node's definition (a serialized NodeDef); never freed
+    run    returns None, or an error's code and message; called on any thread
     """
     made: dict[int, Any] = {}
 

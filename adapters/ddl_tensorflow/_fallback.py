@@ -1,4 +1,4 @@
-"""The operations where there is no compiler: kernels in Python, registered by TensorFlow's C API.
+"""The operations without a compiler: kernels in Python, registered through TensorFlow's C API.
 
 Names, types and attributes are those of csrc/ops.cpp, and each kernel makes the calls of libddl
 that csrc/kernels.cpp makes; so gradients, results and errors are the same, and ranks with and
@@ -6,21 +6,21 @@ without the native part work together.
 
 Design notes.
 
-A kernel holds a thread of TensorFlow's until its operation is complete: the C API has kernels that
-complete later, but what they are to call is gone when they have returned. Ranks must therefore not
-start operations in orders of their own, or all threads of one might wait for what has no thread on
-another. They do not: within a tf.function, operations that have effects run one by one in the order
-of the program. Not so in the function of gradients that TensorFlow makes for a tape outside, so
-each operation of a graph is told to come after the one before it. In a plain graph, which ranks may
-build in any order, they are refused.
+A kernel holds a thread of TensorFlow until its operation is complete. (The C API has asynchronous
+kernels, but frees their callback when they return.) So all ranks must start operations in the same
+order, or all threads of one rank might wait for operations that have no thread on another. Within a
+tf.function, operations with effects run in the order of the program. In the function of gradients
+that TensorFlow makes for a tape outside they do not, so each operation of a graph gets a control
+dependency on the previous one. In a plain graph, which ranks may build in any order, operations are
+refused.
 
-TensorFlow never frees what a kernel was made with. So kernels of equal attributes share it.
+TensorFlow never frees what a kernel was made with, so kernels of equal attributes share it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ LOST = (
     "Until then ddl_tensorflow works without its native part: operations take longer, hold a thread"
     " of TensorFlow's while they wait, and are refused in functions with jit_compile=True"
 )
-_PATIENCE = 1.0  # seconds for pending operations to end before an abort
+_GRACE_PERIOD = 1.0  # seconds for pending operations to end before an abort
 
 _TYPE, _TYPES, _NAME = "T: type", "T: list(type)", "tensor_name: string = ''"
 _OP = "op: {'sum','average','min','max','product','bit_and','bit_or','bit_xor'} = 'sum'"
@@ -60,42 +60,30 @@ _CODES = {
 
 
 class World:
-    """The comm of all ranks, and how many operations are under way on it. As _control.Control."""
+    """The adapter's comm, and the operations that are pending on it."""
 
     def __init__(self) -> None:
-        self._endpoint: ddl_core.Endpoint | None = None
         self._comm: ddl_core.Comm | None = None
         self._changed = threading.Condition()
         self._started = 0
-        self._names: set[str] = set()  # under way: libddl refuses a second one
+        self._names: set[str] = set()  # pending: libddl refuses a second operation of a name
 
-    def open(self) -> bytes:
-        self._endpoint = ddl_core.Endpoint()
-        return self._endpoint.address
+    def open(self, comm: ddl_core.Comm) -> None:
+        self._comm = comm
 
-    def join(self, addresses: Sequence[bytes], rank: int, tag: int, timeout: float | None) -> None:
-        assert self._endpoint is not None
-        config = ddl_core.Config(tag=tag, timeout=timeout, operation_timeout=timeout)
-        self._comm = self._endpoint.connect(addresses, rank, config, owned=True)
-
-    def place(self) -> tuple[int, int, int, int]:
-        comm = self._comm
-        assert comm is not None
-        return comm.rank, comm.size, comm.local_rank, comm.local_size
-
-    def leave(self) -> None:
+    def close(self) -> None:
+        """End all operations. The comm stays the caller's."""
         comm, self._comm = self._comm, None
         if comm is None:
             return
         with self._changed:
-            if not self._changed.wait_for(lambda: self._started == 0, _PATIENCE):
+            if not self._changed.wait_for(lambda: self._started == 0, _GRACE_PERIOD):
                 comm.abort("shut down with operations pending")
                 self._changed.wait_for(lambda: self._started == 0)
-        comm.close()
 
     @contextmanager
     def operation(self, name: str) -> Iterator[ddl_core.Comm]:
-        """The comm for an operation of this name, alone of it. InvalidState when there is none."""
+        """The comm for the only pending operation of this name. InvalidState when there is none."""
         with self._changed:
             comm = self._comm
             if comm is None:
@@ -219,7 +207,7 @@ def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> n
 
 
 def _times(rows: np.ndarray, tensor: np.ndarray) -> list[int]:
-    """Elements of so many rows of the tensor."""
+    """The number of elements in these numbers of rows of the tensor."""
     width = int(np.prod(tensor.shape[1:], dtype=np.int64))
     return [int(each) * width for each in rows]
 
@@ -235,7 +223,7 @@ _LAST = "_ddl_last"  # the attribute of a graph that holds its latest operation
 
 
 class _Operation(NamedTuple):
-    """What csrc/ops.cpp and csrc/kernels.cpp say of one."""
+    """An operation, as in csrc/ops.cpp and csrc/kernels.cpp."""
 
     attributes: list[str]
     inputs: list[str]
@@ -272,8 +260,8 @@ _OPERATIONS = {
 
 
 def operations(reason: str) -> SimpleNamespace:
-    """The operations, as functions of the names that tf.load_op_library gives them. To be called
-    once; reason: why there is no native part."""
+    """The operations, as functions with the names that tf.load_op_library gives them. Called once;
+    reason: why there is no native part."""
     names = {what: "Ddl" + what.title().replace("_", "") for what in _OPERATIONS}
     for what, operation in _OPERATIONS.items():
         attributes, inputs, outputs, *_ = operation
@@ -326,7 +314,7 @@ def _runner(operation: _Operation) -> Callable[[c.Context, _Node], tuple[int, st
 
 
 def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Callable[..., Any]:
-    """The operation's function, which tells the graph the shapes that it knows."""
+    """The operation's function, which sets the known shapes in the graph."""
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if tf.executing_eagerly():

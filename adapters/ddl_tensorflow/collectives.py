@@ -1,15 +1,14 @@
 """Operations on tensors of all ranks, under the names that all adapters of libddl share.
 
-All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Called
-eagerly, operations are matched by the order of their calls. In a graph each has a name, by which it
-is matched, since TensorFlow starts what is independent in an order of its own; by default the name
-is made of the function's and its place there, so all ranks trace the same functions.
+All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Eager
+operations are matched by the order of their calls. In a graph each has a name and is matched by it,
+since TensorFlow starts independent operations in any order. The default name has the function's
+name and the position in it, so all ranks must trace the same functions.
 """
 
 from __future__ import annotations
 
 import hashlib
-import operator
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,29 +16,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from ddl_core import adapter, dtypes
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_tensorflow import _build
 from ddl_tensorflow.world import rank, size
 
-_NAME_MAX = 200  # bytes; csrc/kernels.cpp adds to it, and libddl takes 255
+_NAME_MAX = 200  # bytes; csrc/kernels.cpp adds a suffix, and libddl takes 255
 
-_FLOATS = {tf.float16, tf.bfloat16, tf.float32, tf.float64}
-_FLOATS |= {tf.dtypes.experimental.float8_e4m3fn, tf.dtypes.experimental.float8_e5m2}
-_COMPLEX = {tf.complex64, tf.complex128}
-_INTEGERS = {tf.int8, tf.uint8, tf.int16, tf.uint16, tf.int32, tf.uint32, tf.int64, tf.uint64}
-_TYPES = {tf.bool} | _INTEGERS | _FLOATS | _COMPLEX
-_OPS = {
-    "sum": _TYPES,
-    "average": _TYPES - {tf.bool},
-    "min": _TYPES - _COMPLEX,
-    "max": _TYPES - _COMPLEX,
-    "product": _TYPES - _COMPLEX,
-    "bit_and": _INTEGERS | {tf.bool},
-    "bit_or": _INTEGERS | {tf.bool},
-    "bit_xor": _INTEGERS | {tf.bool},
-}
+_TYPES = {dtype.name for dtype in dtypes.TABLE}
 
-_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+_as_it_is = tf.autograph.experimental.do_not_convert  # these functions need no AutoGraph
 
 
 @_as_it_is
@@ -49,7 +35,7 @@ def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tenso
     tensor   of the same shape and type on all ranks
     op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
              wrap; their average truncates
-    name     by which the operation is matched; None: as told on top
+    name     by which the operation is matched; None: see the top of this file
 
     All ranks call it. Has a gradient for sums and averages: that of all ranks' results. Raises
     ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for what is no dense
@@ -74,8 +60,8 @@ def grouped_allreduce(
     """
     size()
     tensors = [
-        checked("grouped_allreduce", tensor, f"tensors[{place}]", op)
-        for place, tensor in enumerate(tensors)
+        checked("grouped_allreduce", tensor, f"tensors[{number}]", op)
+        for number, tensor in enumerate(tensors)
     ]
     if not tensors:
         return []
@@ -96,7 +82,7 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
     All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0.
     Raises like `allreduce`; InvalidArgument for a root that is no rank.
     """
-    root = a_rank("root", root)
+    root = adapter.check_rank("root", root, size())
     tensor = checked("broadcast", tensor)
     with tf.name_scope(_scope(name, "broadcast")) as scope:
         return _operations().ddl_broadcast(tensor, root=root, tensor_name=match(name, scope))
@@ -113,7 +99,7 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
     Returns a tensor of shape (sum of rows, ...); of shape (size,) for scalars. All ranks call it,
     and either all or none with rows. Has a gradient. Raises like `allreduce`.
     """
-    given = [] if rows is None else _numbers("rows", rows)
+    given = [] if rows is None else adapter.check_rows("rows", rows, size())
     tensor = checked("allgather", tensor)
     if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank()]):
         raise InvalidArgument(
@@ -121,7 +107,7 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
         )
     if rows is None and _in_xla() and tensor.shape.rank is not None:
         own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
-        given = [] if own is None else [own] * size()  # the gradient, too, needs to know
+        given = [] if own is None else [own] * size()  # the gradient needs it too
     with tf.name_scope(_scope(name, "allgather")) as scope:
         result, _ = _operations().ddl_allgather(tensor, rows=given, tensor_name=match(name, scope))
     if tensor.shape.rank == 0:
@@ -146,7 +132,7 @@ def reduce_scatter(
     InvalidArgument, or in a graph that does not know the shape tf.errors.InvalidArgumentError, when
     the tensor cannot be shared so.
     """
-    given = [] if rows is None else _numbers("rows", rows)
+    given = [] if rows is None else adapter.check_rows("rows", rows, size())
     tensor = checked("reduce_scatter", tensor, op=op)
     part = given[rank()] if given else _part(tensor)
     with tf.name_scope(_scope(name, "reduce_scatter")) as scope:
@@ -179,7 +165,7 @@ def alltoall(
             raise InvalidArgument(f"sent_rows: is a tensor of {sent_rows.dtype.name}, not integers")
         sent = tf.cast(sent_rows, tf.int64)
     else:
-        given = _numbers("sent_rows", sent_rows)
+        given = adapter.check_rows("sent_rows", sent_rows, size())
         if tensor.shape.rank and tensor.shape[0] not in (None, sum(given)):
             raise InvalidArgument(
                 f"sent_rows: are {sum(given)} in all, but the tensor has {tensor.shape[0]}"
@@ -194,7 +180,7 @@ def alltoall(
 
 @_as_it_is
 def barrier(name: str | None = None) -> Any:
-    """Return, in a graph go on after it, on no rank before every rank has called it."""
+    """Return on no rank, or in a graph complete on none, before every rank has called it."""
     size()
     with tf.name_scope(_scope(name, "barrier")) as scope:
         return _operations().ddl_barrier(tensor_name=match(name, scope))
@@ -220,12 +206,12 @@ class UnsupportedType(Unsupported, TypeError):
 
 
 def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> tf.Tensor:
-    """The tensor that `argument` of the operation `what` is, or can be made. Refuses what cannot be
-    done, when a graph is traced already."""
+    """The `argument` of the operation `what`, converted to a tensor. Refuses what the operation
+    cannot do, even while a graph is traced."""
     size()  # InvalidState before init
     reduces = what in _REDUCING
-    if reduces and not (isinstance(op, str) and op in _OPS):
-        raise InvalidArgument(f"op: {op!r} is none of {', '.join(_OPS)}")
+    if reduces:
+        adapter.check_op(op)
     kind = type(value).__name__
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise InvalidArgument(
@@ -235,68 +221,44 @@ def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> 
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{argument}: a {kind} that is no tensor ({error})") from error
-    if tensor.dtype not in (_OPS[op] if reduces else _TYPES):
+    dtype = tensor.dtype.name
+    if dtype not in _TYPES or (reduces and not adapter.has_op(dtype, op)):
         by = f" by {op}" if reduces else ""
         raise UnsupportedType(
-            f"{argument}: has elements of {tensor.dtype.name}, which {what}{by} does not take"
+            f"{argument}: has elements of {dtype}, which {what}{by} does not take"
         )
     return tensor
 
 
-def a_rank(argument: str, given: Any) -> int:
-    """The number of a rank."""
-    try:
-        number = operator.index(given)
-    except TypeError:
-        number = -1
-    if not 0 <= number < size():
-        raise InvalidArgument(f"{argument}: {given!r} is not a rank; there are {size()}")
-    return number
-
-
 def _part(tensor: tf.Tensor) -> int | None:
-    """An equal part of the first dimension, None where it is not known."""
+    """An equal part of the first dimension; None if the dimension is unknown."""
     if tensor.shape.rank is None or (tensor.shape.rank and tensor.shape[0] is None):
         return None
-    if tensor.shape.rank == 0 or tensor.shape[0] % size():
-        raise InvalidArgument(
-            f"tensor: the first dimension of shape {tuple(tensor.shape)} is no multiple of {size()}"
-        )
-    return int(tensor.shape[0]) // size()
-
-
-def _numbers(what: str, given: Sequence[int]) -> list[int]:
-    try:
-        numbers = [operator.index(each) for each in given]
-    except TypeError:
-        numbers = []
-    if len(numbers) != size() or min(numbers) < 0:
-        raise InvalidArgument(f"{what}: {given!r} is not one number for each of {size()} ranks")
-    return numbers
+    return adapter.equal_rows("tensor", tensor.shape.as_list(), size())
 
 
 def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
-    """The tensor, with what is known of its shape told to the graph."""
+    """The tensor, with its known shape set in the graph."""
     if not tf.executing_eagerly():
         tensor.set_shape(shape)
     return tensor
 
 
 def _scope(name: str | None, otherwise: str) -> str:
-    """A name for the graph's node, of the characters that TensorFlow takes."""
+    """A name for the graph's node, with only the characters that TensorFlow allows."""
     if not (name is None or isinstance(name, str)):
         raise InvalidArgument(f"name: {name!r} is no string")
     return f"ddl_{otherwise}" if name is None else re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)
 
 
 def match(name: str | None, scope: str) -> str:
-    """By what the operation is matched with those of the other ranks; "": by order."""
+    """The name by which the ranks' operations are matched; "": by order."""
     if name is None:
         if tf.executing_eagerly():
             return ""
-        # TensorFlow counts the graphs that it makes for loops and branches, also on ranks that
-        # trace a function once more than the others.
-        graph = getattr(tf.compat.v1.get_default_graph(), "name", None)  # not of the old kind
+        # TensorFlow numbers its graphs of loops and branches. A rank that traces a function once
+        # more than the others has other numbers, so they are dropped.
+        graph = getattr(tf.compat.v1.get_default_graph(), "name", None)  # plain graphs have none
         name = f"{re.sub(r'_[0-9]+_?$', '', graph or '')}/{scope.rstrip('/')}"
     encoded = name.encode()
     if len(encoded) <= _NAME_MAX:

@@ -1,7 +1,7 @@
-"""The operations' gradients, as TensorFlow's registry knows them.
+"""The operations' gradients, in TensorFlow's registry.
 
-Each rank's loss is a function of all ranks' inputs; a gradient is that of the sum of the ranks'
-losses, so it travels back by the operation's transpose."""
+Each rank's loss is a function of all ranks' inputs; a gradient is that of the sum of all ranks'
+losses: the operation's transpose."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _grouped_allreduce(op: tf.Operation, *gradients: Any) -> list[tf.Tensor]:
 
 @tf.RegisterGradient("DdlBroadcast")
 def _broadcast(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    everyones = _operations().ddl_allreduce(gradient, op="sum", tensor_name=_name(op))
+    total = _operations().ddl_allreduce(gradient, op="sum", tensor_name=_name(op))
     if op.get_attr("root") == rank():
-        return everyones
-    # Zeros that depend on the operation. TensorFlow prunes what nothing depends on, and the root
-    # would wait for this rank; likewise in the gradient of this gradient.
-    return tf.where(False, everyones, tf.zeros_like(everyones))
+        return total
+    # Zeros that depend on the operation. TensorFlow prunes operations without dependents, and the
+    # root would wait for this rank; likewise in the gradient of this gradient.
+    return tf.where(False, total, tf.zeros_like(total))
 
 
 @tf.RegisterGradient("DdlAllgather")
@@ -47,7 +47,7 @@ def _allgather(op: tf.Operation, gradient: tf.Tensor, _: Any) -> tf.Tensor:
         op="sum",
         tensor_name=_name(op),
     )
-    return tf.reshape(own, tf.shape(op.inputs[0]))  # a scalar has become a row
+    return tf.reshape(own, tf.shape(op.inputs[0]))  # a scalar was sent as a row
 
 
 @tf.RegisterGradient("DdlReduceScatter")
@@ -57,9 +57,9 @@ def _reduce_scatter(op: tf.Operation, gradient: tf.Tensor) -> list[Any]:
     rows = tf.get_static_value(op.inputs[1])
     given = [] if rows is None else [int(each) for each in rows]
     if rows is not None and not given and gradient.shape.rank and gradient.shape[0] is not None:
-        given = [gradient.shape[0]] * size()  # equal parts: nobody need ask
-    everyones, _ = _operations().ddl_allgather(gradient, rows=given, tensor_name=_name(op))
-    return [tf.ensure_shape(everyones, op.inputs[0].shape), None]
+        given = [gradient.shape[0]] * size()  # equal parts need no exchange
+    gathered, _ = _operations().ddl_allgather(gradient, rows=given, tensor_name=_name(op))
+    return [tf.ensure_shape(gathered, op.inputs[0].shape), None]
 
 
 @tf.RegisterGradient("DdlAlltoall")
@@ -84,6 +84,6 @@ def _linear(op: tf.Operation) -> str:
 
 
 def _name(op: tf.Operation) -> str:
-    """Eagerly the order matches gradients as well. In a graph one operation may have several."""
+    """Eager gradients are matched by order too. In a graph one operation may have several."""
     with tf.name_scope(f"{op.type.lower()}_gradient") as scope:
         return match(None, scope)

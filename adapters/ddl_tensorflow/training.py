@@ -1,4 +1,4 @@
-"""Training loops of TensorFlow's own: gradients, variables and metrics of all ranks."""
+"""Helpers for training loops in TensorFlow: gradients, variables and metrics of all ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ddl_core import adapter
 from ddl_core.errors import InvalidArgument
 from ddl_tensorflow.collectives import (
-    a_rank,
     allgather,
     allreduce,
     broadcast,
@@ -20,7 +20,7 @@ from ddl_tensorflow.collectives import (
 )
 from ddl_tensorflow.world import rank, size
 
-_WIRE = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
+_COMPRESSED = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
 
 _as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
 
@@ -38,27 +38,27 @@ def allreduce_gradients(
 
     gradients       tensors, tf.IndexedSlices, or None for what has no gradient, alike on all ranks
     op              "average" or "sum"
-    compression     "f16" or "bf16": gradients of float32 and float64 travel in that type, which
+    compression     "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
                     halves or quarters the bytes and costs precision
-    sparse_as_dense IndexedSlices become tensors; else the ranks' slices are put together, which
+    sparse_as_dense convert IndexedSlices to tensors; else the ranks' slices are concatenated, which
                     takes an all-gather each, and repeated indices add up when they are applied
 
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """
-    _check(op, compression)
+    adapter.check_gradients(op, compression)
     result = list(gradients)
     dense: dict[int, tf.Tensor] = {}
-    for place, gradient in enumerate(result):
+    for index, gradient in enumerate(result):
         if isinstance(gradient, tf.IndexedSlices):
             if sparse_as_dense:
-                dense[place] = tf.convert_to_tensor(gradient)
+                dense[index] = tf.convert_to_tensor(gradient)
             else:
-                result[place] = _gather_slices(gradient, op, name and f"{name}/{place}")
+                result[index] = _gather_slices(gradient, op, name and f"{name}/{index}")
         elif gradient is not None:
-            dense[place] = checked("grouped_allreduce", gradient, f"gradients[{place}]", op)
+            dense[index] = checked("grouped_allreduce", gradient, f"gradients[{index}]", op)
     reduced = grouped_allreduce([_narrowed(each, compression) for each in dense.values()], op, name)
-    for (place, gradient), sum_ in zip(dense.items(), reduced, strict=True):
-        result[place] = tf.cast(sum_, gradient.dtype)
+    for (index, gradient), sum_ in zip(dense.items(), reduced, strict=True):
+        result[index] = tf.cast(sum_, gradient.dtype)
     return result
 
 
@@ -73,7 +73,7 @@ class DistributedGradientTape:
               `watch_accessed_variables` as for tf.GradientTape
     others    as for `allreduce_gradients`
 
-    It is left to `gradient` alone to communicate: jacobians are this rank's own.
+    Only `gradient` communicates: jacobians are this rank's own.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DistributedGradientTape:
         compression: str | None = None,
         sparse_as_dense: bool = False,
     ) -> None:
-        _check(op, compression)
+        adapter.check_gradients(op, compression)
         self._tape = tape or tf.GradientTape(persistent, watch_accessed_variables)
         self._op = op
         self._compression = compression
@@ -115,17 +115,17 @@ class DistributedGradientTape:
         return tf.nest.pack_sequence_as(own, reduced)
 
 
-def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
+def broadcast_parameters(variables: Iterable[Any], root: int = 0) -> None:
     """Give all ranks the root's values of variables, TensorFlow's or Keras's.
 
     All ranks call it with variables of equal shapes and types in the same order. What cannot be
     moved, such as strings, stays as it is. Raises like `broadcast`.
     """
     variables = list(variables)
-    for place, variable in enumerate(variables):
+    for index, variable in enumerate(variables):
         if not hasattr(variable, "assign"):
             raise InvalidArgument(
-                f"variables[{place}]: is a {type(variable).__name__}, which is no variable"
+                f"variables[{index}]: is a {type(variable).__name__}, which is no variable"
             )
     for variable in variables:
         value = tf.convert_to_tensor(variable)
@@ -136,15 +136,15 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
 def broadcast_object(value: Any, root: int = 0) -> Any:
     """The root's object, on all ranks. On the others `value` is ignored.
 
-    It is pickled, so objects come only from ranks that are trusted. All ranks call it. Raises like
+    It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
     `broadcast`, and what pickling raises.
     """
-    root = a_rank("root", root)
-    everyones = allgather(_pickled(value) if rank() == root else tf.zeros([0], tf.uint8))
-    return value if rank() == root else pickle.loads(everyones.numpy().tobytes())
+    root = adapter.check_rank("root", root, size())
+    received = allgather(_pickled(value) if rank() == root else tf.zeros([0], tf.uint8))
+    return value if rank() == root else pickle.loads(received.numpy().tobytes())
 
 
-def all_gather_object(value: Any) -> list[Any]:
+def allgather_object(value: Any) -> list[Any]:
     """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
     own = _pickled(value)
     lengths = allgather(tf.constant(len(own), tf.int64)).numpy().tolist()
@@ -157,27 +157,21 @@ def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str
 
     metrics  numbers, or tensors of one element, by name; the same names in the same order on all
              ranks
-    weight   how much this rank's values count, such as its number of samples
+    weight   how much this rank's values count, such as its index of samples
 
     All ranks call it. Raises like `allreduce`, InvalidArgument for a negative weight.
     """
-    if not weight >= 0:
-        raise InvalidArgument(f"weight: {weight} is negative")
-    own = [float(value) * weight for value in metrics.values()]
-    *sums, total = allreduce(tf.constant([*own, weight], tf.float64)).numpy().tolist()
-    return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
 
+    def total(own: list[float]) -> list[float]:
+        sums: list[float] = allreduce(tf.constant(own, tf.float64)).numpy().tolist()
+        return sums
 
-def _check(op: str, compression: str | None) -> None:
-    if op not in ("average", "sum"):
-        raise InvalidArgument(f"op: {op!r} is neither average nor sum")
-    if compression not in _WIRE:
-        raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
+    return adapter.average_metrics(metrics, weight, total)
 
 
 def _narrowed(tensor: tf.Tensor, compression: str | None) -> tf.Tensor:
-    wire = _WIRE[compression]
-    return tf.cast(tensor, wire) if wire and tensor.dtype in (tf.float32, tf.float64) else tensor
+    dtype = _COMPRESSED[compression]
+    return tf.cast(tensor, dtype) if dtype and tensor.dtype in (tf.float32, tf.float64) else tensor
 
 
 def _gather_slices(slices: tf.IndexedSlices, op: str, name: str | None) -> tf.IndexedSlices:

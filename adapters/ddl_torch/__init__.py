@@ -8,9 +8,11 @@
     ddl.shutdown()
 
 `init` makes torch.distributed's default process group with the backend "ddl", so everything built
-on torch.distributed works as usual. Who starts torch.distributed himself calls
-torch.distributed.init_process_group("ddl"), for which nothing need be imported from here.
+on torch.distributed works as usual. A program that starts torch.distributed itself calls
+torch.distributed.init_process_group("ddl") and need not import this package.
 """
+
+from typing import Any
 
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.collectives import (
@@ -32,7 +34,7 @@ from ddl_torch.collectives import (
 )
 from ddl_torch.optimizer import DistributedOptimizer
 from ddl_torch.state import (
-    all_gather_object,
+    allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
@@ -52,9 +54,9 @@ __all__ = [
     "DistributedOptimizer",
     "SyncBatchNorm",
     "Work",
-    "all_gather_object",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_async",
     "alltoall",
@@ -80,3 +82,11 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "all_gather_object":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ddl_core import adapter
+
+    return globals()[adapter.renamed(__name__, name, "allgather_object")]

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+
+from ddl_core import native
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m ddl_torch", description="The PyTorch adapter of libddl."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="compile the native part now, and print its file")
-    commands.add_parser("info", help="print versions, and where the native part lies")
-    arguments = parser.parse_args()
+    command = native.parser("ddl_torch", "PyTorch")[0].parse_args().command
 
-    import torch
-
-    from ddl_core import native
     from ddl_torch import _build
 
-    framework = f"PyTorch {torch.__version__}"
-    part = (_build.path(), _build.build)
-    return native.answer(arguments.command, "ddl_torch", framework, [part])
+    return native.answer(command, [_build.part()])
 
 
 if __name__ == "__main__":

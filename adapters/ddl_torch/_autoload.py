@@ -1,5 +1,5 @@
-"""Makes PyTorch know the backend "ddl". PyTorch calls `register` at the end of `import torch`, by
-the entry point of the group torch.backends; so it must be quick, and must never fail."""
+"""Registers the backend "ddl". PyTorch calls `register` at the end of `import torch`, through the
+entry point in the group torch.backends, so it must be quick and must never fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 def register() -> None:
-    """Register the backend "ddl" for CPU tensors, unless that was done. Builds, loads nothing."""
+    """Register the backend "ddl" for CPU tensors, unless that was done. Builds and loads
+    nothing."""
     try:
         import torch.distributed as dist
 
@@ -22,16 +23,34 @@ def register() -> None:
         logging.getLogger("ddl_torch").exception("the backend ddl is not available")
 
 
+def is_ddl(candidate: Any) -> bool:
+    """Whether this is a process group whose backend for CPU tensors is "ddl"."""
+    import torch.distributed as dist
+
+    if not isinstance(candidate, dist.ProcessGroup):
+        return False
+    try:
+        return bool(cpu_backend(candidate).name() == "ddl")
+    except RuntimeError:  # it has none for the CPU
+        return False
+
+
+def cpu_backend(of: Any) -> Any:
+    """The group's c10d backend for CPU tensors, without the wrapper of TORCH_DISTRIBUTED_DEBUG."""
+    import torch
+
+    backend = of._get_backend(torch.device("cpu"))
+    return getattr(backend, "wrapped_pg", backend)
+
+
 def _open_monitored_barrier(dist: Any) -> None:
-    """Let dist.monitored_barrier, which takes groups of Gloo only, reach a group of ddl."""
+    """Make dist.monitored_barrier, which takes groups of Gloo only, take those of ddl."""
     original = dist.monitored_barrier
 
     @functools.wraps(original)
     def monitored_barrier(
         group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
     ) -> None:
-        from ddl_torch.world import is_ddl
-
         own = dist.group.WORLD if group is None else group
         if not is_ddl(own):
             return original(group, timeout, wait_all_ranks)
@@ -45,14 +64,12 @@ def _open_monitored_barrier(dist: Any) -> None:
 
 
 def _open_set_pg_timeout(dist: Any) -> None:
-    """Let distributed_c10d._set_pg_timeout, which takes groups of Gloo and NCCL only, reach a group
+    """Make distributed_c10d._set_pg_timeout, which takes groups of Gloo and NCCL only, take those
     of ddl."""
     original = dist.distributed_c10d._set_pg_timeout
 
     @functools.wraps(original)
     def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
-        from ddl_torch.world import cpu_backend, is_ddl
-
         own = dist.group.WORLD if group is None else group
         if not is_ddl(own):
             original(timeout, group)

@@ -16,13 +16,13 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     batches together, so that small batches per rank train as one large one. Batches may differ in
     size.
 
-    All ranks call forward and backward. Arguments are those of nn.BatchNorm1d. When not in training
-    it is that, and nothing is sent.
+    All ranks call forward and backward. Arguments are those of nn.BatchNorm1d. Outside
+    of training it is that, and nothing is sent.
     """
 
     @classmethod
     def convert(cls, module: nn.Module) -> nn.Module:
-        """The module with its batch normalizations replaced by these, of the same parameters."""
+        """The module with its batch normalizations replaced by these, with the same parameters."""
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
             new = cls(
                 module.num_features,
@@ -75,8 +75,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class _Normalize(torch.autograd.Function):
-    """(input - mean) / deviation * weight + bias, with all ranks' mean and deviation; these and the
-    number of values as well, of which no gradients are taken."""
+    """(input - mean) / deviation * weight + bias, by the mean and deviation of all ranks. Also
+    returns these and the number of values, without gradients."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -90,7 +90,7 @@ class _Normalize(torch.autograd.Function):
             variance, mean = torch.var_mean(values, over, unbiased=False)
         else:
             variance = mean = values.new_zeros(values.shape[1])
-        # Means and variances are put together from those of the ranks, which loses no digits.
+        # Combining the ranks' means and variances loses no digits, unlike sums of squares.
         every = allgather(torch.cat([mean, variance, own])[None])
         means, variances, counts = every.split([len(mean), len(mean), 1], 1)
         count = counts.sum()
@@ -118,8 +118,8 @@ class _Normalize(torch.autograd.Function):
         of_bias, of_weight = sums.unbind()
         result = None
         if ctx.needs_input_grad[0]:
-            everyones = allreduce(sums) / count
-            shift, slope = (part.view(shape) for part in everyones.unbind())
+            means = allreduce(sums) / count
+            shift, slope = (part.view(shape) for part in means.unbind())
             factor = scale if weight is None else scale * weight
             result = ((gradient - shift - normal * slope) * factor.view(shape)).to(kind)
         has = weight is not None

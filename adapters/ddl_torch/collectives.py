@@ -1,9 +1,9 @@
 """Operations on tensors of all ranks, under the names that all adapters of libddl share.
 
-All have gradients, sums and averages among the reductions, and these have gradients as well. A
-backward operation is called by all ranks, as the operation was: the tensors require grad on all
-ranks or on none, and what is made of the results goes into what backward() is called on, on every
-rank. Asynchronous operations have their gradients too; backward waits.
+All have gradients of any order; among the reductions, sums and averages. All ranks call a backward
+operation, as they called the operation. So the tensors require grad on all ranks or on none, and
+on every rank the results are part of what backward() is called on. Asynchronous operations have
+gradients too; backward waits for them.
 """
 
 from __future__ import annotations
@@ -17,28 +17,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_torch import gradients
-from ddl_torch.world import group, rank, size
+from ddl_torch.ops import OPS
+from ddl_torch.world import adapter, group, rank, size
 
 Result = TypeVar("Result")
-
-_OPS = {
-    "sum": "SUM",
-    "average": "AVG",
-    "min": "MIN",
-    "max": "MAX",
-    "product": "PRODUCT",
-    "bit_and": "BAND",
-    "bit_or": "BOR",
-    "bit_xor": "BXOR",
-}
 
 # Renamed in PyTorch 2.13.
 _equal_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Work(Generic[Result]):
-    """An operation under way. Its tensors must not be touched before it is complete; they are kept
-    alive until then, also when the Work is dropped."""
+    """A pending operation. Its tensors must not be touched before it is complete. They are kept
+    alive until then, even if the Work is dropped."""
 
     def __init__(self, work: Any, result: Result) -> None:
         self._work = work
@@ -52,7 +42,7 @@ class Work(Generic[Result]):
         torch.distributed.DistBackendError when it passes, the work then being pending still, and
         when the operation fails.
         """
-        if self._work is None:  # there was nothing to do
+        if self._work is None:  # an empty group
             return self._result
         if timeout is None:
             self._work.wait()
@@ -61,7 +51,7 @@ class Work(Generic[Result]):
         return self._result
 
     def done(self) -> bool:
-        """Whether the operation is complete, with whatever result. Does not block."""
+        """Whether the operation has ended, successfully or not. Does not block."""
         done: bool = self._work is None or self._work.is_completed()
         return done
 
@@ -150,7 +140,7 @@ def grouped_allreduce_async(
         return group().allreduce_coalesced(targets, options), targets
 
     def transpose(*moved: Tensor) -> list[Tensor | None]:
-        # All that can have a gradient, so that they are the same on all ranks.
+        # All tensors that can have a gradient, so that the ranks reduce the same ones.
         which = [number for number, each in enumerate(moved) if _has_gradient(each)]
         linear = _linear("grouped_allreduce", op)
         results = iter(grouped_allreduce([moved[number] for number in which], linear))
@@ -181,15 +171,15 @@ def broadcast_async(tensor: Tensor, root: int = 0, out: Tensor | None = None) ->
 
 
 def _broadcast(tensor: Tensor, root: int, out: Tensor | None, is_async: bool) -> Work[Tensor]:
-    _root(root)
+    adapter().check_rank("root", root, size())
 
     def start(own: Tensor) -> tuple[Any, list[Tensor]]:
         target = _prepared(own, out)
         return dist.broadcast(target, root, group=group(), async_op=is_async), [target]
 
     def transpose(gradient: Tensor) -> list[Tensor]:
-        everyones = allreduce(gradient)
-        return [everyones if rank() == root else everyones * 0]
+        total = allreduce(gradient)
+        return [total if rank() == root else total * 0]
 
     own = _checked("tensor", tensor)
     work, (result,) = gradients.start(start, transpose, [own], _outs(out))
@@ -270,8 +260,8 @@ def _reduce_scatter(
         return dist.reduce_scatter(target, list(own.split(counts)), **how), [target]
 
     def transpose(gradient: Tensor) -> list[Tensor]:
-        everyones = allgather(gradient, counts)
-        return [everyones / size() if _linear("reduce_scatter", op) == "average" else everyones]
+        gathered = allgather(gradient, counts)
+        return [gathered / size() if _linear("reduce_scatter", op) == "average" else gathered]
 
     work, (result,) = gradients.start(start, transpose, [given], outs)
     return Work(work, result)
@@ -382,40 +372,24 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _linear(name: str, op: str) -> str:
-    """The op, where it has a gradient."""
+    """The op, if it has a gradient."""
     if op not in ("sum", "average"):
         raise NotImplementedError(f"{name} by {op} has no gradient; by sum and average it has")
     return op
 
 
 def _rows(name: str, given: Sequence[int] | None, otherwise: int) -> list[int]:
-    """What each rank has; `otherwise` each where it is not given."""
-    if given is None:
-        return [otherwise] * size()
-    if len(given) != size() or min(given) < 0:
-        raise _invalid(f"{name}: {list(given)} is not one number for each of {size()} ranks")
-    return list(given)
+    """Each rank's rows: as given, or `otherwise`."""
+    return [otherwise] * size() if given is None else adapter().check_rows(name, given, size())
 
 
 def _part(tensor: Tensor) -> int:
     """An equal part of the first dimension."""
-    if not tensor.shape or tensor.shape[0] % size():
-        raise _invalid(
-            f"tensor: the first dimension of shape {tuple(tensor.shape)} is no multiple of {size()}"
-        )
-    return tensor.shape[0] // size()
+    return adapter().equal_rows("tensor", tensor.shape, size())
 
 
 def _reduction(op: str) -> Any:
-    if op not in _OPS:
-        raise _invalid(f"op: {op!r} is none of {', '.join(_OPS)}")
-    return getattr(dist.ReduceOp, _OPS[op])
-
-
-def _root(root: int) -> int:
-    if not 0 <= root < size():
-        raise _invalid(f"root: {root} is not a rank; there are {size()}")
-    return root
+    return getattr(dist.ReduceOp, OPS[adapter().check_op(op)])
 
 
 def _unfit(out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Exception:
@@ -426,6 +400,5 @@ def _unfit(out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Exception
 
 
 def _invalid(message: str) -> Exception:
-    from ddl_core.errors import InvalidArgument
-
-    return InvalidArgument(message)
+    error: Exception = adapter().InvalidArgument(message)
+    return error

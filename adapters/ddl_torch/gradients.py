@@ -1,12 +1,12 @@
-"""The operations' gradients, as autograd knows them.
+"""The operations' gradients for autograd.
 
-Each rank's loss is a function of all ranks' inputs. A gradient is that of the sum of the ranks'
-losses, so it travels back by the operation's transpose, which all ranks call in backward.
+Each rank's loss is a function of all ranks' inputs. A gradient is that of the sum of all ranks'
+losses: the operation's transpose, which all ranks call in backward.
 
-Order. A node of autograd's graph runs before every node that was made earlier: on the CPU one
-thread runs the nodes that are ready, the latest first, and what uses a node's result was made after
-it. So ranks that call the same operations in forward call their transposes in the same order, the
-reverse one, whatever else their graphs hold.
+Order. On the CPU, one thread runs the ready nodes of autograd's graph, the latest first, and a node
+that uses another's result was created after it. So nodes run in the reverse order of their
+creation, and ranks that call the same operations in forward call the transposes in the same order,
+whatever else their graphs contain.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Starts an operation on tensors without gradients: c10d's work, None if it is complete, and its
-# results.
+# Starts an operation on tensors without gradients. Returns c10d's work (None if it is complete) and
+# the results.
 Start = Callable[..., tuple[Any, Sequence[Tensor]]]
-# From the gradients of the results to those of the tensors.
+# Computes the gradients of the tensors from those of the results.
 Transpose = Callable[..., Sequence[Tensor | None]]
 
 
@@ -29,8 +29,8 @@ def start(
 ) -> tuple[Any, Sequence[Tensor]]:
     """What `operation(*tensors)` returns, the results with a gradient if a tensor has one.
 
-    `outs`, the given memory of the results if any, get none: as with PyTorch's own functions, to
-    give them where a gradient is needed is an error.
+    `outs` is the given memory of the results, if any. As in PyTorch's own functions, giving it
+    where a gradient is needed is an error.
     """
     needed = any(tensor.requires_grad for tensor in (*tensors, *outs))
     if not (needed and torch.is_grad_enabled()):

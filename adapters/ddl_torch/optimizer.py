@@ -1,5 +1,4 @@
-"""Training with any optimizer on all ranks' gradients, for who does not use
-DistributedDataParallel."""
+"""Training with any optimizer on all ranks' gradients, without DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_torch.collectives import Work, allreduce_async, grouped_allreduce_async
-from ddl_torch.world import group
+from ddl_torch.world import adapter, group
 
-_WIRE = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
+_COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def DistributedOptimizer(
@@ -29,70 +28,69 @@ def DistributedOptimizer(
         optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
         ddl.broadcast_parameters(model)
         ...
-        loss.backward()      # the gradients are reduced while backward goes on
+        loss.backward()      # the gradients are reduced meanwhile
         optimizer.step()     # waits for them
 
     op           "average" or "sum" of the ranks' gradients
-    backward_passes_per_step  so many times backward() is called before each step(); the gradients
-                 add up as always, and travel once, in the last of them
-    compression  "f16" or "bf16": gradients of float32 and float64 travel in that type, which halves
-                 or quarters the bytes and costs precision
-    bucket_bytes gradients travel in groups of about this size
+    backward_passes_per_step  number of backward() calls before each step(); the gradients add up as
+                 usual, and are reduced once, in the last call
+    compression  "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
+                 halves or quarters the bytes and costs precision
+    bucket_bytes gradients are reduced in groups of about this size
 
-    All ranks do this with the same parameters in the same order. A parameter that gets no gradient
-    on this rank counts as zero, since others may have one. To change the gradients before the step,
-    as clipping does, call optimizer.synchronize() first; step() then does not wait again.
+    All ranks do this with the same parameters in the same order. A parameter without a gradient on
+    this rank counts as zero, since other ranks may have one. To change the gradients before the
+    step, as clipping does, call optimizer.synchronize() first; step() then does not wait again.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range, and later, from backward(),
     synchronize() and step(), InvalidState when they do not follow each other as said, and what
     `allreduce` raises.
     """
-    from ddl_core.errors import InvalidArgument
-
-    if op not in ("average", "sum"):
-        raise InvalidArgument(f"op: {op!r} is neither average nor sum")
+    adapter().check_gradients(op, compression)
     if backward_passes_per_step < 1:
-        raise InvalidArgument(f"backward_passes_per_step: {backward_passes_per_step} is below 1")
-    if compression not in _WIRE:
-        raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
+        raise adapter().InvalidArgument(
+            f"backward_passes_per_step: {backward_passes_per_step} is below 1"
+        )
     if hasattr(optimizer, "synchronize"):
-        raise InvalidArgument("optimizer: is a DistributedOptimizer already")
+        raise adapter().InvalidArgument("optimizer: is a DistributedOptimizer already")
     group()  # InvalidState before init
-    reducer = _Reducer(optimizer, op, backward_passes_per_step, _WIRE[compression], bucket_bytes)
+    reducer = _Reducer(
+        optimizer, op, backward_passes_per_step, _COMPRESSED[compression], bucket_bytes
+    )
     optimizer.synchronize = reducer.synchronize  # type: ignore[attr-defined]
     optimizer.register_step_pre_hook(reducer.before_step)
     return optimizer
 
 
 class _Bucket:
-    """Parameters whose gradients travel together."""
+    """Parameters whose gradients are reduced together."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
         self.parameters = parameters
         self.passes = dict.fromkeys(parameters, 0)
         self.works: list[Work[Any]] = []
-        self.wires: list[tuple[Tensor, Tensor]] = []  # gradients, and what travels for them
+        self.compressed: list[tuple[Tensor, Tensor]] = []  # gradients, and what is sent for them
 
     def ready(self, passes: int) -> bool:
         return min(self.passes.values()) >= passes
 
 
 class _Reducer:
-    """Reduces gradients as they come. Buckets start in the same order on all ranks: each when it is
-    complete, and those before it have started."""
+    """Reduces gradients while backward() computes them. Buckets start in the same order on all
+    ranks: each when it is complete and those before it have started."""
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         op: str,
         passes: int,
-        wire: torch.dtype | None,
+        compressed: torch.dtype | None,
         bucket_bytes: int,
     ) -> None:
         self._op = op
         self._passes = passes
-        self._wire = wire
-        # backward() comes to the last parameters first.
+        self._compressed = compressed
+        # backward() reaches the last parameters first.
         every = [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
         self._buckets = list(_buckets(every[::-1], bucket_bytes))
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
@@ -102,15 +100,15 @@ class _Reducer:
             parameter.register_post_accumulate_grad_hook(self._accumulated)
 
     def synchronize(self) -> None:
-        """Wait until the gradients are those of all ranks."""
-        while self._started < len(self._buckets):  # those with parameters that were not used
+        """Wait until all gradients are reduced."""
+        while self._started < len(self._buckets):  # those with unused parameters
             self._start(self._buckets[self._started])
         for bucket in self._buckets:
             for work in bucket.works:
                 work.wait()
-            for gradient, wire in bucket.wires:
-                gradient.copy_(wire)
-            bucket.works, bucket.wires = [], []
+            for gradient, sent in bucket.compressed:
+                gradient.copy_(sent)
+            bucket.works, bucket.compressed = [], []
             bucket.passes = dict.fromkeys(bucket.parameters, 0)
         self._started = 0
         self._synchronized = True
@@ -145,12 +143,12 @@ class _Reducer:
             if gradient.is_sparse:
                 work = dist.all_reduce(gradient, _sparse_op(self._op), group(), async_op=True)
                 bucket.works.append(Work(work, gradient))
-            elif self._wire is None or gradient.dtype not in (torch.float32, torch.float64):
-                dense.append(gradient.detach())  # after create_graph it has a gradient itself
+            elif self._compressed is None or gradient.dtype not in (torch.float32, torch.float64):
+                dense.append(gradient.detach())  # after create_graph it requires grad itself
             else:
-                wire = gradient.to(self._wire)
-                bucket.wires.append((gradient, wire))
-                dense.append(wire)
+                sent = gradient.to(self._compressed)
+                bucket.compressed.append((gradient, sent))
+                dense.append(sent)
         if len(dense) == 1:
             bucket.works.append(allreduce_async(dense[0], self._op, out=dense[0]))
         elif dense:
@@ -175,6 +173,4 @@ def _sparse_op(op: str) -> Any:
 
 
 def _state(message: str) -> Exception:
-    from ddl_core.errors import InvalidState
-
-    return InvalidState(message)
+    return adapter().InvalidState(message)

@@ -1,4 +1,4 @@
-"""Giving all ranks what one of them has: objects, parameters, an optimizer's state."""
+"""Objects, parameters and an optimizer's state, from one rank to all."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_torch.collectives import broadcast_async
-from ddl_torch.world import group, rank, size
+from ddl_torch.world import adapter, group, rank, size
 
 
 def broadcast_object(value: Any, root: int = 0) -> Any:
     """The root's object, on all ranks. On the others `value` is ignored.
 
-    It is pickled, so objects come only from ranks that are trusted. All ranks call it. Raises like
+    It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
     `broadcast`, and what pickling raises.
     """
-    if not 0 <= root < size():
-        from ddl_core.errors import InvalidArgument
-
-        raise InvalidArgument(f"root: {root} is not a rank; there are {size()}")
-    place = [value if rank() == root else None]
-    dist.broadcast_object_list(place, root, group=group())
-    return value if rank() == root else place[0]
+    adapter().check_rank("root", root, size())
+    values = [value if rank() == root else None]
+    dist.broadcast_object_list(values, root, group=group())
+    return value if rank() == root else values[0]
 
 
-def all_gather_object(value: Any) -> list[Any]:
+def allgather_object(value: Any) -> list[Any]:
     """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
     values: list[Any] = [None] * size()
     dist.all_gather_object(values, value, group=group())
@@ -39,8 +36,8 @@ def broadcast_parameters(parameters: torch.nn.Module | Mapping[str, Any], root: 
     """Give all ranks the root's values of a module's parameters and buffers, or of the tensors in a
     state_dict, in place.
 
-    All ranks call it with equal names, shapes and types. What is not a tensor in a state_dict stays
-    as it is. Raises like `broadcast`.
+    All ranks call it with equal names, shapes and types. What is not a tensor in a state_dict is
+    not changed. Raises like `broadcast`.
     """
     state = parameters.state_dict() if isinstance(parameters, torch.nn.Module) else parameters
     _broadcast([value.detach() for value in state.values() if isinstance(value, Tensor)], root)
@@ -74,7 +71,7 @@ def _outline(tensor: Tensor, seen: list[Tensor]) -> _Outline:
 
 
 def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """A state_dict with its tensors replaced."""
+    """A state_dict with `function` applied to its tensors."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ddl_torch.collectives import allreduce
-from ddl_torch.world import size
+from ddl_torch.world import adapter, size
 
 
 def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
@@ -19,13 +19,12 @@ def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[s
 
     All ranks call it. Raises like `allreduce`, InvalidArgument for a negative weight.
     """
-    from ddl_core.errors import InvalidArgument
 
-    if not weight >= 0:
-        raise InvalidArgument(f"weight: {weight} is negative")
-    own = [float(value) * weight for value in metrics.values()]
-    *sums, total = allreduce(torch.tensor([*own, weight], dtype=torch.float64)).tolist()
-    return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
+    def total(own: list[float]) -> list[float]:
+        sums: list[float] = allreduce(torch.tensor(own, dtype=torch.float64)).tolist()
+        return sums
+
+    return adapter().average_metrics(metrics, weight, total)
 
 
 def scaled_warmup(
@@ -34,23 +33,21 @@ def scaled_warmup(
     scale: float | None = None,
     after: Callable[[int], float] | None = None,
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """A schedule for large batches by the linear scaling rule: a batch that is so many times larger
-    takes a learning rate that is so many times higher, approached gradually since it would be too
-    high for fresh weights.
+    """A schedule for large batches by the linear scaling rule: a batch that is n times larger takes
+    a learning rate that is n times higher. The rate rises gradually, since the full one would be
+    too high for fresh weights.
 
     optimizer  with the learning rate for one rank's batch
-    steps      calls of step() in which the rate rises evenly from there to `scale` times it
+    steps      calls of step() in which the rate rises evenly to `scale` times that
     scale      None: the number of ranks
-    after      further factors on the full rate, by the number of steps since it was reached, such
-               as a decay; None: it stays
+    after      gives a further factor, such as a decay, for the number of steps since the full rate
+               was reached; None: 1
 
     Returns a scheduler, whose step() is called after each of the optimizer's. Raises
     InvalidArgument for a negative number of steps.
     """
-    from ddl_core.errors import InvalidArgument
-
     if steps < 0:
-        raise InvalidArgument(f"steps: {steps} is negative")
+        raise adapter().InvalidArgument(f"steps: {steps} is negative")
     full = float(size() if scale is None else scale)
 
     def factor(step: int) -> float:

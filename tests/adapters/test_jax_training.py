@@ -1,4 +1,5 @@
-"""Training in JAX: the example by both doors, the documents' programs, and the helpers."""
+"""Training in JAX: the example through both interfaces, the documents' programs, and the
+helpers."""
 
 from __future__ import annotations
 
@@ -68,10 +69,10 @@ assert total == sum(3.0 * (r + 1) ** 2 for r in range(size))
 assert parts[0].tolist() == parts[1].tolist() == [size * mean] * 3
 small = ddl.value_and_grad(lambda w: (w * x).sum(), compression="bf16")(jnp.ones(3))
 assert small[1].dtype == jnp.float32 and small[1].tolist() == [mean] * 3
-text = jax.jit(lambda g: ddl.all_reduce_gradients(g, compression="f16")).lower(x).as_text()
+text = jax.jit(lambda g: ddl.allreduce_gradients(g, compression="f16")).lower(x).as_text()
 assert "xf16>" in text
 try:
-    ddl.all_reduce_gradients(w, compression="f8")
+    ddl.allreduce_gradients(w, compression="f8")
 except InvalidArgument as error:
     assert "compression: 'f8' is none of None, f16, bf16" in str(error)
 else:

@@ -84,7 +84,7 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
         ("training", "DETAIL"),
     ],
 )
-def test_python_in_its_place(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:
+def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:
     """Without a compiler the same programs give the same results, after a warning."""
     env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": debug}
     file = Path(__file__).parent / "programs" / f"torch_{program}.py"
@@ -92,7 +92,7 @@ def test_python_in_its_place(ddlrun: Run, tmp_path: Path, program: str, debug: s
     assert ended.err.count(SAID) == 3
 
 
-def test_features_in_python(ddlrun: Run, tmp_path: Path) -> None:
+def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
     """What is compiled around a group in Python, and what is built on it."""
     env = {
         **IN_PYTHON,

@@ -50,8 +50,8 @@ def ranks(run_program: Run, find_port: Callable[[], int], tmp_path: Path):  # ty
         port = find_port()
 
         def start(rank: int) -> Finished:
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-            env = {**place, "RANK": str(rank), "WORLD_SIZE": str(size)}
+            master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+            env = {**master, "RANK": str(rank), "WORLD_SIZE": str(size)}
             command = [sys.executable, program]
             ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
             return ended
@@ -317,7 +317,7 @@ dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timede
 """)
     ended = run_program([sys.executable, program], cwd=tmp_path)
     assert ended.code == 1
-    said = "ddl: rank 1 of 3 could not meet the others within 1 s; missing: rank 0, 2"
+    said = "ddl: rank 1 of 3 could not exchange addresses within 1 s; missing: rank 0, 2"
     assert f"DistBackendError: {said}" in ended.err
 
 

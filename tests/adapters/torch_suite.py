@@ -55,7 +55,7 @@ SAMPLE = (
 )
 
 # Where the source asks for a backend, and what it is to ask instead.
-_GATES = [
+_CONDITIONS = [
     (r'BACKEND != "(gloo|mpi)"', r'BACKEND not in ("\1", "ddl")'),
     (r'BACKEND == "(gloo|mpi)"', r'BACKEND in ("\1", "ddl")'),
     (
@@ -66,7 +66,7 @@ _GATES = [
 
 
 class _Opened(importlib.abc.SourceLoader):
-    """The module's source with its gates opened."""
+    """The module's source, with its conditions on the backend widened."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -76,10 +76,10 @@ class _Opened(importlib.abc.SourceLoader):
 
     def get_data(self, path: str) -> bytes:
         text = Path(path).read_text()
-        for gate, wider in _GATES:
-            text, found = re.subn(gate, wider, text)
+        for condition, wider in _CONDITIONS:
+            text, found = re.subn(condition, wider, text)
             if not found:
-                raise RuntimeError(f"{path} has no {gate!r}")
+                raise RuntimeError(f"{path} has no {condition!r}")
         return text.encode()
 
     def path_stats(self, path: str) -> dict[str, float]:

@@ -1,8 +1,7 @@
-/* callers.h - counts the threads that use a comm, since a comm may end only when none does.
+/* callers.h - counts the threads that use a comm, which may be destroyed only when none does.
  *
- * XLA's threads come when they like: programs are dispatched asynchronously, outlive comms, and
- * nothing tells that the last one has run. So each call enters, unless the comm was closed, and
- * leaves.
+ * XLA dispatches programs asynchronously, they outlive comms, and nothing tells that the last one
+ * has run. So each call enters, unless the comm was closed, and leaves.
  */
 #ifndef DDL_JAX_CALLERS_H
 #define DDL_JAX_CALLERS_H
@@ -11,15 +10,15 @@
 #include <stdbool.h>
 #include <time.h>
 
-enum { PATIENCE_S = 2 };
+enum { GRACE_PERIOD_S = 2 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t idle; /* of the monotonic clock, once `opened` */
-static bool opened;         /* guarded by lock, as are: */
+static pthread_cond_t idle; /* uses the monotonic clock, once `opened` */
+static bool opened;         /* guarded by lock, as are the next two */
 static ddl_comm *world;
 static int inside; /* calls that use it, or comms made of it */
 
-/* The time of day may be set while somebody waits. */
+/* By the monotonic clock: the time of day may be set during a wait. */
 static inline void prepare(void)
 {
     pthread_condattr_t monotonic;
@@ -40,7 +39,7 @@ static inline void open_world(ddl_comm *comm)
     pthread_mutex_unlock(&lock);
 }
 
-/* The world; NULL: it is closed, or none was opened. */
+/* The world's comm; NULL: it is closed, or none was opened. */
 static inline ddl_comm *enter(void)
 {
     pthread_mutex_lock(&lock);
@@ -65,19 +64,19 @@ static inline void leave(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held: wait for some time until nobody is inside, and return whether that is so. */
+/* With the lock held: wait for the calls inside to leave, and return whether they have. */
 static inline bool all_left(void)
 {
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += PATIENCE_S;
+    end.tv_sec += GRACE_PERIOD_S;
     while (inside && pthread_cond_timedwait(&idle, &lock, &end) == 0)
         continue;
     return !inside;
 }
 
-/* Keep further calls out, and wait for those that are inside; they are aborted, by `abort_all` with
- * the lock held, when they take longer than moments. Whether all have left. */
+/* Refuse further calls and wait for those inside. After the grace period `abort_all` aborts them,
+ * with the lock held. Returns whether all have left. */
 static inline bool close_world(void (*abort_all)(ddl_comm *comm, const char *reason))
 {
     pthread_mutex_lock(&lock);

@@ -1,11 +1,11 @@
-/* handler.c - what XLA calls when a compiled program comes to an operation of ddl_jax.
+/* handler.c - what XLA calls for an operation of ddl_jax in a compiled program.
  *
  * Design notes
- *   One handler serves all operations; an attribute of the call says which. A call carries a token
- *   that the one before it gave, so XLA runs them in the order of the program, which is the same
- *   on all ranks; libddl asks for no more.
- *   The handler blocks, on a thread of XLA's. Compiled programs outlive comms, so they do not hold
- *   the comm: it lies here, and ddl_jax_close waits until nobody is inside (callers.h).
+ *   One handler serves all operations; an attribute of the call tells which. Each call takes a
+ *   token that the previous one returned, so XLA runs them in the order of the program, which is
+ *   the same on all ranks, as libddl requires.
+ *   The handler blocks a thread of XLA's. Compiled programs outlive comms, so they do not hold the
+ *   comm: it is kept here, and ddl_jax_close waits for the calls inside (callers.h).
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,7 +72,7 @@ static const XLA_FFI_Buffer *result(const XLA_FFI_CallFrame *frame, int64_t i)
     return frame->rets.rets[i];
 }
 
-/* How many arrays are given; behind them there may be a token. */
+/* The number of arrays given; a token may follow them. */
 static int64_t arrays(const XLA_FFI_CallFrame *frame)
 {
     int64_t last = frame->args.size - 1;
@@ -170,7 +170,7 @@ static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
                         elements(recv), source, recv_tag, type_of(send), NULL, NULL);
 }
 
-/* What is not in place is memory that nobody has touched yet. */
+/* Results that are not in place have memory that was never touched. */
 static void expect_results(const XLA_FFI_CallFrame *frame)
 {
     for (int64_t i = 0; i < frame->rets.size; i++) {
@@ -205,7 +205,7 @@ static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
                         NULL);
 }
 
-/* ---- the door ---- */
+/* ---- the entry point ---- */
 
 static XLA_FFI_Error *refuse(const XLA_FFI_CallFrame *frame, XLA_FFI_Error_Code code,
                              const char *message)
@@ -254,7 +254,7 @@ static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
     return status == DDL_OK ? NULL : refuse(frame, code_of(status), ddl_last_error());
 }
 
-/* XLA asks for the version that this was compiled with before the first call. */
+/* Before the first call XLA asks for the version that this was compiled with. */
 static bool answers_metadata(const XLA_FFI_CallFrame *frame)
 {
     XLA_FFI_Extension_Base *extension = frame->extension_start;

@@ -1,16 +1,16 @@
-/* mpi.c - the library that jaxlib takes for an MPI, so that jax's own collectives go over libddl.
+/* mpi.c - an MPI for jaxlib, so that jax's own collectives go over libddl.
  *
  * Design notes
- *   With jax_cpu_collectives_implementation="mpi" jaxlib calls MPI by way of MPItrampoline, which
- *   loads $MPITRAMPOLINE_LIB and looks up all of MPI there, under its own names. XLA needs few of
- *   them, which are here; every other one fails and says its name.
- *   MPI_COMM_WORLD is the comm that ddl_jax.initialize() has given. Handles are what MPItrampoline
- *   has them be, integers: a type's is its ddl_dtype, an op's its ddl_op, those of further comms
- *   and of requests are pointers. A failed call keeps its message for MPI_Error_string, which XLA
- *   asks at once, on the same thread.
- *   Comms end only when nobody is inside a call (callers.h), also those that XLA frees. A thread
+ *   With jax_cpu_collectives_implementation="mpi" jaxlib calls MPI through MPItrampoline, which
+ *   loads $MPITRAMPOLINE_LIB and looks up all of MPI there, under its own names. The few functions
+ *   that XLA needs are here; every other one fails with its name.
+ *   MPI_COMM_WORLD is the comm that ddl_jax.initialize() gives. Handles are integers, as
+ *   MPItrampoline requires: a ddl_dtype for a type, a ddl_op for an op, pointers for further comms
+ *   and for requests. A failed call keeps its message for MPI_Error_string, which XLA calls next on
+ *   the same thread.
+ *   A comm, also one that XLA frees, is destroyed only when no call is inside (callers.h). A thread
  *   between MPI_Isend and MPI_Wait is inside none. Works outlive their comms and are complete by
- *   then, so MPI_Wait looks before it waits.
+ *   then, so MPI_Wait tests before it waits.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -129,31 +129,31 @@ static int refused(const char *name)
 
 /* ---- the world ---- */
 
-/* Tell MPItrampoline, which reads the environment while jaxlib is loaded, that this file at `path`
- * is the MPI. */
+/* Make this file, at `path`, the MPI: MPItrampoline reads the environment while jaxlib is loaded.
+ */
 DDL_API void ddl_jax_mpi_announce(const char *path)
 {
     setenv("MPITRAMPOLINE_LIB", path, 1);
     setenv("MPITRAMPOLINE_DLOPEN_MODE", "dlopen", 1); /* this libddl, not a second one */
 }
 
-/* Give MPI_COMM_WORLD, which stays the caller's, before jaxlib's first call. */
+/* Set MPI_COMM_WORLD, which stays the caller's, before jaxlib's first call. */
 DDL_API void ddl_jax_mpi_open(ddl_comm *comm)
 {
     open_world(comm);
 }
 
-/* The comms that XLA has split off, which must not outlive the world's endpoint: those it has not
- * freed by then end here, and freeing them later does nothing. */
+/* The comms that XLA has split off. They must not outlive the world's endpoint, so those not freed
+ * by then are destroyed here; freeing them later does nothing. */
 typedef struct part {
     ddl_comm *comm;
-    bool freed; /* no new call may use it; destroyed as soon as nobody is inside */
+    bool freed; /* no new call may use it; destroyed when no call is inside */
     struct part *next;
 } part;
 
 static part *parts; /* guarded by lock */
 
-/* Takes the comm over; whether there was memory for that. */
+/* Take over the comm. Returns whether there was memory for it. */
 static bool remember(ddl_comm *comm)
 {
     part *made = malloc(sizeof *made);
@@ -166,22 +166,21 @@ static bool remember(ddl_comm *comm)
     return true;
 }
 
-/* With the lock held, so that nobody enters: destroy the comms that were freed, or all. Nobody is
- * inside. */
+/* With the lock held and no call inside: destroy the comms that were freed, or all. */
 static void destroy_parts(bool all)
 {
-    for (part **place = &parts, *each; (each = *place);) {
+    for (part **link = &parts, *each; (each = *link);) {
         if (!all && !each->freed) {
-            place = &each->next;
+            link = &each->next;
             continue;
         }
-        *place = each->next;
+        *link = each->next;
         ddl_comm_destroy(each->comm);
         free(each);
     }
 }
 
-/* Instead of leave(). */
+/* leave() for calls that use a handle's comm. */
 static void leave_comm(void)
 {
     pthread_mutex_lock(&lock);
@@ -210,8 +209,8 @@ DDL_API int ddl_jax_mpi_close(void)
     return 1;
 }
 
-/* The comm of a handle, for a call that calls leave_comm() at its end; NULL, with a message: it is
- * none, or the world is closed. */
+/* The comm of a handle; the call ends with leave_comm(). NULL, with a message: the handle is
+ * unknown, or the world is closed. */
 static ddl_comm *enter_comm(handle comm)
 {
     ddl_comm *all = enter(), *found = comm == WORLD ? all : NULL;
@@ -239,7 +238,7 @@ static int told_leaving(ddl_status status)
     return code;
 }
 
-/* What XLA receives collectives in, `count` elements of each of `blocks` ranks. */
+/* The memory that gets a collective's result: `count` elements of each of `blocks` ranks. */
 static void expect_result(const void *send, void *recv, int count, int blocks, handle type)
 {
     if (send != recv)
@@ -408,7 +407,7 @@ static ddl_status finish(ddl_work *work)
     }
 }
 
-/* Statuses are never asked for: XLA gives MPI_STATUS_IGNORE. */
+/* XLA gives MPI_STATUS_IGNORE, so statuses are not set. */
 DDL_API int MPIABI_Wait(handle *request, void *status)
 {
     (void)status;

@@ -1,8 +1,8 @@
 /* pages.h - the memory of large results.
  *
- * XLA allocates results anew for every call. The first touch of each small page of such memory
- * costs more than a collective that fills it, so large pages are asked for, as NumPy does for its
- * arrays. This is advice: memory that has its pages already stays as it is.
+ * XLA allocates results anew for every call. The first touch of small pages costs more than the
+ * collective that fills them, so large pages are requested, as NumPy does for its arrays. This is
+ * advice: memory that has its pages already stays as it is.
  */
 #ifndef DDL_JAX_PAGES_H
 #define DDL_JAX_PAGES_H

@@ -1,4 +1,4 @@
-// The operations on CPU tensors. Each is started and left to libddl; the thread goes on with the
+// The operations on CPU tensors. A kernel starts its operation and returns the thread to the
 // graph's other work.
 #include <memory>
 #include <numeric>
@@ -75,8 +75,8 @@ std::vector<int64_t> numbers(const Tensor &vector)
     return {flat.data(), flat.data() + flat.size()};
 }
 
-// An operation of this adapter: finds the world and makes the name. In iterations of a loop one
-// node runs several times at once, so the name tells which.
+// Base of the operations: finds the world and makes the name. Iterations of a loop may run one node
+// several times at once, so the name includes the iteration.
 class Kernel : public AsyncOpKernel
 {
   public:
@@ -103,7 +103,7 @@ class Kernel : public AsyncOpKernel
   protected:
     virtual void run(Context *c, std::shared_ptr<World> world, DoneCallback done) = 0;
 
-    // Start libddl's call; then, when all went well, `next`, which calls done().
+    // Start libddl's call; if it succeeds, call `next`, which calls done().
     void start(Context *c, World &world, Submit submit, DoneCallback done,
                std::function<void()> next = nullptr, const char *suffix = "") const
     {

@@ -102,8 +102,8 @@ inline Submit alltoall(const void *send, std::vector<int64_t> sent, void *recv,
     };
 }
 
-// Every rank's number to every rank; and number i of each rank to rank i. `all` holds one of each
-// rank's.
+// One number of each rank to all ranks; number i of each rank to rank i. `all` has one element for
+// each rank.
 inline Submit allgather_number(const int64_t *own, int64_t *all)
 {
     return [=](ddl_comm *comm, const ddl_options *options, ddl_work **work) {

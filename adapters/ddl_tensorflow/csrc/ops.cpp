@@ -1,8 +1,8 @@
 // The operations as TensorFlow's graphs know them: names, types, shapes.
 //
-// All are stateful, so that none is evaluated while a graph is optimised, nor two made one; and
-// communication, of which TensorFlow reports an unavailable peer as it is. By `tensor_name`
-// operations of different ranks are matched; "": by the order of their calls.
+// All are stateful, so that TensorFlow neither evaluates them while it optimises a graph nor merges
+// two of them. All are communication, so that it reports an unavailable peer as such. Operations of
+// different ranks are matched by `tensor_name`; "": by the order of their calls.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -31,7 +31,7 @@ absl::Status each_unchanged(InferenceContext *c)
     return absl::OkStatus();
 }
 
-// As the input, but for the first dimension; a scalar is taken as a vector of one.
+// The input's shape except for the first dimension; a scalar counts as a vector of one.
 absl::Status rows_unknown(InferenceContext *c, ShapeHandle *result)
 {
     ShapeHandle input = c->input(0);
@@ -93,7 +93,7 @@ REGISTER_OP("DdlBroadcast")
     .SetIsDistributedCommunication()
     .SetShapeFn(UnchangedShape);
 
-// rows: the first dimension on each rank; empty: found out. The second output is what it was.
+// rows: the first dimension on each rank; empty: exchanged. The second output has the values used.
 REGISTER_OP("DdlAllgather")
     .Attr(kType)
     .Attr("rows: list(int) = []")
@@ -105,7 +105,7 @@ REGISTER_OP("DdlAllgather")
     .SetIsDistributedCommunication()
     .SetShapeFn(other_rows_and_counts);
 
-// rows: of each rank's part; empty: equal parts.
+// rows: the size of each rank's part; empty: equal parts.
 REGISTER_OP("DdlReduceScatter")
     .Attr(kType)
     .Attr(kOp)
@@ -117,7 +117,7 @@ REGISTER_OP("DdlReduceScatter")
     .SetIsDistributedCommunication()
     .SetShapeFn(other_rows);
 
-// sent_rows: for each rank; empty: equal parts. The second output is how many came from each.
+// sent_rows: for each rank; empty: equal parts. The second output has the rows from each rank.
 REGISTER_OP("DdlAlltoall")
     .Attr(kType)
     .Attr(kName)

@@ -11,7 +11,8 @@ namespace ddl_tensorflow
 namespace
 {
 
-constexpr auto kPatience = std::chrono::seconds(1); // for pending operations to end before an abort
+constexpr auto kGracePeriod =
+    std::chrono::seconds(1); // for pending operations to end before an abort
 
 std::mutex current_mutex;
 std::shared_ptr<World> current_world;
@@ -39,8 +40,7 @@ void World::set_current(std::shared_ptr<World> world)
     current_world.swap(world);
 }
 
-World::World(ddl_endpoint *endpoint, ddl_comm *comm)
-    : endpoint_(endpoint), comm_(comm), thread_([this] { run(); })
+World::World(ddl_comm *comm) : comm_(comm), thread_([this] { run(); })
 {
 }
 
@@ -72,9 +72,9 @@ void World::start(std::string what, std::string name, Submit submission, Done do
         }
         started_++;
         if (!call->name.empty()) {
-            auto [place, is_first] = names_.try_emplace(call->name);
+            auto [waiting, is_first] = names_.try_emplace(call->name);
             if (!is_first) {
-                place->second.push_back(call);
+                waiting->second.push_back(call);
                 return;
             }
         }
@@ -109,7 +109,7 @@ void World::submit(Call *call)
         settle(call);
 }
 
-// The call's work has ended, and nobody else uses it any more.
+// The call's work has ended, and no other thread uses it.
 void World::settle(Call *call)
 {
     const absl::Status status = to_status(ddl_work_wait(call->work, 0), call->what);
@@ -122,15 +122,15 @@ void World::finish(Call *call, const absl::Status &status)
     Call *next = nullptr;
     if (!call->name.empty()) {
         std::lock_guard<std::mutex> lock(mutex_);
-        auto place = names_.find(call->name);
-        if (place->second.empty()) {
-            names_.erase(place);
+        auto waiting = names_.find(call->name);
+        if (waiting->second.empty()) {
+            names_.erase(waiting);
         } else {
-            next = place->second.front();
-            place->second.pop_front();
+            next = waiting->second.front();
+            waiting->second.pop_front();
         }
     }
-    // What the call borrows is free, and what it owns is gone, before anybody hears of its end.
+    // Release what the call borrows and owns before its end is reported.
     Done done = std::move(call->done);
     delete call;
     if (next)
@@ -181,7 +181,7 @@ void World::close()
             return;
         closing_ = true;
         const auto idle = [this] { return started_ == 0; };
-        if (!changed_.wait_for(lock, kPatience, idle)) {
+        if (!changed_.wait_for(lock, kGracePeriod, idle)) {
             lock.unlock();
             ddl_comm_abort(comm_, "shut down with operations pending");
             lock.lock();
@@ -191,8 +191,6 @@ void World::close()
         changed_.notify_all();
     }
     thread_.join();
-    ddl_comm_destroy(comm_);
-    ddl_endpoint_destroy(endpoint_);
 }
 
 } // namespace ddl_tensorflow

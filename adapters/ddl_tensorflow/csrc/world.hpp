@@ -17,28 +17,28 @@
 namespace ddl_tensorflow
 {
 
-// One call of libddl, with all its arguments but these.
+// A call of libddl with all other arguments bound.
 using Submit = std::function<ddl_status(ddl_comm *, const ddl_options *, ddl_work **)>;
 using Done = std::function<void(const absl::Status &)>;
 
 // Design notes.
 //
-// TensorFlow starts the operations of a graph in an order of its own on each rank. Those of graphs
-// therefore have names, by which libddl matches them; those that are called one by one have none
-// and are matched by their order. libddl refuses a second operation of a name that is under way
-// (a loop, two functions at once), so those wait here, in the order in which they came.
+// TensorFlow starts the operations of a graph in a different order on each rank. So these have
+// names, by which libddl matches them. Operations that are called eagerly have none and are matched
+// by their order. libddl refuses a second pending operation of the same name (a loop, two functions
+// at once), so those wait here, in the order in which they came.
 //
-// Nothing blocks a thread of TensorFlow: whoever starts an operation goes on, and `done` is called
-// by the world's own thread, which takes finished works from the comm's queue. It may run whatever
-// TensorFlow continues with, and start further operations. A work may be taken from the queue
-// before the call that submitted it has returned; whoever is the second of the two settles it.
+// No thread of TensorFlow is blocked: the one that starts an operation goes on. The world's own
+// thread takes finished works from the comm's queue and calls `done`, which may run what TensorFlow
+// does next and start further operations. A work may be taken from the queue before the call that
+// submitted it has returned; the later of the two settles it.
 //
 // `mutex_` guards names, counts and flags. It is never held while libddl or `done` is called.
 class World
 {
   public:
-    // Owns both from here on.
-    World(ddl_endpoint *endpoint, ddl_comm *comm);
+    // The comm stays the caller's, who destroys it after close().
+    explicit World(ddl_comm *comm);
     ~World();
 
     // The one that was joined, if any.
@@ -47,16 +47,12 @@ class World
 
     int rank() const;
     int size() const;
-    ddl_comm *comm() const
-    {
-        return comm_;
-    }
 
     // Start an operation. `what` names it in messages; with a name "" it is matched by order.
     // `done` is called exactly once, possibly before this returns.
     void start(std::string what, std::string name, Submit submit, Done done);
 
-    // Leave: refuses new operations, waits a moment for those under way, then aborts them.
+    // Refuse new operations, wait a second for the pending ones, then abort them.
     void close();
 
   private:
@@ -67,15 +63,15 @@ class World
     void finish(Call *call, const absl::Status &status);
     void run();
 
-    ddl_endpoint *const endpoint_;
     ddl_comm *const comm_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    int started_ = 0;   // calls that are not done, those that wait for their name included
-    int submitted_ = 0; // those of them that libddl has
+    int started_ = 0;   // calls that are not done, including those that wait for their name
+    int submitted_ = 0; // those that libddl has
     bool closing_ = false;
     bool stopping_ = false;
-    std::unordered_map<std::string, std::deque<Call *>> names_; // under way, and who waits for each
+    std::unordered_map<std::string, std::deque<Call *>>
+        names_; // pending, and the calls that wait for each
     std::thread thread_;
 };
 

@@ -1,14 +1,14 @@
 // The operations in functions that XLA compiles (jit_compile=True): each becomes a custom call.
 //
-// Shapes are fixed at compile time here, so an all-gather takes it that all ranks have as many rows
-// as this one, or as many as `rows` says, and an all-to-all has equal parts.
+// Shapes are fixed at compile time. So an all-gather assumes that each rank has as many rows as
+// this one, or as `rows` says, and an all-to-all has equal parts.
 //
-// Calls of one program run in the order of the graph, which is that of all ranks, because each
-// takes a result of the one before as an operand that it ignores.
+// Each call takes a result of the previous one as an operand, which it ignores. So the calls of a
+// program run in the order of the graph, which is the same on all ranks.
 //
-// The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. In the
-// thread that completes it, the world's, XLA may run the program's next steps; these start further
-// operations, but do not wait for them.
+// The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. The
+// world's thread completes the future and may then run the program's next steps, which start
+// further operations but do not wait for them.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -79,7 +79,7 @@ void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &
         promise->SetError(to_error(status));
 }
 
-// Compiled functions outlive worlds, and know the rank and size of theirs. `own`: the elements of
+// A compiled function outlives its world, whose rank and size it contains. `own`: the elements of
 // this rank's part, by the call's shapes.
 absl::Status check_counts(std::string_view kind, const std::vector<int64_t> &counts, int64_t own,
                           const World &world)

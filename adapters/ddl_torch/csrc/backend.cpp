@@ -42,7 +42,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> g
 
 Backend::~Backend()
 {
-    window_.reset(); // its calls go before the comm
+    window_.reset(); // its calls must be destroyed before the comm
     // Python may drop the last reference with the GIL held, which callbacks need to end.
     if (Py_IsInitialized() && PyGILState_Check()) {
         pybind11::gil_scoped_release no_gil;
@@ -143,7 +143,7 @@ ddl_options Backend::options_of(const Operation &operation) const
     return options;
 }
 
-// Submit the operation, or the calls collected for it, and hear of the end by the queue.
+// Submit the operation, or the calls collected for it; the queue reports its end.
 void Backend::start(Work &work, const Operation &operation, ddl_group *calls)
 {
     ddl_options options = options_of(operation);
@@ -194,8 +194,8 @@ Backend::WorkPtr Backend::submit(Operation operation)
 
 // ---- coalescing ----
 
-// Not supportsCoalescing(): all that c10d does with it is to give batch_isend_irecv one Work for
-// the whole batch, where Gloo's users expect one for each message.
+// supportsCoalescing() is not overridden: with it, c10d gives batch_isend_irecv one Work for the
+// whole batch, but Gloo's users expect one for each message.
 
 void Backend::startCoalescing()
 {
@@ -211,8 +211,8 @@ void Backend::startCoalescing()
     coalescing_ = true;
 }
 
-// Collect the operation if it is this thread that coalesces; else null. If that fails, the window
-// is closed: else what comes later would be collected and never submitted.
+// Collect the operation if this thread coalesces; else null. A failure closes the window, or later
+// operations would be collected and never submitted.
 Backend::WorkPtr Backend::collect(Operation &operation)
 {
     std::lock_guard<std::mutex> lock(window_mutex_);

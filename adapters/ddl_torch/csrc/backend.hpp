@@ -37,8 +37,7 @@ class Backend final : public c10d::Backend
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
     using Milliseconds = std::chrono::milliseconds;
 
-    // Joins the group: blocks until all ranks have, at most `timeout`.
-    // Of a group that this rank has joined.
+    // `group` has been joined already; `timeout` is that of its operations.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank, int size,
             Milliseconds timeout);
     ~Backend() override;
@@ -115,7 +114,7 @@ class Backend final : public c10d::Backend
     void monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks) override;
 
   private:
-    // Operations that are collected, to be submitted together: between the two calls of c10d.
+    // Operations collected between startCoalescing and endCoalescing, to be submitted together.
     struct Window {
         std::thread::id owner; // only what this thread calls is collected
         GroupOfCalls calls;
@@ -127,7 +126,7 @@ class Backend final : public c10d::Backend
     void start(Work &work, const Operation &operation, ddl_group *calls);
     ddl_options options_of(const Operation &operation) const;
 
-    // One part of the operation each.
+    // Each adds one part to the operation.
     void reduce_scatter_part(Operation &operation, const at::Tensor &output, const Blocks &input,
                              ddl_op op) const;
     void allgather_part(Operation &operation, const Blocks &output, const at::Tensor &input) const;

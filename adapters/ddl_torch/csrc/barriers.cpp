@@ -1,4 +1,4 @@
-// Barriers: the usual one, and one that says who did not come.
+// Barriers: the usual one, and one that names the missing ranks.
 #include "backend.hpp"
 
 #include "errors.hpp"
@@ -16,18 +16,18 @@ Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &options)
 
 // Design notes.
 //
-// A monitored barrier is for programs in which some rank hangs or runs elsewhere. So it goes
-// through the store, not through the comm: an operation that does not come to its end kills a comm,
-// and this must not. Each rank leaves a mark; rank 0 waits for all marks, and leaves its verdict,
-// which the others wait for. A rank that comes later finds the verdict it has missed, so that all
-// stay in step. The texts of the errors are those that programs written for Gloo look for.
+// A monitored barrier is for programs in which a rank may hang or be elsewhere. An operation that
+// times out kills a comm, and this must not, so it goes through the store. Each rank sets a mark;
+// rank 0 waits for all marks and sets its verdict, which the others wait for. A late rank finds the
+// verdict that it has missed, so all ranks stay in step. The texts of the errors are Gloo's, which
+// programs look for.
 
 namespace
 {
 
 const std::string kPassed = "passed";
 
-// Groups that are made one after the other may share a store.
+// The tag tells apart the groups that use one store in succession.
 std::string key(const Group &group, uint64_t number)
 {
     return "monitored_barrier/" + std::to_string(group.tag()) + "/" + std::to_string(number);
@@ -66,7 +66,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions &options, bool wait_al
     store_->set(mark(barrier, rank_), bytes("here"));
     if (rank_ == 0) {
         await_arrivals(barrier, timeout, wait_all_ranks);
-        if (number > 1) { // everybody has read the one before
+        if (number > 1) { // all ranks have read the previous one
             const std::string last = key(*group_, number - 1);
             for (int rank = 0; rank < size_; rank++)
                 store_->deleteKey(mark(last, rank));
@@ -86,7 +86,7 @@ void Backend::await_arrivals(const std::string &barrier, Milliseconds timeout, b
         store_->wait(marks, std::max(timeout, Milliseconds(1)));
         store_->set(verdict(barrier), bytes(kPassed));
         return;
-    } catch (const std::exception &) { // the time passed, or the store is gone, which check tells
+    } catch (const std::exception &) { // timed out, or the store is gone; check() tells
     }
     std::vector<int> missing;
     for (int rank = 0; rank < size_; rank++)
@@ -94,7 +94,7 @@ void Backend::await_arrivals(const std::string &barrier, Milliseconds timeout, b
             missing.push_back(rank);
     const std::string limit = std::to_string(timeout.count()) + " ms";
     std::string reason = list(missing) + " failed to pass monitoredBarrier in " + limit;
-    if (missing.empty()) // they came at the last moment
+    if (missing.empty()) // they came just now
         reason = "the ranks came too late, after " + limit;
     store_->set(verdict(barrier), bytes(reason));
     TORCH_CHECK_WITH(DistBackendError, false,
@@ -105,7 +105,7 @@ void Backend::await_arrivals(const std::string &barrier, Milliseconds timeout, b
 
 void Backend::await_verdict(const std::string &barrier, Milliseconds timeout)
 {
-    // A little longer than rank 0 waits, to hear what it has to say.
+    // Wait a little longer than rank 0, for its verdict.
     constexpr Milliseconds kGrace(1000);
     std::string reason;
     try {

@@ -10,7 +10,7 @@
 namespace ddl_torch
 {
 
-// Take some finished works and tell them, after waiting for the first. DDL_ETIMEDOUT when works are
+// Wait for the first finished work, then take some and notify them. DDL_ETIMEDOUT when works are
 // pending but none has finished, DDL_ESTATE when none is pending.
 ddl_status Completion::take(int64_t timeout_ms)
 {
@@ -75,7 +75,7 @@ void Completion::run()
         if (stopping_)
             return;
         lock.unlock();
-        // Others may have taken the watched work and be about to tell it.
+        // Another thread may have taken the awaited work and be about to notify it.
         if (take(-1) != DDL_OK)
             std::this_thread::yield();
         lock.lock();

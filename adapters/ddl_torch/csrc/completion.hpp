@@ -1,4 +1,4 @@
-// Who hears of the end of asynchronous operations.
+// How the end of asynchronous operations is noticed.
 #pragma once
 
 #include <condition_variable>
@@ -10,11 +10,10 @@
 namespace ddl_torch
 {
 
-// One comm's completion queue. Finished works are taken from it and told by whoever comes by: a
-// thread that submits the next operation or has waited for one. That costs next to nothing and
-// leaves all the rest to the waiting thread, which moves the data itself. Only while somebody holds
-// a future that is not complete, a thread of its own waits for it. The thread starts with the first
-// future.
+// One comm's completion queue. Finished works are taken from it and notified by the threads that
+// submit the next operation or have waited for one. That costs next to nothing, and the waiting
+// thread moves the data itself. Only while a future is incomplete does a thread of this class wait
+// for it; the thread starts with the first future.
 class Completion
 {
   public:
@@ -22,10 +21,10 @@ class Completion
     {
     }
 
-    // Take the works that have finished, and tell them. Does not block.
+    // Take the finished works and notify them. Does not block.
     void poll();
 
-    // A future waits for a work of the queue; and it does no longer.
+    // A future starts to wait for a work of the queue; it stops waiting.
     void watch();
     void unwatch();
 

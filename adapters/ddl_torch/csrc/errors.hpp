@@ -33,7 +33,7 @@ inline void check(ddl_status status, const std::string &what)
         raise(status, what);
 }
 
-// The same as an exception to keep.
+// The same exception, returned instead of thrown.
 inline std::exception_ptr error(ddl_status status, const std::string &what)
 {
     try {

@@ -58,8 +58,8 @@ void Executor::run(std::function<void()> task)
     start_thread();
 }
 
-// Called with the lock held. Without another thread the task waits for one of the present ones;
-// when there is none at all, nobody would ever run it, so the caller hears of it.
+// Called with the lock held. If no thread can be started, the task waits for a present one; if
+// there is none, the task would never run, so the error is thrown.
 void Executor::start_thread()
 {
     try {

@@ -10,13 +10,13 @@
 namespace ddl_torch
 {
 
-// Runs tasks, each on a thread of its own choice. A task may block until another task has run, as a
-// callback does that waits for the next collective; therefore no task ever queues behind a busy
-// thread: when all are busy there is one more. Threads that stay idle end.
+// Runs tasks on threads. A task may block until another task has run, as a callback does that waits
+// for the next collective. So no task queues behind a busy thread: when all threads are busy, one
+// more starts. Idle threads end after some seconds.
 class Executor
 {
   public:
-    // The one of this process. Never destroyed, so that it needs no order at exit.
+    // The executor of this process. Never destroyed, so that the order of exit does not matter.
     static Executor &instance();
 
     // Run task soon, which must not throw. Thread-safe, does not block.
@@ -37,7 +37,7 @@ class Executor
     size_t running_ = 0; // tasks
 };
 
-// A thread that gets no signals: Python's handlers belong to the main thread.
+// A thread that gets no signals: Python handles them on the main thread.
 std::thread quiet_thread(std::function<void()> body);
 
 } // namespace ddl_torch

@@ -18,8 +18,8 @@ namespace ddl_torch
 namespace
 {
 
-constexpr double kPatience = 1.0;         // seconds for pending operations to end before an abort
-constexpr double kCallbackPatience = 5.0; // seconds for callbacks to end, at exit
+constexpr double kGracePeriod = 1.0;     // seconds for pending operations to end before an abort
+constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
@@ -27,8 +27,8 @@ std::weak_ptr<Group> default_group;
 
 using Bytes = std::vector<uint8_t>;
 
-// What every rank knows of the others after they have met.
-struct Meeting {
+// What all ranks know of each other once they have exchanged it through the store.
+struct Members {
     std::vector<Bytes> addresses;
     uint64_t tag; // rank 0's choice: tells this group from all others with the same members
 };
@@ -65,16 +65,16 @@ std::vector<Bytes> get_all(c10d::Store &store, const std::vector<std::string> &k
     return values;
 }
 
-// Exchange addresses. Under one store several groups may meet one after the other (a group is
-// destroyed and made anew): each rank counts its own meetings, and so all agree on the number.
-Meeting meet(c10d::Store &store, const std::string &address, int rank, int size,
-             std::chrono::milliseconds timeout)
+// Exchange addresses through the store. Several groups may use one store in succession (a group is
+// destroyed and made anew): each rank counts its exchanges, so all ranks agree on the number.
+Members exchange_addresses(c10d::Store &store, const std::string &address, int rank, int size,
+                           std::chrono::milliseconds timeout)
 {
-    const std::string counter = "meetings/" + std::to_string(rank);
-    const int64_t meeting = store.add(counter, 1);
+    const std::string counter = "exchanges/" + std::to_string(rank);
+    const int64_t exchange = store.add(counter, 1);
     std::vector<std::string> keys;
     for (int i = 0; i < size; i++)
-        keys.push_back("meeting" + std::to_string(meeting) + "/" + std::to_string(i));
+        keys.push_back("exchange" + std::to_string(exchange) + "/" + std::to_string(i));
 
     std::random_device random;
     uint64_t tag = (uint64_t(random()) << 32 | random()) | 1; // 0 has a meaning of its own
@@ -91,16 +91,16 @@ Meeting meet(c10d::Store &store, const std::string &address, int rank, int size,
         std::string missing, reason = failure.what();
         try {
             missing = list_missing(store, keys);
-            store.add(counter, -1);        // it did not take place
+            store.add(counter, -1);        // it does not count
         } catch (const std::exception &) { // the store is gone, then
         }
-        reason = reason.substr(0, reason.find('\n')); // without a trace of the stack
+        reason = reason.substr(0, reason.find('\n')); // without the stack trace
         TORCH_CHECK_WITH(DistBackendError, false, "ddl: rank ", rank, " of ", size,
-                         " could not meet the others within ", timeout.count() / 1000.0, " s",
+                         " could not exchange addresses within ", timeout.count() / 1000.0, " s",
                          missing.empty() ? "" : "; missing: rank ", missing, " (", reason, ")");
     }
 
-    Meeting result;
+    Members result;
     for (const auto &each : entries) {
         TORCH_CHECK_WITH(DistBackendError, each.size() > sizeof tag, "ddl: rank ", rank,
                          " found no address of rank ", &each - entries.data(), " in the store");
@@ -159,14 +159,14 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
 {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     auto endpoint = Endpoint::of_this_process();
-    Meeting meeting = meet(store, endpoint->address(), rank, size, timeout);
+    Members members = exchange_addresses(store, endpoint->address(), rank, size, timeout);
 
     auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     ddl_comm_config config{};
-    config.tag = meeting.tag;
-    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // they are all there
-    return create(std::move(endpoint), std::move(meeting.addresses), rank, config, timeout);
+    config.tag = members.tag;
+    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // all ranks are present
+    return create(std::move(endpoint), std::move(members.addresses), rank, config, timeout);
 }
 
 std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::string &name,
@@ -195,7 +195,7 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     }
     try {
         return create(endpoint_, std::move(addresses), own, config, timeout);
-    } catch (...) { // it was not made, on no rank
+    } catch (...) { // no rank has created it
         std::lock_guard<std::mutex> lock(mutex_);
         derived_[list]--;
         throw;
@@ -286,7 +286,7 @@ void Group::close()
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return !inside_.load();
     };
-    if (!wait_for_leavers(kPatience) || !completion_->drain(kPatience)) {
+    if (!wait_for_leavers(kGracePeriod) || !completion_->drain(kGracePeriod)) {
         ddl_comm_abort(comm_, "the process group was shut down with operations pending");
         wait_for_leavers(1e6); // an abort ends all operations
         completion_->drain(1e6);
@@ -308,7 +308,7 @@ void Group::close_all()
     }
     for (auto &group : groups)
         group->close();
-    Executor::instance().quiesce(kCallbackPatience);
+    Executor::instance().quiesce(kCallbackTimeout);
 }
 
 } // namespace ddl_torch

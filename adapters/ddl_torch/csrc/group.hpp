@@ -19,7 +19,7 @@
 namespace ddl_torch
 {
 
-// This process's endpoint: made for the first group, shared by all, gone with the last.
+// This process's endpoint: created for the first group, shared by all, destroyed with the last.
 class Endpoint
 {
   public:
@@ -40,28 +40,27 @@ class Endpoint
 
 // Design notes.
 //
-// The comm is destroyed by close(), which c10d calls from destroy_process_group, the destructor or
-// the exit of the interpreter, in any order and more than once, perhaps with other threads inside
-// an operation. So every call into the library holds a Use; close() refuses new ones, lets what is
-// under way end, aborts the comm if it does not end soon, and destroys it when nobody is inside.
+// close() destroys the comm. c10d calls it from destroy_process_group, the destructor or the exit
+// of the interpreter, in any order and more than once, perhaps while other threads are in an
+// operation. So every call into the library holds a Use. close() refuses new ones, waits for those
+// held, aborts the comm if they take too long, and destroys it when no Use is left.
 //
-// In a forked child neither the threads nor the connections exist; there close() forgets
-// everything.
+// A forked child has neither the threads nor the connections; there close() only drops them.
 class Group
 {
   public:
-    // Meet the other ranks through the store and join them. Blocks at most `timeout`; all ranks
-    // must call it. Throws DistBackendError that names the ranks that did not come.
+    // Exchange addresses with the other ranks through the store and join them. Blocks at most
+    // `timeout`; all ranks must call it. Throws DistBackendError that names the missing ranks.
     static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
                                        std::chrono::milliseconds timeout);
 
-    // The same for some of this group's ranks, in their order, who know each other's addresses
-    // already and need no store. Groups of equal ranks and name are told apart by how many there
-    // were before. nullptr when this group is closed.
+    // The same for some of this group's ranks, in the given order, without a store: their addresses
+    // are known. A count tells groups of equal ranks and name apart. nullptr when this group is
+    // closed.
     std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
                                   std::chrono::milliseconds timeout);
 
-    // The default group of this process: the one that was made last, while it is open.
+    // The default group of this process: the last one created, while it is open.
     static void set_world(const std::shared_ptr<Group> &group);
     static std::shared_ptr<Group> world();
 
@@ -108,8 +107,8 @@ class Group
     // Kill the comm on all ranks. Nothing when closed.
     void abort(const std::string &reason);
 
-    // Leave the group. The caller must not hold the GIL. Once for all; blocks about a second if
-    // operations are pending that do not end.
+    // Leave the group; further calls do nothing. The caller must not hold the GIL. Blocks about a
+    // second if pending operations do not end.
     void close();
 
     // Close all groups of this process, and wait for the callbacks of futures.
@@ -127,7 +126,7 @@ class Group
     std::shared_ptr<Endpoint> endpoint_;
     const Addresses addresses_; // of the ranks' endpoints
     std::mutex mutex_;
-    std::map<std::string, uint64_t> derived_; // how many groups, by ranks and name
+    std::map<std::string, uint64_t> derived_; // number of groups, by ranks and name
     ddl_comm *comm_;
     const uint64_t tag_;
     std::unique_ptr<Completion> completion_;

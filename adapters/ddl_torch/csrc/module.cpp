@@ -13,9 +13,9 @@ using ddl_torch::Backend;
 using ddl_torch::Group;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-// `ranks` are the default group's that are members, and none for that group itself. Its members
-// know each other, so groups of them need not meet through the store. That all of them have it for
-// a default group, or none, is PyTorch's rule.
+// `ranks` are the members' ranks in the default group, empty for that group itself. The default
+// group knows its members' addresses, so a subgroup of it needs no exchange through the store.
+// PyTorch ensures that either all members have that default group or none has.
 BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                   std::chrono::milliseconds timeout, const std::vector<int> &ranks,
                   const std::string &name)

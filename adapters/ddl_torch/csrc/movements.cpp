@@ -9,7 +9,7 @@ namespace ddl_torch
 namespace
 {
 
-// Counts in what libddl moves.
+// Counts of libddl's elements.
 std::vector<int64_t> times(std::vector<int64_t> counts, int64_t each)
 {
     for (int64_t &count : counts)
@@ -154,7 +154,8 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Ten
             column.push_back(list[i]);
         require_host(operation.name, "inputs", inputs[i]);
         require_each(operation.name, "outputs", column, inputs[i], size_);
-        // All, so that what is wrong on all ranks is refused on all, and the group lives on.
+        // Check all, so that what is wrong on all ranks is refused on all; then the group stays
+        // usable.
         for (const auto &tensor : column)
             require_elements(operation.name, "an output", tensor, "its input", inputs[i].numel());
         at::Tensor from = readable(inputs[i], operation.buffers);

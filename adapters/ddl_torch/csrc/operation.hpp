@@ -13,11 +13,11 @@
 namespace ddl_torch
 {
 
-// One call of libddl, with all its arguments but these. It throws nothing.
+// A call of libddl with all other arguments bound. Does not throw.
 using Part = std::function<ddl_status(ddl_comm *, const ddl_options *, ddl_work **)>;
 
-// What becomes one Work: its names, its tensors, and the calls it consists of. Every tensor whose
-// memory a part uses is in `buffers`.
+// The names, tensors and calls that become one Work. Every tensor whose memory a part uses is in
+// `buffers`.
 struct Operation {
     const char *name;  // for messages
     const char *title; // for the profiler

@@ -7,7 +7,7 @@ namespace ddl_torch
 namespace
 {
 
-// Memory with the operand, in which the result is to come.
+// Memory that holds the operand and gets the result.
 at::Tensor in_place(Operation &operation, const at::Tensor &tensor)
 {
     at::Tensor memory = writable(tensor, true, operation.buffers);
@@ -16,7 +16,7 @@ at::Tensor in_place(Operation &operation, const at::Tensor &tensor)
     return memory;
 }
 
-// Memory with an operand that stays as it is.
+// Memory that holds an operand and is not changed.
 at::Tensor unchanged(Operation &operation, const at::Tensor &tensor)
 {
     if (operation.prescale != 0)

@@ -12,17 +12,17 @@ namespace ddl_torch
 
 // Design notes.
 //
-// The ranks tell each other how many elements they have, which takes a blocking all-gather of few
-// bytes; then all indices and values travel to everybody, as one asynchronous group of two
-// all-gathers, and each rank adds them up in the order of ranks. So all get the same bits, and the
-// operation costs what the elements that are there cost, not the dense tensor.
+// A blocking all-gather of a few bytes tells all ranks how many elements each has. Then one
+// asynchronous group of two all-gathers brings all indices and values to all ranks, and each rank
+// adds them up in the order of ranks. So all get the same bits, and the cost is that of the stored
+// elements, not of the dense tensor.
 
 namespace
 {
 
 constexpr int kMaxDims = 16;
 
-// What the ranks must agree on, but for the first.
+// What must be equal on all ranks, except for `elements`.
 struct Shape {
     int64_t elements, type, sparse_dims, dims, sizes[kMaxDims];
 
@@ -49,7 +49,7 @@ struct Shape {
     }
 };
 
-// `count` rows of every rank, as one tensor, behind each other.
+// The rows of all ranks, counts[r] of rank r, concatenated.
 at::Tensor gathered_rows(Operation &operation, const at::Tensor &rows,
                          const std::vector<int64_t> &counts)
 {
@@ -92,13 +92,13 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
 
     const Shape mine(own);
     std::vector<Shape> shapes(size_);
-    Operation meeting(name, operation.title, operation.type, options);
-    meeting.async = false;
-    meeting.parts.push_back([&](auto comm, auto how, auto work) {
+    Operation exchange(name, operation.title, operation.type, options);
+    exchange.async = false;
+    exchange.parts.push_back([&](auto comm, auto how, auto work) {
         return ddl_allgather(comm, &mine, shapes.data(), sizeof mine, DDL_U8, how, work);
     });
     TORCH_CHECK_WITH(NotImplementedError, !coalescing_, "ddl ", name, " cannot be coalesced");
-    submit(std::move(meeting));
+    submit(std::move(exchange));
     std::vector<int64_t> counts;
     for (const Shape &shape : shapes) {
         TORCH_CHECK_VALUE(shape == mine, "ddl ", name, ": the tensor of rank ",

@@ -1,5 +1,5 @@
-// What the library moves, as seen in tensors. Every function here throws ValueError or TypeError
-// with the operation, the argument and its value.
+// Tensors as the library takes them. Every function here throws ValueError or TypeError with the
+// operation, the argument and its value.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,8 +29,8 @@ void nullify(const char *operation, const at::Tensor &memory);
 // The element type for a reduction.
 ddl_dtype reduced_type(const char *operation, const at::Tensor &tensor);
 
-// What moves a tensor's elements unchanged: as themselves where libddl knows the type, so that it
-// can tell a mismatch, else as bytes, so many for each element.
+// How a tensor's elements are moved unchanged: by their own type where libddl has it, so that it
+// detects mismatches, else as that many bytes for each element.
 struct Cargo {
     ddl_dtype dtype;
     int64_t each;
@@ -54,7 +54,7 @@ const Tensors &only_list(const char *operation, const char *argument,
 void require_each(const char *operation, const char *argument, const Tensors &list,
                   const at::Tensor &model, int ranks);
 
-// Check that a tensor has the elements that are there for it on the other side.
+// Check that a tensor has as many elements as the other side has for it.
 void require_elements(const char *operation, const char *argument, const at::Tensor &tensor,
                       const char *other, int64_t elements);
 
@@ -70,7 +70,7 @@ at::Tensor readable(const at::Tensor &tensor, Buffers &buffers);
 // scratch to be copied. `filled`: it holds the tensor's elements from the start. Kept as well.
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers);
 
-// Blocks, one per rank, that lie one behind the other in one contiguous memory.
+// Consecutive blocks of contiguous memory, one for each rank.
 struct Blocks {
     at::Tensor memory;
     std::vector<int64_t> counts; // elements
@@ -78,8 +78,8 @@ struct Blocks {
     bool equal() const;
 };
 
-// The tensors of the list, which has at least one, as blocks: in their own memory where they are
-// neighbours in it, else in a copy, as above.
+// The tensors of a list of at least one as blocks: in their own memory where they are adjacent,
+// else in a copy, as above.
 Blocks readable_blocks(const Tensors &list, Buffers &buffers);
 Blocks writable_blocks(const Tensors &list, Buffers &buffers);
 

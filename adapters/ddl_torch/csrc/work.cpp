@@ -70,7 +70,7 @@ bool Work::ended() const
     return work && ddl_work_test(work) != DDL_INPROGRESS;
 }
 
-// Wait until it has ended, with whatever result.
+// Wait until it has ended, successfully or not.
 void Work::await(std::chrono::milliseconds timeout)
 {
     const bool limited = timeout > kNoTimeout;
@@ -173,7 +173,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
             c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
         if (c10d::Work::isCompleted()) {
             future_completed_ = true;
-            complete_future(future_); // nobody can have added a callback yet
+            complete_future(future_); // no callback can have been added yet
         } else {
             future_state_.emplace();
             group_->completion().watch();

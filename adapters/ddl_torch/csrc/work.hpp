@@ -28,7 +28,7 @@ struct Buffers {
     std::vector<at::Tensor> keep;    // other tensors whose memory is in use
     std::vector<std::pair<at::Tensor, at::Tensor>> copies; // first = second, when all went well
     std::function<void()> finish;                          // then this, if set
-    std::vector<std::shared_ptr<int>> senders; // who sent what was received, when that is complete
+    std::vector<std::shared_ptr<int>> senders; // the ranks that sent the received messages
 };
 
 struct DestroyGroup {
@@ -41,17 +41,18 @@ using GroupOfCalls = std::unique_ptr<ddl_group, DestroyGroup>;
 
 // Design notes.
 //
-// A Work is one ddl_work: of one call, or of a group of calls, which it then owns. Whoever first
-// notices that it has ended settles it exactly once (`settled_`): status, copies into the caller's
-// tensors, c10d's own completion. The future, if anybody has asked for it, is completed when the
-// ddl_work is taken from the completion queue, by the executor, because its callbacks may block.
+// A Work is one ddl_work, either of one call or of a group of calls, which it then owns. The first
+// thread that notices its end settles it exactly once (`settled_`): status, copies into the
+// caller's tensors, c10d's own completion. If a future was requested, the executor completes it
+// after the ddl_work was taken from the completion queue, because its callbacks may block.
 //
-// References: the caller's, and the queue's, which whoever takes it from there gives back. So the
-// tensors outlive the library's use of them also when the caller drops the Work at once. `pending_`
-// counts to the moment when it was both submitted and taken from the queue, in any order.
+// There are two references: the caller's, and the queue's, which is dropped when the work is taken
+// from the queue. So the tensors outlive the library's use of them even if the caller drops the
+// Work at once. `pending_` reaches 0 when the work was both submitted and taken from the queue, in
+// either order.
 //
-// A Work of an operation that was done at once is never submitted. While operations are being
-// coalesced they share a Work that is not submitted yet, and to wait for it does nothing.
+// An operation that completes at once has a Work that is never submitted. Operations that are being
+// coalesced share a Work that is not submitted yet; waiting for it does nothing.
 class Work final : public c10d::Work
 {
   public:
@@ -68,22 +69,22 @@ class Work final : public c10d::Work
 
     int sourceRank() const override;
 
-    // ---- for who submits ----
+    // ---- for the submitter ----
 
     Buffers &buffers()
     {
         return buffers_;
     }
 
-    // `submit` submits it with options.queued and this as its user pointer. On failure nothing has
-    // happened.
+    // Submit it by `submit`, with options.queued and this as the user pointer. A failure changes
+    // nothing.
     template <class Submit> ddl_status start(Submit submit);
-    // What it consists of, to be kept until it has ended.
+    // Keep the calls that it consists of until it has ended.
     void own(GroupOfCalls calls);
-    // It has been done at once: complete it.
+    // Complete an operation that needed no submission.
     void done();
 
-    // ---- for who takes from the completion queue ----
+    // ---- for the completion queue ----
 
     void taken();
 

@@ -114,8 +114,36 @@ class TensorFlow(Shim):
         self, values: Mapping[str, np.ndarray], root: int
     ) -> dict[str, np.ndarray]:
         state = {name: self.tf.Variable(value) for name, value in values.items()}
-        self.ddl.broadcast_variables(state.values(), root)
+        self.ddl.broadcast_parameters(state.values(), root)
         return {name: np.asarray(variable.numpy()) for name, variable in state.items()}
 
 
-SHIMS = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}
+class NumPy(Shim):
+    """The example of docs/adapters.md."""
+
+    def __init__(self) -> None:
+        import sys
+        from pathlib import Path
+
+        from ddl_core.errors import CommDead
+
+        sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
+        import adapter_numpy
+
+        self.ddl, self.dead = adapter_numpy, CommDead
+
+    def array(self, value: np.ndarray) -> Any:
+        return value.copy()
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array)
+
+    def broadcast_parameters(
+        self, values: Mapping[str, np.ndarray], root: int
+    ) -> dict[str, np.ndarray]:
+        parameters = {name: value.copy() for name, value in values.items()}
+        self.ddl.broadcast_parameters(parameters, root)
+        return parameters
+
+
+SHIMS = {"numpy": NumPy, "torch": Torch, "jax": Jax, "tensorflow": TensorFlow}

@@ -23,7 +23,7 @@ SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (3, 0, 2), (5,), (2, 3), 
 # What stands for all types where an operation only moves them, or one is like another: compiling
 # frameworks take a moment for each.
 SOME = {"bool", "uint16", "bfloat16", "float8_e5m2", "complex128"}
-PATIENCE = 10.0  # seconds within which a failure is told
+TIME_LIMIT = 10.0  # seconds within which a failure is raised
 
 checked = 0
 
@@ -73,7 +73,7 @@ def refused(
     except error as raised:
         for text in texts:
             assert text in str(raised), f"{text!r} is not in: {raised}"
-        assert time.monotonic() - start < PATIENCE
+        assert time.monotonic() - start < TIME_LIMIT
         checked += 1
     else:
         raise AssertionError(f"{error.__name__} was not raised, which should have said {texts}")

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 SUITE = Path(__file__).parent / "suite.py"
 
 
-@pytest.fixture(params=["torch", "jax", "tensorflow"])
+@pytest.fixture(params=["numpy", "torch", "jax", "tensorflow"])
 def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
     """The name of a framework that is installed here, its adapter's native part built."""
     name: str = request.param
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"there is no {name}")
+    if name == "numpy":  # examples/adapter_numpy.py, which has no native part
+        return name
     build = [sys.executable, "-m", f"ddl_{name}", "build"]
     run_program(build, cwd=tmp_path, limit=600).expect_success()
     return name

@@ -47,7 +47,7 @@ def plain_graph():
     with graph.as_default():
         fed = tf.compat.v1.placeholder(tf.float32, [5])
         nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
-        ranks = ddl.allreduce(1)  # its name is its place
+        ranks = ddl.allreduce(1)  # its name is its position
     threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
     with tf.compat.v1.Session(graph=graph, config=threads) as session:
         assert session.run(ranks) == size
@@ -112,7 +112,7 @@ print("done loops", flush=True)
 weight = tf.Variable([[1.0 + rank], [2.0]])
 table = tf.Variable(tf.ones([6, 2]))
 unused = tf.Variable(1.0)
-ddl.broadcast_variables([weight, table], root=size - 1)
+ddl.broadcast_parameters([weight, table], root=size - 1)
 assert weight.numpy()[0, 0] == size
 
 
@@ -161,7 +161,7 @@ for wrong in ({"op": "max"}, {"compression": "f8"}):
         raise AssertionError(wrong)
 
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
-assert ddl.all_gather_object("x" * rank) == ["x" * of for of in range(size)]
+assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
 averages = ddl.average_metrics({"loss": rank, "accuracy": tf.constant(0.5)}, weight=rank + 1)
 loss = sum(of * (of + 1) for of in range(size)) / total
 assert abs(averages["loss"] - loss) < 1e-12 and averages["accuracy"] == 0.5

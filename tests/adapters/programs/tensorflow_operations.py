@@ -217,7 +217,7 @@ for given, said in (
         refused(ValueError, f"tensor: {said}", function, given)
     refused(ValueError, f"tensors[1]: {said}", ddl.grouped_allreduce, [one, given])
 refused(ValueError, "gradients[1]: is a RaggedTensor", ddl.allreduce_gradients, [one, ragged])
-refused(ValueError, "variables[0]: is a ndarray", ddl.broadcast_variables, [np.ones(1)])
+refused(ValueError, "variables[0]: is a ndarray", ddl.broadcast_parameters, [np.ones(1)])
 assert ddl.allreduce([1, 2]).numpy().tolist() == [size, 2 * size]
 assert ddl.allreduce(np.ones(2, "f")).numpy().tolist() == [size] * 2
 refused(InvalidArgument, "op: None is none of", ddl.allreduce, one, None)

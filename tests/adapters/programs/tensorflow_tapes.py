@@ -52,8 +52,8 @@ def check(what: str, found, expected) -> None:
 
 
 def check_tapes(way: str, compiled) -> None:
-    """Each operation, and another one after it that all ranks need: they would meet if one ran on
-    some ranks alone."""
+    """Each operation, and another one after it that all ranks need: these would be matched if the
+    first ran on some ranks only."""
     for name, (operation, rows, expected) in OPERATIONS.items():
         x = tf.ones([rows])
 

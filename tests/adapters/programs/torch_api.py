@@ -163,7 +163,7 @@ assert ddl.allreduce(bits, "bit_and")[1] == 7
 assert ddl.allreduce(torch.tensor([rank == 0, True])).tolist() == [True, True]
 
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
-assert ddl.all_gather_object("x" * rank) == ["x" * of for of in range(size)]
+assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast_object, 1, -1)
 
 works = [

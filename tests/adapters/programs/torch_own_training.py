@@ -100,7 +100,7 @@ loss.backward()
 optimizer.synchronize()
 assert extra.grad.tolist() == [2.0] * 3
 norm = nn.utils.clip_grad_norm_(parameters, 1e-3)
-assert len(set(ddl.all_gather_object(float(norm)))) == 1
+assert len(set(ddl.allgather_object(float(norm)))) == 1
 optimizer.step()
 assert (extra < 1).all() and torch.equal(ddl.broadcast(extra.detach()), extra.detach())
 
@@ -144,7 +144,7 @@ if rank == size - 1:
         optimizer.step()
 before = copy.deepcopy(optimizer.state_dict())
 ddl.broadcast_optimizer_state(optimizer, root=size - 1)
-for of, state in enumerate(ddl.all_gather_object(optimizer.state_dict())):
+for of, state in enumerate(ddl.allgather_object(optimizer.state_dict())):
     assert state["param_groups"][0]["lr"] == 0.1 * size, of
     assert state["state"].keys() == set(range(6))
     for number, values in state["state"].items():

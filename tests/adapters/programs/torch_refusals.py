@@ -42,7 +42,7 @@ def expect_alive(group: dist.ProcessGroup | None = None) -> None:
 
 
 two, three = [2] * size, [3] * size
-first = [3, *two[1:]]  # wrong for rank 0, in a place that all ranks see
+first = [3, *two[1:]]  # wrong for rank 0, as all ranks can see
 
 # ---- on all ranks ----
 

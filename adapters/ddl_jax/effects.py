@@ -1,0 +1,37 @@
+"""The order of the operations.
+
+All have one ordered effect, so JAX threads a token through them, in the order of the program,
+through jit, loops and branches, and from one compiled program to the next. It is declared
+shardable: inside shard_map every process sees its own operations in that order.
+"""
+
+from __future__ import annotations
+
+from jax._src import effects
+
+
+class DdlEffect(effects.Effect):
+    """The effect of every operation."""
+
+    def __str__(self) -> str:
+        return "ddl"
+
+
+class DdlOrder(DdlEffect):
+    """The order among the operations."""
+
+
+EFFECT = DdlOrder()
+# The second effect only works around a bug: programs compiled ahead of time, by
+# jit(f).lower(x).compile(), lose the token from their second call on if all of their effects are
+# ordered (pxla.create_cpp_call).
+EFFECTS = frozenset({EFFECT, DdlEffect()})
+for _set in (
+    effects.lowerable_effects,
+    effects.control_flow_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+    effects.remat_allowed_effects,
+):
+    _set.add_type(DdlEffect)
+for _set in (effects.ordered_effects, effects.shardable_ordered_effects):
+    _set.add_type(DdlOrder)

@@ -1,0 +1,116 @@
+"""Tensors and reductions as ddl_core takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddl_core import dtypes
+from ddl_core.buffer import Buffer
+from ddl_torch.ops import OPS
+
+_DTYPES = {
+    getattr(torch, dtype.name): dtype for dtype in dtypes.TABLE if hasattr(torch, dtype.name)
+}
+
+
+def reduction_of(options: Any, tensor: Tensor) -> dict[str, Any]:
+    if tensor.dtype not in _DTYPES:
+        raise TypeError(f"ddl: cannot reduce tensors of type {tensor.dtype}")
+    op = dist.ReduceOp.SUM if options is None else getattr(options, "reduceOp", options)
+    op = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
+    for ours, name in OPS.items():
+        if op == getattr(dist.ReduceOp, name):
+            return {"op": ours}
+    if op != dist.ReduceOp.PREMUL_SUM:
+        raise ValueError(f"ddl: {op} is no ReduceOp")
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise NotImplementedError(
+            f"ddl: ReduceOp.PREMUL_SUM of {tensor.dtype}; only floats and complex can be scaled"
+        )
+    _, factor = op.__getstate__()  # a number or a tensor of one; there is no public accessor
+    return {"op": "sum", "prescale": float(factor)}
+
+
+def scaled(memory: Tensor, keywords: dict[str, Any]) -> Tensor:
+    """The memory; multiplied by a prescale of 0, which ddl_core refuses."""
+    if keywords.get("prescale") == 0:
+        del keywords["prescale"]
+        own = memory.detach()
+        with torch.inference_mode(own.is_inference()):
+            own.copy_(own.to(torch.float32).mul_(0) if own.element_size() == 1 else own * 0)
+    return memory
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def bytes_each(tensor: Tensor) -> int:
+    """How many of ddl_core's elements one element is: bytes for types that it does not have."""
+    return 1 if tensor.dtype in _DTYPES else tensor.element_size()
+
+
+def as_buffer(tensor: Tensor) -> Buffer:
+    """The memory of a contiguous tensor. Not by DLPack, which older versions of PyTorch lack for
+    some types."""
+    count = tensor.numel() * bytes_each(tensor)
+    dtype = _DTYPES.get(tensor.dtype, _DTYPES[torch.uint8])
+    return Buffer(tensor.data_ptr(), count, dtype, True, tensor)
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    if _is_plain(tensor):
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+
+
+def writable(tensor: Tensor, copies: list[tuple[Tensor, Tensor]], filled: bool = False) -> Tensor:
+    """The tensor, or scratch memory that `copies` brings to it in the end."""
+    if _is_plain(tensor):
+        return tensor
+    scratch = torch.empty(tensor.shape, dtype=tensor.dtype)
+    if filled:
+        scratch.copy_(tensor.detach())
+    copies.append((tensor, scratch))
+    return scratch
+
+
+def separate(input: Tensor, output: Tensor) -> Tensor:
+    """The input, or a copy of it if it shares memory with the output."""
+    begin, end = input.data_ptr(), input.data_ptr() + input.nbytes
+    shared = begin < output.data_ptr() + output.nbytes and output.data_ptr() < end
+    return input.detach().clone() if shared else input
+
+
+def concatenated(parts: list[Tensor]) -> Tensor:
+    return torch.cat([contiguous(part).detach().reshape(-1) for part in parts])
+
+
+def require_alike(outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    if len(outputs) != len(inputs):
+        raise ValueError(f"ddl: there are {len(outputs)} outputs, but {len(inputs)} inputs")
+    for output, input in zip(outputs, inputs, strict=True):
+        if output.dtype != input.dtype:
+            raise TypeError(f"ddl: an output is of type {output.dtype}, its input {input.dtype}")
+        if output.numel() != input.numel():
+            raise ValueError(
+                f"ddl: an output has {output.numel()} elements, but its input has {input.numel()}"
+            )
+
+
+def copy_into(to: Tensor, part: Tensor) -> None:
+    with torch.inference_mode(to.is_inference()):
+        to.detach().copy_(part)
+
+
+def scratch_of(parts: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Scratch memory for all parts, which `copies` brings to them in the end."""
+    counts = [part.numel() for part in parts]
+    whole = torch.empty(sum(counts), dtype=parts[0].dtype)
+    rows = whole.split(counts)
+    copies += [(part, row.view(part.shape)) for part, row in zip(parts, rows, strict=True)]
+    return whole

@@ -1,0 +1,128 @@
+"""Pending operations, and ddl_core's errors as PyTorch's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddl_core.errors import DdlError, TimedOut, UsageError
+
+NO_TIMEOUT = timedelta(0)
+
+
+class Work(dist.Work):
+    """One operation of c10d, which may be several of ddl_core."""
+
+    def __init__(
+        self,
+        works: list[Any],
+        outputs: list[Tensor],
+        finish: list[Callable[[], None]],
+        profiled: Any = None,
+    ):
+        super().__init__()
+        self._works = works
+        self._outputs = outputs
+        self._finish = finish
+        self._profiled = profiled  # the profiler's range, which ends with the work
+        self._lock = threading.Lock()
+        self._future: torch.futures.Future[list[Tensor]] | None = None
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        limit = timeout.total_seconds() if timeout > NO_TIMEOUT else None
+        with dist_errors():
+            for work in self._works:
+                try:
+                    work.wait(limit)
+                except TimedOut:
+                    raise dist.DistBackendError(
+                        f"ddl: not complete after {timeout // timedelta(milliseconds=1)} ms (timed"
+                        " out), and still pending"
+                    ) from None
+        with self._lock, torch.no_grad():
+            while self._finish:
+                self._finish.pop(0)()
+            if self._profiled is not None:
+                self._profiled.__exit__(None, None, None)
+                self._profiled = None
+        return True
+
+    def get_future(self) -> Any:
+        """The future is completed by its own thread, since callbacks may wait for other
+        operations."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+        if self.is_completed():
+            self._complete(self._future)
+        else:
+            threading.Thread(target=self._complete, args=(self._future,), daemon=True).start()
+        return self._future
+
+    def _complete(self, future: Any) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self._outputs)
+
+    def is_completed(self) -> bool:
+        if not all(work.done() for work in self._works):
+            return False
+        with suppress(Exception):  # it has ended nevertheless
+            self.wait()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        try:
+            self.wait()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> list[Tensor]:
+        return self._outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        source: int = self._works[0].source
+        return source
+
+    _source_rank = source_rank
+
+
+def exclude_from_compilation(cls: type) -> None:
+    """Make torch.compile break its graph at each method of a class."""
+    for name, method in list(vars(cls).items()):
+        if callable(method) and not name.startswith("__"):
+            setattr(cls, name, torch.compiler.disable(method))
+
+
+exclude_from_compilation(Work)
+
+
+@contextmanager
+def dist_errors() -> Iterator[None]:
+    """Raise ddl_core's errors as PyTorch's, except those about arguments."""
+    try:
+        yield
+    except UsageError as error:
+        if isinstance(error, (ValueError, NotImplementedError)):
+            raise
+        raise dist.DistBackendError(f"ddl: {error}") from error
+    except DdlError as error:
+        raise dist.DistBackendError(f"ddl: {error}") from error

@@ -1,0 +1,12 @@
+"""The reductions: libddl's names, and those of torch.distributed.ReduceOp."""
+
+OPS = {
+    "sum": "SUM",
+    "average": "AVG",
+    "min": "MIN",
+    "max": "MAX",
+    "product": "PRODUCT",
+    "bit_and": "BAND",
+    "bit_or": "BOR",
+    "bit_xor": "BXOR",
+}

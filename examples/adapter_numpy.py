@@ -1,0 +1,134 @@
+"""An adapter for NumPy: the names that all adapters of libddl share, on NumPy's arrays.
+
+    import adapter_numpy as ddl
+
+    ddl.init()                       # started by ddlrun, mpirun, torchrun, srun, or alone
+    ddl.broadcast_parameters(parameters)
+    gradients = ddl.allreduce_gradients(gradients)
+    ddl.shutdown()
+
+docs/adapters.md explains it. It is a whole adapter: the tests of all adapters run it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddl_core import adapter
+from ddl_core.errors import InvalidArgument
+
+Array = np.ndarray[Any, Any]
+
+# ---- joining and leaving ----
+
+_world = adapter.World("adapter_numpy")
+init = _world.init
+is_initialized = _world.is_initialized
+shutdown = _world.shutdown
+rank = _world.rank
+size = _world.size
+local_rank = _world.local_rank
+local_size = _world.local_size
+
+
+# ---- operations ----
+
+
+def allreduce(array: Array, op: str = "sum") -> Array:
+    """Combine the ranks' arrays, element by element; all ranks get the same bits.
+
+    array  of the same shape and type on all ranks
+    op     "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor"
+
+    All ranks call it. Raises InvalidArgument for what is not an array and for an unknown op,
+    InvalidState before init, and ddl_core.errors.CommDead when ranks call different things, a rank
+    dies or the time passes.
+    """
+    comm, own = _world.comm(), _array("array", array)
+    return comm.allreduce(own, np.empty_like(own), op=adapter.check_op(op))
+
+
+def grouped_allreduce(arrays: Sequence[Array], op: str = "sum") -> list[Array]:
+    """`allreduce` of several arrays as one operation, in which small ones travel together.
+
+    arrays: in the same order on all ranks; they may be of different shapes and types.
+    """
+    comm = _world.comm()
+    adapter.check_op(op)
+    sent = [_array(f"arrays[{index}]", array) for index, array in enumerate(arrays)]
+    received = [np.empty_like(own) for own in sent]
+    if sent:
+        with comm.group() as group:
+            for own, result in zip(sent, received, strict=True):
+                group.allreduce(own, result, op=op)
+            group.submit()
+    return received
+
+
+def broadcast(array: Array, root: int = 0) -> Array:
+    """The root's array, on all ranks. On the others only shape and type of `array` matter."""
+    comm, result = _world.comm(), _array("array", array).copy()
+    return comm.broadcast(result, adapter.check_rank("root", root, comm.size))
+
+
+def allgather(array: Array) -> Array:
+    """The ranks' arrays one after the other, along the first dimension.
+
+    array: of the same shape and type on all ranks. Returns an array of shape
+    (size * array.shape[0], ...); of shape (size,) for a scalar.
+    """
+    comm, own = _world.comm(), np.atleast_1d(_array("array", array))
+    return comm.allgather(own, np.empty((comm.size * len(own), *own.shape[1:]), own.dtype))
+
+
+def reduce_scatter(array: Array, op: str = "sum") -> Array:
+    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
+    dimension, as there are ranks."""
+    comm, own = _world.comm(), _array("array", array)
+    adapter.check_op(op)
+    rows = adapter.equal_rows("array", own.shape, comm.size)
+    return comm.reduce_scatter(own, np.empty((rows, *own.shape[1:]), own.dtype), op=op)
+
+
+def alltoall(array: Array) -> Array:
+    """Give each rank its part of `array`, and get theirs, one after the other in the order of
+    ranks. Parts are equal, along the first dimension."""
+    comm, own = _world.comm(), _array("array", array)
+    adapter.equal_rows("array", own.shape, comm.size)
+    return comm.alltoall(own, np.empty_like(own))
+
+
+def barrier() -> None:
+    """Return on no rank before every rank has called it."""
+    _world.comm().barrier()
+
+
+# ---- training ----
+
+
+def allreduce_gradients(gradients: Sequence[Array], op: str = "average") -> list[Array]:
+    """All ranks' gradients, averaged or summed in one operation."""
+    adapter.check_gradients(op, None)
+    return grouped_allreduce(gradients, op)
+
+
+def broadcast_parameters(parameters: Mapping[str, Array], root: int = 0) -> None:
+    """Give all ranks the root's values of named arrays, in place."""
+    for array in parameters.values():
+        array[...] = broadcast(array, root)
+
+
+def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
+    """The ranks' average of each metric; `weight`, such as the number of samples, is how much this
+    rank's values count. All ranks give the same names in the same order."""
+    return adapter.average_metrics(metrics, weight, lambda own: allreduce(np.array(own)).tolist())
+
+
+def _array(argument: str, value: Any) -> Array:
+    """The argument as contiguous memory. Refuses lists and numbers, which have no fixed type."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a NumPy array")
+    return np.asarray(value, order="C")
