@@ -51,7 +51,7 @@ PHRASES = {
     r"\bstrangers?\b": "unauthenticated client; newcomer",
     r"\bregrets?\b": "create-failure notice",
     r"\bculprits?\b": "blocking peer; the rank that caused it",
-    r"who (?:computes|waits|calls|sets|wants|comes) .{0,40}(?:himself|itself decides)": "say it plainly",
+    r"who (?:computes|waits|calls|sets|wants|comes) .{0,40}himself": "say it plainly",
     r"\bhe\b (?:is|has|was|does|drives|came|may)\b": "name the object",
 }
 
@@ -76,7 +76,10 @@ def strip_text(path: Path, text: str) -> str:
     if path.suffix in {".c", ".h", ".cpp", ".hpp", ".rs", ".go"}:
         pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"'
     elif path.suffix in {".py", ".pyi"}:
-        pattern = r'"""(?:\\.|[^\\])*?"""|#[^\n]*|[rbfu]*"(?:\\.|[^"\\\n])*"|[rbfu]*\'(?:\\.|[^\'\\\n])*\''
+        pattern = (
+            r'"""(?:\\.|[^\\])*?"""|#[^\n]*'
+            r'|[rbfu]*"(?:\\.|[^"\\\n])*"|[rbfu]*\'(?:\\.|[^\'\\\n])*\''
+        )
     else:
         return ""
     return re.sub(pattern, blank, text, flags=re.DOTALL)
