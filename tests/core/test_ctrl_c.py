@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ddl_core import Config, Endpoint
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 endpoints = [Endpoint(secret="test") for _ in range(2)]
 addresses = [each.address for each in endpoints]
 config = Config(operation_timeout=20)
