@@ -26,7 +26,7 @@ static void *keep_open(void *argument)
     const house *h = argument;
     ddl__comm_slot *slot;
     ddl__digest comm = {{UINT64_MAX, 0}};
-    REQUIRE(ddl__endpoint_enter(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_open_slot(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
     for (;;)
         await_accepted(h->endpoint, slot, ddl__now() + 3600 * 1000000000ll);
     return NULL;
@@ -41,7 +41,8 @@ static house *the_house(void)
         h.comm.words[0] = 7;
         ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
         REQUIRE(ddl__endpoint_create(&config, &h.endpoint) == DDL_OK, "%s", ddl__message());
-        REQUIRE(ddl__endpoint_enter(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s", ddl__message());
+        REQUIRE(ddl__endpoint_open_slot(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s",
+                ddl__message());
         h.arena = ddl__arena_create(1, 4096, 4096);
         REQUIRE(h.arena, "%s", ddl__message());
         REQUIRE(!pthread_create(&keeper, NULL, keep_open, &h), "no thread");

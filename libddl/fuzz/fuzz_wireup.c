@@ -35,7 +35,7 @@ static stage *the_stage(void)
     s.comm.words[0] = 7;
     ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
     REQUIRE(ddl__endpoint_create(&config, &s.endpoint) == DDL_OK, "%s", ddl__message());
-    REQUIRE(ddl__endpoint_enter(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_open_slot(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
     s.own = ddl__arena_create(2, ARENA, ARENA);
     s.theirs = ddl__arena_create(2, ARENA, ARENA);
     s.slots = ddl__slots_create(SLOT, 1);
@@ -128,7 +128,7 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
                           .slots = s->slots,
                           .links = m->links,
                           .messages = m->messages,
-                          .told = &told};
+                          .peer_reason = &told};
     ddl__message_clear();
     ddl_status status = ddl__wireup_run(&wireup);
     REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());

@@ -188,7 +188,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
         return DDL_ESYSTEM;
     ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
                                  was_driven};
-    return ddl__endpoint_serve(comm->endpoint, comm->slot, &task);
+    return ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
 }
 
 /* What has to be equal on all members. */
@@ -325,7 +325,7 @@ static void tell_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status s
 {
     char text[DDL__MESSAGE_MAX];
     if (!comm->engine) {
-        ddl__wireup_failed(wireup, status);
+        ddl__wireup_announce_failure(wireup, status);
         if (wireup->messages)
             ddl__links_destroy(wireup->messages, (size_t)comm->size);
         if (wireup->links)
@@ -356,8 +356,8 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
-    ddl__reason told = {.status = DDL_OK};
+    uint64_t counted = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
+    ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
                           .comm = identify(list, counted, config),
@@ -368,7 +368,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
                           .begun = ddl__now(),
                           .deadline = deadline,
                           .warn_at = &warn_at,
-                          .told = &told};
+                          .peer_reason = &peer_reason};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
@@ -377,7 +377,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
                                                              comm->size, wireup.kinds),
                                      comm->size);
     if (status == DDL_OK)
-        status = ddl__endpoint_enter(comm->endpoint, wireup.comm, &comm->slot);
+        status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
     /* Else a comm of this name is alive here, and perhaps with the others. */
     bool entered = status != DDL_ESTATE;
     wireup.slot = comm->slot;
@@ -398,7 +398,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (status != DDL_OK && comm->health) /* this rank may try again, and is not gone */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && counted)
-        ddl__endpoint_uncount(comm->endpoint, list);
+        ddl__endpoint_uncount_creation(comm->endpoint, list);
     return status;
 }
 
@@ -465,7 +465,7 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
         return DDL_OK;
     ddl__health_close(comm->health, difference);
     if (comm->slot)
-        ddl__endpoint_leave(comm->endpoint, comm->slot);
+        ddl__endpoint_close_slot(comm->endpoint, comm->slot);
     ddl__engine_destroy(comm->engine);
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);

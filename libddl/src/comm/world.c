@@ -21,16 +21,15 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     size_t size = (size_t)plan->size;
     const void **addresses = calloc(size, sizeof *addresses);
     size_t *lengths = calloc(size, sizeof *lengths);
-    ddl_status status = addresses && lengths
-                            ? DDL_OK
-                            : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+    ddl_status status =
+        addresses && lengths ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         addresses[i] = plan->records[i].address;
         lengths[i] = plan->records[i].length;
     }
     if (status == DDL_OK)
-        status = ddl__comm_create(plan->endpoint, addresses, lengths, plan->rank, plan->size, config,
-                                  true, plan->deadline, comm);
+        status = ddl__comm_create(plan->endpoint, addresses, lengths, plan->rank, plan->size,
+                                  config, true, plan->deadline, comm);
     free(addresses);
     free(lengths);
     return status;

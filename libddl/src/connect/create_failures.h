@@ -35,6 +35,6 @@ bool ddl__create_failures_find(const ddl__create_failures *failures, ddl__digest
  * the others at their endpoints, as far as it can be done within a second. Nobody is told twice by
  * different members of the same (`told`); and who fails for want of time may come again, so those
  * who are late are not told that. */
-void ddl__wireup_failed(const ddl__wireup *wireup, ddl_status status);
+void ddl__wireup_announce_failure(const ddl__wireup *wireup, ddl_status status);
 
 #endif

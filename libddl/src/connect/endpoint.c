@@ -68,9 +68,9 @@ static void drive_all(ddl_endpoint *endpoint, bool tick)
 
 static int tick_ms(const ddl_endpoint *endpoint)
 {
-    if (endpoint->shut)
+    if (endpoint->overloaded)
         return DDL__OVERLOAD_POLL / DDL__MS;
-    if (endpoint->rest_until)
+    if (endpoint->accept_retry_at)
         return DDL__ACCEPT_RETRY / DDL__MS;
     for (const ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (s->asleep)
@@ -81,8 +81,8 @@ static int tick_ms(const ddl_endpoint *endpoint)
 static void start_timer(ddl_endpoint *endpoint)
 {
     static const struct itimerspec soon = {.it_value.tv_nsec = DDL__PROGRESS_SOON};
-    if (!endpoint->timed)
-        endpoint->timed = !timerfd_settime(endpoint->timer, 0, &soon, NULL);
+    if (!endpoint->timer_armed)
+        endpoint->timer_armed = !timerfd_settime(endpoint->timer, 0, &soon, NULL);
 }
 
 static void attend_timer(ddl_endpoint *endpoint)
@@ -90,16 +90,16 @@ static void attend_timer(ddl_endpoint *endpoint)
     uint64_t count;
     ssize_t n = read(endpoint->timer, &count, sizeof count);
     (void)n; /* it has run out, whatever it says */
-    endpoint->timed = false;
+    endpoint->timer_armed = false;
     for (ddl__comm_slot *s = endpoint->slots; s; s = s->next) {
-        if (s->soon && s->task.was_driven(s->task.context)) {
-            endpoint->turns = TURNS;
+        if (s->ready_on_timer && s->task.was_driven(s->task.context)) {
+            endpoint->timer_runs = TURNS;
             continue;
         }
-        s->ready = s->ready || s->soon;
-        s->soon = false;
+        s->ready = s->ready || s->ready_on_timer;
+        s->ready_on_timer = false;
     }
-    if (endpoint->turns-- > 0)
+    if (endpoint->timer_runs-- > 0)
         start_timer(endpoint);
 }
 
@@ -112,7 +112,7 @@ static void attend_event(ddl_endpoint *endpoint, uint64_t id)
         if (read(endpoint->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
         return;
-    case DDL__LISTEN_EVENT: ddl__pending_look(endpoint); return;
+    case DDL__LISTEN_EVENT: ddl__pending_poll(endpoint); return;
     default: break;
     }
     for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
@@ -135,7 +135,7 @@ static void *serve(void *argument)
         pthread_mutex_lock(&endpoint->lock);
         for (int i = 0; i < n; i++)
             attend_event(endpoint, events[i].data.u64);
-        ddl__pending_keep(endpoint);
+        ddl__pending_maintain(endpoint);
         bool tick = ddl__now() >= next_tick;
         if (tick)
             next_tick = ddl__now() + DDL__PROGRESS_TICK;
@@ -147,7 +147,7 @@ static void *serve(void *argument)
 
 /* ---------------------------------------------------------------------------------------- slots */
 
-uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list)
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list)
 {
     pthread_mutex_lock(&endpoint->lock);
     uint64_t count = ddl__counters_add(&endpoint->counters, list, 1);
@@ -155,14 +155,14 @@ uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list)
     return count;
 }
 
-void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list)
+void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list)
 {
     pthread_mutex_lock(&endpoint->lock);
     ddl__counters_add(&endpoint->counters, list, -1);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)
+ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)
 {
     ddl__comm_slot *slot = calloc(1, sizeof *slot);
     if (!slot)
@@ -190,20 +190,20 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool con
     struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     pthread_mutex_lock(&endpoint->lock);
     bool found;
-    endpoint->hosts++;
+    endpoint->n_accepting++;
     while (!(found = ddl__pending_take(endpoint, slot, control, accepted)) &&
            ddl__now() < deadline) {
-        if (endpoint->shut)
+        if (endpoint->overloaded)
             notify(endpoint);
         pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
     }
-    endpoint->hosts--;
+    endpoint->n_accepting--;
     pthread_mutex_unlock(&endpoint->lock);
     return found;
 }
 
-bool ddl__endpoint_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
-                                  ddl__create_failure *failure)
+bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+                                       ddl__create_failure *failure)
 {
     pthread_mutex_lock(&endpoint->lock);
     bool found = ddl__create_failures_find(&endpoint->failures, comm, failure);
@@ -211,32 +211,33 @@ bool ddl__endpoint_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
     return found;
 }
 
-void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt)
+void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest comm, int from,
+                                         uint32_t attempt)
 {
     pthread_mutex_lock(&endpoint->lock);
     ddl__create_failures_ignore(&endpoint->failures, comm, from, attempt);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__comm_slot *slot)
+uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
     pthread_mutex_lock(&endpoint->lock);
     uint64_t attempt = endpoint->serial++;
     if (slot)
-        slot->failed = attempt;
+        slot->failed_serial = attempt;
     pthread_mutex_unlock(&endpoint->lock);
     return (uint32_t)attempt;
 }
 
-void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm)
+void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest comm)
 {
     pthread_mutex_lock(&endpoint->lock);
     ddl__create_failures_forget(&endpoint->failures, comm, -1);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__comm_slot *slot,
-                               const ddl__background_task *task)
+ddl_status ddl__endpoint_set_task(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                  const ddl__background_task *task)
 {
     struct epoll_event event = {.events = 0, .data.u64 = slot->serial};
     if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, task->fd, &event))
@@ -254,14 +255,14 @@ void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, b
         slot->ready = true;
         notify(endpoint);
     } else {
-        slot->soon = true;
-        endpoint->turns = TURNS;
+        slot->ready_on_timer = true;
+        endpoint->timer_runs = TURNS;
         start_timer(endpoint);
     }
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot)
+void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
     pthread_mutex_lock(&endpoint->lock);
     while (slot->busy)
@@ -272,7 +273,7 @@ void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot)
             break;
         }
     ddl__create_failures_forget(&endpoint->failures, slot->comm, -1);
-    ddl__pending_leave(endpoint, slot);
+    ddl__pending_drop_slot(endpoint, slot);
     if (slot->task.run)
         epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, slot->task.fd, NULL);
     pthread_mutex_unlock(&endpoint->lock);
@@ -311,17 +312,18 @@ const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint)
     return &endpoint->job;
 }
 
-ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t kind, int from, int to, int size)
+ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
+                                     int size)
 {
     ddl__hello hello = ddl__hello_begin(&endpoint->job, kind, from, to, size);
     hello.dialer = endpoint->address.endpoint;
     pthread_mutex_lock(&endpoint->lock);
-    hello.number = ++endpoint->said;
+    hello.number = ++endpoint->n_hellos;
     pthread_mutex_unlock(&endpoint->lock);
     return hello;
 }
 
-void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size)
+void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size)
 {
     pthread_mutex_lock(&endpoint->lock);
     snprintf(text, size, "%s", endpoint->refusal);
@@ -448,9 +450,9 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
         pthread_join(endpoint->thread, NULL);
     }
     ddl__fences_stop(&endpoint->fences);
-    ddl__pending_end(endpoint);
+    ddl__pending_drop_all(endpoint);
     ddl__counters_free(&endpoint->counters);
-    ddl__replay_guard_free(&endpoint->seen);
+    ddl__replay_guard_free(&endpoint->replay_guard);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);
     int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->listeners,

@@ -63,21 +63,21 @@ bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 
 /* Begin a hello to another endpoint, which is to be said at once with its proof. */
-ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
-                                   int size);
+ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
+                                     int size);
 
 /* The last client that the endpoint refused, and why; "" if nobody, or nobody who spoke our
  * protocol. */
-void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size);
+void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
 /* How many comms were created over exactly this list before, counting from 1. */
-uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list);
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list);
 
 /* The last one came to nothing: its members will count it again. */
-void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
+void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list);
 
 /* Take a slot for a comm; refused while a comm of the same id is alive here. */
-ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
+ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
 
 /* The next accepted connection of this comm; false at the deadline. Its descriptors are the
  * caller's. Control connections may come early, and wait until `control`. */
@@ -85,24 +85,25 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool con
                           int64_t deadline, ddl__accepted *accepted);
 
 /* Whether a member has said that it cannot create this comm. */
-bool ddl__endpoint_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
-                                  ddl__create_failure *failure);
+bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+                                       ddl__create_failure *failure);
 
 /* Another member has told it: when the member itself says it here, it is not new. */
-void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);
+void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest comm, int from,
+                                         uint32_t attempt);
 
 /* The attempt to create a comm has failed; it may have no slot. Who comes from now on comes for
  * the next one. Its number, which no other attempt of this endpoint has. */
-uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__comm_slot *slot);
+uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
 /* Nobody is to ask any more what members have said of this comm so far. Leaving a slot does it as
  * well. */
-void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm);
+void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest comm);
 
 /* From now on the endpoint's thread runs this task when asked to: now, or soon if no caller has
  * driven it by then. */
-ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__comm_slot *slot,
-                               const ddl__background_task *task);
+ddl_status ddl__endpoint_set_task(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                  const ddl__background_task *task);
 void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool now);
 
 /* The one object of another layer that lives as long as the endpoint; the first caller creates it.
@@ -112,6 +113,6 @@ void *ddl__endpoint_attach(ddl_endpoint *endpoint,
                            const void *argument, void (*destroy)(void *object));
 
 /* Give the slot up. When it returns, the thread does not touch the task any more. */
-void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot);
+void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
 #endif

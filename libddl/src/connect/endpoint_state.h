@@ -9,7 +9,7 @@
  * they want takes its slot. It also runs the tasks of comms for which nobody waits.
  *
  * `lock` guards everything here. The thread lets go of it while a task runs (`busy`), so that
- * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
+ * accepting and creating go on; ddl__endpoint_close_slot waits for that. Epoll events carry serial
  * numbers, never pointers, since a slot may be gone when its event is looked at.
  *
  * Listeners and who has come by them are in an epoll descriptor of their own, `listeners`. When
@@ -48,7 +48,7 @@ typedef struct ddl__pending_conn {
     ddl__inbound inbound;
     bool challenged; /* its hello fits */
     bool proven;     /* it waits for its comm */
-    bool gone;       /* or has left, and only its last message waits */
+    bool peer_left;  /* or has left, and only its last message waits */
     int64_t deadline;
 } ddl__pending_conn;
 
@@ -57,9 +57,9 @@ struct ddl__comm_slot {
     uint64_t serial;
     ddl__digest comm;
     ddl__background_task task; /* run is NULL while the comm is being created */
-    uint64_t failed;           /* the serial at which that had failed, or 0 */
+    uint64_t failed_serial;    /* the serial at which that had failed, or 0 */
     bool ready;                /* to be driven */
-    bool soon;                 /* to be driven when the timer has run out */
+    bool ready_on_timer;       /* to be driven when the timer has run out */
     bool asleep;               /* driven, nothing to do until its fd says so */
     bool busy;                 /* the thread is in it */
 };
@@ -71,8 +71,8 @@ struct ddl_endpoint {
     unsigned sockets;
     int epoll, wake, timer, listeners, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
-    bool timed;                   /* the timer runs */
-    int turns;                    /* how often it still is to, if nobody needs it again */
+    bool timer_armed;             /* the timer runs */
+    int timer_runs;               /* how often it still is to, if nobody needs it again */
     pthread_t thread;
     bool started;
     ddl__fences fences; /* for memory that is shared with members of this host */
@@ -85,16 +85,16 @@ struct ddl_endpoint {
     unsigned n_pending;
     ddl__rate_limit rate_limit;
     ddl__closer *closer;
-    int64_t rest_until; /* the listeners are not looked at before; 0: they are */
-    int64_t troubled;   /* when one could not accept last, or 0 */
-    unsigned hosts;     /* threads that wait for an accepted connection */
-    bool shut;          /* the listeners are not polled, but for a look at */
-    int64_t look_at;    /* this time */
+    int64_t accept_retry_at;  /* the listeners are not looked at before; 0: they are */
+    int64_t accept_failed_at; /* when one could not accept last, or 0 */
+    unsigned n_accepting;     /* threads that wait for an accepted connection */
+    bool overloaded;          /* the listeners are not polled, but for a look at */
+    int64_t poll_at;          /* this time */
     ddl__comm_slot *slots;
     ddl__counters counters;
-    char refusal[160];      /* the last one */
-    ddl__replay_guard seen; /* hellos of others that needed no challenge, */
-    uint64_t said;          /* and how many this endpoint has said */
+    char refusal[160];              /* the last one */
+    ddl__replay_guard replay_guard; /* hellos of others that needed no challenge, */
+    uint64_t n_hellos;              /* and how many this endpoint has said */
     ddl__create_failures failures;
     void *attached; /* or NULL */
     void (*destroy_attached)(void *object);
@@ -103,10 +103,10 @@ struct ddl_endpoint {
 /* ---- pending.c; the caller has the lock ---- */
 
 /* Accept some of those who have come, and hear some of what they have said. */
-void ddl__pending_look(ddl_endpoint *endpoint);
+void ddl__pending_poll(ddl_endpoint *endpoint);
 
 /* Do what time has come for: rest, poll the listeners or stop, drop whose time is up. */
-void ddl__pending_keep(ddl_endpoint *endpoint);
+void ddl__pending_maintain(ddl_endpoint *endpoint);
 
 /* The next accepted connection of the comm that has this slot, if one is there. Control
  * connections may come early, and wait until `control`. */
@@ -114,9 +114,9 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
                        ddl__accepted *accepted);
 
 /* The slot is given up: drop who came for it. */
-void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
+void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
 /* The endpoint ends: drop all. */
-void ddl__pending_end(ddl_endpoint *endpoint);
+void ddl__pending_drop_all(ddl_endpoint *endpoint);
 
 #endif

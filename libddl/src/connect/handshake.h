@@ -39,7 +39,7 @@ void ddl__job_close(ddl__job *job);
 
 /* Two ends that have proven the secret to each other. Whoever holds one owns its key and ends it on
  * every way out; what needs keys for longer, a seal, has made its own of it by then. A copy that is
- * handed on is the receiver's, and the giver ends its own. */
+ * handed_over on is the receiver's, and the giver ends its own. */
 typedef struct ddl__session {
     unsigned char key[DDL__KEY];
 } ddl__session;
@@ -90,15 +90,15 @@ ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to,
 ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, int passed,
                                 int64_t deadline, ddl__session *session);
 
-/* Wait until the endpoint has admitted us. *handed and the session are as below. */
+/* Wait until the endpoint has admitted us. *handed_over and the session are as below. */
 ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                 ddl__session *session, bool *handed);
+                                 ddl__session *session, bool *handed_over);
 
 /* Make the whole handshake: returns when the endpoint has admitted us. `passed`, or -1, goes with
- * the proof. *handed, if not NULL, tells whether what the hello points to is the peer's now, also
- * on failure. The session is the caller's to end then; on failure it is ended. */
+ * the proof. *handed_over, if not NULL, tells whether what the hello points to is the peer's now,
+ * also on failure. The session is the caller's to end then; on failure it is ended. */
 ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                                   int64_t deadline, ddl__session *session, bool *handed);
+                                   int64_t deadline, ddl__session *session, bool *handed_over);
 
 /* ---- the dialed one, who never blocks ---- */
 
@@ -108,12 +108,12 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 typedef struct ddl__inbound {
     int fd, passed; /* passed: what came along with the proof, or -1 */
     bool local;
-    ddl__replay_guard *seen; /* numbered hellos; NULL: all are challenged */
-    size_t have;             /* bytes of what is said */
+    ddl__replay_guard *replay_guard; /* numbered hellos; NULL: all are challenged */
+    size_t have;                     /* bytes of what is said */
     struct {
         ddl__hello hello;
         unsigned char proof[DDL__KEY];
-    } said;
+    } received;
     ddl__hello challenge;
     ddl__session session; /* once proven; its owner ends it */
 } ddl__inbound;

@@ -59,9 +59,9 @@ ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const c
 ddl_status ddl__hello_check(const ddl__hello *hello);
 
 /* Make a text that has come one that can be shown: it ends, and commands no terminal. */
-void ddl__clean(char *text, size_t size);
+void ddl__sanitize_text(char *text, size_t size);
 
 /* The same of an answer's. */
-void ddl__hello_clean(ddl__hello *answer);
+void ddl__hello_sanitize(ddl__hello *answer);
 
 #endif

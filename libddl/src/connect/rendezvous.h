@@ -28,7 +28,7 @@ ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan);
 ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *plan);
 
 /* What all records come to, once for all callers. */
-bool ddl__rendezvous_sum(const ddl__job *job, const ddl__rendezvous_record *records, int size,
-                         unsigned char sum[DDL__KEY]);
+bool ddl__rendezvous_records_mac(const ddl__job *job, const ddl__rendezvous_record *records,
+                                 int size, unsigned char mac[DDL__KEY]);
 
 #endif

@@ -31,7 +31,7 @@ bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
 
 ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int rank)
 {
-    ddl__clean(record->text, sizeof record->text);
+    ddl__sanitize_text(record->text, sizeof record->text);
     if (record->status == DDL_ETIMEDOUT)
         return ddl__fail(DDL_ETIMEDOUT, "%s",
                          record->text[0] ? record->text : "the rendezvous ended without all ranks");

@@ -20,7 +20,7 @@ typedef struct ddl__wireup {
     ddl__arena *arena; /* our own, where shared memory is allowed */
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: made here */
-    ddl__reason *told;             /* set where it fails because of what another member tells all */
+    ddl__reason *peer_reason;      /* set where it fails because of what another member tells all */
 } ddl__wireup;
 
 /* Dial the lower ranks, receive the higher ones. On failure the links made so far stay in links. */

@@ -8,7 +8,8 @@
 typedef struct ddl__agreement_handlers {
     void *context;
     /* Create it of the n ranks. `attempt` tells it from earlier ones. */
-    ddl_status (*create)(void *context, const int *ranks, int n, uint32_t attempt, int64_t deadline);
+    ddl_status (*create)(void *context, const int *ranks, int n, uint32_t attempt,
+                         int64_t deadline);
     /* Give up the one that was created: not all others have created it. */
     void (*abandon)(void *context);
 } ddl__agreement_handlers;

@@ -77,7 +77,8 @@ static bool call_at(ddl__health *c, int peer, const struct sockaddr *to, socklen
 {
     calling *k = &c->calls[peer];
     ddl_endpoint *endpoint = c->config.endpoint;
-    ddl__hello hello = ddl__endpoint_introduce(endpoint, DDL__CONN_CONTROL, c->rank, peer, c->size);
+    ddl__hello hello =
+        ddl__endpoint_begin_hello(endpoint, DDL__CONN_CONTROL, c->rank, peer, c->size);
     hello.endpoint = c->config.addresses[peer].endpoint;
     hello.comm = c->config.comm;
     k->fd = dial_address(c, to, length);

@@ -101,6 +101,6 @@ void ddl__names_answered(const ddl__health *c, const unsigned char *content, siz
         return;
     memcpy(state, content, bytes);
     state[bytes] = 0;
-    ddl__clean(state, sizeof state);
+    ddl__sanitize_text(state, sizeof state);
     warn(c, &oldest, state);
 }
