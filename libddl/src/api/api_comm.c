@@ -42,7 +42,7 @@ ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint *
     status = ddl__environment_endpoint(&own, secret);
     if (status == DDL_OK)
         status = ddl__endpoint_create(&own, endpoint);
-    ddl__forget(secret, sizeof secret);
+    ddl__erase_secret(secret, sizeof secret);
     return status;
 }
 
@@ -118,7 +118,8 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
         status = take_config(&own, config);
-    return status == DDL_OK ? ddl__rendezvous(endpoint, url, rank, size, &own, comm) : status;
+    return status == DDL_OK ? ddl__comm_create_world(endpoint, url, rank, size, &own, comm)
+                            : status;
 }
 
 /* What the comms made from a comm have in common. */

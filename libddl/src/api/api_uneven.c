@@ -99,7 +99,7 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
  */
 
 /* Blocks for a call on this comm, empty: first those of the send, then those of the recv buffer. */
-static ddl_status new_blocks(ddl_comm *comm, ddl__share **blocks)
+static ddl_status allocate_blocks(ddl_comm *comm, ddl__share **blocks)
 {
     ddl_status status = ddl__check_comm(comm);
     if (status != DDL_OK)
@@ -132,7 +132,7 @@ ddl_status ddl_reduce_scatterv(ddl_comm *comm, const void *send, void *recv, con
 {
     ddl__call call = {.kind = DDL__REDUCE_SCATTER, .dtype = dtype, .op = op};
     list sent = {"counts", NULL, counts, NULL};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
         status = read_blocks(&sent, comm->size, dtype, call.blocks);
     if (status == DDL_OK) {
@@ -149,7 +149,7 @@ ddl_status ddl_allgatherv(ddl_comm *comm, const void *send, void *recv, const in
 {
     ddl__call call = {.kind = DDL__ALLGATHER, .dtype = dtype};
     list received = {"counts", "displs", counts, displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
         status = read_blocks(&received, comm->size, dtype, call.blocks + comm->size);
     if (status == DDL_OK)
@@ -174,7 +174,7 @@ static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t coun
 }
 
 /* The one block that a rank gives to the root or gets from it. */
-static ddl_status take_count(const ddl_comm *comm, int64_t count, int root, ddl__share *blocks)
+static ddl_status set_root_block(const ddl_comm *comm, int64_t count, int root, ddl__share *blocks)
 {
     if (root < 0 || root >= comm->size)
         return ddl__fail(DDL_EINVAL, "root is %d, size is %d", root, comm->size);
@@ -192,9 +192,9 @@ ddl_status ddl_gatherv(ddl_comm *comm, const void *send, int64_t count, void *re
     ddl__call call = {.kind = DDL__GATHER, .dtype = dtype, .root = root};
     ddl__buffers buffers = {.send = send};
     list received = {"counts", "displs", counts, displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
-        status = take_count(comm, count, root, call.blocks);
+        status = set_root_block(comm, count, root, call.blocks);
     if (status == DDL_OK && comm->rank == root) {
         buffers.recv = recv;
         status = read_root(comm, &received, count, dtype, call.blocks + comm->size);
@@ -211,9 +211,9 @@ ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
     ddl__call call = {.kind = DDL__SCATTER, .dtype = dtype, .root = root};
     ddl__buffers buffers = {.recv = recv};
     list sent = {"counts", "displs", counts, displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
-        status = take_count(comm, count, root, call.blocks + comm->size);
+        status = set_root_block(comm, count, root, call.blocks + comm->size);
     if (status == DDL_OK && comm->rank == root) {
         ddl__scatter_from(&buffers, send);
         status = read_root(comm, &sent, count, dtype, call.blocks);
@@ -247,7 +247,7 @@ ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t *send_c
     ddl__call call = {.kind = DDL__ALLTOALL, .dtype = dtype};
     list sent = {"send_counts", "send_displs", send_counts, send_displs};
     list received = {"recv_counts", "recv_displs", recv_counts, recv_displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     ddl__share *from = call.blocks, *to = status == DDL_OK ? call.blocks + comm->size : NULL;
     if (status == DDL_OK)
         status = read_blocks(&sent, comm->size, dtype, from);

@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 
 /* From the first to the last element of all blocks. */
-static ddl__share extent(const ddl__share *blocks, int n)
+static ddl__share blocks_extent(const ddl__share *blocks, int n)
 {
     int64_t start = INT64_MAX, end = 0;
     for (int i = 0; i < n; i++) {
@@ -41,8 +41,8 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
     ddl__share sent = {0, b->send_blocks * call->count};
     ddl__share received = {0, b->recv_blocks * call->count};
     if (call->blocks) {
-        sent = extent(call->blocks, comm->size);
-        received = extent(call->blocks + comm->size, comm->size);
+        sent = blocks_extent(call->blocks, comm->size);
+        received = blocks_extent(call->blocks + comm->size, comm->size);
     }
     call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
     call->recv = received.count ? b->recv : NULL;
@@ -143,8 +143,8 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
 }
 
 /* A call with options.group is kept for later. */
-static ddl_status collect(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
-                          ddl_work *const *work)
+static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
+                               ddl_work *const *work)
 {
     ddl_group *group = options->group;
     ddl_status status = ddl__check_group(group);
@@ -191,7 +191,7 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
     if (status == DDL_OK && !own->group)
         return ddl__engine_submit(comm->engine, call, work);
     if (status == DDL_OK)
-        status = collect(comm, call, own, work);
+        status = add_to_group(comm, call, own, work);
     if (status != DDL_OK)
         free(call->blocks);
     return status;

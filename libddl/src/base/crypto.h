@@ -33,20 +33,20 @@ void ddl__cipher_destroy(ddl__cipher *cipher);
 
 /* Encrypt the pieces to `to`, the tag behind them; `open` is vouched for as well, and stays
  * readable. An iv is used once. False when libcrypto fails. */
-bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
-                      size_t open_bytes, const struct iovec *pieces, size_t n, unsigned char *to);
+bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *aad,
+                      size_t aad_bytes, const struct iovec *pieces, size_t n, unsigned char *to);
 
 /* Decrypt n bytes, and the tag behind them, to where they are; false when they were altered. */
-bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
-                      size_t open_bytes, unsigned char *bytes, size_t n);
+bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *aad,
+                      size_t aad_bytes, unsigned char *bytes, size_t n);
 
 /* Whether n bytes are equal, in a time that does not tell where they differ. */
-bool ddl__equal_secretly(const void *a, const void *b, size_t n);
+bool ddl__equal_constant_time(const void *a, const void *b, size_t n);
 
 /* Bytes that nobody can guess; false with the message set. */
 bool ddl__random(void *bytes, size_t n);
 
 /* Overwrite what must not stay in memory. */
-void ddl__forget(void *bytes, size_t n);
+void ddl__erase_secret(void *bytes, size_t n);
 
 #endif

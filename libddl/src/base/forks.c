@@ -15,17 +15,17 @@ static int *guarded;
 static unsigned n_guarded, capacity;
 static atomic_uint generation;
 
-static void before(void)
+static void lock_before_fork(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-static void in_parent(void)
+static void unlock_in_parent(void)
 {
     pthread_mutex_unlock(&lock);
 }
 
-static void in_child(void)
+static void close_in_child(void)
 {
     for (unsigned i = 0; i < n_guarded; i++)
         close(guarded[i]);
@@ -34,16 +34,16 @@ static void in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-static void install(void)
+static void install_handlers(void)
 {
-    pthread_atfork(before, in_parent, in_child);
+    pthread_atfork(lock_before_fork, unlock_in_parent, close_in_child);
 }
 
 int ddl__guard(int fd)
 {
     if (fd < 0)
         return fd;
-    pthread_once(&once, install);
+    pthread_once(&once, install_handlers);
     pthread_mutex_lock(&lock);
     if (n_guarded == capacity) {
         int *larger = realloc(guarded, (2 * capacity + 64) * sizeof *guarded);

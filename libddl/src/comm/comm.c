@@ -24,7 +24,7 @@ enum {
     SLOTS = 64
 };
 
-int64_t ddl__creation_ms(const ddl_comm_config *config)
+int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
 {
     return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
@@ -48,10 +48,10 @@ static ddl__digest digest_list(const ddl__address *addresses, int size)
 }
 
 /* What identifies a comm: ordered addresses, tag, epoch. */
-static ddl__digest identify(ddl__digest list, uint64_t counted, const ddl_comm_config *config)
+static ddl__digest comm_id(ddl__digest list, uint64_t number, const ddl_comm_config *config)
 {
-    uint64_t rest[] = {config->tag, counted, config->epoch};
-    ddl__digest_add(&list, rest, sizeof rest);
+    uint64_t fields[] = {config->tag, number, config->epoch};
+    ddl__digest_add(&list, fields, sizeof fields);
     return list;
 }
 
@@ -102,7 +102,7 @@ static bool was_driven(void *engine)
 }
 
 /* The engine has found what to do by exploring; only rank 0 has a file. */
-static void keep_choices(void *context, const ddl__choices *choices)
+static void save_choices(void *context, const ddl__choices *choices)
 {
     const ddl_comm *comm = context;
     if (comm->plan_file && ddl__plan_file_write(comm->plan_file, comm->size, choices) != DDL_OK)
@@ -180,7 +180,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .fences = fences,
                                  .sharing_cores = !cores,
                                  .need_progress = need_progress,
-                                 .keep_choices = keep_choices,
+                                 .keep_choices = save_choices,
                                  .context = comm};
     wireup->links = wireup->messages = NULL; /* the engine's, also if there is none */
     comm->engine = ddl__engine_create(&config);
@@ -198,7 +198,7 @@ typedef struct settings {
     ddl__layout layout;
 } settings;
 
-static ddl_status compare(const ddl_comm *comm, const void *row, const char *name)
+static ddl_status settings_compare(const ddl_comm *comm, const void *row, const char *name)
 {
     settings theirs;
     memcpy(&theirs, row, sizeof theirs);
@@ -213,26 +213,26 @@ static ddl_status compare(const ddl_comm *comm, const void *row, const char *nam
     return ddl__layout_compare(comm, &theirs.layout, name);
 }
 
-static void shorten(ddl__link *link)
+static void link_shorten(ddl__link *link)
 {
     if (link && !link->ops->shared)
         ddl__tcp_link_shorten(link);
 }
 
 /* Sockets to members on this machine, where they are in containers or asked for. */
-static void shorten_near(ddl_comm *comm, const ddl__location *locations)
+static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
 {
     for (int i = 0; i < comm->size; i++) {
         if (i == comm->rank || locations[i].machine != locations[comm->rank].machine)
             continue;
-        shorten(ddl__engine_links(comm->engine)[i]);
-        shorten(ddl__engine_message_links(comm->engine)[i]);
+        link_shorten(ddl__engine_links(comm->engine)[i]);
+        link_shorten(ddl__engine_message_links(comm->engine)[i]);
     }
 }
 
 /* Tell everybody whose memory we opened and what we were configured with; the first operation of
  * every comm. When it is complete, all members are here. */
-static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
+static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
 {
     settings ours = {.segment_bytes = comm->segment_bytes,
                      .heartbeat_ms = comm->config.heartbeat_ms,
@@ -260,7 +260,7 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     ddl_status status = ddl__engine_submit(comm->engine, &call, NULL);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         memcpy(shared + i * size, rows + i * row, size);
-        status = compare(comm, rows + i * row + size, comm->names[i]);
+        status = settings_compare(comm, rows + i * row + size, comm->names[i]);
         settings theirs;
         memcpy(&theirs, rows + i * row + size, sizeof theirs);
         locations[i] = theirs.layout.location;
@@ -270,20 +270,20 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     if (status == DDL_OK)
         status = ddl__layout_apply(comm, shared, locations);
     if (status == DDL_OK)
-        shorten_near(comm, locations);
+        shorten_same_machine(comm, locations);
     free(locations);
     free(rows);
     free(shared);
     return status;
 }
 
-static int64_t nanoseconds(int64_t milliseconds)
+static int64_t ms_to_ns(int64_t milliseconds)
 {
     return ddl__deadline_after(0, milliseconds);
 }
 
 /* Connect to the lower ranks for control messages; they answer when all members are here. */
-static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
+static ddl_status connect_control(ddl_comm *comm, ddl__digest id, int64_t deadline)
 {
     if (comm->size == 1)
         return DDL_OK;
@@ -296,10 +296,10 @@ static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
                                 .names = comm->names,
                                 .rank = comm->rank,
                                 .size = comm->size,
-                                .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
-                                           .suspect = nanoseconds(config->suspect_ms),
-                                           .dead = nanoseconds(config->dead_ms),
-                                           .stall = nanoseconds(config->stall_warn_ms)},
+                                .limits = {.heartbeat = ms_to_ns(config->heartbeat_ms),
+                                           .suspect = ms_to_ns(config->suspect_ms),
+                                           .dead = ms_to_ns(config->dead_ms),
+                                           .stall = ms_to_ns(config->stall_warn_ms)},
                                 .witness = ddl__environment_witness(),
                                 .trace_dir = ddl__environment_trace_dir(),
                                 .deadline = deadline};
@@ -309,7 +309,7 @@ static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
 /* No member takes the comm for created before all others can do nothing but the same: else a
  * failure of one at its very end would leave it behind the others in counting, as creations that
  * have failed do not count. The others say so if they fail, and are watched. */
-static ddl_status commit(ddl_comm *comm, int64_t deadline)
+static ddl_status commit_creation(ddl_comm *comm, int64_t deadline)
 {
     int64_t left = (deadline - ddl__now()) / 1000000;
     ddl__call call = {.kind = DDL__BARRIER,
@@ -321,7 +321,7 @@ static ddl_status commit(ddl_comm *comm, int64_t deadline)
 }
 
 /* This member cannot create the comm: the others need not wait for it. */
-static void tell_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
+static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX];
     if (!comm->engine) {
@@ -350,17 +350,17 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
     return status;
 }
 
-static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
-                         const ddl_comm_config *config, int64_t deadline)
+static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
+                              const ddl_comm_config *config, int64_t deadline)
 {
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t counted = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
+    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
-                          .comm = identify(list, counted, config),
+                          .comm = comm_id(list, number, config),
                           .addresses = addresses,
                           .rank = comm->rank,
                           .size = comm->size,
@@ -384,20 +384,20 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = call_members(comm, wireup.comm, deadline);
+        status = connect_control(comm, wireup.comm, deadline);
     if (status == DDL_OK)
-        status = agree(comm, ddl__engine_links(comm->engine), deadline);
+        status = exchange_settings(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_founded(comm->engine);
     if (status == DDL_OK && comm->health) /* all members are here: monitor them from now on */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)
-        status = commit(comm, deadline);
+        status = commit_creation(comm, deadline);
     if (status != DDL_OK && entered)
-        tell_failure(comm, &wireup, status);
+        announce_failure(comm, &wireup, status);
     if (status != DDL_OK && comm->health) /* this rank may try again, and is not gone */
         ddl__health_abandon(comm->health);
-    if (status != DDL_OK && counted)
+    if (status != DDL_OK && number)
         ddl__endpoint_uncount_creation(comm->endpoint, list);
     return status;
 }
@@ -406,7 +406,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
                           const ddl_comm_config *config, bool is_world, int64_t deadline,
                           ddl_comm **out)
 {
-    int64_t own = ddl__deadline(ddl__creation_ms(config));
+    int64_t own = ddl__deadline(ddl__comm_creation_ms(config));
     deadline = own < deadline ? own : deadline;
     ddl_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
@@ -422,7 +422,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
     comm->segment_bytes = config->segment_bytes;
     comm->operation_timeout_ms = config->operation_timeout_ms ? config->operation_timeout_ms
                                                               : DDL__OPERATION_LIMIT / DDL__MS;
-    ddl_status status = settle(comm, addresses, config, deadline);
+    ddl_status status = comm_set_up(comm, addresses, config, deadline);
     if (status == DDL_OK)
         *out = comm;
     else

@@ -53,10 +53,10 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
 
 /* Exchange addresses at url, then create. */
-ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
-                           const ddl_comm_config *config, ddl_comm **comm);
+ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                                  const ddl_comm_config *config, ddl_comm **comm);
 
 /* The creation's own limit, with the default in place of 0. */
-int64_t ddl__creation_ms(const ddl_comm_config *config);
+int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
 
 #endif

@@ -11,14 +11,14 @@
 #include "base/log.h"
 #include "comm/location.h"
 
-static const char *text_or(const char *name, const char *otherwise)
+static const char *text_or(const char *name, const char *fallback)
 {
     const char *text = getenv(name);
-    return text ? text : otherwise;
+    return text ? text : fallback;
 }
 
 /* A secret that other users can read is none. */
-static ddl_status check_file(const char *path, int fd)
+static ddl_status check_secret_file(const char *path, int fd)
 {
     struct stat file;
     if (fstat(fd, &file))
@@ -44,7 +44,7 @@ static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
-    ddl_status status = check_file(path, fd);
+    ddl_status status = check_secret_file(path, fd);
     ssize_t n = status == DDL_OK ? read(fd, secret, DDL__SECRET_MAX) : 0;
     if (n < 0)
         status = ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
@@ -124,7 +124,7 @@ ddl_status ddl__environment_links(uint32_t *links)
 }
 
 /* "A:X[xY[xZ[xW]]]", up to a blank or the end; false when it is something else. */
-static bool read_mode(const char *at, ddl__layout *layout)
+static bool parse_mode(const char *at, ddl__layout *layout)
 {
     if (!*at || !strchr("rdthp", *at) || at[1] != ':')
         return false;
@@ -148,7 +148,7 @@ static bool read_mode(const char *at, ddl__layout *layout)
 }
 
 /* A number from 0 to `most` up to a blank or the end, else -1. */
-static int count_at(const char *at, int most)
+static int parse_number(const char *at, int most)
 {
     char *end;
     long n = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
@@ -175,8 +175,8 @@ static const option options[OPTIONS] = {
 
 static ddl_status read_option(ddl__layout *layout, int which, const char *at)
 {
-    int number = which == MODE ? -1 : count_at(at, options[which].most);
-    if (which == MODE ? !read_mode(at, layout) : number < 0)
+    int number = which == MODE ? -1 : parse_number(at, options[which].most);
+    if (which == MODE ? !parse_mode(at, layout) : number < 0)
         return ddl__fail(DDL_EINVAL, "DDL_OPTIONS=\"%s\": \"%.*s\" is not %s",
                          getenv("DDL_OPTIONS"), (int)strcspn(at, " "), at, options[which].does);
     if (which == DUMP_ITER)
@@ -235,12 +235,12 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
     return read_options(layout);
 }
 
-static ddl_status milliseconds(const char *name, int64_t otherwise, int64_t *value)
+static ddl_status read_milliseconds(const char *name, int64_t fallback, int64_t *value)
 {
     const char *text = getenv(name);
     if (*value)
         return DDL_OK;
-    *value = otherwise;
+    *value = fallback;
     if (!text || !*text)
         return DDL_OK;
     char *end;
@@ -256,13 +256,13 @@ static ddl_status milliseconds(const char *name, int64_t otherwise, int64_t *val
 ddl_status ddl__environment_limits(ddl_comm_config *config)
 {
     enum { SHORTEST = 10, LONGEST = 3600 * 1000, BEATS = 3 };
-    ddl_status status = milliseconds("DDL_HEARTBEAT_MS", 100, &config->heartbeat_ms);
+    ddl_status status = read_milliseconds("DDL_HEARTBEAT_MS", 100, &config->heartbeat_ms);
     if (status == DDL_OK)
-        status = milliseconds("DDL_SUSPECT_MS", 1000, &config->suspect_ms);
+        status = read_milliseconds("DDL_SUSPECT_MS", 1000, &config->suspect_ms);
     if (status == DDL_OK)
-        status = milliseconds("DDL_DEAD_MS", 3000, &config->dead_ms);
+        status = read_milliseconds("DDL_DEAD_MS", 3000, &config->dead_ms);
     if (status == DDL_OK)
-        status = milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
+        status = read_milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
     if (status == DDL_OK && (config->heartbeat_ms < SHORTEST || config->heartbeat_ms > LONGEST))
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld, not from %d to %d",
                          (long long)config->heartbeat_ms, SHORTEST, LONGEST);
@@ -286,7 +286,7 @@ const char *ddl__environment_witness(void)
     return name && *name ? name : NULL;
 }
 
-static ddl_status number(const char *name, int *value)
+static ddl_status read_number(const char *name, int *value)
 {
     const char *text = getenv(name);
     char *end;
@@ -305,8 +305,8 @@ ddl_status ddl__environment_world(const char **url, int *rank, int *size)
     *size = 1;
     if (!*url)
         return DDL_OK;
-    ddl_status status = number("DDL_RANK", rank);
-    return status == DDL_OK ? number("DDL_SIZE", size) : status;
+    ddl_status status = read_number("DDL_RANK", rank);
+    return status == DDL_OK ? read_number("DDL_SIZE", size) : status;
 }
 
 const char *ddl__environment_launcher(const char *url, int rank, int size)

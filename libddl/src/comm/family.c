@@ -94,7 +94,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
 {
     size_t size = (size_t)parent->size;
     ddl_comm_config child = inherit(parent, config);
-    int64_t deadline = ddl__deadline(ddl__creation_ms(&child));
+    int64_t deadline = ddl__deadline(ddl__comm_creation_ms(&child));
     member *members = calloc(size, sizeof *members);
     int *ranks = calloc(size, sizeof *ranks);
     ddl_status status =
@@ -106,7 +106,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                           .count = 2,
                           .send = members,
                           .recv = members,
-                          .timeout_ms = ddl__creation_ms(&child)};
+                          .timeout_ms = ddl__comm_creation_ms(&child)};
         status = ddl__engine_submit(parent->engine, &call, NULL);
     }
     if (status == DDL_OK && color < 0)

@@ -5,6 +5,6 @@
 /* Send "RANK WHAT" to the unix socket of this abstract name; NULL: there is none. Waits for
  * nothing, and does not fail: a launcher that does not listen need not know. `what` is a kind of
  * report that ddl_core/launch/reports.py lists. */
-void ddl__launcher_tell(const char *name, int rank, const char *what);
+void ddl__launcher_report(const char *name, int rank, const char *what);
 
 #endif

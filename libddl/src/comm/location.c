@@ -36,7 +36,7 @@ static bool read_line(const char *root, const char *path, const char *begins, ch
 }
 
 /* A list such as "0-3,8-11"; false when it is none, or of more cores than we count. */
-static bool read_list(const char *text, cores *some)
+static bool parse_core_list(const char *text, cores *some)
 {
     memset(some, 0, sizeof *some);
     for (char *end;; text = end + 1) {
@@ -56,7 +56,7 @@ static bool read_list(const char *text, cores *some)
     }
 }
 
-static uint64_t count(const cores *some)
+static uint64_t cores_count(const cores *some)
 {
     uint64_t n = 0;
     for (int w = 0; w < WORDS; w++)
@@ -64,7 +64,7 @@ static uint64_t count(const cores *some)
     return n;
 }
 
-static bool lies_within(const cores *some, const cores *all)
+static bool cores_are_subset(const cores *some, const cores *all)
 {
     for (int w = 0; w < WORDS; w++)
         if (some->bits[w] & ~all->bits[w])
@@ -91,7 +91,8 @@ static uint64_t find_node(const char *root, const cores *own)
         char path[64], text[LINE];
         cores its;
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
-        if (read_line(root, path, "", text) && read_list(text, &its) && lies_within(own, &its))
+        if (read_line(root, path, "", text) && parse_core_list(text, &its) &&
+            cores_are_subset(own, &its))
             return (uint64_t)node + 1;
     }
     return 0;
@@ -126,12 +127,13 @@ ddl__location ddl__location_find(const char *root)
     cores online, own;
     ddl__location location = {.machine = find_machine(root)};
     uint64_t quota = find_quota(root);
-    if (read_line(root, "/sys/devices/system/cpu/online", "", text) && read_list(text, &online))
-        location.cores = count(&online) < quota ? count(&online) : quota;
+    if (read_line(root, "/sys/devices/system/cpu/online", "", text) &&
+        parse_core_list(text, &online))
+        location.cores = cores_count(&online) < quota ? cores_count(&online) : quota;
     if (!read_line(root, "/proc/self/status", "Cpus_allowed_list:\t", text) ||
-        !read_list(text, &own))
+        !parse_core_list(text, &own))
         return location;
-    location.own = count(&own);
+    location.own = cores_count(&own);
     ddl__digest digest = {{0, 0}};
     ddl__digest_add(&digest, &own, sizeof own);
     location.mask = digest.words[0];
@@ -146,9 +148,9 @@ ddl__location ddl__location_own(void)
     static cores found_with;
     static pid_t found_by;
     cores now = {{0}};
-    bool told = sched_getaffinity(getpid(), sizeof now, (cpu_set_t *)&now) == 0;
+    bool is_known = sched_getaffinity(getpid(), sizeof now, (cpu_set_t *)&now) == 0;
     pthread_mutex_lock(&lock);
-    if (!told || found_by != getpid() || memcmp(&now, &found_with, sizeof now) != 0) {
+    if (!is_known || found_by != getpid() || memcmp(&now, &found_with, sizeof now) != 0) {
         location = ddl__location_find("");
         found_with = now;
         found_by = getpid();

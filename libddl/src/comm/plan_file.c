@@ -19,7 +19,7 @@ typedef struct entry {
 } entry;
 
 /* False when the line is none. */
-static bool parse(const char *line, entry *e)
+static bool parse_entry(const char *line, entry *e)
 {
     char kind[LINE], by[LINE], rest[LINE];
     long long bytes;
@@ -50,7 +50,7 @@ ddl_status ddl__plan_file_read(const char *path, int size, ddl__choices *choices
         line[strcspn(line, "\n")] = 0;
         if (is_comment(line))
             continue;
-        if (!parse(line, &e))
+        if (!parse_entry(line, &e))
             status = ddl__fail(DDL_EINVAL,
                                "DDL_PLAN_FILE=\"%s\", line %d: \"%s\" is not a choice such as "
                                "\"4 all-reduce 65536 halving\"",
@@ -69,7 +69,7 @@ static void copy_others(const char *path, int size, FILE *to)
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file)) {
         entry e;
-        if (!parse(line, &e) || e.size != size)
+        if (!parse_entry(line, &e) || e.size != size)
             fputs(line, to);
     }
     if (file)

@@ -8,6 +8,6 @@
 /* How the comm goes, whom it waits for and what the others do, as JSON. */
 void ddl__report_json(ddl_comm *comm, ddl__text *to);
 
-void ddl__comm_count(ddl_comm *comm, ddl_counters *counters);
+void ddl__comm_counters(ddl_comm *comm, ddl_counters *counters);
 
 #endif

@@ -31,7 +31,7 @@ ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
 
 void ddl__job_close(ddl__job *job)
 {
-    ddl__forget(job->key, sizeof job->key);
+    ddl__erase_secret(job->key, sizeof job->key);
     ddl__crypto_close(job->crypto);
     job->crypto = NULL;
 }
@@ -45,7 +45,7 @@ bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__auth_labe
     unsigned char key[DDL__KEY], of = (unsigned char)label;
     bool ok = ddl__hmac(job->crypto, session->key, sizeof session->key, &of, sizeof of, key) &&
               ddl__hmac(job->crypto, key, sizeof key, bytes, n, proof);
-    ddl__forget(key, sizeof key);
+    ddl__erase_secret(key, sizeof key);
     return ok;
 }
 
@@ -54,14 +54,14 @@ bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_
 {
     unsigned char right[DDL__KEY];
     bool proven = ddl__prove(job, session, label, bytes, n, right) &&
-                  ddl__equal_secretly(right, proof, sizeof right);
-    ddl__forget(right, sizeof right);
+                  ddl__equal_constant_time(right, proof, sizeof right);
+    ddl__erase_secret(right, sizeof right);
     return proven;
 }
 
 void ddl__session_end(ddl__session *session)
 {
-    ddl__forget(session, sizeof *session);
+    ddl__erase_secret(session, sizeof *session);
 }
 
 bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl__hello *challenge,
@@ -128,7 +128,7 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
     if (ddl__prove(job, session, DDL__AUTH_DIALER_KEY, NULL, 0, keys[DDL__DIALER]) &&
         ddl__prove(job, session, DDL__AUTH_LISTENER_KEY, NULL, 0, keys[DDL__DIALED]))
         *seal = ddl__seal_create(job->crypto, keys[side], keys[!side]);
-    ddl__forget(keys, sizeof keys);
+    ddl__erase_secret(keys, sizeof keys);
     return *seal ? DDL_OK : DDL_ESYSTEM;
 }
 
@@ -319,8 +319,8 @@ static ddl__inbound_event inbound_verify(const ddl__job *job, ddl__inbound *inbo
     ddl__hello answer = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
     unsigned char right[DDL__KEY];
     bool proven = ddl__session_begin(job, hello, &inbound->challenge, &inbound->session, right) &&
-                  ddl__equal_secretly(right, inbound->received.proof, sizeof right);
-    ddl__forget(right, sizeof right);
+                  ddl__equal_constant_time(right, inbound->received.proof, sizeof right);
+    ddl__erase_secret(right, sizeof right);
     /* Where nothing is proven, nothing can be told by a number either. */
     bool fresh = !hello->number || !inbound->replay_guard || !job->crypto || !proven ||
                  ddl__replay_guard_add(inbound->replay_guard, hello->dialer, hello->number);

@@ -31,7 +31,8 @@ typedef enum ddl__control_conn_state {
     DDL__CONTROL_CONN_OPEN,
     DDL__CONTROL_CONN_ENDED, /* end of file or reset: the peer's kernel said so, or what lies
                                 between */
-    DDL__CONTROL_CONN_BROKEN /* no way to it any more, or what came is no message; it may be alive
+    DDL__CONTROL_CONN_BROKEN /* no way to it any more, or what received is no message; it may be
+                              * alive
                               */
 } ddl__control_conn_state;
 
@@ -61,10 +62,10 @@ bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, c
 /* Whether nothing waits to be sent; sends what can be sent. */
 bool ddl__control_conn_flush(ddl__control_conn *conn);
 
-/* Take in what has come; each message goes to `hear`. True when anything came. */
+/* Take in what has come; each message goes to `handle`. True when anything received. */
 typedef void ddl__control_msg_handler(void *context, ddl__control_msg message,
                                       const unsigned char *content, size_t bytes);
-bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *hear,
+bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *handle,
                                void *context);
 
 #endif

@@ -54,7 +54,7 @@ void ddl__detector_destroy(ddl__detector *detector);
 
 /* The part of a report that only the detector knows: an array of members, and whom we wait for. */
 void ddl__health_report(ddl__health *health, ddl__text *to);
-void ddl__health_count(ddl__health *health, ddl_counters *counters); /* deaths */
+void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */
 
 /* The id of its comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);

@@ -76,13 +76,13 @@ typedef struct ddl__stall {
 typedef struct ddl__member {
     ddl__control_conn conn;
     ddl__fate fate;
-    bool heard; /* something, since the last heartbeat */
-    bool met;   /* something, ever: it watches us as well by now */
+    bool heard_since_beat; /* something, since the last heartbeat */
+    bool ever_heard;       /* something, ever: it watches us as well by now */
     bool suspect;
-    bool confirmed; /* a witness has seen its process end */
-    bool may_go_on; /* one of us gave up the other while it was there: it may have gone on, and
-                       others with it, so its own end proves nothing */
-    int64_t silent; /* for so many nanoseconds */
+    bool confirmed;    /* a witness has seen its process end */
+    bool may_go_on;    /* one of us gave up the other while it was there: it may have gone on, and
+                          others with it, so its own end proves nothing */
+    int64_t silent_ns; /* for so many nanoseconds */
     int64_t disconnected_at;
     char cause[96]; /* of a fate other than alive */
     ddl__position position;
@@ -122,24 +122,24 @@ struct ddl__health {
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members;        /* by rank; our own has no connection */
-    struct ddl__outgoing *calls; /* to lower ranks, while it is opened: see health.c */
-    bool monitored;              /* it was opened */
+    ddl__member *members;            /* by rank; our own has no connection */
+    struct ddl__control_dial *dials; /* to lower ranks, while it is opened: see health.c */
+    bool monitored;                  /* it was opened */
 
     int64_t last_beat, next_beat;
-    bool urgent;     /* messages are read as they come */
-    bool announced;  /* the comm's death, to the members */
-    ddl__end end;    /* noted, to be settled */
-    unsigned ending; /* threads that end the comm, without the lock */
-    bool abandoned;  /* see ddl__health_abandon */
+    bool eager;        /* messages are read as they come */
+    bool announced;    /* the comm's death, to the members */
+    ddl__end end;      /* noted, to be settled */
+    unsigned n_ending; /* threads that end the comm, without the lock */
+    bool abandoned;    /* see ddl__health_abandon */
     bool shrinking;
-    uint32_t attempt; /* the last one of shrinking, */
-    uint32_t held;    /* and the one whose comm this rank has; 0: none */
+    uint32_t attempt;         /* the last one of shrinking, */
+    uint32_t created_attempt; /* and the one whose comm this rank has; 0: none */
 
     /* The first process that ended without a goodbye. */
     int grace_rank; /* rank, or -1 */
-    int64_t died_at, moved_at, look_at;
-    uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
+    int64_t died_at, moved_at, grace_poll_at;
+    uint64_t grace_begun, grace_finished, grace_moves; /* when it ended; at the last look */
     int64_t evidence_until; /* until then a witness may speak of a connection that has ended */
 
     ddl__stall stall;
@@ -148,7 +148,7 @@ struct ddl__health {
     pthread_t writer; /* of the trace */
     bool writing;
 
-    uint64_t detected;    /* deaths */
+    uint64_t n_deaths;    /* deaths */
     int64_t detection_ns; /* the longest silence before one */
 };
 
@@ -177,7 +177,7 @@ void ddl__health_broadcast(ddl__health *health, ddl__control_msg message, const 
                            size_t bytes);
 
 /* Under the lock: what this rank does. */
-ddl__position ddl__own_position(const ddl__health *health, int64_t now);
+ddl__position ddl__health_position(const ddl__health *health, int64_t now);
 
 /* ---- peer_death.c; all under the lock ---- */
 
@@ -188,10 +188,10 @@ void ddl__health_end(ddl__health *health, ddl_status status, const char *format,
 /* End it, if that was noted. The lock is left meanwhile. */
 void ddl__health_settle(ddl__health *health);
 
-bool ddl__is_dead(const ddl__health *health, int rank);
+bool ddl__member_is_dead(const ddl__health *health, int rank);
 
 /* From now on the member counts as dead. */
-void ddl__member_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
+void ddl__member_mark_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* It is dead, but may be there: tell it that nobody counts on it, and end the comm. */
@@ -212,20 +212,21 @@ void ddl__health_check_grace(ddl__health *health, int64_t now);
 /* ---- compare.c; all under the lock ---- */
 
 /* With every heartbeat: look after an operation that waits. */
-void ddl__compare(ddl__health *health, int64_t now);
+void ddl__operations_check(ddl__health *health, int64_t now);
 
 /* Compare the members' last operations, as far as they have told them, with our own of equal
  * sequence. True when one differs, and the comm is not dead already: `text` says who called what.
  */
-bool ddl__compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
+bool ddl__operations_compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
 /* A member asks, or answers. */
-void ddl__compare_asked(ddl__health *health, int from, const unsigned char *content, size_t bytes);
-void ddl__compare_answered(ddl__health *health, int from, const unsigned char *content,
-                           size_t bytes);
+void ddl__operations_receive_ask(ddl__health *health, int from, const unsigned char *content,
+                                 size_t bytes);
+void ddl__operations_receive_answer(ddl__health *health, int from, const unsigned char *content,
+                                    size_t bytes);
 
 /* Whether a member that is alive has not come to our operation. */
-bool ddl__is_late(const ddl__health *health, int rank, const ddl__signature *own);
+bool ddl__member_is_late(const ddl__health *health, int rank, const ddl__signature *own);
 
 /* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
@@ -238,22 +239,24 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 void ddl__names_check(ddl__health *health, int64_t now);
 
 /* A member asks rank 0, or rank 0 answers. */
-void ddl__names_asked(ddl__health *health, int from, const unsigned char *content, size_t bytes);
-void ddl__names_answered(const ddl__health *health, const unsigned char *content, size_t bytes);
+void ddl__names_receive_ask(ddl__health *health, int from, const unsigned char *content,
+                            size_t bytes);
+void ddl__names_receive_answer(const ddl__health *health, const unsigned char *content,
+                               size_t bytes);
 
 /* ---- shrink.c ---- */
 
 /* Under the lock: a member has said JOIN, VERDICT or DONE. */
-void ddl__shrink_receive(ddl__health *health, int from, ddl__control_msg message,
-                         const unsigned char *content, size_t bytes);
+void ddl__agreement_receive(ddl__health *health, int from, ddl__control_msg message,
+                            const unsigned char *content, size_t bytes);
 
 /* ---- flight_recorder.c ---- */
 
 /* Under the lock, once: begin to leave the flight record in the folder for it, if there is one. */
-void ddl__trace_leave(ddl__health *health);
+void ddl__flight_record_start(ddl__health *health);
 
 /* When nobody else knows it any more: until that is done. */
-void ddl__trace_await(ddl__health *health);
+void ddl__flight_record_join(ddl__health *health);
 
 /* ---- detector.c ---- */
 
