@@ -9,7 +9,6 @@
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "connect/create_failures.h"
 #include "connect/descriptors.h"
 #include "connect/wireup.h"
 

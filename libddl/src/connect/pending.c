@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "connect/create_failures.h"
 #include "connect/endpoint_state.h"
 #include "net/shm.h"
 #include "net/socket.h"
