@@ -250,7 +250,7 @@ static void test_at_once(void)
     ddl__hello answer = answer_to(endpoint, &first);
     CHECK(answer.status == DDL_INPROGRESS, "refused: %s", answer.text);
     answer = answer_to(endpoint, &first);
-    IS_REFUSED(answer, "said before");
+    IS_REFUSED(answer, "sent before");
     answer = answer_to(endpoint, &late);
     CHECK(answer.status == DDL_INPROGRESS, "one that was overtaken is refused: %s", answer.text);
     for (uint64_t number = 3; number < MANY; number++) {
@@ -259,11 +259,11 @@ static void test_at_once(void)
         CHECK(answer.status == DDL_INPROGRESS, "%s", answer.text);
     }
     answer = answer_to(endpoint, &first);
-    IS_REFUSED(answer, "said before");
+    IS_REFUSED(answer, "sent before");
     answer = answer_to(endpoint, &late);
-    IS_REFUSED(answer, "said before");
+    IS_REFUSED(answer, "sent before");
     answer = answer_to(endpoint, &s);
-    IS_REFUSED(answer, "said before");
+    IS_REFUSED(answer, "sent before");
     answer = answer_to(other, &s);
     IS_REFUSED(answer, "another endpoint");
     ddl_endpoint_destroy(endpoint);

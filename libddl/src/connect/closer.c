@@ -1,6 +1,6 @@
-/* Design notes. Threads are detached: nobody may wait for them. Each closes what is in the list and
- * ends when it is empty. A close that blocks occupies one thread, so there are several. The last
- * one to go frees the closer. */
+/* Design notes. The threads are detached, since joining one could block forever. Each thread closes
+ * descriptors from the list and ends when the list is empty. A close that blocks occupies one
+ * thread, so there are several. The last thread to end frees a released closer. */
 #include "connect/closer.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ ddl__closer *ddl__closer_create(void)
     return closer;
 }
 
-/* Unlocks, and frees it when nobody needs it any more. */
+/* Unlock the closer, and free it if it was released and no thread uses it. */
 static void closer_unlock(ddl__closer *closer)
 {
     bool last = closer->released && !closer->threads;
@@ -34,7 +34,7 @@ static void closer_unlock(ddl__closer *closer)
     if (!last)
         return;
     for (unsigned i = 0; i < closer->n; i++)
-        close(closer->fds[i]); /* there was no thread for them */
+        close(closer->fds[i]); /* no thread could be started for these */
     pthread_mutex_destroy(&closer->lock);
     free(closer->fds);
     free(closer);
@@ -61,7 +61,7 @@ static void closer_start_thread(ddl__closer *closer)
     if (closer->threads == THREADS || ddl__thread_start(&thread, closer_thread, closer))
         return;
     pthread_detach(thread);
-    closer->threads++; /* it waits for the lock */
+    closer->threads++; /* the new thread waits for the lock that we hold */
 }
 
 static bool closer_reserve(ddl__closer *closer)

@@ -9,11 +9,11 @@
 #include "connect/discover.h"
 
 enum {
-    RESERVE = 64,      /* for others of this process meanwhile */
-    LARGE = 64 * 1024, /* so much room is not counted */
+    RESERVE = 64,      /* for descriptors that the program opens meanwhile */
+    LARGE = 64 * 1024, /* with this much room left, open descriptors are not counted */
     SHARING = 2,       /* the link's socket, and the control connection */
     PLAIN = 3,         /* two links, and the control connection */
-    WITH_LANES = 5     /* as PLAIN, and a set for each link, beside the lanes */
+    WITH_LANES = 5     /* as PLAIN, and an epoll set for each link; the lanes come on top */
 };
 
 static bool may_share_memory(const ddl__address *own, const ddl__address *other, uint32_t kinds)
@@ -50,7 +50,7 @@ static uint64_t count_open_descriptors(void)
     while (readdir(list))
         n++;
     closedir(list);
-    return n - 3; /* "." and "..", and the list itself */
+    return n - 3; /* ".", "..", and the directory's own descriptor */
 }
 
 ddl_status ddl__descriptors_provide(uint64_t needed, int size)

@@ -19,20 +19,20 @@ static bool interface_is_usable(const struct ifaddrs *i)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
         return false;
-    /* A link-local address means something on its own link only. */
+    /* A link-local address is valid on its own link only. */
     return i->ifa_addr->sa_family == AF_INET ||
            (i->ifa_addr->sa_family == AF_INET6 &&
             !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr));
 }
 
-/* Whether its cable is plugged in: else whoever dials it waits in vain. */
+/* True if the cable is plugged in. Dialing an interface without a carrier would time out. */
 static bool interface_has_carrier(const struct ifaddrs *i)
 {
     return i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK);
 }
 
-/* Right after an interface came up the kernel may not have seen its carrier yet; so where none has
- * one, that says nothing. */
+/* True if carriers can be relied on. The kernel may not have detected the carrier of an interface
+ * that just came up, so if no interface has one, they are ignored. */
 static bool any_carrier_known(const struct ifaddrs *list)
 {
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
@@ -53,8 +53,8 @@ static uint8_t interface_prefix(const struct ifaddrs *i)
     return bits;
 }
 
-/* What the driver says, in Mbit/s; 0 when it says nothing. It is asked rather than /sys, which
- * shows the network of whoever mounted it. */
+/* The driver's speed in Mbit/s; 0 if it is unknown. The driver is asked since /sys shows the
+ * network namespace of the process that mounted it. */
 static uint32_t interface_speed(const char *name)
 {
     struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
@@ -86,7 +86,7 @@ static unsigned read_interfaces(const struct ifaddrs *list, ddl__interface *to)
     return n;
 }
 
-/* Only `host`, as the interface that has it if one does. */
+/* Reduce the list to `host`, with the data of its interface if one has this IP. */
 static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host)
 {
     ddl__interface only = {.family = strchr(host, ':') ? 6 : 4};
@@ -101,7 +101,7 @@ static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host
     return DDL_OK;
 }
 
-/* Of this boot and network namespace; 0 when the system does not carriers_known. */
+/* Identifies this boot and network namespace; 0 if the system does not provide them. */
 static uint64_t network_id(void)
 {
     char boot[64];
@@ -119,7 +119,7 @@ static uint64_t network_id(void)
     return digest.words[0];
 }
 
-/* A peer believes an address only when its names are printable; Linux takes nearly any byte. */
+/* A peer accepts printable names only; Linux allows nearly any byte in them. */
 static void make_printable(char *name)
 {
     for (; *name; name++)
@@ -151,7 +151,7 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     return DDL_OK;
 }
 
-/* The one of ours by which the system would go there, or -1. */
+/* Our interface that the system's route to theirs[j] uses, or -1. */
 static int8_t find_route(const ddl__address *ours, const ddl__address *theirs, unsigned j)
 {
     struct sockaddr_storage to, from;

@@ -100,7 +100,7 @@ static uint32_t job_flags(const ddl__job *job)
     return (job->crypto ? DDL__HELLO_SECRET : 0u) | (job->encrypts ? DDL__HELLO_ENCRYPT : 0u);
 }
 
-/* How the two were told different things. */
+/* Describe which setting differs between the two ranks. */
 static void describe_flag_mismatch(uint32_t dialer, uint32_t from, uint32_t dialed, uint32_t to,
                                    char *text, size_t size)
 {
@@ -148,7 +148,7 @@ ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to,
     return hello;
 }
 
-/* The rest of what is no hello would be waited for in vain. */
+/* The head is checked first: a peer that does not speak our protocol may never send the rest. */
 static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadline)
 {
     if (!ddl__recv_all(fd, answer, DDL__HELLO_HEAD, deadline))
@@ -165,7 +165,7 @@ static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadl
     return ddl__fail(DDL_EREFUSED, "%s", answer->text);
 }
 
-/* Who was told other things need not see a proof. */
+/* A peer with different settings is not sent a proof. */
 static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *challenge)
 {
     char why[sizeof hello->text];
@@ -187,14 +187,15 @@ ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, 
     ddl_status status = DDL_ESYSTEM;
     if (hello_draw_nonce(job, hello) &&
         ddl__session_begin(job, hello, &no_challenge, session, message.proof)) {
-        /* In one piece: TCP would keep a second one back until the first is acknowledged. But a
-           descriptor belongs to the proof only. */
+        /* Send both in one piece: TCP would hold a second one back until the first is acknowledged.
+         * A descriptor, however, must accompany the proof alone. */
         message.hello = *hello;
         size_t first = passed >= 0 ? sizeof message.hello : 0;
         bool sent = (!first || ddl__send_all(fd, &message, first, deadline)) &&
                     ddl__send_with_fd(fd, (char *)&message + first, sizeof message - first, passed,
                                       deadline);
-        /* Who has refused the hello has hung up already, and its answer says why. */
+        /* A peer that has refused the hello may have closed the connection already; its answer can
+         * still be read, and gives the reason. */
         bool peer_closed = !sent && (errno == EPIPE || errno == ECONNRESET);
         status = sent || peer_closed ? DDL_OK : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     }
@@ -209,9 +210,9 @@ static ddl_status receive_admission(const ddl__job *job, int fd, int64_t deadlin
 {
     ddl__hello answer;
     ddl_status status = receive_hello_answer(fd, &answer, deadline);
-    *handed_over = status != DDL_EREFUSED; /* who refuses believes no pointer */
+    *handed_over = status != DDL_EREFUSED; /* a peer that refuses does not take the pointer */
     if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__AUTH_ADMISSION, &answer))
-        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
+        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret");
     return status;
 }
 
@@ -259,11 +260,11 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
     return status;
 }
 
-/* ------------------------------------------------------------------------------- the dialed one */
+/* ----------------------------------------------------------------------------- the dialed side */
 
 static void inbound_send(const ddl__inbound *inbound, const ddl__hello *answer)
 {
-    ddl__send_all(inbound->fd, answer, sizeof *answer, 0); /* a new connection has room for it */
+    ddl__send_all(inbound->fd, answer, sizeof *answer, 0); /* fits a new connection's buffer */
 }
 
 static void inbound_refuse(const ddl__inbound *inbound, const char *why)
@@ -299,7 +300,8 @@ bool ddl__inbound_challenge(const ddl__job *job, ddl__inbound *inbound, const ch
     return false;
 }
 
-/* Take a proof and what came along with it. False when they are not what was peeked at. */
+/* Consume the hello, the proof and the descriptor with it from a unix socket, where they were only
+ * peeked at. */
 static bool inbound_take_proof(ddl__inbound *inbound)
 {
     if (inbound->passed >= 0)
@@ -312,7 +314,7 @@ static bool inbound_take_proof(ddl__inbound *inbound)
                               &inbound->passed, 0));
 }
 
-/* All is said: believe it or not. */
+/* Verify the proof and send the answer. */
 static ddl__inbound_event inbound_verify(const ddl__job *job, ddl__inbound *inbound)
 {
     const ddl__hello *hello = &inbound->received.hello;
@@ -321,7 +323,7 @@ static ddl__inbound_event inbound_verify(const ddl__job *job, ddl__inbound *inbo
     bool proven = ddl__session_begin(job, hello, &inbound->challenge, &inbound->session, right) &&
                   ddl__equal_constant_time(right, inbound->received.proof, sizeof right);
     ddl__erase_secret(right, sizeof right);
-    /* Where nothing is proven, nothing can be told by a number either. */
+    /* Without a valid proof under a secret, the number proves nothing, so it is not recorded. */
     bool fresh = !hello->number || !inbound->replay_guard || !job->crypto || !proven ||
                  ddl__replay_guard_add(inbound->replay_guard, hello->dialer, hello->number);
     if (proven && fresh &&
@@ -332,11 +334,12 @@ static ddl__inbound_event inbound_verify(const ddl__job *job, ddl__inbound *inbo
     }
     ddl__session_end(&inbound->session);
     inbound_refuse(inbound,
-                   fresh ? "another job: the secrets differ" : "this hello was said before");
+                   fresh ? "another job: the secrets differ" : "this hello was sent before");
     return DDL__INBOUND_REFUSED;
 }
 
-/* More of what is said, up to `want` bytes in all: their number, 0 at the end, -1 with errno. */
+/* Receive more, up to `want` bytes in all. Returns the number of new bytes, 0 at the end of the
+ * connection, or -1 with errno. */
 static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
 {
     bool has_fd;
@@ -346,8 +349,8 @@ static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
     ssize_t n = ddl__peek_some(inbound->fd, bytes, want, &has_fd);
     if (n <= 0)
         return n;
-    /* Descriptors come with the proof only. Who says hello and proof at once may have sent them
-       when the hello is looked at, and the kernel mentions what lies right behind. */
+    /* Only the proof may carry a descriptor. When the hello is peeked at, the proof may lie behind
+     * it, and the kernel then reports the proof's descriptor as well. */
     if (has_fd && (size_t)n < want)
         return 0;
     if ((size_t)n > inbound->have)
@@ -356,8 +359,8 @@ static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
     return -1;
 }
 
-/* The same, and 0 when it has ended and nothing more can come. What was said last may have come
- * between a look and the end. */
+/* The same; also 0 if the peer has closed a unix socket and nothing more can come. The last bytes
+ * may have arrived between the first attempt and the end, so it receives twice. */
 static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
 {
     ssize_t n = inbound_receive(inbound, want);

@@ -56,8 +56,8 @@ static uint16_t socket_port(int fd)
                                              : ((struct sockaddr_in *)&bound)->sin_port);
 }
 
-/* Listen on all IPs; 0: on any port that the first one gets. Returns how many work, all of them
- * or none being kept; with errno. */
+/* Listen on this port of all IPs; 0: on the port that the first IP gets. Returns the number of IPs
+ * that succeeded. Unless all did, errno is set and none is kept open. */
 static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
 {
     for (unsigned i = 0; i < address->n_ips; i++) {
@@ -82,7 +82,7 @@ static void format_ip(const ddl__interface *ip, char *text, socklen_t size)
     inet_ntop(ip->family == 4 ? AF_INET : AF_INET6, ip->bytes, text, size);
 }
 
-/* An IP that this host has, or had a moment ago, but that nobody can listen on. */
+/* Remove an IP that this host has, or just had, but that cannot be listened on. */
 static void address_remove_ip(ddl__address *address, unsigned i)
 {
     char text[INET6_ADDRSTRLEN];
@@ -105,7 +105,7 @@ static void log_listeners(const ddl__address *address)
     ddl__log(DDL__INFO, "listening on port %u of %s", address->port, n ? line : "no interface");
 }
 
-/* Ports are in use, so the next one is tried, by each endpoint from another place on. */
+/* Some ports are in use, so the next one is tried. Each endpoint starts at a different port. */
 ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
 {
     range ports;

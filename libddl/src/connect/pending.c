@@ -1,4 +1,4 @@
-/* Connections that have come to an endpoint's listeners and that no comm has yet. */
+/* Connections that an endpoint has accepted and no comm has taken yet. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,12 +16,12 @@
 
 enum {
     PENDING_MAX = 4096,
-    NO_HELLO_MAX = 64,   /* connections without a whole hello */
-    UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
-    BATCH = 16           /* listen events, and new connections at a listener, at a time */
+    NO_HELLO_MAX = 64,   /* connections without a complete hello */
+    UNPROVEN_MAX = 1024, /* all connections without a proof */
+    BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
-/* Close the connection of somebody who has proven nothing: what he sent must keep nobody here. */
+/* Close the connection of an unauthenticated client without blocking; see closer.h. */
 static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
 {
     if (local)
@@ -34,7 +34,7 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     if (!conn->proven)
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
-    /* A reference of an arena travels with an in-process hello. */
+    /* An in-process hello carries a reference to an arena. */
     if (conn->proven && conn->inbound.received.hello.kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)conn->inbound.received.hello.arena);
     close_unproven(endpoint, conn->inbound.fd, conn->inbound.local && !conn->proven);
@@ -50,7 +50,7 @@ static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
     endpoint->n_pending--;
 }
 
-/* Why a complete hello is refused by the endpoint, or NULL. */
+/* Why the endpoint refuses a complete hello, or NULL. */
 static const char *find_refusal_reason(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
@@ -61,7 +61,7 @@ static const char *find_refusal_reason(const ddl_endpoint *endpoint, const ddl__
     if ((tcp == conn->inbound.local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";
-    /* Pointers are believed only from this very process. */
+    /* A pointer is valid only in this process. */
     if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(conn->inbound.fd))
         return "another process";
     return NULL;
@@ -76,8 +76,8 @@ static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_con
                  ddl__message());
 }
 
-/* Read what there is until it means something. A unix socket is watched edge-triggered, so what is
- * left there would not be mentioned again. */
+/* Read until there is an event or nothing is left. A unix socket is watched edge-triggered, so
+ * bytes that are left unread would not be reported again. */
 static ddl__inbound_event inbound_read_all(const ddl_endpoint *endpoint, ddl__inbound *inbound)
 {
     ddl__inbound_event event;
@@ -89,7 +89,7 @@ static ddl__inbound_event inbound_read_all(const ddl_endpoint *endpoint, ddl__in
     return event;
 }
 
-/* Read on; false when the connection is to be dropped. */
+/* Continue the handshake; false if the connection is to be dropped. */
 static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     ddl__inbound_event event = inbound_read_all(endpoint, &conn->inbound);
@@ -100,7 +100,8 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
             endpoint_note_refusal(endpoint, conn);
         if (!conn->challenged)
             return false;
-        event = inbound_read_all(endpoint, &conn->inbound); /* mostly its proof is there already */
+        event =
+            inbound_read_all(endpoint, &conn->inbound); /* mostly the proof has arrived as well */
     }
     switch (event) {
     case DDL__INBOUND_NONE:
@@ -113,10 +114,10 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
         ddl__create_failures_add(&endpoint->failures, hello);
-        return false; /* that is all */
+        return false; /* a notice only: the connection has no other use */
     }
     ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);
-    /* From here on only its going away is of interest. */
+    /* From now on only the peer's closing is of interest. */
     struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = conn->serial};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, conn->inbound.fd, &hangup);
     conn->deadline = ddl__now() + DDL__PARKED_LIMIT;
@@ -124,8 +125,9 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     return true;
 }
 
-/* The oldest one, at the end of the list, gives way: of those who have not said who they are, else,
- * since an endpoint's id is known to few, of those who have not proven it. */
+/* If there are too many unauthenticated clients, drop the oldest, which is the last in the list.
+ * Those without a complete hello have a lower limit: a client that has sent one knows the
+ * endpoint's id, which few do. */
 static void limit_unproven(ddl_endpoint *endpoint)
 {
     unsigned without_hello = 0, unproven = 0;
@@ -149,7 +151,8 @@ static void limit_unproven(ddl_endpoint *endpoint)
     pending_drop(endpoint, conn);
 }
 
-/* Most without_hello have said enough by now to be sent away at once. */
+/* Add a new connection. Most clients have sent their hello by now, so a wrong one is refused at
+ * once. `spare` reserves a descriptor for the one that the proof may carry. */
 static void pending_add(ddl_endpoint *endpoint, int fd, bool local, int spare)
 {
     ddl__pending_conn *conn =
@@ -190,7 +193,7 @@ static void listeners_set_events(ddl_endpoint *endpoint, uint32_t events)
     }
 }
 
-/* A listener that cannot accept stays readable. */
+/* Stop polling the listeners for a while: one that cannot accept stays readable. */
 static void pause_accepting(ddl_endpoint *endpoint, const char *why)
 {
     int64_t now = ddl__now();
@@ -224,8 +227,9 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
             pause_accepting(endpoint, "connections of unauthenticated clients cannot be closed");
             return;
         }
-        /* The kernel drops a descriptor that comes along where there is no room for it: who comes
-         * waits in the backlog until a comm that is created here has raised the limit. */
+        /* The kernel drops a received descriptor if the process has no free one, so one is
+         * reserved. Without one the client stays in the backlog until a comm that is created here
+         * has raised the limit. */
         int spare = local ? fcntl(endpoint->wake, F_DUPFD_CLOEXEC, 0) : -1;
         fd = local && spare < 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0 && (!local || ddl__same_user(fd))) {
@@ -254,7 +258,8 @@ static bool comm_has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
     return slot;
 }
 
-/* A member that was there and has left already: its last message is in the socket. */
+/* True if the connection is the control connection of a member that has left already: its last
+ * message is still in the socket. */
 static bool has_last_message(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
     return conn->proven && conn->inbound.received.hello.kind == DDL__CONN_CONTROL &&
@@ -307,8 +312,8 @@ void ddl__pending_poll(ddl_endpoint *endpoint)
     endpoint->poll_at = ddl__now() + DDL__OVERLOAD_POLL;
 }
 
-/* Stop polling the listeners while too many unauthenticated clients come; look at them from time to
- * time. */
+/* While unauthenticated clients exceed the rate limit, poll the listeners only from time to time.
+ */
 static void limit_polling(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
@@ -349,10 +354,9 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
 
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
-    /* Who still waits here came for a later comm of the same name, unless this one never was, and
-       he came was_challenged that was known; but no control connection comes for a comm that we
-       have not joined.
-     */
+    /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
+     * drop those that came before it failed. Drop control connections, too: members open them only
+     * when this rank has joined the comm. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
         bool is_control = conn->inbound.received.hello.kind == DDL__CONN_CONTROL;
@@ -367,7 +371,7 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
     }
 }
 
-/* Who has connected and was not accepted may have sent something as well. */
+/* Close the connections that were not accepted: they may hold descriptors, too. */
 static void close_local_backlog(ddl_endpoint *endpoint)
 {
     if (endpoint->local < 0)

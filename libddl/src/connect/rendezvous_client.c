@@ -12,11 +12,11 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES = 20, /* of who was let in and then not admitted: rank 0 has more callers than places */
-    NOTICES = 64  /* of rank 0, about who is missing */
+    RETRIES = 20, /* after rank 0 closed the connection: it has more clients than slots */
+    NOTICES = 64  /* of rank 0 about missing ranks that are logged */
 };
 
-/* Rank 0 has not answered for long. */
+/* Warn, once, that rank 0 has not answered yet. */
 static void client_warn(ddl__rendezvous_plan *p, const char *why)
 {
     int64_t now = ddl__now();
@@ -30,7 +30,7 @@ static void client_warn(ddl__rendezvous_plan *p, const char *why)
              p->host, p->port, why);
 }
 
-/* How long one attempt may take, lest the warning come late; some time it needs. */
+/* The end of one attempt: in time for the warning, but not below a minimum. */
 static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
 {
     int64_t least = ddl__now() + DDL__ATTEMPT_LEAST;
@@ -38,7 +38,7 @@ static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
     return limit < p->deadline ? limit : p->deadline;
 }
 
-/* A connection to rank 0, which may not listen yet. */
+/* Connect to rank 0, which may not listen yet. -1 at the deadline. */
 static int dial_root(ddl__rendezvous_plan *p, char *why, size_t size)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
@@ -61,7 +61,7 @@ static int dial_root(ddl__rendezvous_plan *p, char *why, size_t size)
     return -1;
 }
 
-/* Rank 0 says who is missing; that is no more than a notice. */
+/* Log a notice of rank 0 about missing ranks. */
 static void log_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *record)
 {
     ddl__sanitize_text(record->text, sizeof record->text);
@@ -70,7 +70,7 @@ static void log_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *re
              (double)(ddl__now() - p->begun) * 1e-9, record->text);
 }
 
-/* The list, one record after the other, for the first one may say why there is none. */
+/* Receive the list record by record, since the first one may carry a refusal instead. */
 static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *session,
                                   ddl__seal *seal, int fd)
 {
@@ -103,7 +103,7 @@ static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *s
                      p->rank);
 }
 
-/* Over a connection to rank 0. DDL_EUNREACHABLE is without a message, but with errno. */
+/* Exchange records over a connection to rank 0. DDL_EUNREACHABLE sets errno, not the message. */
 static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitted)
 {
     const ddl__job *job = ddl__endpoint_job(p->endpoint);
@@ -139,7 +139,8 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
     return status;
 }
 
-/* Rank 0 hangs up on who has not proven anything yet when very many call at once. */
+/* When very many clients connect at once, rank 0 closes connections that are not authenticated yet;
+ * such a client tries again. */
 ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
 {
     char why[128];

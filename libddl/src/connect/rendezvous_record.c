@@ -6,8 +6,7 @@
 #include "connect/address.h"
 #include "connect/hello.h"
 
-_Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0,
-               "no padding, which would carry our memory to others");
+_Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0, "padding would send uninitialized memory");
 
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
 {

@@ -13,10 +13,10 @@
 #include "net/socket.h"
 
 enum {
-    CLIENTS_MAX = 256,        /* heard at a time */
-    STATE_MAX = 600,          /* characters of who is here and who is missing */
-    REFUSALS_LOGGED_MAX = 16, /* that are logged of */
-    NO_ROOM_US = 10000        /* between two attempts to accept where descriptors are scarce */
+    CLIENTS_MAX = 256,        /* that are served at a time */
+    STATE_MAX = 600,          /* characters of the list of present and missing ranks */
+    REFUSALS_LOGGED_MAX = 16, /* different refusals that are logged */
+    NO_ROOM_US = 10000        /* between two attempts to accept without a free descriptor */
 };
 
 typedef struct rendezvous_root {
@@ -24,22 +24,22 @@ typedef struct rendezvous_root {
     ddl_endpoint *endpoint;
     int size;
     ddl__rendezvous_record *records; /* by rank */
-    int *fds;                        /* by rank, -1: not here yet */
+    int *fds;                        /* by rank; -1: the rank is not here */
     ddl__session *sessions;
     ddl__seal **seals;
     int64_t deadline;
-    char refusal[160];                       /* the last one, or who has left */
-    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* of which refusals */
+    char refusal[160];                       /* the last one, or the last rank that left */
+    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* the refusals that were logged */
     unsigned n_logged;
-    bool short_of_descriptors; /* that was logged of */
+    bool short_of_descriptors; /* a warning about this was logged */
 } rendezvous_root;
 
-/* Who has called and not yet shown a whole record. */
+/* A connection whose record is not complete yet. */
 typedef struct client {
-    ddl__inbound inbound; /* fd -1: none */
+    ddl__inbound inbound; /* fd -1: the slot is free */
     bool proven;
     ddl__seal *seal;
-    size_t have; /* of the piece */
+    size_t have; /* bytes of the piece */
     int64_t deadline;
     struct {
         ddl__rendezvous_record record;
@@ -60,7 +60,7 @@ static void client_close(client *peer)
     peer->seal = NULL;
 }
 
-/* Whether one who was here has gone again; its place is free then. */
+/* If this rank has closed its connection, free its place and return true. */
 static bool root_drop_if_left(rendezvous_root *root, int rank)
 {
     char byte;
@@ -76,7 +76,7 @@ static bool root_drop_if_left(rendezvous_root *root, int rank)
     return true;
 }
 
-/* Where a caller comes from, as "10.0.0.2". */
+/* The client's IP, such as "10.0.0.2". */
 static void client_describe_address(const client *peer, char *text, socklen_t size)
 {
     struct sockaddr_storage end = {0};
@@ -86,8 +86,8 @@ static void client_describe_address(const client *peer, char *text, socklen_t si
         snprintf(text, size, "?");
 }
 
-/* Warn of each rank and reason once, and of so many in all: whoever finds the port can be refused.
- */
+/* Log each combination of rank and reason once, and a limited number in all, since any client that
+ * finds the port can cause refusals. */
 static void root_note_refusal(rendezvous_root *root, const client *peer, int rank, const char *why)
 {
     char ip[INET6_ADDRSTRLEN];
@@ -106,45 +106,45 @@ static void root_note_refusal(rendezvous_root *root, const client *peer, int ran
              root->n_logged == REFUSALS_LOGGED_MAX ? "; no more refusals are shown" : "");
 }
 
-/* The record is whole: the caller is a rank now, or is told why it is none. */
+/* The record is complete: admit the client as its rank, or refuse it with the reason. */
 static void root_admit_client(rendezvous_root *root, client *peer)
 {
-    ddl__rendezvous_record *c = &peer->piece.record;
+    ddl__rendezvous_record *record = &peer->piece.record;
     const ddl__job *job = ddl__endpoint_job(root->endpoint);
     int fd = peer->inbound.fd;
-    if (c->magic != DDL__RECORD_MAGIC ||
-        !ddl__is_proven(job, &peer->inbound.session, DDL__AUTH_RECORD, c, sizeof *c,
+    if (record->magic != DDL__RECORD_MAGIC ||
+        !ddl__is_proven(job, &peer->inbound.session, DDL__AUTH_RECORD, record, sizeof *record,
                         peer->piece.proof)) {
         client_close(peer);
         return;
     }
-    bool fits = ddl__rendezvous_record_check(c, root->size);
-    if (fits && root->fds[c->rank] >= 0 && !root_drop_if_left(root, c->rank)) {
+    bool fits = ddl__rendezvous_record_check(record, root->size);
+    if (fits && root->fds[record->rank] >= 0 && !root_drop_if_left(root, record->rank)) {
         fits = false;
-        c->status = DDL_EREFUSED;
-        snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
+        record->status = DDL_EREFUSED;
+        snprintf(record->text, sizeof record->text, "rank %d is here already", record->rank);
     }
     if (fits) {
-        root->records[c->rank] = *c;
-        root->fds[c->rank] = fd;
-        root->sessions[c->rank] = peer->inbound.session;
-        root->seals[c->rank] = peer->seal;
+        root->records[record->rank] = *record;
+        root->fds[record->rank] = fd;
+        root->sessions[record->rank] = peer->inbound.session;
+        root->seals[record->rank] = peer->seal;
         peer->inbound.fd = -1;
         peer->seal = NULL;
     } else {
-        ddl__stream_send_all(peer->seal, fd, c, sizeof *c, peer->deadline);
-        root_note_refusal(root, peer, c->rank, c->text);
+        ddl__stream_send_all(peer->seal, fd, record, sizeof *record, peer->deadline);
+        root_note_refusal(root, peer, record->rank, record->text);
         client_close(peer);
     }
 }
 
-/* Why a client is not for this rendezvous, or NULL. */
+/* Why the hello is refused, or NULL. */
 static const char *kind_refusal_reason(const ddl__hello *hello)
 {
     return hello->kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
 }
 
-/* Its handshake. */
+/* Continue the client's handshake. */
 static void client_read_handshake(rendezvous_root *root, client *peer)
 {
     const ddl__job *job = ddl__endpoint_job(root->endpoint);
@@ -171,7 +171,7 @@ static void client_read_handshake(rendezvous_root *root, client *peer)
     client_close(peer);
 }
 
-/* Read on; who says nothing holds up nobody. */
+/* Read what has arrived; never blocks, so a silent client delays no other. */
 static void client_read(rendezvous_root *root, client *peer)
 {
     if (!peer->proven) {
@@ -189,8 +189,8 @@ static void client_read(rendezvous_root *root, client *peer)
         client_close(peer);
 }
 
-/* Of the clients, the one that gives way: the one who has taken longest, of those who have proven
- * nothing if there are any. NULL: there are none. */
+/* The client to drop when there is no room: the oldest unauthenticated one, else the oldest. NULL
+ * if there are no clients. */
 static client *oldest_client(client *clients)
 {
     client *oldest = NULL;
@@ -204,7 +204,7 @@ static client *oldest_client(client *clients)
     return oldest;
 }
 
-/* A place for one who has just called. */
+/* A free slot for a new connection. If there is none, the oldest client is dropped. */
 static client *client_take_free(client *clients)
 {
     for (int i = 0; i < CLIENTS_MAX; i++)
@@ -215,8 +215,8 @@ static client *client_take_free(client *clients)
     return oldest;
 }
 
-/* Why nobody could be accepted: mostly that the one who called has left. One who goes on waiting
- * needs a descriptor, which a caller that has proven nothing may give. */
+/* Handle a failed accept. Mostly the client has closed its connection already. If there is no free
+ * descriptor, an unauthenticated client is dropped to free one. */
 static ddl_status root_handle_accept_error(rendezvous_root *root, client *clients)
 {
     int error = errno;
@@ -250,8 +250,8 @@ static ddl_status root_accept_client(rendezvous_root *root, int listener, client
     return DDL_OK;
 }
 
-/* Wait for clients and for what they say, until the nearest of their limits. Only those that are
- * there are waited for, since poll takes no more entries than the process may have descriptors. */
+/* Wait for connections and data, at most until the next deadline. Only used slots are polled, since
+ * poll() takes no more entries than the process may have descriptors. */
 static ddl_status root_poll(rendezvous_root *root, int listener, client *clients)
 {
     struct pollfd polls[CLIENTS_MAX + 1] = {{.fd = listener, .events = POLLIN}};
@@ -303,7 +303,7 @@ static void root_describe_state(const rendezvous_root *root, char *text, size_t 
              strpbrk(lists[1], ",-") ? "s" : "", lists[1], root->size, lists[0], root->refusal);
 }
 
-/* Those who are here learn from us how it stands. */
+/* Send a status and a text to all ranks that are here. */
 static void root_send_to_all(const rendezvous_root *root, ddl_status status, const char *text,
                              int64_t limit)
 {
@@ -316,7 +316,7 @@ static void root_send_to_all(const rendezvous_root *root, ddl_status status, con
                                  ddl__now() + limit);
 }
 
-/* Those who are here learn it from us, not from our end. */
+/* Send the failure to all ranks that are here, before their connections are closed. */
 static void root_send_failure(const rendezvous_root *root, ddl_status status)
 {
     root_send_to_all(root, status, ddl__message(), DDL__RENDEZVOUS_FAILURE_LIMIT);
@@ -329,7 +329,7 @@ static ddl_status root_fail_timeout(const rendezvous_root *root)
     return ddl__fail(DDL_ETIMEDOUT, "the rendezvous timed out: %s", state);
 }
 
-/* All that have left; whether there are any. */
+/* Drop all ranks that have left; true if there were any. */
 static bool root_drop_left(rendezvous_root *root)
 {
     bool any = false;
@@ -338,7 +338,7 @@ static bool root_drop_left(rendezvous_root *root)
     return any;
 }
 
-/* Somebody has not come for long. */
+/* Warn, once, about the missing ranks, here and at the clients. */
 static void root_warn(rendezvous_root *root)
 {
     char state[STATE_MAX];
@@ -411,7 +411,7 @@ ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan)
     bool numeric =
         inet_pton(AF_INET, plan->host, ip) == 1 || inet_pton(AF_INET6, plan->host, ip) == 1;
     int listener = numeric ? ddl__listen(plan->host, &port) : -1;
-    if (listener < 0) /* a name, or an address that others reach us by */
+    if (listener < 0) /* a name, or an IP that is not one of this host's own */
         listener = ddl__listen(NULL, &port);
     if (listener < 0)
         return DDL_ESYSTEM;

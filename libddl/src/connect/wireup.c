@@ -1,13 +1,16 @@
-/* Every rank dials all lower ranks, hears what they answer, and then receives the higher ones. A
- * dialed rank accepts after its own dialing, so waits point to lower ranks only and end at rank 0.
+/* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. A
+ * dialed rank accepts after its own dialing, so a rank waits only for lower ranks, and no cycle of
+ * waiting ranks can arise.
  *
- * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
- * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
- * their arenas over it. Where that fails they meet over TCP, by the paths that both hosts'
- * interfaces give (topo/interfaces.h). A pair has one connection for the link and one for messages,
- * which are dialed together. Where they have lanes, each connection is accepted before the dialer
- * opens the next one: the link's, its lanes, the one for messages, and its lanes, of which there
- * must be as many; so the dialed rank knows without being told when all are there. */
+ * Locality is proven, not assumed. The dialer first tries the peer's abstract unix socket, which
+ * exists only in the peer's network namespace and has a random name. Over it the two ranks exchange
+ * the memfds of their arenas. If that fails they use TCP, over the paths that the interfaces of
+ * both hosts provide (topo/interfaces.h).
+ *
+ * A pair has one connection for the link and one for messages, which are dialed together. If the
+ * links have lanes, each connection is accepted before the dialer opens the next one: the link's,
+ * its lanes, the one for messages, and its lanes. Both links have the same number of lanes, so the
+ * dialed rank can tell when the pair is complete. */
 #include "connect/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -24,8 +27,8 @@
 #include "connect/discover.h"
 #include "net/socket.h"
 
-/* A connection to the peer's unix socket, or -1 with the status. ECONNREFUSED: nobody listens by
- * its name, so it is not *here. A full backlog says that it is: wait for room. */
+/* Connect to the peer's unix socket; -1 with the status. ECONNREFUSED means that the peer is not
+ * *here, on this host. A full backlog means that it is: wait for room. */
 static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status *status)
 {
     struct sockaddr_storage to;
@@ -46,14 +49,15 @@ static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status 
     return -1;
 }
 
-/* To the peer's unix socket. DDL_EUNREACHABLE when it is not here or must not be used. */
+/* Start the handshake over the peer's unix socket. DDL_EUNREACHABLE if there is none, or if sharing
+ * memory over it is not allowed. */
 static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = DDL_OK;
     int fd = connect_local(w, peer, &a->peer_is_local, &status);
     if (fd < 0)
         return status;
-    bool ours = ddl__same_user(fd); /* our memory is for no other */
+    bool ours = ddl__same_user(fd); /* memory is not shared with other users */
     uint8_t kind = w->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__CONN_INPROC
                    : w->kinds & DDL_LINK_SHM && ours                   ? DDL__CONN_SHM
                                                                        : 0;
@@ -66,7 +70,7 @@ static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
                      w->addresses[peer].host, ours ? "not allowed" : "another user");
 }
 
-/* What the peer answers there. */
+/* Complete the handshake over the unix socket. */
 static ddl_status peer_join_local(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
 {
     char why[DDL__MESSAGE_MAX - 128];
@@ -82,7 +86,7 @@ static bool may_share(const ddl__wireup *w)
     return w->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
 }
 
-/* Say so where shared memory was to be expected. */
+/* Use TCP instead. Warn if shared memory was to be expected. */
 static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     if (a->peer_is_local)
@@ -107,7 +111,7 @@ static ddl_status fail_deadline(const ddl__wireup *w, int peer, ddl_status statu
                      w->addresses[peer].host);
 }
 
-/* The first link with a peer that was dialed. */
+/* Complete the first link with a peer that was dialed. */
 static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = DDL_EUNREACHABLE;
@@ -116,7 +120,7 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    if (w->peer_reason->status != DDL_OK) /* whatever that status is, the peer was reached */
+    if (w->peer_reason->status != DDL_OK) /* a member has failed: another transport is no help */
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
         if (!a->tcp)
@@ -126,7 +130,7 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
     return fail_deadline(w, peer, status);
 }
 
-/* Dial all lower ranks, and then hear one after the other. */
+/* Dial all lower ranks, and then complete the connections one by one. */
 static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
 {
     ddl_status status = ddl__wireup_check_members(w);
@@ -160,7 +164,7 @@ static ddl_status dial_lower(const ddl__wireup *w)
         all[peer].attempt.fd = all[peer].messages.fd = -1;
     ddl_status status = dial_all_lower(w, all);
     for (int peer = 0; peer < w->rank; peer++) {
-        ddl__dial_cancel(&all[peer].attempt); /* memory that was on its way is the peer's */
+        ddl__dial_cancel(&all[peer].attempt); /* an arena that was passed belongs to the peer */
         ddl__dial_cancel(&all[peer].messages);
     }
     free(all);

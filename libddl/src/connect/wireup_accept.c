@@ -9,7 +9,8 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
-/* Lanes come in order, each link's behind the link; the second link has as many as the first. */
+/* Why a lane is refused, or NULL. Lanes come in order after their link; the second link has as many
+ * as the first. */
 static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *link,
                                      const ddl__link *messages)
 {
@@ -23,7 +24,7 @@ static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *l
     return NULL;
 }
 
-/* Why an accepted connection cannot be a member's, or NULL. */
+/* Why an accepted connection is refused, or NULL. */
 static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *hello)
 {
     if (hello->to != (uint32_t)w->rank || hello->size != (uint32_t)w->size ||
@@ -43,14 +44,13 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     return w->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Nothing of it was altered on its way. */
+/* Authenticate the answer, so that it cannot be altered on its way. */
 static void prove_answer(const ddl__wireup *w, const ddl__accepted *accepted, ddl__hello *answer)
 {
     ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
 }
 
-/* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
- */
+/* Create the member's link, or refuse the connection. True if the member now has both links. */
 static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;

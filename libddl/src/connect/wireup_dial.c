@@ -1,4 +1,4 @@
-/* One connection to a lower rank, and what members say while the comm is created. */
+/* One connection to a lower rank, and failures that members report during the creation. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
     if (status == DDL_OK)
         return status;
     if (inproc)
-        ddl__arena_drop(w->arena); /* the reference stayed here */
+        ddl__arena_drop(w->arena); /* the reference was not passed */
     ddl__dial_cancel(d);
     return status;
 }
@@ -88,7 +88,7 @@ void ddl__wireup_list_missing(const ddl__wireup *w, char *list, size_t size)
     }
 }
 
-/* Somebody has not come for long. */
+/* Warn, once, about missing ranks. */
 static void warn_missing(const ddl__wireup *w)
 {
     char list[200], refusal[160];
@@ -137,7 +137,7 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
     return DDL_OK;
 }
 
-/* Until the peer's comm says something, if it can. */
+/* Wait for the answer of the peer's comm while all members are still there. */
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl_status status;
@@ -150,7 +150,7 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
     return status;
 }
 
-/* What the peer's comm says to us; *passed is the caller's also on failure. */
+/* Receive the answer of the peer's comm. The caller owns *passed, also on failure. */
 static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
                                         const ddl__session *session, ddl__hello *answer,
                                         int *passed)
@@ -161,7 +161,8 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         return status;
     if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, w->deadline)) {
         int error = errno;
-        if ((status = ddl__wireup_check_members(w)) != DDL_OK) /* it may have told why */
+        if ((status = ddl__wireup_check_members(w)) !=
+            DDL_OK) /* the peer may have sent the reason */
             return status;
         errno = error;
         if (errno == ETIMEDOUT)
@@ -196,7 +197,7 @@ ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
         close(passed);
     }
     if (status == DDL_OK)
-        d->fd = -1; /* the link's */
+        d->fd = -1; /* owned by the link */
     ddl__dial_cancel(d);
     return status;
 }

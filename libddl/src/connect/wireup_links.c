@@ -1,4 +1,4 @@
-/* The links that two members make of a connection. */
+/* Creates the links of two members from a connection. */
 #include "connect/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As messages call it: "eth0 10.0.0.1 to 10.0.0.2". */
+/* The connection's name in messages: "eth0 10.0.0.1 to 10.0.0.2". */
 static void name_connection(const ddl__wireup *w, int fd, char *name, size_t size)
 {
     const ddl__address *own = ddl__endpoint_address(w->endpoint);
@@ -31,7 +31,7 @@ static void name_connection(const ddl__wireup *w, int fd, char *name, size_t siz
     snprintf(name, size, "%s%s%s to %s", interface, interface[0] ? " " : "", ip[0], ip[1]);
 }
 
-/* A link of one connection, or one more connection for a link that is there. */
+/* Create a link from a connection, or add the connection to a link as a lane. */
 static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane, int fd,
                            const ddl__session *session, ddl__side side)
 {

@@ -1,4 +1,4 @@
-/* Connections over TCP: by the paths that both hosts' interfaces give, and with lanes. */
+/* Connections over TCP: the paths between the interfaces of both hosts, and lanes. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ static void warn_unused(const ddl__wireup *w, int peer, ddl__path path)
              ddl__message());
 }
 
-/* The present path does not do: the next one. */
+/* The current path has failed: go on to the next one. */
 static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_status status)
 {
     a->status = status;
@@ -66,7 +66,7 @@ void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
         start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, a->paths.path[a->path]);
 }
 
-/* What the peer answers there, or by one of the paths that are left. */
+/* Complete the handshake over the current path, or over one of the paths that are left. */
 static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     for (;;) {
@@ -81,7 +81,7 @@ static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial
     }
 }
 
-/* A path that does not lead there is given up for one that does. */
+/* Open the lanes. A lane whose path fails uses the path of the link instead. */
 static ddl_status dial_lanes(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     ddl_status status = DDL_OK;
@@ -116,12 +116,12 @@ ddl_status ddl__wireup_join_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *
 {
     ddl_status status = join_connection(w, peer, a, DDL__CONN_TCP);
     ddl__paths *paths = &a->paths;
-    if (a->path >= paths->at_once) { /* none of those that were chosen */
+    if (a->path >= paths->at_once) { /* none of the chosen paths works */
         paths->path[0] = paths->path[a->path < paths->n ? a->path : 0];
         paths->at_once = 1;
         a->path = 0;
     }
-    for (unsigned dead = 0; dead < a->path; dead++) /* its lanes would wait for it once more */
+    for (unsigned dead = 0; dead < a->path; dead++) /* no lane is to try a failed path again */
         paths->path[dead] = paths->path[a->path];
     unsigned sockets = paths->at_once * ddl__endpoint_sockets(w->endpoint);
     a->lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
