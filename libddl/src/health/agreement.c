@@ -1,23 +1,24 @@
 /* Design notes.
  *
- * Everybody who shrinks tells all others whom it follows, which is the lowest rank that it believes
- * alive, and whom it believes dead (JOIN). Who is followed by all whom it believes alive decides:
- * its verdict is the list of those who go on. A rank that another one accuses is left out, the
- * lowest accuser first, and so is whoever follows another leader. Two leaders cannot both be
- * followed by everybody whom they see.
+ * Every rank that shrinks the comm sends JOIN to all others. It names its leader, which is the
+ * lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader decides
+ * once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If one
+ * rank accuses another, the higher of the two is left out. A rank that follows another leader is
+ * left out, too. Two leaders cannot both be followed by all ranks that they believe alive.
  *
- * Then the members of the list create their comm. When one dies meanwhile, that fails, and there is
- * another attempt: attempts are numbered, and who hears of a higher one goes on to it. Who has
- * created its comm says so (DONE), and returns it when all have said it, not without telling that
- * (DONE, committed). So when one rank returns a comm of an attempt, all others of the list hold
- * theirs, and learn that it counts, although somebody may be dead again by then: that is the next
- * failure.
+ * Then the ranks of the list create their comm. If one dies meanwhile, the creation fails, and
+ * there is another attempt. Attempts are numbered, and a rank that receives a higher number goes on
+ * to that attempt. A rank that has created its comm sends DONE. When all have sent DONE, it sends
+ * DONE (committed) and returns the comm. So when one rank returns the comm of an attempt, all
+ * others of the list have created it, too, and learn that it counts. If a member is dead again by
+ * then, that is the next failure.
  *
- * A majority of those who may be alive goes on, or the half with the lowest of them: of a network
- * that is cut in two, at most one side. Who is known to have ended does not count (peer_death.h has
- * what proves that); where it would decide, the leader waits a moment for a witness. A comm of an
- * attempt that is given up is not left with a goodbye: a member that has it, and was given up with
- * it, would count those who went on as gone.
+ * The survivors must be a majority of the ranks that may be alive, or half of them including the
+ * lowest. So if a network is cut in two, at most one side goes on. A rank whose process is known to
+ * have ended does not count (peer_death.c lists the evidence); if that could decide the vote, the
+ * leader waits for a witness. The comm of an attempt that is given up is closed with EXPEL, not
+ * with LEAVE: otherwise a member that has created it, and was given up with it, would not count the
+ * ranks that went on.
  */
 #include "health/agreement.h"
 
@@ -58,7 +59,7 @@ static bool store_set(const ddl__health *h, unsigned char **set, const unsigned 
     return *set;
 }
 
-/* It goes on in the comm of an attempt that this rank has given up. */
+/* The member has gone on in the comm of an attempt that this rank has given up. */
 static void member_mark_gone_on(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
@@ -101,7 +102,7 @@ static void broadcast(ddl__health *h, ddl__control_msg message, uint32_t attempt
     ddl__health_broadcast(h, message, content, sizeof head + sets);
 }
 
-/* ----------------------------------------------------------------------------------- who goes on
+/* --------------------------------------------------------------------------------- the survivors
  */
 
 static bool is_alive(const ddl__health *h, int rank)
@@ -117,13 +118,13 @@ static int lowest_alive(const ddl__health *h)
     return rank;
 }
 
-/* Whether these may go on: see the design notes. */
+/* True if these ranks may go on: see the design notes. */
 static bool is_majority(const ddl__health *h, const unsigned char *live)
 {
     int possible = 0, surviving = 0, lowest = -1;
     for (int rank = 0; rank < h->size; rank++) {
         const ddl__member *member = &h->members[rank];
-        /* Who shrank the comm before it left it goes on, perhaps. */
+        /* A rank that joined the agreement before it left may have gone on. */
         bool left = member->fate == DDL__LEFT && !member->joined;
         if (rank != h->rank && (member->fate == DDL__KILLED || left))
             continue;
@@ -142,7 +143,7 @@ static void find_dead(const ddl__health *h, unsigned char *dead)
             set_add(dead, rank);
 }
 
-/* Whom the leader still waits for; -1: nobody. */
+/* A rank that the leader still waits for; -1: none. */
 static int not_joined(const ddl__health *h, uint32_t attempt)
 {
     for (int rank = 0; rank < h->size; rank++) {
@@ -167,7 +168,8 @@ static void leader_decide(const ddl__health *h, unsigned char *live)
         if (!accused)
             set_add(live, rank);
     }
-    /* And by those behind it, unless it has accused them. */
+    /* An accusation by a higher rank leaves out the accuser, since the accused rank is in the list.
+     */
     for (int rank = 0; rank < h->size; rank++)
         for (int other = rank + 1; other < h->size && rank != h->rank; other++)
             if (other != h->rank && set_has(live, rank) && set_has(live, other) &&
@@ -180,7 +182,7 @@ static ddl_status fail_as_minority(const ddl__health *h, const char *why)
     return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s", h->names[h->rank], why);
 }
 
-/* Those who are left out, and may not know it. */
+/* Send EXPEL to the ranks that are left out. */
 static void expel_others(ddl__health *h, const unsigned char *live)
 {
     static const char why[] = "left out when the comm was shrunk";
@@ -224,8 +226,8 @@ static ddl_status fail_timeout(const ddl__health *h, uint32_t attempt, int leade
                      rank >= 0 ? h->names[rank] : "a member");
 }
 
-/* Under the lock: agree on who goes on. *attempt may become a higher one. DDL_INPROGRESS: the comm
- * of attempt `created_attempt` counts. */
+/* Under the lock: agree on the list of survivors. May raise *attempt. DDL_INPROGRESS: the comm of
+ * `created_attempt` counts after all. */
 static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t created_attempt,
                                      unsigned char *live, int64_t deadline)
 {
@@ -250,7 +252,8 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
                 return DDL_OK;
             }
             if (ddl__now() >= h->evidence_until || ddl__now() >= deadline) {
-                memset(live, 0, set_bytes(h)); /* nobody goes on, so nobody waits for a verdict */
+                memset(live, 0,
+                       set_bytes(h)); /* an empty list, so that no rank waits for a verdict */
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
                 return fail_as_minority(h, "most of those who may be alive are out of reach");
             }
@@ -266,8 +269,8 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
     }
 }
 
-/* Under the lock: whether all of the list have created theirs; false when another attempt is
- * necessary. */
+/* Under the lock: wait until all survivors have created their comm; false if another attempt is
+ * needed. */
 static bool await_all_done(ddl__health *h, const unsigned char *live, uint32_t attempt,
                            int64_t deadline)
 {
@@ -292,14 +295,14 @@ static bool await_all_done(ddl__health *h, const unsigned char *live, uint32_t a
     }
 }
 
-/* A failure of ours alone; after others there may be another attempt. */
+/* True for a failure of this rank alone. After any other failure there may be another attempt. */
 static bool is_final(ddl_status status)
 {
     return status != DDL_EPEER && status != DDL_EUNREACHABLE && status != DDL_EREFUSED &&
            status != DDL_ETIMEDOUT && status != DDL_EEXPIRED;
 }
 
-/* With the survivors' ranks; within a time that grows with the attempts. */
+/* Create the next comm of the survivors, with a limit that grows with each attempt. */
 static ddl_status create_next(const ddl__health *h, const ddl__agreement_handlers *next,
                               const unsigned char *live, uint32_t attempt, int64_t deadline)
 {
@@ -316,12 +319,12 @@ static ddl_status create_next(const ddl__health *h, const ddl__agreement_handler
     return status;
 }
 
-/* Under the lock, which is left while a comm is created. */
+/* Under the lock, which is released while a comm is created. */
 static ddl_status agreement_loop(ddl__health *h, int64_t deadline,
                                  const ddl__agreement_handlers *next)
 {
     unsigned char live[DDL__CONTROL_MSG_MAX / 2];
-    bool created = false; /* this rank has created the next comm, but perhaps not all others have */
+    bool created = false; /* this rank has created the next comm; others may not have */
     h->created_attempt = 0;
     for (;;) {
         uint32_t attempt = h->attempt + 1;
@@ -351,7 +354,8 @@ static ddl_status agreement_loop(ddl__health *h, int64_t deadline,
     return DDL_OK;
 }
 
-/* Under the lock: a member's end that nothing has waited for yet is a failure now. */
+/* Under the lock: true if the comm has failed. A member's end that no operation has waited for yet
+ * counts as a failure now, and so does a member that shrinks the comm. */
 static bool health_note_failures(ddl__health *h)
 {
     bool failed = ddl__engine_status(h->engine) != DDL_OK;

@@ -68,7 +68,8 @@ static void conn_end(ddl__control_conn *conn, int error)
                                                                       : DDL__CONTROL_CONN_BROKEN;
 }
 
-/* What ends sending is learned by receiving, where something may lie in front of it. */
+/* A send error is not handled here: receiving reports it, after the messages that arrived before.
+ */
 bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
     while (conn->out.have && conn->fd >= 0) {
@@ -95,7 +96,7 @@ bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, c
     return true;
 }
 
-/* Hand on all whole messages; false if the bytes are none. */
+/* Pass on all complete messages; false if the bytes are not a valid message. */
 static bool conn_parse(ddl__control_conn *conn, ddl__control_msg_handler *handle, void *context)
 {
     size_t at = 0;
@@ -119,7 +120,7 @@ bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler
     bool received = false;
     while (conn->fd >= 0 && conn->state == DDL__CONTROL_CONN_OPEN) {
         if (!buffer_reserve(&conn->in, PIECE))
-            break; /* later */
+            break; /* try again later */
         ssize_t n =
             ddl__stream_recv_bytes(conn->seal, conn->fd, conn->in.bytes + conn->in.have, PIECE);
         if (n < 0 && errno == EINTR)

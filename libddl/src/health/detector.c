@@ -64,7 +64,7 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
         ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
 }
 
-/* It goes on without us; so we without it. */
+/* The member goes on without this rank, so this rank no longer counts on it. */
 static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     ddl__member *member = &h->members[from];
@@ -83,7 +83,7 @@ static void receive_position(ddl__member *member, const unsigned char *content, 
         memcpy(&member->position, content, bytes);
 }
 
-/* A member that can know it says that another one's process has ended. */
+/* A member on the host of a third one confirms the end of that one's process. */
 static void receive_confirm(ddl__health *h, const unsigned char *content, size_t bytes)
 {
     int32_t rank;
@@ -94,7 +94,7 @@ static void receive_confirm(ddl__health *h, const unsigned char *content, size_t
         ddl__member_confirm(h, rank);
 }
 
-/* Each message only changes what the lock guards: a conn is in the middle of being read. */
+/* A handler only changes what the lock guards, since the connection is still being read. */
 static void receive_message(void *context, ddl__control_msg message, const unsigned char *content,
                             size_t bytes)
 {
@@ -119,7 +119,7 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE:
-        if (member->fate == DDL__ALIVE) /* else nobody counts on it any more */
+        if (member->fate == DDL__ALIVE) /* else it is not part of the agreement any more */
             ddl__agreement_receive(h, source->from, message, content, bytes);
         break;
     case DDL__CONFIRM: receive_confirm(h, content, bytes); break;
@@ -129,7 +129,7 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
     pthread_cond_broadcast(&h->detector->changed);
 }
 
-/* Take in what a member has said. */
+/* Receive a member's messages, and handle the end of its connection. */
 static void member_poll(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
@@ -181,7 +181,7 @@ static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
 static void send_heartbeats(ddl__health *h, int64_t now)
 {
     ddl__position own = ddl__health_position(h, now);
-    /* Our own pause is not the others' silence. */
+    /* If this process was stopped, that time does not count as the others' silence. */
     int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
     h->last_beat = now;
     h->next_beat = now + h->limits.heartbeat;
@@ -191,10 +191,10 @@ static void send_heartbeats(ddl__health *h, int64_t now)
             continue;
         member_poll(h, i);
         if (member->fate != DDL__ALIVE) {
-            ddl__control_conn_flush(&member->conn); /* the last message may wait for room */
+            ddl__control_conn_flush(&member->conn); /* the last message may still be queued */
             continue;
         }
-        /* Until the creation's limit a member may not have begun to monitor this rank. */
+        /* Before the creation's deadline the member may not monitor this rank yet. */
         if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
             member_check_silence(h, i, elapsed < most ? elapsed : most);
         member->heard_since_beat = false;
@@ -222,10 +222,10 @@ static void detector_wake(ddl__detector *detector)
 {
     uint64_t one = 1;
     ssize_t n = write(detector->wake, &one, sizeof one);
-    (void)n; /* a full counter wakes as well */
+    (void)n; /* a full counter wakes the thread, too */
 }
 
-/* The launcher has seen processes end. */
+/* Handle the ends of processes that the launcher has seen. */
 static void poll_witness(ddl__detector *detector)
 {
     ddl__digest ended;
@@ -241,7 +241,7 @@ static void handle_event(ddl__detector *detector, uint64_t id)
     uint64_t count;
     if (id == WAKE) {
         ssize_t n = read(detector->wake, &count, sizeof count);
-        (void)n; /* awake, whatever it says */
+        (void)n; /* the count does not matter */
         return;
     }
     if (id == WITNESS) {
@@ -255,7 +255,7 @@ static void handle_event(ddl__detector *detector, uint64_t id)
         }
 }
 
-/* Comms whose heartbeats are nearly due have them with the first one. */
+/* A heartbeat that is nearly due is sent now, so that the heartbeats of several comms coincide. */
 static void health_check(ddl__health *h, int64_t now)
 {
     if (now >= h->next_beat - h->limits.heartbeat / 4) {
@@ -321,7 +321,8 @@ bool ddl__detector_add(ddl__detector *detector, ddl__health *h)
             ddl__member_announce_end(h, i);
     }
     send_heartbeats(
-        h, now); /* before the program goes on: who was never heard of is not missed for long */
+        h,
+        now); /* before the program continues: members monitor a rank from its first message on */
     ddl__health_settle(h);
     pthread_mutex_unlock(&detector->lock);
     detector_wake(detector);

@@ -1,7 +1,7 @@
-/* What a comm that dies leaves behind: its flight record, where $DDL_TRACE_DIR says. A thread of
- * its own writes it, for a folder may be slow, and whoever holds the detector's lock meanwhile, or
- * is the detector, would look dead to the members of all comms here. What it reads does not change,
- * but for the record, which any thread may read; and the health record outlives it. */
+/* Writes the flight record of a dead comm to the folder $DDL_TRACE_DIR. A separate thread writes
+ * it, since the folder may be slow: a process whose detector waits for it would look dead to the
+ * members of all its comms. The data that the thread reads does not change, except the record,
+ * which any thread may read. The health outlives the thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 static void *write_flight_record(void *argument)
 {
-    enum { LINE = 512, HEAD = 4096 }; /* bytes: more than an event takes */
+    enum { LINE = 512, HEAD = 4096 }; /* bytes: upper bounds for an event, and for the rest */
     const ddl__health *h = argument;
     char path[4096];
     size_t capacity = (size_t)LINE * DDL__RECORDS + HEAD;

@@ -1,6 +1,7 @@
-/* Opening: as in wireup.h every rank dials all lower ones and receives the higher ones. It dials
- * when its own ddl__wireup_run is over, and hears the answers when all have finished theirs; until
- * then the connection waits at the peer's endpoint, where ddl__wireup_run leaves it alone. */
+/* Opens and closes the control connections of a comm. As in wireup.c, every rank dials all lower
+ * ranks and accepts the higher ones. A rank dials when its own ddl__wireup_run is complete, and
+ * receives the answers when all ranks have completed theirs. Until then the connection is parked at
+ * the peer's endpoint, and the peer's ddl__wireup_run leaves it there. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static int64_t limit_within(const ddl__health *h, int64_t ns)
     return limit < h->config.deadline ? limit : h->config.deadline;
 }
 
-/* A connection to a lower rank, to which hello and proof were sent. */
+/* A connection to a lower rank, over which hello and proof were sent. */
 typedef struct ddl__control_dial {
     int fd; /* -1: none */
     ddl__session session;
@@ -35,8 +36,8 @@ static void dial_close(control_dial *dial)
     ddl__session_end(&dial->session);
 }
 
-/* A member that fails meanwhile ends the creation for all. Who has left, or ended, was here: what
- * becomes of that is seen later. */
+/* Fail if the comm has failed. A member that has left or whose process has ended does not fail the
+ * creation, since it was here: it is marked so, and is handled once the comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
     ddl__engine_look(h->engine);
@@ -60,7 +61,7 @@ static ddl_status check_members(ddl__health *h)
     return DDL_OK;
 }
 
-/* As ddl__dial. A unix listener whose backlog is full will have room. */
+/* As ddl__dial, but wait for room if the backlog of a unix listener is full. */
 static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t length)
 {
     bool local = to->sa_family == AF_UNIX;
@@ -72,7 +73,8 @@ static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t len
     return fd;
 }
 
-/* Start the handshake with the peer; do not wait for an answer; false with the message set. */
+/* Start the handshake with the peer at this address, without waiting for an answer; false with the
+ * message set. */
 static bool dial_start_at(ddl__health *h, int peer, const struct sockaddr *to, socklen_t length)
 {
     control_dial *dial = &h->dials[peer];
@@ -93,7 +95,7 @@ static bool dial_start_at(ddl__health *h, int peer, const struct sockaddr *to, s
     return false;
 }
 
-/* The address at which the peer was found for its data comes first. */
+/* Start the handshake with the peer. The address of its data link is tried first. */
 static bool dial_peer(ddl__health *h, int peer)
 {
     struct sockaddr_storage to;
@@ -114,7 +116,7 @@ static bool dial_peer(ddl__health *h, int peer)
     return started;
 }
 
-/* Wait until the peer's endpoint admits us; false with the message set. */
+/* Wait for the answer of the peer's endpoint; false with the message set. */
 static bool dial_await_admission(const ddl__health *h, control_dial *dial, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(h->config.endpoint);
@@ -124,7 +126,7 @@ static bool dial_await_admission(const ddl__health *h, control_dial *dial, ddl__
            ddl__session_seal(job, &dial->session, dial->fd, DDL__DIALER, seal) == DDL_OK;
 }
 
-/* An accepted connection becomes a member, or is told why it is none. */
+/* Make an accepted connection a member's control connection, or refuse it. */
 static void accept_control_conn(ddl__health *h, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;
@@ -165,7 +167,7 @@ static ddl_status join_lower(ddl__health *h, int peer)
                      "%s cannot be reached for control messages: %s", h->names[peer], why);
 }
 
-/* The next higher rank that is not here, or the size. */
+/* The next higher rank that is not connected; the size if there is none. */
 static int next_missing(const ddl__health *h)
 {
     int rank = h->rank + 1;
@@ -194,7 +196,7 @@ static ddl_status accept_higher(ddl__health *h)
     return DDL_OK;
 }
 
-/* Of what members say while we leave only their last operations count. */
+/* Of the messages that arrive while this rank leaves, only the last operations are used. */
 static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
@@ -203,9 +205,9 @@ static void receive_last_position(void *context, ddl__control_msg message,
         memcpy(position, content, bytes);
 }
 
-/* A conn is never closed without a last message. A member that was stopped may have left no room
- * for it. Each is told before it is listened to, so that of two that leave at the same time at
- * least one hears the other. */
+/* Send the last message: a control connection is never closed without one. The send buffer is
+ * enlarged, since a member that was stopped may have left no room. Sending comes before receiving,
+ * so that of two ranks that leave at the same time at least one receives the other's message. */
 static void send_last(ddl__member *member, ddl__control_msg message, const void *content,
                       size_t bytes)
 {
@@ -214,7 +216,7 @@ static void send_last(ddl__member *member, ddl__control_msg message, const void 
         return;
     setsockopt(member->conn.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     ddl__control_conn_send(&member->conn, message, content, bytes);
-    /* Closing with something unread would reset the connection. */
+    /* Closing a socket with unread data would reset the connection. */
     ddl__control_conn_receive(&member->conn, receive_last_position, &member->position);
 }
 
@@ -268,7 +270,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     for (int peer = 0; peer < h->rank; peer++)
         h->dials[peer].fd = -1;
     for (int peer = 0; peer < h->rank; peer++)
-        dial_peer(h, peer); /* else once more, when it is joined */
+        dial_peer(h, peer); /* a failed dial is repeated in join_lower */
     *out = h;
     return DDL_OK;
 }

@@ -1,11 +1,14 @@
-/* An operation that waits for a second asks all members what they have called in its place. The
- * data path compares only what two ranks send each other; this finds what differs between ranks
- * that exchange nothing, and who has not come. Its own rank's operations are known from the flight
- * recorder, so asking and answering disturbs nobody who drives.
+/* Finds out why an operation waits, and whether the members' operations differ.
  *
- * An operation that ends everywhere although it differs is found by its last position: every
- * heartbeat and every goodbye tells a member's last operation, which is compared with the own one
- * of equal sequence. */
+ * When an operation has waited for a second, the rank asks all members which operation they have
+ * called with the same sequence. The data path compares only the operations of two ranks that send
+ * to each other. The answers reveal differences between ranks that exchange nothing, and the ranks
+ * that have not started the operation. A rank's own operations are read from the flight recorder,
+ * so asking and answering do not disturb the thread that drives them.
+ *
+ * Operations that differ may still end on all ranks. To find such a difference, every heartbeat and
+ * every leave message carries the sender's last operation, which is compared with the receiver's
+ * operation of the same sequence. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +18,8 @@
 #include "engine/describe.h"
 #include "health/health_state.h"
 
-/* When all others have ended an operation and nothing has come for so many rounds, nothing will. */
+/* After this many rounds without progress, when all others have ended the operation, no data will
+ * arrive any more. */
 enum { IDLE_ROUNDS = 5 };
 
 static uint32_t sequence_of(const ddl__signature *signature)
@@ -84,13 +88,13 @@ void ddl__operations_receive_answer(ddl__health *h, int from, const unsigned cha
 /* ------------------------------------------------------------------------------------- comparing
  */
 
-/* Our operation and what others say of it. */
+/* This rank's operation, and the members' answers about it. */
 typedef struct question {
     const ddl__health *health;
     ddl__signature own, chosen;
 } question;
 
-/* What this rank has called in its place; NULL: nothing, or it is not known. */
+/* The operation that the rank has called with this sequence; NULL: none, or not known. */
 static const ddl__signature *operation_called(const question *q, int rank)
 {
     const ddl__answer *answer = &q->health->members[rank].answer;
@@ -108,7 +112,7 @@ static bool has_called_chosen(const void *context, int rank)
     return signature && ddl__signatures_agree(signature, &q->chosen);
 }
 
-/* The first rank whose call is none of the first n that were chosen; -1: there is none. */
+/* The first rank whose operation differs from the first n chosen ones; -1: none. */
 static int find_different(question *q, const ddl__signature *chosen, int n)
 {
     for (int rank = 0; rank < q->health->size; rank++) {
@@ -122,7 +126,8 @@ static int find_different(question *q, const ddl__signature *chosen, int n)
     return -1;
 }
 
-/* End the comm when not all have called the same. The fewest ranks come first. */
+/* End the comm if not all ranks have called the same operation. The message lists the smallest
+ * group of ranks first. */
 static bool find_difference(ddl__health *h, question *q)
 {
     enum { DIFFERENT = 3 };
@@ -155,8 +160,8 @@ static bool find_difference(ddl__health *h, question *q)
     return true;
 }
 
-/* Everybody else is through, and still nothing comes: two ranks do not agree on whether there is
- * something between them. */
+/* End the comm if all other ranks have ended the operation and no data arrives: two ranks disagree
+ * about the data between them. */
 static void find_nothing_coming(ddl__health *h, const question *q)
 {
     char operation[DDL__CALL_MAX];
@@ -176,7 +181,7 @@ static void find_nothing_coming(ddl__health *h, const question *q)
                     h->names[h->rank], operation, sequence_of(&q->own));
 }
 
-/* Who has destroyed the comm before this operation will never come to it. */
+/* End the comm if a member has left it before this operation: the member will never start it. */
 static bool find_leaver(ddl__health *h, const ddl__signature *own)
 {
     for (int rank = 0; rank < h->size; rank++) {
@@ -198,7 +203,7 @@ static bool find_leaver(ddl__health *h, const ddl__signature *own)
 /* ------------------------------------------------------------------------------- last operations
  */
 
-/* Our operation of this sequence, if it is remembered; `last` is our last one. */
+/* Find our operation of this sequence, if it is still recorded; `last` is our last one. */
 static bool find_own(const ddl__health *h, const ddl__record *last, uint32_t sequence,
                      ddl__record *own)
 {
@@ -252,7 +257,7 @@ static bool is_late_rank(const void *context, int rank)
     return ddl__member_is_late(l->health, rank, l->own);
 }
 
-/* What the late ones do, as long as there is room. */
+/* Describe the last operations of the late ranks, as far as there is room. */
 static void describe_late(const lateness *l, char *text, size_t size)
 {
     size_t at = 0;

@@ -1,5 +1,5 @@
-/* Operations by name that wait for their turn. Rank 0, which matches names, knows who has not
- * called one; the others ask it before they warn, and say what it has answered. */
+/* Named operations that wait until all ranks have called them. Rank 0 matches names, so it knows
+ * which ranks have not called one. The other ranks ask it, and log its answer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static bool is_missing(const void *context, int rank)
     return ddl__engine_misses(q->health->engine, q->name, rank, last);
 }
 
-/* What it has called last, by name and by order. */
+/* Describe the rank's last operations, by name and by order. */
 static size_t describe_last(const question *q, int rank, char *text, size_t size)
 {
     const ddl__health *h = q->health;
@@ -41,7 +41,8 @@ static size_t describe_last(const question *q, int rank, char *text, size_t size
                                 (unsigned)(position.last.words[0] >> 32));
 }
 
-/* At rank 0: who has not called it, and what they do, as long as there is room. */
+/* At rank 0: list the ranks that have not called the name, and their last operations, as far as
+ * there is room. */
 static void describe_missing(const ddl__health *h, const char *name, char text[ANSWER_MAX])
 {
     question q = {h, name};

@@ -1,30 +1,31 @@
 /* Design notes.
  *
- * What shows that a member is dead, its fate then, and whether it counts in the vote of a shrink
- * (shrink.h) as one that may be alive:
+ * The evidence of a member's death, its fate, and whether it counts as possibly alive in the
+ * survivors' vote (agreement.c):
  *
  * - Its unix socket ends without a last message: DDL__KILLED, does not count. The kernel of this
- * host closed the socket with the process.
- * - Its TCP connection ends, and a witness confirms its end at about that time: DDL__KILLED, does
- *   not count.
- * - Its TCP connection ends, no witness: DDL__DISCONNECTED, counts. A network may have cut it off.
- * - Silence, or an error of the network: DDL__SILENT, counts, also when its process ends later.
- *   Until then it may have gone on with others, who still do.
- * - It has expelled this rank, or said goodbye after this rank had given it up: may_go_on, counts.
+ *   host closed the socket with the process.
+ * - Its TCP connection ends, and a witness confirms the end of its process at about that time:
+ *   DDL__KILLED, does not count.
+ * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
+ *   have cut it off.
+ * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
+ *   later. Until then it may have gone on with other ranks, which still do.
+ * - It has expelled this rank, or has left after this rank had given it up: may_go_on, counts.
  *
- * A TCP connection that is reset or closed proves nothing, since neither is authenticated: a
- * firewall may reset all connections between two hosts that both go on. Witnesses are members on
- * the dead one's host, which saw its unix socket close and tell all others (DDL__CONFIRM), and the
- * launcher (witness.h). They are believed for DDL__EVIDENCE_LIMIT after the connection ended:
- * later, its process may have gone on with others before it ended.
+ * The end of a TCP connection proves nothing, since neither a reset nor a close is authenticated: a
+ * firewall may reset all connections between two hosts that both go on. The witnesses are the
+ * members on the dead member's host, which saw its unix socket close and send DDL__CONFIRM to all
+ * others, and the launcher (witness.h). A witness is believed until DDL__EVIDENCE_LIMIT after the
+ * end of the connection. If the process ended later, it may have gone on with other ranks before.
  *
- * A unix socket of the failure detector is closed only behind a last message, DDL__LEAVE or
- * DDL__EXPEL, with room made for it. So its end without one is the process's.
+ * A unix socket of the failure detector is closed only after a last message, DDL__LEAVE or
+ * DDL__EXPEL, for which room is made. So if it ends without one, the process has ended.
  *
- * In all cases the comm ends in the same way and just as soon; the evidence only decides who may go
- * on. docs/reliability.md has this table with the bounds.
+ * In all cases the comm ends in the same way and equally soon. The evidence only decides which
+ * ranks may go on. docs/reliability.md has this table with the time bounds.
  *
- * Everything here is under the detector's lock.
+ * Everything here runs under the detector's lock.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,7 +64,8 @@ void ddl__health_settle(ddl__health *h)
 
 /* --------------------------------------------------------------------------------------- deaths */
 
-/* What was a presumption is certain now, if the member cannot have gone on meanwhile. */
+/* A witness has confirmed the end of the member's process. It counts as killed unless it may have
+ * gone on before its end. */
 static void member_confirm_killed(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
@@ -109,7 +111,7 @@ void ddl__member_expel(ddl__health *h, int rank)
     ddl__health_end(h, DDL_EPEER, "%s is dead: %s", h->names[rank], member->cause);
 }
 
-/* What it sent before may still arrive: see the design notes of health_state.h. */
+/* The data that the member sent may still arrive: see the design notes of health_state.h. */
 void ddl__member_start_grace(ddl__health *h, int rank)
 {
     ddl__engine_bereave(h->engine, rank);
@@ -134,9 +136,9 @@ void ddl__health_check_grace(ddl__health *h, int64_t now)
     h->grace_finished = pulse.finished;
     h->grace_moves = moves;
     h->grace_poll_at = now + DDL__GRACE_POLL;
-    /* As many as were under way then, not just these: messages, and what is called by name, may end
-     * before others that began earlier. So this may be a little early, and never too late, as it
-     * would be where a message is waited for that has nothing to do with the dead one. */
+    /* Only the number of pending operations is compared, not their identity, since messages and
+     * named operations may end out of order. So the grace period may end a little early. It is
+     * never prolonged by a message that has nothing to do with the dead member. */
     bool over = pulse.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
     bool stands = now - h->moved_at >= DDL__GRACE;
     if (pulse.status != DDL_OK || over || stands)
@@ -156,7 +158,7 @@ void ddl__member_confirm(ddl__health *h, int rank)
         member_confirm_killed(h, rank);
 }
 
-/* Our own kernel ran it, so we are a witness for the others. */
+/* Our kernel ran the member's process, so this rank is a witness for the others. */
 void ddl__member_announce_end(ddl__health *h, int rank)
 {
     int32_t ended = rank;

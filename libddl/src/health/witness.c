@@ -1,4 +1,4 @@
-/* Used under the detector's lock, but for opening and closing. */
+/* Used under the detector's lock, except for opening and closing. */
 #include "health/witness.h"
 
 #include <errno.h>
@@ -21,13 +21,13 @@ typedef struct record {
     char type[8];
     ddl__digest endpoint;
 } record;
-_Static_assert(sizeof(record) == 24, "as the launcher reads it");
+_Static_assert(sizeof(record) == 24, "the launcher's format");
 
 struct ddl__witness {
-    int fd; /* -1: it has gone */
+    int fd; /* -1: the launcher has ended */
     ddl__digest endpoint;
     record in;
-    size_t have; /* of it */
+    size_t have; /* bytes of `in` */
     ddl__digest ended[REMEMBERED];
     unsigned n_ended;
 };
@@ -39,7 +39,7 @@ static bool witness_send(const ddl__witness *w, const char type[8])
     return send(w->fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof r;
 }
 
-/* A connection to the socket of this name, if it is our own user's; -1 with errno. */
+/* Connect to the socket of this name, which must belong to our user; -1 with errno. */
 static int witness_dial(const char *name)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -101,7 +101,7 @@ bool ddl__witness_next(ddl__witness *w, ddl__digest *ended)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return false;
-        if (n <= 0) { /* the launcher has ended: nobody confirms anything any more */
+        if (n <= 0) { /* the launcher has ended */
             ddl__close_guarded(w->fd);
             w->fd = -1;
             return false;
