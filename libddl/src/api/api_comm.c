@@ -122,7 +122,7 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
                             : status;
 }
 
-/* What the comms made from a comm have in common. */
+/* Check the arguments that all functions have in common that create a comm from a comm. */
 static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {
@@ -132,7 +132,7 @@ static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm
     return status == DDL_OK ? take_config(own, config) : status;
 }
 
-/* And those of a living one. */
+/* The same for a parent that must not have failed. */
 static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {

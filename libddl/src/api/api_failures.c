@@ -1,4 +1,4 @@
-/* Exported: what becomes of a comm when members fail, and what it says about itself. */
+/* Exported: failed members, reports, traces and counters. */
 #include <string.h>
 
 #include "api/check_object.h"

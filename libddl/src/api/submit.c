@@ -7,7 +7,7 @@
 #include "api/take_struct.h"
 #include "base/dtype.h"
 
-/* From the first to the last element of all blocks. */
+/* The range from the first to the last element of all blocks. */
 static ddl__share blocks_extent(const ddl__share *blocks, int n)
 {
     int64_t start = INT64_MAX, end = 0;
@@ -35,7 +35,7 @@ static ddl_status check_overlap(const ddl__buffers *b, ddl__share sent, ddl__sha
     return DDL_OK;
 }
 
-/* Decide what is in place, and forget pointers that are to be ignored. */
+/* Set the call's buffers: resolve in place, and drop pointers that are to be ignored. */
 static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
 {
     ddl__share sent = {0, b->send_blocks * call->count};
@@ -142,7 +142,7 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->postscale = own->postscale == 1 ? 0 : own->postscale;
 }
 
-/* A call with options.group is kept for later. */
+/* Add the call to the group in its options. */
 static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
                                ddl_work *const *work)
 {

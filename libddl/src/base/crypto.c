@@ -1,5 +1,4 @@
-/* The functions that are used have been the same since OpenSSL 1.1.1, so their prototypes are
- * declared here. */
+/* The prototypes are declared here: they have not changed since OpenSSL 1.1.1. */
 #include "base/crypto.h"
 
 #include <dlfcn.h>
@@ -66,7 +65,7 @@ static void *load_library(void)
 
 ddl__crypto *ddl__crypto_open(void)
 {
-    /* OPENSSL_INIT_NO_ATEXIT: threads of ours may use it until the process is gone. */
+    /* OPENSSL_INIT_NO_ATEXIT: our threads may use libcrypto until the process ends. */
     static const uint64_t no_atexit = 0x00080000;
     ddl__crypto *crypto = calloc(1, sizeof *crypto);
     if (!crypto) {

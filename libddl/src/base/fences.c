@@ -5,7 +5,7 @@
 
 #include "base/thread.h"
 
-/* The kernel's numbers, which not every C library has. */
+/* The kernel's constants, which not every C library defines. */
 enum { GLOBAL_EXPEDITED = 1 << 1, REGISTER_GLOBAL_EXPEDITED = 1 << 2 };
 
 static void *register_process(void *argument)
@@ -24,7 +24,7 @@ void ddl__fences_start(ddl__fences *fences)
     sem_init(&fences->done, 0, 0);
     fences->started = !ddl__thread_start(&thread, register_process, fences);
     if (fences->started)
-        pthread_detach(thread); /* many a process ends without ddl__fences_stop */
+        pthread_detach(thread); /* a process may end without ddl__fences_stop */
 }
 
 void ddl__fences_stop(ddl__fences *fences)

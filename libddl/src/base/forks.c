@@ -1,7 +1,8 @@
-/* Design notes. One list of descriptors and one lock, held across fork by the handlers, so that the
- * child finds the list whole. A process global, as are only the log's sink and what is remembered
- * of the process itself (base/fences.c, comm/location.c). Adding to the list and closing happen
- * under the lock, so a number that is closed and used again by somebody else is never in it. */
+/* Design notes. There is one list of descriptors and one lock. The handlers hold the lock across
+ * fork, so the child's list is consistent. The list is a process global; the only others are the
+ * log's sink and cached facts about the process (comm/location.c). A descriptor is added to the
+ * list and closed under the lock, so the list never has a number that was closed and is in use
+ * again. */
 #include "base/forks.h"
 
 #include <pthread.h>
@@ -52,7 +53,7 @@ int ddl__guard(int fd)
             capacity = 2 * capacity + 64;
         }
     }
-    if (n_guarded < capacity) /* else a child keeps it: no reason to fail */
+    if (n_guarded < capacity) /* without memory a child keeps the descriptor open */
         guarded[n_guarded++] = fd;
     pthread_mutex_unlock(&lock);
     return fd;

@@ -13,12 +13,12 @@
 #include "connect/wireup.h"
 
 enum {
-    ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
-    /* Messages and named operations have a ring for each pair, half of which may be published; in
-     * small rings large operations would cost more turns. */
-    MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank, */
-    MESSAGE_MOST = ARENA_BYTES,       /* at most so much for one ... */
-    MESSAGE_LEAST = 512 * 1024,       /* ... and at least */
+    ARENA_BYTES = 2 * 1024 * 1024, /* that a rank may have published but not yet released */
+    /* Messages and named operations have a ring for each pair, half of which may be published. In
+     * a small ring, large operations would take more turns. */
+    MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank */
+    MESSAGE_MOST = ARENA_BYTES,       /* upper and ... */
+    MESSAGE_LEAST = 512 * 1024,       /* ... lower limit for one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64
 };
@@ -28,7 +28,7 @@ int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
     return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
 
-/* Equal on all ranks. No memory until it is used. */
+/* Equal on all ranks. The pages take no memory until they are used. */
 static size_t message_bytes(size_t size)
 {
     size_t bytes = MESSAGE_MOST;
@@ -37,7 +37,7 @@ static size_t message_bytes(size_t size)
     return bytes;
 }
 
-/* Endpoints' ids are random, so the list is no other job's. */
+/* The endpoints' ids are random, so no other job has the same list. */
 static ddl__digest digest_list(const ddl__address *addresses, int size)
 {
     ddl__digest list = {{0, 0}};
@@ -46,7 +46,7 @@ static ddl__digest digest_list(const ddl__address *addresses, int size)
     return list;
 }
 
-/* What identifies a comm: ordered addresses, tag, epoch. */
+/* The id of a comm: a digest of its ordered addresses, tag, number and epoch. */
 static ddl__digest comm_id(ddl__digest list, uint64_t number, const ddl_comm_config *config)
 {
     uint64_t fields[] = {config->tag, number, config->epoch};
@@ -100,7 +100,9 @@ static bool was_driven(void *engine)
     return ddl__engine_was_driven(engine);
 }
 
-/* The engine has found what to do by exploring; only rank 0 has a file. */
+/* The engine has explored the algorithms: write its choices to the plan file, which only rank 0
+ * has.
+ */
 static void save_choices(void *context, const ddl__choices *choices)
 {
     const ddl_comm *comm = context;
@@ -108,8 +110,8 @@ static void save_choices(void *context, const ddl__choices *choices)
         ddl__log(DDL__WARN, "%s: %s", comm->names[comm->rank], ddl__message());
 }
 
-/* Whether each member on this host, as far as the addresses tell, can have a core. Those who share
- * one go to sleep often. */
+/* True if there is a core for each member that has this host's address. Members that share cores
+ * sleep more often. */
 static bool has_cores(const ddl_comm *comm)
 {
     const ddl__address *own = &comm->addresses[comm->rank];
@@ -121,8 +123,8 @@ static bool has_cores(const ddl_comm *comm)
     return members <= comm->layout.location.cores;
 }
 
-/* Our memory for members of this host. Where there can be none, TCP joins them as well, if it may.
- */
+/* Create the memory that is shared with members on this host. If that fails, TCP is used instead,
+ * where it is allowed. */
 static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
 {
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
@@ -138,15 +140,15 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
         return DDL_OK;
     if (!(*kinds & DDL_LINK_TCP))
         return DDL_ESYSTEM;
-    if (reachable) /* else it was told when the endpoint was created */
+    if (reachable) /* else a warning was logged when the endpoint was created */
         ddl__log(DDL__WARN, "%s uses TCP to ranks of its host, which is slower: %s",
                  comm->names[comm->rank], ddl__message());
     *kinds &= ~sharing;
     return DDL_OK;
 }
 
-/* Meet all members and put an engine over the links. On failure without an engine those made so far
- * stay in the wireup. */
+/* Connect to all members and create the engine over the links. If there is no engine on failure,
+ * the links made so far stay in the wireup. */
 static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
 {
     size_t size = (size_t)comm->size;
@@ -181,7 +183,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .need_progress = need_progress,
                                  .keep_choices = save_choices,
                                  .context = comm};
-    wireup->links = wireup->messages = NULL; /* the engine's, also if there is none */
+    wireup->links = wireup->messages = NULL; /* the engine takes them over, even if it fails */
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
@@ -190,7 +192,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     return ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
 }
 
-/* What has to be equal on all members. */
+/* The settings that have to be equal on all members. */
 typedef struct settings {
     uint64_t segment_bytes;
     int64_t heartbeat_ms;
@@ -218,7 +220,8 @@ static void link_shorten(ddl__link *link)
         ddl__tcp_link_shorten(link);
 }
 
-/* Sockets to members on this machine, where they are in containers or asked for. */
+/* Queue less in sockets to members on this machine, which are in other containers or were
+ * configured to use TCP. */
 static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
 {
     for (int i = 0; i < comm->size; i++) {
@@ -229,8 +232,8 @@ static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
     }
 }
 
-/* Tell everybody whose memory we opened and what we were configured with; the first operation of
- * every comm. When it is complete, all members are here. */
+/* Exchange which members share memory, and the settings. This is the first operation of every comm;
+ * when it is complete, all members are here. */
 static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
 {
     settings ours = {.segment_bytes = comm->segment_bytes,
@@ -281,7 +284,7 @@ static int64_t ms_to_ns(int64_t milliseconds)
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* Connect to the lower ranks for control messages; they answer when all members are here. */
+/* Dial the lower ranks for control messages; they answer when all members are here. */
 static ddl_status connect_control(ddl_comm *comm, ddl__digest id, int64_t deadline)
 {
     if (comm->size == 1)
@@ -305,21 +308,21 @@ static ddl_status connect_control(ddl_comm *comm, ddl__digest id, int64_t deadli
     return ddl__health_connect(&setup, &comm->health);
 }
 
-/* No member takes the comm for created before all others can do nothing but the same: else a
- * failure of one at its very end would leave it behind the others in counting, as creations that
- * have failed do not count. The others say so if they fail, and are watched. */
+/* Return only when all members have created the comm. Without this barrier, a member that fails at
+ * the very end would count one creation less than the others, as a failed creation does not count.
+ * If another member fails, it reports that, and its health is monitored by now. */
 static ddl_status commit_creation(ddl_comm *comm, int64_t deadline)
 {
     int64_t left = (deadline - ddl__now()) / 1000000;
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
-                      .uncounted = true, /* as users count their operations */
+                      .uncounted = true, /* it is not one of the user's operations */
                       .timeout_ms =
                           left > DDL__COMMIT_LEAST / DDL__MS ? left : DDL__COMMIT_LEAST / DDL__MS};
     return comm->size == 1 ? DDL_OK : ddl__engine_submit(comm->engine, &call, NULL);
 }
 
-/* This member cannot create the comm: the others need not wait for it. */
+/* This member cannot create the comm: notify the others, so that they do not wait for it. */
 static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX];
@@ -336,7 +339,7 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
     ddl__engine_retract(comm->engine, status, text);
 }
 
-/* What the environment says, where the caller does not. */
+/* Take from the environment what the caller's config leaves open. */
 static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 {
     ddl_status status = *kinds ? DDL_OK : ddl__environment_links(kinds);
@@ -377,7 +380,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
                                      comm->size);
     if (status == DDL_OK)
         status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
-    /* Else a comm of this name is alive here, and perhaps with the others. */
+    /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent
+     * this failure. */
     bool entered = status != DDL_ESTATE;
     wireup.slot = comm->slot;
     if (status == DDL_OK)
@@ -388,13 +392,13 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         status = exchange_settings(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_founded(comm->engine);
-    if (status == DDL_OK && comm->health) /* all members are here: monitor them from now on */
+    if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)
         status = commit_creation(comm, deadline);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
-    if (status != DDL_OK && comm->health) /* this rank may try again, and is not gone */
+    if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && number)
         ddl__endpoint_uncount_creation(comm->endpoint, list);

@@ -17,7 +17,7 @@ static const char *text_or(const char *name, const char *fallback)
     return text ? text : fallback;
 }
 
-/* A secret that other users can read is none. */
+/* The file must belong to this user or to root, and no other user may read it. */
 static ddl_status check_secret_file(const char *path, int fd)
 {
     struct stat file;
@@ -38,7 +38,7 @@ static ddl_status check_secret_file(const char *path, int fd)
     return DDL_OK;
 }
 
-/* The file's text without the line's end; NUL would end it early. */
+/* Read the file's text without the line ends behind it. A NUL byte would cut it off. */
 static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -123,7 +123,7 @@ ddl_status ddl__environment_links(uint32_t *links)
     return DDL_OK;
 }
 
-/* "A:X[xY[xZ[xW]]]", up to a blank or the end; false when it is something else. */
+/* Parse "A:X[xY[xZ[xW]]]", up to a blank or the end; false if it is invalid. */
 static bool parse_mode(const char *at, ddl__layout *layout)
 {
     if (!*at || !strchr("rdthp", *at) || at[1] != ':')
@@ -147,7 +147,7 @@ static bool parse_mode(const char *at, ddl__layout *layout)
     return !*at || *at == ' ';
 }
 
-/* A number from 0 to `most` up to a blank or the end, else -1. */
+/* Parse a number from 0 to `most`, up to a blank or the end; -1 if it is invalid. */
 static int parse_number(const char *at, int most)
 {
     char *end;
@@ -157,8 +157,8 @@ static int parse_number(const char *at, int most)
 
 typedef struct option {
     const char *name;
-    int most;         /* of its number */
-    const char *does; /* for a message */
+    int most;         /* the largest number allowed */
+    const char *does; /* what is expected, for a message */
 } option;
 
 enum { MODE, DUMP_ITER, DBG_LEVEL, REBIND_ITER, DEV_SYNC, OPTIONS };

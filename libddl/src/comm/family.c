@@ -1,11 +1,10 @@
-/* Comms made from a comm: their members know each other's addresses already. */
+/* Comms made from a comm, whose members know each other's addresses already. */
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "comm/comm.h"
 
-/* A child's config: its own where set, else its parent's. A tag and an epoch are never inherited.
- */
+/* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
 static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *config)
 {
     ddl_comm_config child = *config;
@@ -28,7 +27,7 @@ static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *co
     return child;
 }
 
-/* Our place in the list, with every entry checked; -1 with the message set. */
+/* Check every entry of the list, and find our place in it; -1 with the message set. */
 static int find_self(const ddl_comm *parent, const int *ranks, int size)
 {
     int self = -1;
@@ -74,7 +73,7 @@ typedef struct member {
     int64_t color, key;
 } member;
 
-/* The ranks of our color, by key and then by rank; how many there are. */
+/* List the ranks of our color, ordered by key and then by rank. Returns their number. */
 static int select_color(const member *members, int size, int64_t color, int *ranks)
 {
     int n = 0;

@@ -48,7 +48,8 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
     return DDL_OK;
 }
 
-/* A comm of only some ranks of the job may be smaller than what was declared for all of them. */
+/* Check that -mode fits the comm. It does not apply to a comm of only some ranks of the job, if
+ * their number differs. */
 static ddl_status check_mode(const ddl_comm *comm, bool *applies)
 {
     char text[TEXT_MAX];
@@ -73,7 +74,7 @@ static void find_host_sizes(const ddl__topology *t, int *least, int *most)
     }
 }
 
-/* What is known and what it leads to, in one line. */
+/* Log the layout and the resulting algorithm in one line. */
 static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
 {
     char mode[TEXT_MAX], racks[TEXT_MAX] = "", nodes[TEXT_MAX] = "", why[TEXT_MAX + 16] = "";
@@ -114,8 +115,9 @@ static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
     return true;
 }
 
-/* Of what was declared d does whatever joins the ranks. The other modes are for the conn between
- * hosts: they take the levels above from there, if the hosts are the real ones. */
+/* Mode d uses the declared levels, however the ranks are connected. The other modes are about the
+ * network between hosts: they take the levels above the hosts from the proven topology if both have
+ * the same hosts, else they use the proven topology alone. */
 static ddl_status apply_declared(ddl_comm *comm, const unsigned char *shared)
 {
     ddl__topology *proven = NULL, *declared = NULL;
@@ -136,7 +138,7 @@ static ddl_status apply_declared(ddl_comm *comm, const unsigned char *shared)
     return status;
 }
 
-/* In the library's floating-point mode: costs, which all members must find equal, depend on it. */
+/* Runs in the library's floating-point mode, since costs must be equal on all members. */
 static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *shared,
                                 const ddl__location *locations)
 {
@@ -168,7 +170,7 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
     if (!ddl__engine_tune(comm->engine, mode, comm->layout.dump_iter, &comm->layout.choices,
                           comm->topology))
         return ddl__fail(DDL_ENOMEM, "no memory for the tuning of %d ranks", comm->size);
-    if (mode == 'r') /* plan as one does who knows nothing */
+    if (mode == 'r') /* plan without the topology */
         return DDL_OK;
     if (locality.all_shared)
         ddl__engine_all_shared(comm->engine);

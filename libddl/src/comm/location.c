@@ -17,7 +17,9 @@ typedef struct cores {
     uint64_t bits[WORDS];
 } cores;
 
-/* A line of the file, the first that begins so; what follows there. False when there is none. */
+/* Find the first line of the file with this prefix, and copy the rest of it; false if there is
+ * none.
+ */
 static bool read_line(const char *root, const char *path, const char *begins, char text[LINE])
 {
     char name[PATH], line[LINE];
@@ -35,7 +37,7 @@ static bool read_line(const char *root, const char *path, const char *begins, ch
     return found;
 }
 
-/* A list such as "0-3,8-11"; false when it is none, or of more cores than we count. */
+/* Parse a list such as "0-3,8-11"; false if it is invalid or has a core from CORES on. */
 static bool parse_core_list(const char *text, cores *some)
 {
     memset(some, 0, sizeof *some);
@@ -72,8 +74,8 @@ static bool cores_are_subset(const cores *some, const cores *all)
     return true;
 }
 
-/* Network namespaces and containers of one machine have one kernel, which has this number since it
- * was started. Without it every process counts as a machine of its own. */
+/* The id of the machine: its kernel's boot id, which all network namespaces and containers share.
+ * If it is not known, every process counts as a machine of its own. */
 static uint64_t find_machine(const char *root)
 {
     char id[LINE];
@@ -84,7 +86,7 @@ static uint64_t find_machine(const char *root)
     return digest.words[0];
 }
 
-/* The number + 1 of the only node with the cores on which we may run. */
+/* The number + 1 of the NUMA node that has all cores on which we may run; 0: none. */
 static uint64_t find_node(const char *root, const cores *own)
 {
     for (int node = 0; node < NODES; node++) {
@@ -98,8 +100,8 @@ static uint64_t find_node(const char *root, const cores *own)
     return 0;
 }
 
-/* So many cores' time per time do our control group and those above it leave us, rounded up;
- * UINT64_MAX: no limit. */
+/* The CPU quota of our control group and its parents, in cores, rounded up; UINT64_MAX: no limit.
+ */
 static uint64_t find_quota(const char *root)
 {
     char group[LINE], path[2 * LINE], text[LINE];

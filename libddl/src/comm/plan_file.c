@@ -18,7 +18,7 @@ typedef struct entry {
     ddl__algorithm by;
 } entry;
 
-/* False when the line is none. */
+/* False if the line is not a valid choice. */
 static bool parse_entry(const char *line, entry *e)
 {
     char kind[LINE], by[LINE], rest[LINE];
@@ -62,7 +62,7 @@ ddl_status ddl__plan_file_read(const char *path, int size, ddl__choices *choices
     return status;
 }
 
-/* What the file says about comms of other sizes. */
+/* Copy all lines except the choices for comms of this size. */
 static void copy_others(const char *path, int size, FILE *to)
 {
     char line[LINE];

@@ -6,7 +6,7 @@
 #include "engine/describe.h"
 #include "engine/trace.h"
 
-/* What has begun and not ended, the oldest first. False when there is nothing. */
+/* Add the operations that have started and not ended, oldest first. False if there are none. */
 static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
 {
     int64_t now = ddl__now();
@@ -29,7 +29,7 @@ static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
     return !first;
 }
 
-/* What is called by name and waits for its turn; those not called by all. */
+/* Add the named operations that wait until all ranks have called them. */
 static void add_named(ddl_comm *comm, bool first, ddl__text *to)
 {
     ddl__waiting *waiting = malloc(DDL__WAITING_MAX * sizeof *waiting);

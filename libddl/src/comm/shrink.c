@@ -1,4 +1,4 @@
-/* The comm of the survivors; health/agreement.c has how they agree on who they are. */
+/* Creates the comm of the survivors; health/agreement.c is how they agree on their list. */
 #include "comm/shrink.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* The comm of all processes of a job: exchange addresses at a rendezvous, then create it. */
+/* Creates the comm of all ranks of a job: they exchange addresses at a rendezvous first. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -7,8 +7,8 @@
 #include "comm/launcher.h"
 #include "connect/rendezvous.h"
 
-/* What is wrong with the configuration comes out when the comm is created, and then on all ranks.
- */
+/* An invalid configuration is not reported here. It is reported when the comm is created, so that
+ * all ranks fail. */
 static int64_t stall_warn_ms(const ddl_comm_config *config)
 {
     ddl_comm_config limits = *config;
