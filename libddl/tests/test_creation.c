@@ -407,7 +407,7 @@ static void leave_early(int rank)
     ddl_comm *comm;
     OK(ddl_endpoint_create(NULL, &endpoint));
     REFUSED(ddl_rendezvous(endpoint, url, rank, 3, &config, &comm), DDL_ETIMEDOUT,
-            "not all ranks came in time");
+            "not all ranks joined in time");
     ddl_endpoint_destroy(endpoint);
 }
 

@@ -148,7 +148,7 @@ static void test_no_answer(void)
     finish(&v);
     close(silent);
     CHECK(v.status == DDL_ETIMEDOUT, "%d: %s", v.status, v.text);
-    SAYS(v, 1, "what listens there does not answer");
+    SAYS(v, 1, "the listener there does not answer");
 }
 
 /* Rank 0 says so at once, not when its time is up; and the other one learns it. */

@@ -232,11 +232,12 @@ static ddl_status check_in_place(const ddl__share *sent, const ddl__share *recei
     for (int r = 0; r < size && given; r++)
         if (sent[r].count != received[r].count ||
             (sent[r].count && sent[r].start != received[r].start))
-            return ddl__fail(DDL_EINVAL,
-                             "in place, but rank %d gets %lld elements at %lld and gives %lld at "
-                             "%lld",
-                             r, (long long)sent[r].count, (long long)sent[r].start,
-                             (long long)received[r].count, (long long)received[r].start);
+            return ddl__fail(
+                DDL_EINVAL,
+                "in place, but rank %d receives %lld elements at %lld and sends %lld at "
+                "%lld",
+                r, (long long)sent[r].count, (long long)sent[r].start, (long long)received[r].count,
+                (long long)received[r].start);
     return DDL_OK;
 }
 

@@ -4,8 +4,9 @@
 
 static ddl_status fail_inherited(const char *what)
 {
-    return ddl__fail(DDL_ESTATE,
-                     "this %s was made before the process was forked: a child makes its own", what);
+    return ddl__fail(
+        DDL_ESTATE,
+        "this %s was created before the process was forked: a child must create its own", what);
 }
 
 ddl_status ddl__check_endpoint(const ddl_endpoint *endpoint)

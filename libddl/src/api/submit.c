@@ -47,7 +47,7 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
     call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
     call->recv = received.count ? b->recv : NULL;
     if (sent.count && !call->send)
-        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is no buffer to send from");
+        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is not a buffer to send from");
     if (received.count && !b->recv)
         return ddl__fail(DDL_EINVAL, "recv is NULL, for %lld elements", (long long)received.count);
     if (sent.count && received.count && call->send != call->recv)
@@ -58,7 +58,7 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
 static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
 {
     if (op < DDL_SUM || op > DDL_LOGICAL_OR)
-        return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)op);
+        return ddl__fail(DDL_EINVAL, "op is %d, which is not an op", (int)op);
     if (ddl__reduces(dtype, op))
         return DDL_OK;
     const char *name = ddl__dtype_name(dtype), *has = "sum, average, min, max and product";
@@ -82,7 +82,7 @@ ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call)
     if (call->count < 0)
         return ddl__fail(DDL_EINVAL, "count is %lld", (long long)call->count);
     if (!element)
-        return ddl__fail(DDL_EINVAL, "dtype is %d, which is none", (int)call->dtype);
+        return ddl__fail(DDL_EINVAL, "dtype is %d, which is not a dtype", (int)call->dtype);
     if (call->count > DDL__COUNT_MAX ||
         call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
         return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",

@@ -453,7 +453,7 @@ void ddl__comm_abandon(ddl_comm *comm)
     if (!comm)
         return;
     char why[DDL__MESSAGE_MAX];
-    snprintf(why, sizeof why, "%s has given up this comm, which not all survivors could create",
+    snprintf(why, sizeof why, "%s has abandoned this comm, which not all survivors could create",
              comm->names[comm->rank]);
     ddl__engine_fail(comm->engine, DDL_EPEER, why);
     if (comm->health)

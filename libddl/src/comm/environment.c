@@ -26,10 +26,11 @@ static ddl_status check_secret_file(const char *path, int fd)
     if (!S_ISREG(file.st_mode))
         return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" is not a file", path);
     if (file.st_uid != geteuid() && file.st_uid != 0)
-        return ddl__fail(DDL_EINVAL,
-                         "DDL_SECRET_FILE=\"%s\" belongs to user %u, neither to user %u, who runs "
-                         "this, nor to root",
-                         path, file.st_uid, geteuid());
+        return ddl__fail(
+            DDL_EINVAL,
+            "DDL_SECRET_FILE=\"%s\" belongs to user %u, neither to user %u, which runs "
+            "this, nor to root",
+            path, file.st_uid, geteuid());
     if (file.st_mode & (S_IRWXG | S_IRWXO))
         return ddl__fail(DDL_EINVAL,
                          "DDL_SECRET_FILE=\"%s\" has mode %03o, so others may read or change it: "

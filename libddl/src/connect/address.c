@@ -87,7 +87,7 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
 {
     const unsigned char *at = bytes;
     if (n < FIXED || get(&at, 4) != MAGIC)
-        return ddl__fail(DDL_EINVAL, "these %zu bytes are no libddl address", n);
+        return ddl__fail(DDL_EINVAL, "these %zu bytes are not a libddl address", n);
     unsigned format = (unsigned)get(&at, 2);
     if (format != FORMAT)
         return ddl__fail(DDL_EINVAL, "an address has format %u, ours is %d", format, FORMAT);

@@ -90,8 +90,7 @@ static ddl_status listen_tcp(ddl_endpoint *endpoint, const ddl_endpoint_config *
         return ddl__fail(DDL_EINVAL, "host \"%s\" and interfaces \"%s\": give one of them",
                          config->host, config->interfaces);
     if (config->sockets > SOCKETS_MAX)
-        return ddl__fail(DDL_EINVAL, "sockets is %u, at most %d can be had", config->sockets,
-                         SOCKETS_MAX);
+        return ddl__fail(DDL_EINVAL, "sockets is %u, at most %d", config->sockets, SOCKETS_MAX);
     endpoint->sockets = config->sockets ? config->sockets : 1;
     ddl_status status = ddl__discover(address, config->host, config->interfaces);
     if (status == DDL_OK)

@@ -18,7 +18,7 @@ ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
     memset(job, 0, sizeof *job);
     job->encrypts = encrypts;
     if (!*secret && encrypts)
-        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, wants a secret, of which the keys "
+        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, needs a secret, of which the keys "
                                      "are made: set DDL_SECRET or DDL_SECRET_FILE on all ranks");
     if (!*secret)
         return DDL_OK;

@@ -99,7 +99,7 @@ static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *s
         return DDL_ESYSTEM;
     if (ddl__is_proven(job, session, DDL__AUTH_RECORDS, mac, sizeof mac, proof))
         return DDL_OK;
-    return ddl__fail(DDL_EREFUSED, "the addresses that rank %d got were altered on their way",
+    return ddl__fail(DDL_EREFUSED, "the addresses that rank %d received were altered in transit",
                      p->rank);
 }
 
@@ -162,11 +162,11 @@ ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
         if (status != DDL_EUNREACHABLE || admitted || error != ETIMEDOUT)
             continue;
         admitted = ddl__now() >= p->deadline;
-        client_warn(p, "what listens there does not answer");
+        client_warn(p, "the listener there does not answer");
     }
     if (status != DDL_EUNREACHABLE)
         return status;
     return ddl__fail(error == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE,
                      "rank %d waited at the rendezvous tcp://%s:%s: %s", p->rank, p->host, p->port,
-                     error == ETIMEDOUT ? "not all ranks came in time" : strerror(error));
+                     error == ETIMEDOUT ? "not all ranks joined in time" : strerror(error));
 }

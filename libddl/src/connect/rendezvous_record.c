@@ -33,7 +33,8 @@ ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int ran
     ddl__sanitize_text(record->text, sizeof record->text);
     if (record->status == DDL_ETIMEDOUT)
         return ddl__fail(DDL_ETIMEDOUT, "%s",
-                         record->text[0] ? record->text : "the rendezvous ended without all ranks");
+                         record->text[0] ? record->text
+                                         : "the rendezvous ended before all ranks had joined");
     if (record->status != DDL_OK)
         return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, record->text);
     if (record->length > DDL_ADDRESS_MAX)

@@ -72,7 +72,7 @@ static bool root_drop_if_left(rendezvous_root *root, int rank)
     ddl__seal_destroy(root->seals[rank]);
     root->seals[rank] = NULL;
     ddl__session_end(&root->sessions[rank]);
-    snprintf(root->refusal, sizeof root->refusal, "; rank %d came and left", rank);
+    snprintf(root->refusal, sizeof root->refusal, "; rank %d joined and left", rank);
     return true;
 }
 
@@ -222,7 +222,8 @@ static ddl_status root_handle_accept_error(rendezvous_root *root, client *client
     int error = errno;
     client *oldest = oldest_client(clients);
     if (error == EBADF || error == EINVAL || error == ENOTSOCK)
-        return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot accept anybody: %s", strerror(error));
+        return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot accept connections: %s",
+                         strerror(error));
     if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM)
         return DDL_OK;
     if (!root->short_of_descriptors)

@@ -17,10 +17,10 @@ static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *l
     bool second = hello->kind == DDL__CONN_MESSAGES;
     const ddl__link *to = second ? messages : link;
     if (!ddl__is_over_tcp(hello->kind) || !link || !to || !ddl__link_is_tcp(to))
-        return "a lane came without its link";
+        return "a lane without its link";
     if (hello->lane != ddl__tcp_link_lanes(to) + 1 ||
         (second ? hello->lane > ddl__tcp_link_lanes(link) : messages != NULL))
-        return "a lane came out of order";
+        return "a lane out of order";
     return NULL;
 }
 
@@ -92,7 +92,7 @@ static ddl_status fail_missing_ranks(const ddl__wireup *w)
     char list[200], refusal[160];
     ddl__endpoint_last_refusal(w->endpoint, refusal, sizeof refusal);
     ddl__wireup_list_missing(w, list, sizeof list);
-    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s%s%s",
+    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not connect in time: %s%s%s",
                      w->rank, list, refusal[0] ? "; it refused " : "", refusal);
 }
 

@@ -130,9 +130,9 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
             return ddl__fail(reason.status, "%s", reason.text);
         }
         if (link->state != DDL__LINK_OPEN)
-            return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", i,
-                             w->addresses[i].host,
-                             link->reason[0] ? link->reason : "it failed itself");
+            return ddl__fail(
+                DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
+                w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
     }
     return DDL_OK;
 }
@@ -169,7 +169,8 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
             return ddl__fail(DDL_ETIMEDOUT,
                              "rank %d on %s is there, but did not create this comm in time", peer,
                              host);
-        return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", peer,
+        return ddl__fail(DDL_EPEER,
+                         "rank %d on %s closed its connection while the comm was created: %s", peer,
                          host, strerror(errno));
     }
     bool proven =
@@ -178,7 +179,7 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
     if (ddl__hello_check(answer) != DDL_OK)
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
     else if (!proven)
-        snprintf(answer->text, sizeof answer->text, "its answer was altered on its way");
+        snprintf(answer->text, sizeof answer->text, "its answer was altered in transit");
     else if (answer->status == DDL_OK)
         return DDL_OK;
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);

@@ -70,7 +70,7 @@ bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *he
             link = ddl__shm_link_create(w->arena, (unsigned)peer, theirs, (unsigned)w->rank, fd,
                                         kind == DDL__CONN_INPROC);
         else if (passed < 0)
-            ddl__fail(DDL_EREFUSED, "no shared memory came with the hello");
+            ddl__fail(DDL_EREFUSED, "the hello came without shared memory");
         if (theirs && !link)
             ddl__arena_drop(theirs);
     }

@@ -255,13 +255,13 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
                 memset(live, 0,
                        set_bytes(h)); /* an empty list, so that no rank waits for a verdict */
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
-                return fail_as_minority(h, "most of those who may be alive are out of reach");
+                return fail_as_minority(h, "most ranks that may be alive are out of reach");
             }
         }
         if (leader != h->rank && leading->decided == *attempt) {
             memcpy(live, leading->verdict, set_bytes(h));
             return set_has(live, h->rank) ? DDL_OK
-                                          : fail_as_minority(h, "the others have left it out");
+                                          : fail_as_minority(h, "the survivors have left it out");
         }
         if (ddl__now() >= deadline)
             return fail_timeout(h, *attempt, leader);

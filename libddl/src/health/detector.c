@@ -71,9 +71,9 @@ static void receive_expel(ddl__health *h, int from, const unsigned char *content
     member->may_go_on = true;
     if (member->fate == DDL__ALIVE) {
         member->fate = DDL__SILENT;
-        snprintf(member->cause, sizeof member->cause, "it has given up rank %d", h->rank);
+        snprintf(member->cause, sizeof member->cause, "it has expelled rank %d", h->rank);
     }
-    ddl__health_end(h, DDL_EPEER, "%s was given up by %s: %.*s", h->names[h->rank], h->names[from],
+    ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
                     (int)bytes, (const char *)content);
 }
 

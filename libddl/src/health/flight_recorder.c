@@ -41,7 +41,7 @@ void ddl__flight_record_start(ddl__health *h)
     int error = ddl__thread_start(&h->writer, write_flight_record, h);
     h->writing = !error;
     if (error)
-        ddl__log(DDL__WARN, "%s: no thread to write a trace: %s", h->names[h->rank],
+        ddl__log(DDL__WARN, "%s: no thread to write the flight record: %s", h->names[h->rank],
                  strerror(error));
 }
 

@@ -175,10 +175,11 @@ static void find_nothing_coming(ddl__health *h, const question *q)
     if (h->stall.idle < IDLE_ROUNDS)
         return;
     ddl__describe_whole(operation, sizeof operation, &q->own);
-    ddl__health_end(h, DDL_EMISMATCH,
-                    "%s waits in %s as operation %u for what no rank has sent: all others have "
-                    "completed it, so the counts of this rank and another do not fit",
-                    h->names[h->rank], operation, sequence_of(&q->own));
+    ddl__health_end(
+        h, DDL_EMISMATCH,
+        "%s waits in %s as operation %u for data that no rank has sent: all others have "
+        "completed it, so its counts and those of another rank do not match",
+        h->names[h->rank], operation, sequence_of(&q->own));
 }
 
 /* End the comm if a member has left it before this operation: the member will never start it. */
