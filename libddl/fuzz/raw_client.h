@@ -1,5 +1,5 @@
-/* raw_client.h - a client without a secret: raw connections, right hellos and proofs,
- * descriptors beside the bytes, and a count of what is left open. */
+/* raw_client.h - a client of an endpoint: raw connections, valid hellos and proofs, descriptors
+ * sent with the bytes, and a check that no descriptor is left open. */
 #ifndef DDL_FUZZ_RAW_CLIENT_H
 #define DDL_FUZZ_RAW_CLIENT_H
 
@@ -50,9 +50,9 @@ static inline void take_accepted(ddl_endpoint *endpoint, ddl__comm_slot *slot)
     await_accepted(endpoint, slot, ddl__now());
 }
 
-/* After somebody was let in as a member is that watches: what such a one says last is kept although
- * it has left. Take it, and whoever was let in after it. */
-static inline void take_last_words(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
+/* Take the connections that were admitted: an endpoint keeps a control connection even if its peer
+ * has closed it, since its last message may be in it. */
+static inline void take_parked(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
 {
     for (int64_t end = ddl__now() + PATIENCE_NS; count_fds() > before; usleep(20)) {
         take_accepted(endpoint, slot);
@@ -60,7 +60,7 @@ static inline void take_last_words(ddl_endpoint *endpoint, ddl__comm_slot *slot,
     }
 }
 
-/* Rank 1 of 2 comes to rank 0. */
+/* A valid hello of rank 1 to rank 0, in a comm of two. */
 static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest comm, uint8_t kind)
 {
     ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), kind, 1, 0, 2);
@@ -69,7 +69,7 @@ static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest c
     return hello;
 }
 
-/* The endpoint listens at one IP address. */
+/* Connect to the endpoint, which listens at one IP. */
 static inline int dial(const ddl_endpoint *endpoint, bool local)
 {
     const ddl__address *address = ddl__endpoint_address(endpoint);
@@ -81,7 +81,7 @@ static inline int dial(const ddl_endpoint *endpoint, bool local)
     return fd;
 }
 
-/* Send bytes with descriptors beside them; false when the endpoint has hung up. */
+/* Send bytes with descriptors; false if the endpoint has closed the connection. */
 static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, unsigned times)
 {
     union {
@@ -107,7 +107,7 @@ static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, u
 }
 
 /* The next answer. */
-static inline ddl__hello hear_answer(int fd)
+static inline ddl__hello receive_answer(int fd)
 {
     ddl__hello answer;
     REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
@@ -121,8 +121,8 @@ static inline ddl__hello hear_answer(int fd)
     return answer;
 }
 
-/* Say a hello and prove it, with memory beside the proof: whether it is let in. One that is
- * numbered is not challenged, and may have been said before. */
+/* Send a hello and its proof, with memory. True if the client is admitted. A numbered hello is not
+ * challenged, and may have been sent before. */
 static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello,
                             int memory)
 {
@@ -132,13 +132,13 @@ static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hel
     REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "hung up");
     ddl__hello challenge = {0};
     if (!hello->number)
-        challenge = hear_answer(fd);
+        challenge = receive_answer(fd);
     if (!hello->number && challenge.status != DDL_INPROGRESS)
         return false;
     REQUIRE(ddl__session_begin(job, hello, &challenge, &session, proof), "%s", ddl__message());
     bool sent = send_piece(fd, proof, sizeof proof, memory, memory >= 0);
     REQUIRE(sent || hello->number, "hung up");
-    ddl__hello answer = hear_answer(fd);
+    ddl__hello answer = receive_answer(fd);
     if (hello->number && answer.status != DDL_INPROGRESS)
         return false;
     REQUIRE(answer.status == DDL_INPROGRESS, "a right proof is refused: %s", answer.text);
