@@ -13,7 +13,7 @@
 #include "connect/wireup.h"
 #include "raw_client.h"
 
-enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };
+enum { ARENA = 4096, SLOT = 4096, HEADER = 128, REPLIES = 3, MORE = 64 };
 
 typedef struct stage {
     ddl_endpoint *endpoint;
@@ -234,29 +234,29 @@ static void run_dialed(const stage *s, input *in, unsigned before)
 enum { ADMISSION, MEMBER, ANSWERS, SCRIPT = 40 };
 
 /* The answers to a dialer: valid ones, altered before or after they are authenticated. */
-typedef struct call {
+typedef struct reply {
     unsigned char script[SCRIPT];
     bool early;
     size_t bytes; /* of all answers, that are sent */
     int memory;
-} call;
+} reply;
 
-typedef struct host {
+typedef struct responder {
     const stage *stage;
-    call calls[CALLS];
+    reply replies[REPLIES];
     int stop;
     unsigned char more[MORE];
     bool admitted; /* a dialer got an authenticated answer of a member */
-} host;
+} responder;
 
-static void alter(const call *c, ddl__hello answers[ANSWERS])
+static void alter(const reply *c, ddl__hello answers[ANSWERS])
 {
     input script = {c->script, sizeof c->script};
     input_alter(&script, answers, ANSWERS * sizeof *answers);
 }
 
 /* Send an answer after alterations; false if no more answers follow. */
-static bool send_answer(const call *c, int fd, const ddl__hello answers[ANSWERS], int which,
+static bool send_answer(const reply *c, int fd, const ddl__hello answers[ANSWERS], int which,
                         ddl__hello *as)
 {
     ddl__hello altered[ANSWERS];
@@ -271,7 +271,7 @@ static bool send_answer(const call *c, int fd, const ddl__hello answers[ANSWERS]
            n >= sizeof *as;
 }
 
-static void answer_connection(host *h, const call *c, int fd)
+static void answer_connection(responder *h, const reply *c, int fd)
 {
     const ddl__job *job = ddl__endpoint_job(h->stage->endpoint);
     ddl__hello hello, answers[ANSWERS], sent;
@@ -302,7 +302,7 @@ static void answer_connection(host *h, const call *c, int fd)
 
 static void *answer_all(void *argument)
 {
-    host *h = argument;
+    responder *h = argument;
     for (unsigned n = 0;;) {
         struct pollfd fds[] = {
             {h->stop, POLLIN, 0}, {h->stage->local, POLLIN, 0}, {h->stage->tcp, POLLIN, 0}};
@@ -314,7 +314,7 @@ static void *answer_all(void *argument)
                          SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             continue;
-        call c = h->calls[n++ % CALLS];
+        reply c = h->replies[n++ % REPLIES];
         if (!local)
             c.memory = -1;
         answer_connection(h, &c, fd);
@@ -322,10 +322,10 @@ static void *answer_all(void *argument)
     }
 }
 
-static call choose_answers(const stage *s, input *in)
+static reply choose_answers(const stage *s, input *in)
 {
     enum { WHOLE = ANSWERS * sizeof(ddl__hello) };
-    call c = {.early = input_byte(in) % 2};
+    reply c = {.early = input_byte(in) % 2};
     c.bytes = WHOLE - input_length(in, WHOLE + 1);
     c.memory = make_memory(s, in);
     input_run(in, c.script, input_byte(in) % (SCRIPT + 1));
@@ -337,9 +337,9 @@ static void run_dialing(const stage *s, input *in)
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_TCP | DDL_LINK_SHM};
     pair_links made = {0};
     uint32_t allowed = kinds[input_byte(in) % 3];
-    host h = {.stage = s, .stop = eventfd(0, EFD_CLOEXEC)};
-    for (int i = 0; i < CALLS; i++)
-        h.calls[i] = choose_answers(s, in);
+    responder h = {.stage = s, .stop = eventfd(0, EFD_CLOEXEC)};
+    for (int i = 0; i < REPLIES; i++)
+        h.replies[i] = choose_answers(s, in);
     input_run(in, h.more, sizeof h.more);
     pthread_t thread;
     REQUIRE(h.stop >= 0 && !pthread_create(&thread, NULL, answer_all, &h), "no thread");
@@ -350,9 +350,9 @@ static void run_dialing(const stage *s, input *in)
     if (all)
         use_links(&made, 0, -1, -1, in);
     drop_links(&made, 0);
-    for (int i = 0; i < CALLS; i++)
-        if (h.calls[i].memory >= 0)
-            close(h.calls[i].memory);
+    for (int i = 0; i < REPLIES; i++)
+        if (h.replies[i].memory >= 0)
+            close(h.replies[i].memory);
     close(h.stop);
 }
 
