@@ -163,7 +163,7 @@ static void *dial_second(void *argument)
             strerror(errno));
     m->in = answer.status == DDL_OK;
     m->second = dial(s->endpoint, false);
-    REQUIRE(initiate(s->endpoint, m->second, &hello, -1), "the second connection is not let in");
+    REQUIRE(initiate(s->endpoint, m->second, &hello, -1), "the second connection is not admitted");
     if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + PATIENCE_NS))
         return NULL;
     m->lane = dial(s->endpoint, false);
@@ -206,7 +206,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
             initiate(s->endpoint, fds[i], &hello, memory);
         else
             REQUIRE(initiate(s->endpoint, fds[i], &right, local ? whole : -1),
-                    "the right one is not let in");
+                    "the valid member is not admitted");
     }
     int intruder = fds[late];
     member m = {.stage = s, .fd = fds[!late], .second = -1, .by_lane = hello.lane == 1, .lane = -1};
@@ -346,7 +346,7 @@ static void run_dialing(const stage *s, input *in)
     bool all = run_wireup(s, 1, allowed, &made);
     eventfd_write(h.stop, 1);
     pthread_join(thread, NULL);
-    REQUIRE(!made.links[0] || h.admitted, "let in by what is no answer");
+    REQUIRE(!made.links[0] || h.admitted, "admitted by an invalid answer");
     if (all)
         use_links(&made, 0, -1, -1, in);
     drop_links(&made, 0);

@@ -116,7 +116,7 @@ static inline ddl__hello receive_answer(int fd)
     REQUIRE(answer.status == DDL_INPROGRESS || answer.status == DDL_EREFUSED, "status %d",
             answer.status);
     REQUIRE(memchr(answer.text, 0, sizeof answer.text), "a text without an end");
-    REQUIRE((answer.status == DDL_INPROGRESS) == !answer.text[0], "let in and refused: \"%s\"",
+    REQUIRE((answer.status == DDL_INPROGRESS) == !answer.text[0], "admitted and refused: \"%s\"",
             answer.text);
     return answer;
 }
@@ -129,7 +129,7 @@ static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hel
     const ddl__job *job = ddl__endpoint_job(endpoint);
     ddl__session session;
     unsigned char proof[DDL__KEY];
-    REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "hung up");
+    REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "the endpoint closed the connection");
     ddl__hello challenge = {0};
     if (!hello->number)
         challenge = receive_answer(fd);
@@ -137,7 +137,7 @@ static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hel
         return false;
     REQUIRE(ddl__session_begin(job, hello, &challenge, &session, proof), "%s", ddl__message());
     bool sent = send_piece(fd, proof, sizeof proof, memory, memory >= 0);
-    REQUIRE(sent || hello->number, "hung up");
+    REQUIRE(sent || hello->number, "the endpoint closed the connection");
     ddl__hello answer = receive_answer(fd);
     if (hello->number && answer.status != DDL_INPROGRESS)
         return false;

@@ -165,7 +165,7 @@ static void run_scene(const scene *s)
 
 /* In each scene half of the members die, and the lowest rank is one of them. */
 static const scene scenes[] = {
-    {"nobody saw it", 2, 1, 3, false, DDL_EMINORITY},
+    {"no witness", 2, 1, 3, false, DDL_EMINORITY},
     {"the launcher saw it", 2, 1, 3, true, DDL_OK},
     {"a member on its host saw it", 4, 3, 4, false, DDL_OK},
 };

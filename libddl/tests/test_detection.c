@@ -158,7 +158,7 @@ static int stopped(ddl_comm *comm)
                             : ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL);
     EXPECT(status, DDL_EPEER, "rank 3 on ");
     EXPECT(status, DDL_EPEER, "silent for 3.");
-    CHECK(seconds() - start > 2.5, "given up after %g s", seconds() - start);
+    CHECK(seconds() - start > 2.5, "expelled after %g s", seconds() - start);
     within(comm, start, 4);
     if (rank == 0) {
         kill(pids[VICTIM], SIGCONT);

@@ -65,7 +65,7 @@ static void *relay(void *argument)
 {
     middleman *b = argument;
     int64_t deadline = ddl__deadline(PATIENCE_MS);
-    CHECK(ddl__await(b->listener, POLLIN, deadline), "nobody came");
+    CHECK(ddl__await(b->listener, POLLIN, deadline), "no client connected");
     int dialer = accept4(b->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int dialed = dial(b->behind);
     for (message m = HELLO; m < b->end; m++) {
@@ -286,7 +286,7 @@ static void test_numbered_altered(void)
         said s = send_numbered(endpoint, 2 + i); /* 3 becomes 2, which was not used either */
         ((unsigned char *)&s)[places[i]] ^= 1;
         ddl__hello answer = send_again(endpoint, &s);
-        CHECK(answer.status == DDL_EREFUSED, "byte %zu is altered, and it is let in", places[i]);
+        CHECK(answer.status == DDL_EREFUSED, "byte %zu is altered, and it is admitted", places[i]);
     }
     said s = send_numbered(endpoint, 1);
     s.hello.number = 0;

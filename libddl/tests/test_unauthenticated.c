@@ -316,7 +316,7 @@ static void *send_flood(void *argument)
         else
             CHECK(ddl__handshake_initiate(&wrong, fd, &hello, -1, ddl__deadline(LIMIT_MS), &session,
                                           NULL) != DDL_OK,
-                  "let in without the secret");
+                  "admitted without the secret");
         close(fd);
         usleep(PAUSE_US);
     }
