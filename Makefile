@@ -17,7 +17,7 @@ find_python = $(shell for p in python3 /usr/bin/python3 python3.13 python3.12 py
 pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
 # What the installed package is built from: it is built again when one of these changed.
 package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
-  libddl/cmake ddl_core adapters -type f -not -name '*.pyc' 2>/dev/null)
+  libddl/cmake ddl_core ddl_launch adapters -type f -not -name '*.pyc' 2>/dev/null)
 # The one whose format the sources have; others differ in details.
 clang_format := clang-format==14.0.6
 
@@ -106,7 +106,7 @@ lint: $(VENV)/test.stamp ## layers, formats, types
 format: $(VENV)/test.stamp ## rewrite the sources in the project's format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
-	find libddl ddl_core adapters bench examples tests -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
+	find libddl ddl_core ddl_launch adapters bench examples tests -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
 
 docs: $(VENV)/docs.stamp ## the reference pages, into build/docs
 	@command -v doxygen >/dev/null || { echo 'make: no doxygen (Debian: doxygen)' >&2; exit 1; }
@@ -135,7 +135,7 @@ $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
 	@touch $@
 
-# What conducts; each library that is measured has an environment of its own in build/bench.
+# The benchmarks' own packages; each library that is measured has an environment of its own in build/bench.
 $(VENV)/bench.stamp: | $(VENV)/bin/python
 	$(pip) install 'matplotlib>=3.7' 'tabulate>=0.9' tqdm
 	@touch $@

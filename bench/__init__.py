@@ -1,1 +1,1 @@
-"""Benchmarks of libddl beside other libraries: `python -m bench --help`."""
+"""Benchmarks of libddl and other libraries: `python -m bench --help`."""

@@ -1,4 +1,4 @@
-"""python -m bench COMMAND ...: see COMMANDS."""
+"""`python -m bench COMMAND [OPTION ...]`; COMMANDS lists the commands."""
 
 from __future__ import annotations
 
@@ -9,31 +9,38 @@ from collections.abc import Sequence
 
 from bench.cases import UsageError
 
-# A module of this package each, with main(argv) -> exit code.
+# Each is a module of this package with main(argv) -> exit code.
 COMMANDS = {
-    "creation": "how long it takes to join and to make groups, libddl beside Gloo",
-    "collectives": "time and bandwidth of operations, libddl beside other libraries",
-    "targets": "libddl's targets: what is wanted, what was measured",
-    "training": "training steps per second, and how much of the communication is hidden",
+    "creation": "time of init and of creating groups: libddl and Gloo",
+    "collectives": "time and bandwidth of operations: libddl, Gloo, Open MPI, MPICH, Intel MPI",
+    "targets": "libddl's performance targets, and which of them are met",
+    "training": "training steps per second, by framework and backend",
 }
 
 
 def usage() -> str:
-    """What there is."""
+    """The help text."""
     lines = [f"  {name:13}{what}" for name, what in COMMANDS.items()]
-    head = "usage: python -m bench COMMAND [OPTION ...], in the project's folder"
-    return "\n".join([head, "", *lines, "", "COMMAND --help tells more."])
+    head = "usage: python -m bench COMMAND [OPTION ...]    (from the root of the repository)"
+    tail = [
+        "Let nothing else run on the machine. All libraries take turns in one run, so that",
+        "whatever disturbs the machine affects all of them alike.",
+        "",
+        "`python -m bench COMMAND --help` explains a command and its tables.",
+        "docs/performance.md has the figures and the method.",
+    ]
+    return "\n".join([head, "", *lines, "", *tail])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command; the exit code."""
+    """Run a command and return its exit code."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
         print(f"bench: no command {argv[0]!r}\n{usage()}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: ranks are ended
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: ends the ranks, too
     try:
         return int(importlib.import_module(f"bench.{argv[0]}").main(argv[1:]))
     except UsageError as error:

@@ -3,9 +3,9 @@
  *   cc -O2 bench/allreduce.c -Ilibddl/include -Lbuild -lddl -o allreduce
  *   ./allreduce RANKS BYTES [SECONDS [SEGMENT]]   DDL_LINKS=tcp for TCP over loopback
  *
- * Forks the ranks, or with RANKS 0 is the one that DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE say; pins
- * rank r to core r, checks every result, rewrites the buffers between iterations, prints the
- * fastest and the median time. */
+ * Forks the ranks; with RANKS 0 the process is the rank that DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE
+ * describe. Pins rank r to core r, rewrites the buffers before and checks them after each
+ * iteration, and prints the fastest and the median time. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void measure(ddl_comm *comm, size_t bytes, double seconds)
     if (!buffer || !samples)
         abort();
     for (int32_t go = 1; go;) {
-        /* Small ones in batches, since reading the clock is not free. */
+        /* Small sizes run in batches, since reading the clock costs time. */
         int batch = bytes <= 4096 ? 100 : 1;
         for (size_t i = 0; i < n; i++)
             buffer[i] = (float)(rank + 1);
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
     }
     int size = atoi(argv[1]), rank = 0, failed = 0;
     double seconds = argc > 3 ? atof(argv[3]) : 2;
-    bool alone = size == 0; /* the others are started elsewhere */
+    bool alone = size == 0; /* the other ranks are started elsewhere */
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", 20000 + (int)getpid() % 20000);
     for (int r = 1; r < size && rank == 0; r++)

@@ -1,4 +1,4 @@
-/* bench.h - what the programs of this folder have in common. */
+/* bench.h - shared by the programs of this folder. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -32,7 +32,7 @@ static inline int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A core for each rank, as far as there are. */
+/* Pins the caller to core `rank`, modulo the number of cores. */
 static inline void pin(int rank)
 {
     cpu_set_t set;

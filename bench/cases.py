@@ -1,4 +1,4 @@
-"""What is measured: operations, element types, sizes; how a command line writes them."""
+"""What is measured: operations, element types and sizes, and their form on a command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 
-# By what users write, NumPy's and PyTorch's name.
+# The name on a command line, and NumPy's and PyTorch's name.
 DTYPES = {
     "f32": "float32",
     "f64": "float64",
@@ -22,29 +22,29 @@ _UNITS = {"": 1, "B": 1, "Ki": 2**10, "KiB": 2**10, "Mi": 2**20, "MiB": 2**20, "
 
 
 class UsageError(Exception):
-    """The command line asks for what there is not."""
+    """The command line is wrong, or asks for something that is not available."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operation on `bytes`: of the whole buffer of all-reduce, broadcast and all-to-all, of
-    reduce-scatter's send and of all-gather's receive buffer."""
+    """One operation. `bytes` is the size of the whole buffer of all-reduce, broadcast and
+    all-to-all, of the send buffer of reduce-scatter and of the receive buffer of all-gather."""
 
     operation: str
     dtype: str  # a key of DTYPES
     bytes: int
 
     def bus_factor(self, ranks: int) -> float:
-        """Bytes that each rank must at least send, in parts of `bytes`."""
+        """The bytes that each rank must send at least, as a factor of `bytes`."""
         if self.operation == "allreduce":
             return 2 * (ranks - 1) / ranks
         return 1.0 if self.operation == "broadcast" else (ranks - 1) / ranks
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A library, and how it is called: "" blocking, "async" submitted and then waited for, "named"
-    matched by name, "c" from C (without Python between the calls)."""
+class Candidate:
+    """A library and its way of calling: "" blocking; "async" submitted, then waited for; "named"
+    matched by name; "c" from C, without Python between the calls."""
 
     library: str
     way: str = ""
@@ -54,7 +54,7 @@ class Contestant:
 
 
 def parse_bytes(text: str) -> int:
-    """Of "64MiB", "4Ki" or "8"."""
+    """The bytes of "64MiB", "4Ki" or "8"."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?i?B?)", text.strip())
     if not match or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a number of bytes such as 8, 4KiB or 64MiB")
@@ -62,13 +62,13 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Of "8,4KiB,64MiB"; "1KiB-1MiB" goes in steps of four."""
+    """The bytes of each of "8,4KiB,64MiB"; a range "1KiB-1MiB" goes in steps of four."""
     sizes: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         at, end = parse_bytes(first), parse_bytes(last if dash else first)
         if at > end or at == 0:
-            raise UsageError(f"{part!r} is not a size from 1 byte on, or a range of such")
+            raise UsageError(f"{part!r} is not a size of at least 1 byte, or a range of sizes")
         while at < end:
             sizes.append(at)
             at *= 4
@@ -77,7 +77,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) -> list[str]:
-    """Of "a,b"; every one must be known."""
+    """The items of "a,b"; UsageError for one that is not in `known`."""
     chosen = text.split(",")
     for one in chosen:
         if one not in known:
@@ -86,7 +86,7 @@ def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) ->
 
 
 def show_bytes(number: float) -> str:
-    """In the largest binary unit that fits."""
+    """A size in the largest binary unit that fits."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"
@@ -95,7 +95,7 @@ def show_bytes(number: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """With three digits."""
+    """A time with three digits."""
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"

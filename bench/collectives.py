@@ -1,4 +1,4 @@
-"""`python -m bench collectives`: libddl beside other libraries, operation by operation."""
+"""`python -m bench collectives`: operations of libddl and of other libraries."""
 
 from __future__ import annotations
 
@@ -12,55 +12,59 @@ from typing import Any
 
 from bench import environments
 from bench.cases import DTYPES, OPERATIONS, Case, UsageError, parse_list, parse_sizes
-from bench.conductor import Effort
 from bench.libraries import LIBRARIES, Library, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
 from bench.results import Result
+from bench.scheduler import Effort
 from bench.tables import show_results
 
 DESCRIPTION = """\
-Measure libddl beside Gloo (PyTorch), Open MPI, MPICH and Intel MPI on this machine.
+Measure operations of libddl, Gloo (PyTorch), Open MPI, MPICH and Intel MPI on this machine.
 
-Each library gets a virtual environment of its own, made on first use and kept in build/bench
-($BENCH_CACHE). Its ranks stay alive and take turns with those of the others, round by round; who
-is not in turn sleeps. Rank r runs on core r (modulo the cores), but Gloo, which is faster with its
-threads left to the system. Before each iteration the buffers
-are rewritten, after it every element is checked. Calls of up to 16 KiB are timed in batches.
+Each library has its own virtual environment, which is made on first use and kept in build/bench
+($BENCH_CACHE). The ranks of all libraries stay alive and take turns, round by round; those of the
+other libraries sleep meanwhile. Rank r is pinned to core r modulo the number of cores, except for
+Gloo, which is faster when the system places its threads. Buffers are rewritten before each
+iteration, and every element is checked after it. Calls of up to 16 KiB are timed in batches.
 """
 
 EPILOG = """\
-what the tables say:
-  p50, p99     time of one call on the slowest rank: the median of all iterations, and what 99 % of
-               them did not exceed
-  alg GB/s     size / p50. The size is that of the whole buffer; of what reduce-scatter is given,
-               and of what all-gather gives.
-  bus GB/s     the same times what each rank must send at least: 2 (n - 1) / n for all-reduce,
-               (n - 1) / n for reduce-scatter, all-gather and all-to-all, 1 for broadcast
-  x best peer  how many times as fast as the fastest other library, above 1 is faster: the median
-               over the rounds, since the machine's pace may change between one round and the next
-  of limit     how near to the limit: the same operation done directly on memory that all ranks
-               share; between hosts, one plain stream's rate
-  cores        virtual cores move. Measured around each turn by the round trip of one cache line:
-               twin, two threads of one core; near, with a cache in common; far, without. A turn
-               during which that changed is dropped, and one beside which something else ran (*:
-               where there is no other, it counts)
+columns of the tables:
+  p50, p99      time of one call on the slowest rank: median and 99th percentile of all iterations
+  alg GB/s      size / p50. The size is that of the whole buffer: the send buffer of reduce-scatter,
+                the receive buffer of all-gather.
+  bus GB/s      alg GB/s times the part of the size that each rank must send at least:
+                2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter, all-gather and
+                all-to-all, 1 for broadcast
+  x best other  how many times as fast as the fastest other library; above 1, libddl is faster.
+                The median of the ratios of all rounds, because the machine's speed changes between
+                rounds.
+  of limit      the part of the limit that is reached. The limit is the same operation done directly
+                on memory that all ranks share; between hosts, the rate of one plain TCP stream.
+  n             the number of iterations
+
+state of the cores, in the titles:
+  Virtual cores move. The round trip of one cache line, measured before and after each turn, says
+  whether two cores are twin (two threads of one core), near (they share a cache) or far (they do
+  not). A turn during which the state changed is dropped. So is a turn during which something else
+  ran; where no other turns are left, these count and are marked with *.
 
 examples:
   python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB
   python -m bench collectives --operations allgather,alltoall --sizes 1MiB,64MiB
   python -m bench collectives --ranks 2,4 --dtypes f32,bf16 --json run.json --plot run.png
   python -m bench collectives --sizes 8,1KiB --from-c --async --named
-  python -m bench collectives --lab unshaped --libraries libddl,gloo,openmpi     (root)
+  python -m bench collectives --lab unshaped --libraries libddl,gloo,openmpi     two hosts; as root
   python -m bench collectives --libraries libddl --libddl before=OLD/bin/python  two builds
 
-For figures that are worth something let nothing else run on the machine.
+Let nothing else run on the machine.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code."""
+    """Run the command and return its exit code."""
     options = parse(argv)
     libraries = chosen(options)
     machine = Machine(environments.cache_folder())
@@ -72,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         measure(wanted, effort, machine, libraries, time.monotonic() + options.limit, report)
     except KeyboardInterrupt:
-        report.notes.append("interrupted: not all was measured")
+        report.notes.append("interrupted: some cases were not measured")
     about = machine.describe()
     print("\n".join(f"{key}: {value}" for key, value in about.items()) + "\n")
     print(show_results(report.results, ours(libraries)))
@@ -86,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench collectives",
         description=DESCRIPTION,
@@ -96,39 +100,55 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     names = ",".join
-    add("--operations", default="allreduce", help=f"of {names(OPERATIONS)} (default: allreduce)")
-    add("--dtypes", default="f32", help=f"of {names(DTYPES)} (default: f32)")
+    add(
+        "--operations",
+        default="allreduce",
+        help=f"a list of {names(OPERATIONS)} (default: allreduce)",
+    )
+    add("--dtypes", default="f32", help=f"a list of {names(DTYPES)} (default: f32)")
     add("--ranks", default="2", help="numbers of ranks, such as 2,4 (default: 2)")
     add(
         "--sizes",
         default="8,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
         help="such as 8,4KiB,64MiB, or 1KiB-1MiB in steps of four (default: 8 B to 256 MiB)",
     )
-    add("--libraries", default=names(LIBRARIES), help=f"of {names(LIBRARIES)} (default: all)")
+    add(
+        "--libraries", default=names(LIBRARIES), help=f"a list of {names(LIBRARIES)} (default: all)"
+    )
     add(
         "--libddl",
         metavar="[NAME=]PYTHON",
         action="append",
         default=[],
-        help="an interpreter that has ddl_core: instead of building this tree, or under a NAME of"
-        " its own beside it, as often as wanted",
+        help="an interpreter that has ddl_core, to measure instead of this tree; with NAME, to"
+        " measure in addition to it under that name (may be repeated)",
     )
-    add("--async", dest="waited", action="store_true", help="also submitted, then waited for")
-    add("--named", action="store_true", help="also libddl's operations matched by name")
-    add("--from-c", action="store_true", help="also all-reduces of f32 called from C")
+    add(
+        "--async",
+        dest="waited",
+        action="store_true",
+        help="also asynchronous calls, each submitted and waited for",
+    )
+    add("--named", action="store_true", help="also libddl's operations that are matched by name")
+    add("--from-c", action="store_true", help="also calls from C (all-reduces of f32)")
     add(
         "--lab",
         metavar="RATE",
-        help="instead of on this host, on hosts that are network namespaces: 'unshaped', or the"
-        " rate of each link, such as 1gbit (root only)",
+        help="run on several hosts, made of network namespaces: RATE is 'unshaped' or the rate of"
+        " each link, such as 1gbit (needs root)",
     )
-    add("--hosts", metavar="N,N", help="with --lab: ranks on each host (default: 1,1)")
+    add("--hosts", metavar="N,N", help="with --lab: the ranks on each host (default: 1,1)")
     add("--rounds", type=int, default=9, help="turns of each library (default: 9)")
-    add("--seconds", type=float, default=0.05, help="of a turn, at least (default: 0.05)")
-    add("--limit", type=float, default=math.inf, help="seconds after which no case is begun")
-    add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
-    add("--json", metavar="FILE", type=Path, help="write everything for programs to read")
-    add("--plot", metavar="FILE.png", type=Path, help="draw bandwidth against size, log-log")
+    add("--seconds", type=float, default=0.05, help="least duration of a turn (default: 0.05)")
+    add("--limit", type=float, default=math.inf, help="start no case after this many seconds")
+    add("--busy", action="store_true", help="do not repeat turns during which something else ran")
+    add("--json", metavar="FILE", type=Path, help="write all results as JSON")
+    add(
+        "--plot",
+        metavar="FILE.png",
+        type=Path,
+        help="plot bandwidth against size (needs matplotlib)",
+    )
     options = parser.parse_args(argv)
     try:
         options.cases = [
@@ -164,7 +184,7 @@ def _numbers(text: str, what: str) -> list[int]:
 
 
 def chosen(options: argparse.Namespace) -> list[Library]:
-    """The libraries, with their environments made."""
+    """The libraries; their virtual environments are made on first use."""
     found = []
     own = dict(("libddl", one) if "=" not in one else one.split("=", 1) for one in options.libddl)
     for name in options.libraries:
@@ -175,10 +195,10 @@ def chosen(options: argparse.Namespace) -> list[Library]:
 
 
 def ours(libraries: Sequence[Library]) -> set[str]:
-    """The names that are libddl, in whatever build."""
+    """The names of the libraries that are libddl, in any build."""
     return {library.name for library in libraries if library.kind == "ddl"}
 
 
 def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
-    """For --json."""
+    """The document of --json."""
     return {"machine": about, "results": [r.as_json() for r in results]}

@@ -1,4 +1,4 @@
-"""`python -m bench creation`: how long it takes to join, and to make groups of those who have."""
+"""`python -m bench creation`: the time of init and of creating groups."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.cases import UsageError, show_seconds
-from bench.ensemble import Ensemble
 from bench.environments import ROOT
-from bench.libraries import Here, Library, Scene, Start
+from bench.libraries import Library, OneHost, Placement, ProcessSpec
+from bench.worker_group import WorkerGroup
 
 DESCRIPTION = """\
-Time the creation of groups of libddl and of Gloo, both through torch.distributed of the interpreter
-that runs this, on this machine. All ranks stay alive and take turns, creation by creation; who is
-not in turn sleeps. A time is that of the slowest rank.
+Time init and the creation of groups, libddl and Gloo in turns, on this machine. Both run in the
+interpreter that runs this command, which needs torch and ddl_torch.
 
-  init       torch.distributed.init_process_group, in a process that has imported torch and nothing
-             else
+  init       torch.distributed.init_process_group, in a new process that has imported only torch
   new_group  torch.distributed.new_group of all ranks
-  split, duplicate
-             ddl_core's Comm.split and .duplicate, beside Gloo's new_group
+  split      Comm.split of ddl_core, compared with Gloo's new_group
+  duplicate  Comm.duplicate of ddl_core, compared with Gloo's new_group
+
+The table has medians of the slowest rank's time. The last column is Gloo's time over libddl's, the
+median of the turns: above 1, libddl is faster.
 """
 
 WHATS = ("init", "new_group", "split", "duplicate")
-LINKS = {"shared memory": "", "tcp": "tcp"}  # as DDL_LINKS has it; Gloo always uses TCP
+LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always uses TCP
 
 
-class Founders(Library):
-    """Ranks of one backend."""
+class CreationLibrary(Library):
+    """The ranks of one backend of torch.distributed."""
 
     links = ""
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        starts = super().starts(scene, control)
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "creation_rank.py")
-        for start in starts:
-            start.command = [str(self.python), program, self.kind, control]
-            start.env["DDL_LINKS"] = self.links
-        return starts
+        for spec in specs:
+            spec.command = [str(self.python), program, self.kind, control]
+            spec.env["DDL_LINKS"] = self.links
+        return specs
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code."""
+    """Run the command and return its exit code."""
     options = parse(argv)
     rows = []
     for ranks in options.ranks:
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench creation",
         description=DESCRIPTION,
@@ -70,15 +71,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--ranks", default="2,4,8", help="numbers of ranks (default: 2,4,8)")
-    add("--what", default=",".join(WHATS), help=f"of {','.join(WHATS)} (default: all)")
-    add("--times", type=int, default=100, help="turns of each (default: 100)")
+    add("--ranks", default="2,4,8", help="numbers of ranks, such as 2,4 (default: 2,4,8)")
+    add("--what", default=",".join(WHATS), help=f"a list of {','.join(WHATS)} (default: all)")
+    add(
+        "--times",
+        type=int,
+        default=100,
+        help="creations of each kind that are timed (default: 100)",
+    )
     add(
         "--libddl",
         metavar="NAME=PYTHON",
         action="append",
         default=[],
-        help="another interpreter with torch and ddl_torch, beside it",
+        help="another interpreter that has torch and ddl_torch, to measure in addition (may be"
+        " repeated)",
     )
     options = parser.parse_args(argv)
     options.ranks = [int(n) for n in options.ranks.split(",")]
@@ -90,30 +97,30 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> list[list[str]]:
-    """A row of the table for each thing."""
+    """A row of the table for each of --what."""
     libraries = [("libddl", "ddl", sys.executable)]
     libraries += [(other, "ddl", python) for other, python in options.others]
     libraries += [("gloo", "gloo", sys.executable)]
     rows = []
     with ExitStack() as stack:
-        ensembles: dict[str, Ensemble] = {}
+        worker_groups: dict[str, WorkerGroup] = {}
         for label, kind, python in libraries:
-            founders = Founders(label, kind, Path(python))
-            founders.links = links if kind == "ddl" else ""
-            ensembles[label] = Ensemble(founders, Here(ranks))
-            stack.callback(ensembles[label].end)
-            ensembles[label].start()
+            library = CreationLibrary(label, kind, Path(python))
+            library.links = links if kind == "ddl" else ""
+            worker_groups[label] = WorkerGroup(library, OneHost(ranks))
+            stack.callback(worker_groups[label].end)
+            worker_groups[label].start()
         joined = False
         for what in sorted(options.what, key=WHATS.index):
             if what != "init" and not joined:
-                for ensemble in ensembles.values():
-                    ensemble.ask(do="join", port=free_port())
+                for workers in worker_groups.values():
+                    workers.ask(do="join", port=free_port())
                 joined = True
-            seconds: dict[str, list[float]] = {label: [] for label in ensembles}
+            seconds: dict[str, list[float]] = {label: [] for label in worker_groups}
             for turn in range(options.times + 1):
-                for label, ensemble in ensembles.items():
-                    took = create(ensemble, "new_group" if label == "gloo" else what, what)
-                    if turn:  # the first one has more to do
+                for label, workers in worker_groups.items():
+                    took = create(workers, "new_group" if label == "gloo" else what, what)
+                    if turn:  # the first turn is a warm-up
                         seconds[label].append(took)
             pairs = zip(seconds["gloo"], seconds["libddl"], strict=True)
             ratio = statistics.median(gloo / ours for gloo, ours in pairs)
@@ -122,17 +129,17 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
     return rows
 
 
-def create(ensemble: Ensemble, way: str, what: str) -> float:
-    """Seconds of the slowest rank."""
+def create(workers: WorkerGroup, way: str, what: str) -> float:
+    """The seconds that one creation takes on the slowest rank."""
     if what == "init":
-        answers = ensemble.ask(do="init", port=free_port())
+        answers = workers.ask(do="init", port=free_port())
     else:
-        answers = ensemble.ask(do="create", what=way)
+        answers = workers.ask(do="create", what=way)
     return max(float(answer["seconds"]) for answer in answers)
 
 
 def free_port() -> int:
-    """That nobody listens on."""
+    """A TCP port that nobody listens on."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

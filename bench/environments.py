@@ -1,4 +1,4 @@
-"""A virtual environment for each library, made once and kept in build/bench."""
+"""Virtual environments, one for each library, made once and kept in build/bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.cases import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What each library's environment holds. MPIs' wheels have files of equal names.
+# The packages of each environment. The MPIs need separate ones: their wheels share file names.
 PACKAGES = {
     "libddl": ["numpy", "ml_dtypes", str(ROOT)],
     "gloo": ["numpy", os.environ.get("TORCH", "torch==2.13.0")],
@@ -25,13 +25,16 @@ PACKAGES = {
 
 
 def cache_folder() -> Path:
-    """$BENCH_CACHE, else build/bench of this tree."""
+    """$BENCH_CACHE, or build/bench of this tree."""
     return Path(os.environ.get("BENCH_CACHE") or ROOT / "build" / "bench")
 
 
 def interpreter(library: str) -> Path:
-    """The Python that has the library; installs it on first use, libddl again when its sources
-    have changed. UsageError with pip's words when that fails."""
+    """The Python interpreter that has the library.
+
+    Installs the library on first use, and libddl whenever its sources have changed. UsageError with
+    pip's message if that fails.
+    """
     folder = cache_folder() / library
     python, stamp = folder / "bin" / "python", folder / "bench.stamp"
     wanted = " ".join(PACKAGES[library]) + (f" {_sources()}" if library == "libddl" else "")
@@ -55,9 +58,16 @@ def _pip(python: Path, packages: Sequence[str], library: str) -> None:
 
 
 def _sources() -> str:
-    """A digest of what libddl's package is built from."""
+    """A digest of the sources of libddl's package."""
     digest = hashlib.sha256()
-    for folder in ("libddl/src", "libddl/include", "libddl/cmake", "ddl_core", "adapters"):
+    for folder in (
+        "libddl/src",
+        "libddl/include",
+        "libddl/cmake",
+        "ddl_core",
+        "ddl_launch",
+        "adapters",
+    ):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix not in (".pyc", ".so"):
                 digest.update(path.read_bytes())
@@ -66,7 +76,7 @@ def _sources() -> str:
 
 
 def compile_loop(library: str, kind: str, python: Path) -> Path:
-    """The loop of calls from C (rank/loop_KIND.c), compiled against this interpreter's library."""
+    """Compile rank/loop_KIND.c, the loop of calls from C, against this interpreter's library."""
     here = Path(__file__).with_name("rank")
     target = cache_folder() / f"loop_{library}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +92,7 @@ def compile_loop(library: str, kind: str, python: Path) -> Path:
 
 
 def compile_program(name: str, python: Path) -> Path:
-    """A C program of this folder, compiled against the libddl that the interpreter has."""
+    """Compile a C program of this folder against the interpreter's libddl."""
     source, target = Path(__file__).with_name(f"{name}.c"), cache_folder() / name
     target.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-O2", *_flags_for_libddl(python)]
@@ -91,8 +101,8 @@ def compile_program(name: str, python: Path) -> Path:
 
 
 def _flags_for_libddl(python: Path) -> list[str]:
-    tell = "import ddl_core; print(ddl_core.get_include()); print(ddl_core.library_path())"
-    command = [str(python), "-c", tell]
+    program = "import ddl_core; print(ddl_core.get_include()); print(ddl_core.library_path())"
+    command = [str(python), "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
     include, shared = done.stdout.split("\n")[:2]
     return [f"-I{include}", shared, f"-Wl,-rpath,{Path(shared).parent}"]

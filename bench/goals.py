@@ -1,22 +1,22 @@
-"""What libddl is to reach, as ratios of what was measured in turns in one run."""
+"""libddl's performance targets, as ratios of times that were measured in turns in one run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import Contestant, show_bytes
+from bench.cases import Candidate, show_bytes
 from bench.machine import STATES
 from bench.results import Result, Row
 
 KI, MI = 2**10, 2**20
-EVEN = 0.97  # under 3 % is noise
+EVEN = 0.97  # a difference below 3 % is noise
 OURS = ("libddl",)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the table."""
+    """One row of the table of targets."""
 
     case: str
     state: str
@@ -27,7 +27,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Target:
-    """For every size: `of(result, state)` must be at least `least`, where it is not None."""
+    """`of(result, state)` must be at least `least` for every result that `where` selects and every
+    state, unless it is None."""
 
     what: str
     of: Callable[[Result, str], float | None]
@@ -37,7 +38,7 @@ class Target:
     percent: bool = False
 
     def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
-        """Of the results that the target is about."""
+        """The verdicts on the results that the target applies to."""
         found = []
         for r in results:
             for state in r.often() if self.where(r) else ():
@@ -45,7 +46,7 @@ class Target:
                 if value is not None:
                     state_shown = state + " *" * r.busy
                     name = f"{r.case.operation} {r.case.dtype} {show_bytes(r.case.bytes)}"
-                    where = f", {r.ranks} ranks, {r.scene}: {self.what}"
+                    where = f", {r.ranks} ranks, {r.placement}: {self.what}"
                     shown, least = self._show(value), self._show(self.least)
                     met = value >= self.least
                     found.append(Verdict(name + where, state_shown, shown, least, met))
@@ -56,31 +57,31 @@ class Target:
 
 
 def _own(result: Result, state: str, way: str = "") -> Row | None:
-    return result.row(Contestant("libddl", way), state)
+    return result.row(Candidate("libddl", way), state)
 
 
 def against_best(way: str = "") -> Callable[[Result, str], float | None]:
-    """How many times as fast as the best peer called this way."""
+    """How many times as fast as the fastest other library called this way."""
 
     def ratio(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
-        return result.against_peers(own, OURS, way) if own else None
+        return result.against_others(own, OURS, way) if own else None
 
     return ratio
 
 
 def against(library: str) -> Callable[[Result, str], float | None]:
-    """How many times as fast as this one."""
+    """How many times as fast as this library."""
 
     def ratio(result: Result, state: str) -> float | None:
-        own, peer = _own(result, state), result.row(Contestant(library), state)
-        return own.times_as_fast_as(peer) if own and peer else None
+        own, other = _own(result, state), result.row(Candidate(library), state)
+        return own.times_as_fast_as(other) if own and other else None
 
     return ratio
 
 
 def against_blocking(way: str) -> Callable[[Result, str], float | None]:
-    """How many times as fast as the own blocking call."""
+    """How many times as fast as libddl's blocking call."""
 
     def ratio(result: Result, state: str) -> float | None:
         own, blocking = _own(result, state, way), _own(result, state)
@@ -99,12 +100,12 @@ def _is(operation: str, dtype: str, ranks: int, *sizes: int) -> Callable[[Result
     return lambda r: (
         (r.case.operation, r.case.dtype, r.ranks) == (operation, dtype, ranks)
         and r.case.bytes in sizes
-        and r.scene == "one host"
+        and r.placement == "one host"
     )
 
 
 def _between_hosts(*sizes: int) -> Callable[[Result], bool]:
-    return lambda r: r.scene != "one host" and r.case.bytes in sizes
+    return lambda r: r.placement != "one host" and r.case.bytes in sizes
 
 
 SMALL = (8, 64, 256, KI, 2 * KI)
@@ -116,7 +117,7 @@ FOUR = (KI, 64 * KI, MI, 4 * MI, 64 * MI)
 
 
 def all_targets() -> list[Target]:
-    """Those for operations."""
+    """The targets for operations."""
     f32 = ("allreduce", "f32", 2)
     huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
     small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
@@ -124,27 +125,27 @@ def all_targets() -> list[Target]:
     near = ("near",)
     best = against_best()
     targets = [
-        Target("x best peer", best, 3.5, huge),
+        Target("x best other", best, 3.5, huge),
         Target("of the limit", of_limit, 0.7, _is(*f32, 64 * MI), near, percent=True),
         Target("of the limit", of_limit, 0.8, _is(*f32, 256 * MI), near, percent=True),
-        Target("x best peer", best, 1.3, large),
-        Target("x best peer", best, EVEN, middle),
-        Target("x best peer, from C", against_best("c"), EVEN, small),
-        Target("x best peer", best, 1 / 1.5, small),
+        Target("x best other", best, 1.3, large),
+        Target("x best other", best, EVEN, middle),
+        Target("x best other, from C", against_best("c"), EVEN, small),
+        Target("x best other", best, 1 / 1.5, small),
         Target("async x blocking", against_blocking("async"), 1 / 1.5, whole),
         Target("named x blocking", against_blocking("named"), 1 / 3, whole),
-        Target("x best peer", best, 2.5, _is("reduce_scatter", "f32", 2, 64 * MI)),
+        Target("x best other", best, 2.5, _is("reduce_scatter", "f32", 2, 64 * MI)),
     ]
     for dtype in ("bf16", "f16"):
         targets.append(Target("x Gloo", against("gloo"), 5, _is("allreduce", dtype, 2, 64 * MI)))
     for operation in MOVES:
         where = _is(operation, "f32", 2, 64 * MI)
-        targets.append(Target("x best peer", best, EVEN, where))
+        targets.append(Target("x best other", best, EVEN, where))
         targets.append(Target("of memcpy", of_limit, 0.8, where, percent=True))
     four = ("allreduce", "f32", 4)
     targets += [
-        Target("x best peer", best, EVEN, _is(*four, *(s for s in FOUR if s < 64 * MI))),
-        Target("x best peer", best, 2, _is(*four, *(s for s in FOUR if s >= 64 * MI))),
+        Target("x best other", best, EVEN, _is(*four, *(s for s in FOUR if s < 64 * MI))),
+        Target("x best other", best, 2, _is(*four, *(s for s in FOUR if s >= 64 * MI))),
     ]
     for library in ("gloo", "openmpi"):
         ratio = against(library)
@@ -158,7 +159,7 @@ def all_targets() -> list[Target]:
 
 
 def same_rate(results: Sequence[Result]) -> list[Verdict]:
-    """f16 and bf16 are to move as many bytes per second as f32, within 20 %."""
+    """f16 and bf16 must move as many bytes per second as f32, within 20 %."""
     found = []
     whole = {r.case.dtype: r for r in results if _is("allreduce", r.case.dtype, 2, 64 * MI)(r)}
     for dtype in ("bf16", "f16"):

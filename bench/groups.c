@@ -1,11 +1,11 @@
 /* groups.c - time of many small f32 all-reduces between processes of this host: one by one, all
- * under way at once, by name, and as a group.
+ * at once, by name, and as a group.
  *
  *   cc -O2 bench/groups.c -Ilibddl/include -Lbuild -lddl -o groups
  *   ./groups RANKS NUMBER BYTES [SECONDS]   DDL_LINKS=tcp for TCP over loopback
  *
- * Forks the ranks, pins rank r to core r, takes turns between the four ways, and prints the median
- * time of each per all-reduce. */
+ * Forks the ranks, pins rank r to core r, runs the four ways in turns, and prints the best and the
+ * median time per all-reduce of each. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void wait_all(job *j)
     }
 }
 
-/* One round; the maximum keeps the values as they are. */
+/* One round. The maximum leaves the values unchanged. */
 static void run(job *j, int way)
 {
     for (int i = 0; i < j->n && way < 3; i++) {

@@ -1,14 +1,14 @@
-"""All-reduce between hosts of a laboratory (tests/lab/lab.py): the flat ring beside the default.
+"""All-reduce between hosts of a lab (tests/lab/lab.py): a single ring and the default algorithm.
 
     python3 bench/lab.py --build DIR [--hosts 2,2] [--bytes 67108864] [--rate 1gbit]
                          [--seconds 8] [--rounds 2] [--modes ring,default] [--gloo PYTHON]
                          [--nics 1gbit,500mbit] [--sockets 1,2]
 
-DIR is a build folder of libddl; --hosts has the ranks on each host. Prints for each round and mode
-the best and the median time and the bytes that a host's links carried for one all-reduce; --nics
-gives each host several links and runs over the first alone and over all; --sockets runs each with
-so many sockets for each pair of interfaces; --gloo
-runs PyTorch's Gloo there as well, with the interpreter that has it. Needs root.
+DIR is a build folder of libddl, --hosts the number of ranks on each host. For each round and mode,
+prints the best and the median time, and the bytes that a host's links carried for one all-reduce.
+--nics gives each host several links, and measures over the first alone and over all of them.
+--sockets lists numbers of sockets for each pair of interfaces. --gloo also measures PyTorch's Gloo,
+with the interpreter PYTHON that has it. Needs root.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ else:
 
 
 def compile_bench(build: Path, to: Path) -> str:
-    """The C program, linked to the library of the build."""
+    """Compile allreduce.c against the library of the build."""
     program = to / "allreduce"
     include = ROOT / "libddl" / "include"
     flags = [f"-I{include}", f"-L{build}", "-lddl", f"-Wl,-rpath,{build}"]
@@ -82,16 +82,16 @@ def compile_bench(build: Path, to: Path) -> str:
     return str(program)
 
 
-def places(hosts: list[int]) -> list[int]:
+def host_of_rank(hosts: list[int]) -> list[int]:
     """The host of each rank."""
     return [h for h, ranks in enumerate(hosts) for _ in range(ranks)]
 
 
 def run(lab: Lab, hosts: list[int], command: list[str], env: dict[str, str], limit: float) -> str:
-    """Run one rank of the command in each place; what rank 0 said."""
+    """Run one process of the command for each rank; the output of rank 0."""
     size = sum(hosts)
     processes = []
-    for rank, host in enumerate(places(hosts)):
+    for rank, host in enumerate(host_of_rank(hosts)):
         own = {
             "DDL_RENDEZVOUS": f"tcp://{lab.address(0)}:7000",
             "DDL_RANK": str(rank),
@@ -108,7 +108,7 @@ def run(lab: Lab, hosts: list[int], command: list[str], env: dict[str, str], lim
 
 
 def stream_rate(lab: Lab) -> float:
-    """Payload bytes per second of one plain stream from host 1 to host 0."""
+    """Payload bytes per second of one plain TCP stream from host 1 to host 0."""
     take = lab.start(0, [sys.executable, "-c", STREAM, "take", lab.address(0)], {})
     give = lab.start(1, [sys.executable, "-c", STREAM, "give", lab.address(0)], {})
     return float(lab.finish([take, give], 60)[0])
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--modes", default="ring,default")
     parser.add_argument("--gloo", metavar="PYTHON")
-    parser.add_argument("--nics", metavar="RATES", help="of each interface of a host")
+    parser.add_argument("--nics", metavar="RATES", help="the rate of each interface of a host")
     parser.add_argument("--sockets", default="1")
     arguments = parser.parse_args()
     hosts = [int(n) for n in arguments.hosts.split(",")]

@@ -15,8 +15,8 @@ LIBRARIES = ("libddl", "gloo", "openmpi", "mpich", "impi")
 MPIS = ("openmpi", "mpich", "impi")
 
 
-class Scene(Protocol):
-    """Where ranks run. `hosts` has the ranks on each host; addresses are IP addresses."""
+class Placement(Protocol):
+    """Where ranks run. `hosts` is the number of ranks on each host; addresses are IP addresses."""
 
     name: str
     hosts: list[int]
@@ -24,12 +24,12 @@ class Scene(Protocol):
     def address(self, host: int) -> str: ...
     def interface(self) -> str: ...
     def enter(self, host: int) -> list[str]:
-        """What to put in front of a command so that it runs on the host."""
+        """The words to put before a command so that it runs on the host."""
         ...
 
 
-class Here:
-    """This machine as it is."""
+class OneHost:
+    """All ranks on this machine."""
 
     name = "one host"
 
@@ -47,8 +47,8 @@ class Here:
 
 
 @dataclass
-class Start:
-    """One process to start."""
+class ProcessSpec:
+    """A process to start: its command line, and variables to add to its environment."""
 
     command: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -56,41 +56,42 @@ class Start:
 
 @dataclass
 class Library:
-    """A library under its name in tables. `kind` is the module of rank/ that speaks with it."""
+    """A library. `name` is its name in tables, `kind` the module of rank/ that calls it, `loop` the
+    compiled loop of calls from C."""
 
     name: str
     kind: str
     python: Path
     loop: Path | None = None
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        """What to start for a rank in every place; `control` is the conductor's socket."""
-        play = [str(self.python), str(ROOT / "bench" / "rank" / "play.py"), self.kind, control]
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        """The processes that make up all ranks. `control` is the path of the scheduler's socket."""
+        worker = [str(self.python), str(ROOT / "bench" / "rank" / "worker.py"), self.kind, control]
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         if self.name in MPIS:
-            return [self._mpirun(scene, play, env)]
-        size, port, secret = sum(scene.hosts), _free_port(), "bench"
-        places = [host for host, ranks in enumerate(scene.hosts) for _ in range(ranks)]
-        starts = []
+            return [self._mpirun(placement, worker, env)]
+        size, port, secret = sum(placement.hosts), _free_port(), "bench"
+        places = [host for host, ranks in enumerate(placement.hosts) for _ in range(ranks)]
+        specs = []
         for rank, host in enumerate(places):
             own = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(size),
-                "MASTER_ADDR": scene.address(0),
+                "MASTER_ADDR": placement.address(0),
                 "MASTER_PORT": str(port),
-                "GLOO_SOCKET_IFNAME": scene.interface(),
-                "DDL_RENDEZVOUS": f"tcp://{scene.address(0)}:{port}",
+                "GLOO_SOCKET_IFNAME": placement.interface(),
+                "DDL_RENDEZVOUS": f"tcp://{placement.address(0)}:{port}",
                 "DDL_RANK": str(rank),
                 "DDL_SIZE": str(size),
                 "DDL_SECRET": secret,
             }
-            starts.append(Start([*scene.enter(host), *play], {**env, **own}))
-        return starts
+            specs.append(ProcessSpec([*placement.enter(host), *worker], {**env, **own}))
+        return specs
 
-    def _mpirun(self, scene: Scene, play: list[str], env: dict[str, str]) -> Start:
+    def _mpirun(self, placement: Placement, worker: list[str], env: dict[str, str]) -> ProcessSpec:
         prefix = self.python.parent.parent
-        size, several = sum(scene.hosts), len(scene.hosts) > 1
-        hosts = [scene.address(h) for h in range(len(scene.hosts))]
+        size, several = sum(placement.hosts), len(placement.hosts) > 1
+        hosts = [placement.address(h) for h in range(len(placement.hosts))]
         command = [str(prefix / "bin" / "mpirun"), "-n", str(size)]
         if self.name == "openmpi":
             # Ranks pin themselves.
@@ -99,11 +100,11 @@ class Library:
             for name in ("BENCH_LOOP", "PYTHONDONTWRITEBYTECODE"):
                 command += ["-x", name]
             if several:
-                slots = [f"{a}:{n}" for a, n in zip(hosts, scene.hosts, strict=True)]
+                slots = [f"{a}:{n}" for a, n in zip(hosts, placement.hosts, strict=True)]
                 command += ["--host", ",".join(slots)]
-                command += ["--prtemca", "plm_ssh_agent", str(_remote_shell(scene))]
-                command += ["--mca", "btl_tcp_if_include", scene.interface()]
-                btl = "self,tcp" if max(scene.hosts) == 1 else "self,sm,tcp"
+                command += ["--prtemca", "plm_ssh_agent", str(_remote_shell(placement))]
+                command += ["--mca", "btl_tcp_if_include", placement.interface()]
+                btl = "self,tcp" if max(placement.hosts) == 1 else "self,sm,tcp"
                 command += ["--mca", "pml", "ob1", "--mca", "btl", btl]
                 command += ["--prefix", str(prefix)]
         else:
@@ -112,35 +113,38 @@ class Library:
             env["LD_LIBRARY_PATH"] = libraries
             env["PATH"] = f"{prefix}/bin:{os.environ.get('PATH', '')}"
             if several:
-                command += ["-hosts", ",".join(hosts), "-iface", scene.interface()]
-                command += ["-ppn", str(scene.hosts[0])]
-                command += ["-launcher", "ssh", "-launcher-exec", str(_remote_shell(scene))]
+                command += ["-hosts", ",".join(hosts), "-iface", placement.interface()]
+                command += ["-ppn", str(placement.hosts[0])]
+                command += ["-launcher", "ssh", "-launcher-exec", str(_remote_shell(placement))]
                 env["FI_PROVIDER"] = "tcp"
-                env["FI_TCP_IFACE"] = scene.interface()
+                env["FI_TCP_IFACE"] = placement.interface()
                 env["I_MPI_FABRICS"] = "shm:ofi"
             elif self.name == "impi":
                 env["I_MPI_FABRICS"] = "shm"
-        return Start([*(scene.enter(0) if several else []), *command, *play], env)
+        return ProcessSpec([*(placement.enter(0) if several else []), *command, *worker], env)
 
 
 def find(name: str, python: Path | None = None, from_c: bool = False) -> Library:
-    """The library of this name, with its environment made. `python`: take its own instead, which
-    has ddl_core; then `name` is only a name."""
+    """The library of this name; its virtual environment is made on first use.
+
+    `python` names an interpreter that has ddl_core, which is used instead; `name` is then only a
+    label. `from_c`: also compile the loop of calls from C.
+    """
     kind = "mpi" if name in MPIS else "gloo" if name == "gloo" else "ddl"
     python = python or interpreter(name)
     loop = compile_loop(name, kind, python) if from_c and kind != "gloo" else None
     return Library(name, kind, python, loop)
 
 
-def _remote_shell(scene: Scene) -> Path:
-    """What mpirun calls instead of ssh: SHELL [OPTIONS] ADDRESS COMMAND..."""
-    lines = ["#!/bin/sh", "# Made by python -m bench: ssh for the laboratory's hosts."]
+def _remote_shell(placement: Placement) -> Path:
+    """A script that mpirun calls in place of ssh: SCRIPT [OPTIONS] ADDRESS COMMAND..."""
+    lines = ["#!/bin/sh", "# Made by python -m bench: ssh for the lab's hosts."]
     lines += ["while :; do case $1 in -*) shift ;; *) break ;; esac; done"]
     lines += ["host=$1; shift", "case $host in"]
-    for h in range(len(scene.hosts)):
-        inside = " ".join([*scene.enter(h), "unshare", "--uts"])
+    for h in range(len(placement.hosts)):
+        inside = " ".join([*placement.enter(h), "unshare", "--uts"])
         name = f'hostname bench{h}; exec sh -c "$*"'
-        lines.append(f"{scene.address(h)}) exec {inside} sh -c '{name}' sh \"$@\" ;;")
+        lines.append(f"{placement.address(h)}) exec {inside} sh -c '{name}' sh \"$@\" ;;")
     lines += ['*) echo "no host $host" >&2; exit 1 ;;', "esac"]
     path = cache_folder() / "remote_shell.sh"
     path.write_text("\n".join(lines) + "\n")

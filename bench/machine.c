@@ -1,9 +1,9 @@
-/* machine.c - what the machine can do at this moment: how far two cores are from each other, and
- * how fast ranks reduce or copy memory that they share, with nothing in between. A library, for
+/* machine.c - the machine's current state: the distance between two cores, and how fast ranks
+ * reduce or copy memory that they share, with no library in between. A shared library for
  * machine.py.
  *
- * Ranks are threads here, each on its core: to memory it makes no difference. Every measurement
- * starts its own threads, and leaves none behind.
+ * Ranks are threads here, each pinned to a core, which makes no difference to memory. Every
+ * measurement starts and joins its own threads.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -70,12 +70,12 @@ static void *return_turns(void *argument)
             sum += p->slots[at];
         atomic_store_explicit(&p->turn, 2 * i + 2, memory_order_release);
     }
-    return (void *)sum; /* so that it is needed */
+    return (void *)sum; /* keeps the compiler from dropping the loop */
 }
 
-/* Rounds of: write the slots, let the other read them. Half a round is one way of the line `turn`,
- * so without slots the time is that of its round trips; with slots only the writing is timed. */
-static double play_pair(int a, int b, size_t bytes, int rounds)
+/* Seconds of a round: write the slots, let the other core read them. Without slots this is the
+ * round trip of the cache line `turn`; with slots only the writing is timed. */
+static double run_pair(int a, int b, size_t bytes, int rounds)
 {
     pair *p = aligned_alloc(LINE, sizeof *p);
     *p = (pair){.bytes = bytes, .cores = {a, b}, .rounds = rounds};
@@ -87,7 +87,7 @@ static double play_pair(int a, int b, size_t bytes, int rounds)
     pthread_create(&other, NULL, return_turns, p);
     double start = 0, writing = 0;
     for (int i = 0; i < rounds; i++) {
-        if (i == rounds / 4) /* by now the other runs */
+        if (i == rounds / 4) /* by now the other thread runs */
             start = now(), writing = 0;
         double t = bytes ? now() : 0;
         if (bytes) {
@@ -105,13 +105,13 @@ static double play_pair(int a, int b, size_t bytes, int rounds)
     return taken;
 }
 
-/* Seconds of a cache line's way from core a to core b and back; the best of five attempts, since
- * anything else that runs can only add. */
+/* Seconds of a cache line's way from core a to core b and back: the best of five attempts, since
+ * whatever else runs can only add to it. */
 double machine_round_trip(int a, int b)
 {
     double best = 1;
     for (int attempt = 0; attempt < 5; attempt++) {
-        double t = play_pair(a, b, 0, 800);
+        double t = run_pair(a, b, 0, 800);
         best = t < best ? t : best;
     }
     return best;
@@ -123,14 +123,14 @@ double machine_dirty_slots(int a, int b)
     enum { SLOTS = 256 << 10 };
     double best = 1;
     for (int attempt = 0; attempt < 3; attempt++) {
-        double t = play_pair(a, b, SLOTS, 12);
+        double t = run_pair(a, b, SLOTS, 12);
         best = t < best ? t : best;
     }
     return SLOTS / best;
 }
 
-/* Seconds of work that keeps all adders of a core busy: more where the host lends the core's other
- * thread to somebody else. Half a millisecond, and the mean of it. */
+/* Seconds of half a millisecond's work that keeps all adders of a core busy. It takes longer while
+ * the host lends the core's other thread to another guest. */
 double machine_pace(int core)
 {
     enum { STEPS = 250000 };
@@ -141,7 +141,8 @@ double machine_pace(int core)
     double start = now();
     for (int i = 0; i < STEPS; i++) {
         a++, b++, c++, d++, e++, f++;
-        __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f)); /* each time */
+        /* makes every iteration count */
+        __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f));
     }
     double taken = now() - start;
     sched_setaffinity(0, sizeof before, &before);
@@ -158,7 +159,7 @@ typedef struct job {
     element element;
     bool stream; /* store past the caches */
     int ranks, iterations;
-    size_t bytes;                            /* of one rank's longer buffer */
+    size_t bytes;                            /* of a rank's longer buffer */
     char *send[RANKS_MAX], *recv[RANKS_MAX]; /* equal for all-reduce and broadcast */
     double *seconds;                         /* iterations x ranks */
     int cores;
@@ -187,7 +188,7 @@ static void barrier(job *j)
             pause_briefly();
 }
 
-/* As wide as the processor's: of wider ones compilers make poor code. */
+/* Vectors as wide as the processor's registers; compilers translate wider ones badly. */
 #ifdef __AVX512F__
 enum { WIDTH = 64 };
 #elif defined __AVX__
@@ -233,7 +234,7 @@ INLINE void store(char *to, bits64 v, bool stream)
                 store(to[k] + at, (bits64)v, stream);                                              \
         }                                                                                          \
     }                                                                                              \
-    /* The common numbers as constants, so that loops over ranks are unrolled. */                  \
+    /* Common numbers of ranks as constants, so that the loops are unrolled. */                    \
     INLINE void sums_##type(char *const *to, int n_to, char *const *from, int n, size_t at,        \
                             size_t bytes, bool stream)                                             \
     {                                                                                              \
@@ -281,11 +282,11 @@ static void copy(const job *j, char *to, const char *from, size_t bytes)
         store(to + at, *(const bits64 *)(from + at), true);
 }
 
-/* One rank's part. Blocks are whole cache lines. */
+/* Runs one rank's part. Blocks are whole cache lines. */
 static void run(const job *j, int rank)
 {
     size_t block = j->bytes / (size_t)j->ranks, own = block * (size_t)rank;
-    char *shifted; /* so that the share lands at the start of recv */
+    char *shifted; /* puts the block at the start of recv */
     switch (j->operation) {
     case ALLREDUCE: reduce(j, j->recv, j->ranks, own, block); break;
     case REDUCE_SCATTER:
@@ -331,7 +332,7 @@ static void *be_rank(void *argument)
         barrier(j);
         double start = now();
         run(j, self->rank);
-        if (j->operation == ALLREDUCE) /* the others write in the own buffer */
+        if (j->operation == ALLREDUCE) /* the other ranks write to this buffer */
             barrier(j);
         j->seconds[i * j->ranks + self->rank] = now() - start;
         barrier(j);
@@ -339,9 +340,9 @@ static void *be_rank(void *argument)
     return NULL;
 }
 
-/* seconds[i] of the operation done directly on memory that all ranks share: the slowest rank's.
- * `bytes` is that of the longer of a rank's two buffers, here rounded up to whole cache lines for
- * each rank. Returns 0, or -1 for too many ranks or no memory. */
+/* Runs the operation directly on memory that all ranks share. seconds[i] is the time of iteration i
+ * on the slowest rank. `bytes`, the size of a rank's longer buffer, is rounded up to whole cache
+ * lines for each rank. Returns 0, or -1 for too many ranks. */
 int machine_direct(int operation_, int element_, int ranks, size_t bytes, int stream,
                    int iterations, double *seconds)
 {

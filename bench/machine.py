@@ -1,4 +1,4 @@
-"""The machine's state at a moment, and its limits: what machine.c measures."""
+"""The machine's current state, and its limits, as machine.c measures them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from bench.cases import OPERATIONS, Case
 
 _ELEMENTS = {"f32": 0, "f64": 1, "i8": 2, "f16": 3, "bf16": 3, "i32": 4, "i64": 5}
 
-# How far apart two virtual cores are at a moment, and a cache line's round trip below which they
-# are, on the machines seen: two threads of one core 0.03 us, cores that share a cache 0.06, others
-# 0.3 us and more.
+# How far apart two virtual cores are, by the round trip of a cache line in seconds (upper bound).
+# Seen so far: two threads of one core 0.03 us, cores that share a cache 0.06 us, others 0.3 us and
+# more.
 STATES = {"twin": 45e-9, "near": 150e-9, "far": float("inf")}
 
 
 @dataclass(frozen=True)
 class State:
-    """`round_trip`: seconds of a cache line's way from core 0 to core 1 and back. `dirty_rate`:
-    bytes per second of plain stores into lines that the other core has just read. `others`: how
-    many other threads wanted to run. `pace`: seconds of a fixed piece of work on the slower core,
-    which takes longer while the host has lent that core's other thread to another guest."""
+    """The machine's state at one moment.
+
+    round_trip  seconds of a cache line's way from core 0 to core 1 and back
+    dirty_rate  bytes per second of plain stores into lines that the other core has just read
+    others      other threads that wanted to run
+    pace        seconds of a fixed piece of work on the slower core; longer while the host lends the
+                core's other thread to another guest
+    """
 
     round_trip: float
     dirty_rate: float
@@ -39,15 +43,15 @@ class State:
 
 
 def _others() -> int:
-    """Threads that run or want to, but for this one; a moment later, so that ranks that have just
-    answered can fall asleep."""
+    """The number of runnable threads other than this one. Waits a moment first, so that ranks that
+    have just answered fall asleep."""
     time.sleep(0.0005)
     running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
     return int(running) - 1
 
 
 class Machine:
-    """This machine. One measurement of its state takes some milliseconds."""
+    """This machine. Measuring its state takes some milliseconds."""
 
     def __init__(self, built: Path) -> None:
         built.mkdir(parents=True, exist_ok=True)
@@ -62,8 +66,8 @@ class Machine:
         self.cores = os.cpu_count() or 1
 
     def state(self) -> State:
-        """As it is now, between cores 0 and 1. One core alone is its own twin. To be asked while
-        all ranks sleep."""
+        """The current state of cores 0 and 1; a single core counts as twin. All ranks must sleep
+        meanwhile."""
         others = min(_others() for _ in range(3))
         if self.cores < 2:
             return State(0.0, 0.0, others, self._native.machine_pace(0))
@@ -72,8 +76,8 @@ class Machine:
         return State(near, self._native.machine_dirty_slots(0, 1), others, pace)
 
     def direct(self, case: Case, ranks: int, stream: bool, iterations: int) -> list[float]:
-        """Seconds that the operation takes when done directly on memory that all ranks share, with
-        plain or streaming stores. f16 and bf16 are added as integers: the same bytes."""
+        """Seconds of each iteration of the operation done directly on memory that all ranks share,
+        with plain or streaming stores. f16 and bf16 are added as integers of the same size."""
         seconds = (ctypes.c_double * iterations)()
         status = self._native.machine_direct(
             OPERATIONS.index(case.operation),
@@ -89,7 +93,7 @@ class Machine:
         return list(seconds)
 
     def describe(self) -> dict[str, str]:
-        """What a reader of the figures wants to know."""
+        """Processor, caches, memory and kernel."""
         model = ""
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

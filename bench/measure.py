@@ -1,4 +1,4 @@
-"""From what is wanted to results: a conductor for each scene, and a progress bar."""
+"""Measures the wanted cases: one scheduler per placement, and a progress bar."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from bench.cases import Case
-from bench.conductor import Conductor, Effort, contestants
-from bench.laboratory import open_laboratory
-from bench.libraries import Here, Library, Scene
+from bench.lab_hosts import open_lab
+from bench.libraries import Library, OneHost, Placement
 from bench.machine import Machine
 from bench.results import Result
+from bench.scheduler import Effort, Scheduler, candidates
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Cases, and who is to do them where. `ways` are those of all libraries, `own` of libddl alone
-    (see Contestant). With `lab`, the rate of its links, `hosts` counts instead of `ranks`."""
+    """The cases, the ways to call them and the placements.
+
+    `ways` applies to all libraries, `own` to libddl alone (see Candidate). `lab` is the rate of the
+    lab's links; with it `hosts`, the ranks on each host, replaces `ranks`.
+    """
 
     cases: Sequence[Case]
     ranks: Sequence[int] = (2,)
@@ -33,7 +36,7 @@ class Wanted:
 
 @dataclass
 class Report:
-    """What was measured so far, and what a reader should know about it."""
+    """The results so far, and notes for their reader."""
 
     results: list[Result] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -47,26 +50,28 @@ def measure(
     deadline: float,
     report: Report,
 ) -> None:
-    """Add to the report case by case, so that what was measured is there whenever it ends. After
-    the deadline (time.monotonic) no case is begun."""
+    """Add the results to the report, case by case, so that an interrupted run keeps what it has.
+    No case starts after the deadline (time.monotonic)."""
     with ExitStack() as stack:
-        scenes: list[tuple[Scene, float]] = [(Here(n), 0.0) for n in wanted.ranks]
+        placements: list[tuple[Placement, float]] = [(OneHost(n), 0.0) for n in wanted.ranks]
         if wanted.lab:
-            scenes = [stack.enter_context(open_laboratory(wanted.hosts, wanted.lab))]
+            placements = [stack.enter_context(open_lab(wanted.hosts, wanted.lab))]
         bar = stack.enter_context(
-            tqdm(total=len(scenes) * len(wanted.cases), unit="case", file=sys.stderr)
+            tqdm(total=len(placements) * len(wanted.cases), unit="case", file=sys.stderr)
         )
 
         def tick(what: str) -> None:
             bar.set_postfix_str(what, refresh=sys.stderr.isatty())
 
-        for scene, wire in scenes:
-            with Conductor(machine, scene, libraries, effort, wire, tick) as conductor:
-                report.notes += conductor.notes
+        for placement, wire in placements:
+            with Scheduler(machine, placement, libraries, effort, wire, tick) as scheduler:
+                report.notes += scheduler.notes
                 for case in wanted.cases:
                     if time.monotonic() > deadline:
-                        report.notes.append("the time is over: not all was measured")
+                        report.notes.append(
+                            "the time limit was reached: some cases were not measured"
+                        )
                         return
-                    who = contestants(libraries, case, wanted.ways, wanted.own)
-                    report.results.append(conductor.run(case, who))
+                    chosen = candidates(libraries, case, wanted.ways, wanted.own)
+                    report.results.append(scheduler.run(case, chosen))
                     bar.update()

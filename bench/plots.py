@@ -1,4 +1,4 @@
-"""Results as a picture. Needs matplotlib."""
+"""Plots of results. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ _MARKERS = {"from C": "v", "async": "x", "named": "+"}
 
 
 def check_plot(path: Path) -> None:
-    """UsageError, before anything is measured, when no picture could be written."""
+    """Raise UsageError, before anything is measured, if the plot could not be written."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError("--plot needs matplotlib: pip install 'libddl[plot]'") from None
     if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--plot {path}: a picture's name ends in .png, .svg or .pdf")
+        raise UsageError(f"--plot {path}: the name of a plot must end in .png, .svg or .pdf")
 
 
 def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
-    """What is shown together, by title: the results of an operation, dtype, number of ranks and
-    state. A state in which some library was seen at less than two sizes, so as a point or not at
-    all, is left out, unless that leaves nothing."""
+    """The panels by title: the results of one operation, dtype, number of ranks and state each.
+
+    A panel is left out if some library has fewer than two sizes in it and thus no line, unless
+    that leaves no panel at all.
+    """
     groups: dict[str, list[tuple[Result, str]]] = {}
     for r in results:
         for state in r.states():
-            title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.scene}, {state}"
+            title = f"{r.case.operation} {r.case.dtype}, {r.ranks} ranks, {r.placement}, {state}"
             groups.setdefault(title, []).append((r, state))
 
     def has_lines(members: list[tuple[Result, str]]) -> bool:
         sizes: dict[str, set[int]] = {}
         for r, state in members:
             for row in r.rows:
-                if not row.contestant.way:
-                    seen = sizes.setdefault(row.contestant.library, set())
+                if not row.candidate.way:
+                    seen = sizes.setdefault(row.candidate.library, set())
                     seen |= {r.case.bytes} if row.state == state else set()
         return all(len(seen) > 1 for seen in sizes.values())
 
@@ -45,8 +47,7 @@ def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
 
 
 def plot(path: Path, results: Sequence[Result]) -> None:
-    """Algorithm bandwidth against size, both logarithmic: a line for each library, a panel for each
-    operation, dtype, number of ranks and state of the machine."""
+    """Plot algorithm bandwidth against size, both logarithmic, with a line for each candidate."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -65,7 +66,7 @@ def plot(path: Path, results: Sequence[Result]) -> None:
             nbytes = result.case.bytes
             for row in result.rows:
                 if row.state == state:
-                    lines.setdefault(str(row.contestant), []).append((nbytes, nbytes / row.p50))
+                    lines.setdefault(str(row.candidate), []).append((nbytes, nbytes / row.p50))
             if state in result.limit:
                 lines.setdefault("limit", []).append((nbytes, nbytes / result.limit[state]))
         for label, points in sorted(lines.items()):
@@ -88,5 +89,5 @@ def plot(path: Path, results: Sequence[Result]) -> None:
         axes.set_title(title)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    with rc_context({"svg.fonttype": "none"}):  # letters as letters: a third of the size
+    with rc_context({"svg.fonttype": "none"}):  # text as text: a third of the file size
         figure.savefig(path)

@@ -1,13 +1,13 @@
-/* resources.c - what libddl costs besides time of operations: memory, and the time to start.
+/* resources.c - memory of a rank, and start-up time.
  *
  *   cc -O2 bench/resources.c -Ilibddl/include -Lbuild -lddl -o resources
- *   ./resources memory RANKS   growth of a rank's PSS by a comm and operations up to 64 MiB, in
- * bytes
- *   ./resources flat COUNT     growth of a rank's PSS over so many operations, 2 ranks, in bytes
- *   ./resources create RANKS   from the last rank's entry of ddl_comm_create to the last return, in
- *                              seconds; the median of ten
- *   ./resources spawn RANKS    from before the first fork and exec to the end of the last rank's
- *                              first all-reduce, in seconds; the median of ten
+ *   ./resources memory RANKS   bytes by which a comm and operations of up to 64 MiB increase a
+ *                              rank's PSS
+ *   ./resources flat COUNT     bytes by which COUNT operations increase a rank's PSS, 2 ranks
+ *   ./resources create RANKS   seconds from the last rank's call of ddl_comm_create to the last
+ *                              return; the median of ten
+ *   ./resources spawn RANKS    seconds from before the first fork to the end of the last rank's
+ *                              first all-reduce; the median of ten
  *
  * All ranks are processes of this host. Prints one number. */
 #define _GNU_SOURCE
@@ -19,7 +19,7 @@
 
 #include "bench.h"
 
-/* WARM_UP goes around all rings, whose pages are allocated when they are first written. */
+/* WARM_UP operations write every page of the rings, which are allocated on first use. */
 enum { RANKS_MAX = 64, ROUNDS = 10, LARGEST = 64 << 20, WARM_UP = 10000 };
 
 /* Shared by all ranks. */
@@ -32,8 +32,8 @@ typedef struct board {
 
 static board *shared;
 
-/* The `n`th meeting of all ranks, without libddl. */
-static void meet(int size, int n)
+/* The `n`th barrier of all ranks, without libddl. */
+static void barrier(int size, int n)
 {
     atomic_fetch_add(&shared->arrived, 1);
     while (atomic_load(&shared->arrived) < n * size)
@@ -63,7 +63,7 @@ static ddl_comm *join(ddl_endpoint **endpoint, int rank, int size)
                               &shared->lengths[rank]));
     for (int i = 0; i < size; i++)
         addresses[i] = shared->addresses[i];
-    meet(size, 1);
+    barrier(size, 1);
     shared->entered[rank] = now();
     must(ddl_comm_create(*endpoint, addresses, shared->lengths, rank, size, NULL, &comm));
     shared->returned[rank] = now();
@@ -84,13 +84,14 @@ static void be_rank_create(int rank, int size, long unused)
     leave(endpoint, comm);
 }
 
-/* Operations of all sizes up to that of the buffer. */
+/* Runs operations of all sizes up to that of the buffer. */
 static void be_rank_memory(int rank, int size, long unused)
 {
     (void)unused;
     ddl_endpoint *endpoint;
     char *send = malloc(LARGEST), *recv = malloc(LARGEST);
-    memset(send, 1, LARGEST); /* no zeros: a compiler makes calloc of that, which takes no memory */
+    memset(send, 1,
+           LARGEST); /* not zeros: a compiler would make a calloc of that, which takes no memory */
     memset(recv, 1, LARGEST);
     double before = pss();
     ddl_comm *comm = join(&endpoint, rank, size);
@@ -99,9 +100,9 @@ static void be_rank_memory(int rank, int size, long unused)
         must(ddl_allgather(comm, send, recv, n / size, DDL_F32, NULL, NULL));
         must(ddl_alltoall(comm, send, recv, n / size, DDL_F32, NULL, NULL));
     }
-    meet(size, 2); /* what is shared counts in parts, so nobody may have left yet */
+    barrier(size, 2); /* PSS divides shared pages by their users: all must still be there */
     shared->grown[rank] = pss() - before;
-    meet(size, 3);
+    barrier(size, 3);
     leave(endpoint, comm);
 }
 
@@ -116,9 +117,9 @@ static void be_rank_flat(int rank, int size, long count)
             before = pss();
         must(ddl_allreduce(comm, NULL, data, 256, DDL_F32, DDL_SUM, NULL, NULL));
     }
-    meet(size, 2);
+    barrier(size, 2);
     shared->grown[rank] = pss() - before;
-    meet(size, 3);
+    barrier(size, 3);
     leave(endpoint, comm);
 }
 
@@ -161,7 +162,7 @@ static double create_once(int size)
     return latest(shared->returned, size) - latest(shared->entered, size);
 }
 
-/* A rank of `spawn`, in a program of its own; prints when it was ready. */
+/* A rank of `spawn`, which is a separate program. Prints the time at which it was ready. */
 static int be_spawned(void)
 {
     ddl_endpoint *endpoint;

@@ -1,4 +1,4 @@
-"""What libddl costs besides time of operations: memory, and the time to start (resources.c)."""
+"""Memory of a rank and start-up time, as resources.c measures them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.libraries import Library
 
 
 def resources(library: Library) -> list[Verdict]:
-    """What was measured, beside the most that it may be."""
+    """The measurements with their upper limits."""
     program = compile_program("resources", library.python)
 
     def ask(*arguments: str) -> float:

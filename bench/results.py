@@ -1,4 +1,4 @@
-"""What was measured: turns, those that count, and their sum."""
+"""Turns, and their summary: one row for each candidate and state of the machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.cases import Case, Contestant
+from bench.cases import Candidate, Case
 from bench.machine import STATES, State
 
-LIMIT = "limit"  # the library name of the roofline's rows
-SLOWED = 1.15  # times the best pace seen, from which on a core had to be shared with another guest
+LIMIT = "limit"  # the library name of the limit's turns
+SLOWED = 1.15  # times the best pace: from there on another guest used the core
 
 
 @dataclass
 class Turn:
-    """One library's turn: `seconds` of each iteration, the machine's state around it, and the
-    number of the round in which all had one."""
+    """One candidate's turn: the seconds of each iteration, the machine's state before and after it,
+    and the number of its round."""
 
-    contestant: Contestant
+    candidate: Candidate
     seconds: list[float]
     before: State
     after: State
@@ -28,27 +28,27 @@ class Turn:
 
     @property
     def changed(self) -> bool:
-        """Whether the cores moved meanwhile: then the turn belongs to neither state."""
+        """Whether the cores moved during the turn, so that it belongs to neither state."""
         return self.before.name != self.after.name
 
     @property
     def disturbed(self) -> bool:
-        """Whether something else ran before and after it, so probably meanwhile."""
+        """Whether something else ran before and after the turn, hence probably during it."""
         return min(self.before.others, self.after.others) > 0
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest value that at least the part q of all does not exceed."""
+    """The smallest value that is not exceeded by at least the fraction q of all values."""
     ordered = sorted(values)
     return ordered[max(math.ceil(q * len(ordered)) - 1, 0)]
 
 
 @dataclass
 class Row:
-    """One contestant in one state of the machine. Seconds per call; `turns` that counted;
-    `rounds`: the median of each, by the round's number."""
+    """One candidate in one state of the machine. Times are seconds per call. `turns` is the number
+    of turns that counted, `rounds` the median of each round, by number."""
 
-    contestant: Contestant
+    candidate: Candidate
     state: str
     p50: float
     p99: float
@@ -58,8 +58,8 @@ class Row:
     rounds: dict[int, float] = field(default_factory=dict)
 
     def times_as_fast_as(self, other: Row) -> float | None:
-        """The median, over the rounds that both have in this state, of the other's time beside
-        ours. The machine's pace changes by the second, so medians of all turns say less."""
+        """The other row's time over this one's: the median over the rounds that both have. The
+        machine's speed changes within seconds, so the ratio of the overall medians says less."""
         return _quotient(other.rounds, self.rounds)
 
 
@@ -70,98 +70,100 @@ def _quotient(above: Mapping[int, float], below: Mapping[int, float]) -> float |
 
 @dataclass
 class Result:
-    """A case on some ranks. `limit` is the least number of seconds that was measured for the bare
-    memory or the wire, for each state, and `limits` by round; empty where there is none."""
+    """A case on a number of ranks. `limit` has the least seconds measured for plain memory or the
+    wire, by state; `limits` the same by state and round. Both are empty where there is no limit."""
 
     case: Case
-    scene: str
+    placement: str
     ranks: int
     rows: list[Row] = field(default_factory=list)
     limit: dict[str, float] = field(default_factory=dict)
     limits: dict[str, dict[int, float]] = field(default_factory=dict)
-    changed: int = 0  # turns that do not count since the machine changed its state
-    disturbed: int = 0  # and those that do not since something else ran
-    slowed: float = 0.0  # part of the turns before which a core was shared with another guest
-    busy: bool = False  # disturbed ones count, since for some contestant there are no others
+    changed: int = 0  # turns dropped because the machine changed its state
+    disturbed: int = 0  # turns dropped because something else ran
+    slowed: float = 0.0  # fraction of turns before which another guest used a core
+    busy: bool = False  # disturbed turns count, because some candidate has no others
     notes: list[str] = field(default_factory=list)
 
-    def row(self, contestant: Contestant, state: str) -> Row | None:
-        """Of this contestant in this state."""
+    def row(self, candidate: Candidate, state: str) -> Row | None:
+        """The row of this candidate in this state, if any."""
         for row in self.rows:
-            if row.contestant == contestant and row.state == state:
+            if row.candidate == candidate and row.state == state:
                 return row
         return None
 
     def states(self) -> list[str]:
-        """Those there are rows for."""
+        """The states that have rows."""
         return [s for s in STATES if any(r.state == s for r in self.rows)]
 
     def often(self) -> list[str]:
-        """The states in which enough was measured to judge by."""
+        """The states with enough turns to be judged: a third of the most frequent one's."""
         turns = {s: max(r.turns for r in self.rows if r.state == s) for s in self.states()}
         return [s for s, n in turns.items() if 3 * n >= max(turns.values())]
 
-    def against_peers(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
-        """How many times as fast as the fastest library that is not ours, called this way."""
-        peers = (
+    def against_others(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
+        """How many times as fast as the fastest library not in `ours`, called this way."""
+        others = (
             own.times_as_fast_as(r)
             for r in self.rows
-            if (r.state, r.contestant.way) == (own.state, way) and r.contestant.library not in ours
+            if (r.state, r.candidate.way) == (own.state, way) and r.candidate.library not in ours
         )
-        return min((p for p in peers if p is not None), default=None)
+        return min((o for o in others if o is not None), default=None)
 
     def of_limit(self, own: Row) -> float | None:
-        """The part of the limit that this row reaches."""
+        """The fraction of the limit that this row reaches."""
         if own.state in self.limits:
             return _quotient(self.limits[own.state], own.rounds)
         limit = self.limit.get(own.state)
         return limit / own.p50 if limit else None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: times in seconds, bandwidths in bytes per second."""
+        """As JSON: times in seconds, bandwidths in bytes per second."""
         rows = []
         for row in self.rows:
             shown = asdict(row)
-            shown.update(shown.pop("contestant"))
+            shown.update(shown.pop("candidate"))
             shown["algorithm_bandwidth"] = self.case.bytes / row.p50
             shown["bus_bandwidth"] = self.case.bytes / row.p50 * self.case.bus_factor(self.ranks)
             rows.append(shown)
-        head = {**asdict(self.case), "scene": self.scene, "ranks": self.ranks}
+        head = {**asdict(self.case), "placement": self.placement, "ranks": self.ranks}
         head |= {"changed": self.changed, "disturbed": self.disturbed, "busy": self.busy}
         head |= {"slowed": self.slowed, "notes": self.notes}
         return {**head, "rows": rows, "limit": self.limit}
 
 
 def summarize(
-    case: Case, scene: str, ranks: int, turns: Sequence[Turn], busy: bool = False
+    case: Case, placement: str, ranks: int, turns: Sequence[Turn], busy: bool = False
 ) -> Result:
-    """Turns of one state together, without those that changed state. Disturbed ones count where
-    they must (`busy`): when a contestant has no others, all of the case do."""
-    result = Result(case, scene, ranks)
+    """Group the turns by candidate and state, and drop those during which the state changed.
+
+    Disturbed turns are dropped as well, unless `busy` is set or some candidate has no others.
+    """
+    result = Result(case, placement, ranks)
     steady = [t for t in turns if not t.changed]
     best = min((t.before.pace for t in turns), default=0.0)
     slow = sum(t.before.pace > SLOWED * best for t in turns)
     result.slowed = slow / len(turns) if turns else 0.0
     quiet = [t for t in steady if not t.disturbed]
     result.changed = len(turns) - len(steady)
-    result.busy = busy or {t.contestant for t in quiet} != {t.contestant for t in steady}
+    result.busy = busy or {t.candidate for t in quiet} != {t.candidate for t in steady}
     if not result.busy:
         result.disturbed = len(steady) - len(quiet)
-    together: dict[tuple[Contestant, str], list[Turn]] = {}
+    together: dict[tuple[Candidate, str], list[Turn]] = {}
     for turn in steady if result.busy else quiet:
-        together.setdefault((turn.contestant, turn.before.name), []).append(turn)
-    for (contestant, state), kept in together.items():
+        together.setdefault((turn.candidate, turn.before.name), []).append(turn)
+    for (candidate, state), kept in together.items():
         seconds = [s for turn in kept for s in turn.seconds]
         p50 = quantile(seconds, 0.5)
         rounds = {turn.round: quantile(turn.seconds, 0.5) for turn in kept}
-        if contestant.library == LIMIT:
+        if candidate.library == LIMIT:
             result.limit[state] = min(p50, result.limit.get(state, p50))
             best = result.limits.setdefault(state, {})
             for number, one in rounds.items():
                 best[number] = min(one, best.get(number, one))
         else:
             p99, count = quantile(seconds, 0.99), len(seconds)
-            row = Row(contestant, state, p50, p99, min(seconds), len(kept), count, rounds)
+            row = Row(candidate, state, p50, p99, min(seconds), len(kept), count, rounds)
             result.rows.append(row)
     order = list(STATES)
     result.rows.sort(key=lambda r: order.index(r.state))

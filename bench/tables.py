@@ -1,4 +1,4 @@
-"""Results as text."""
+"""Tables of results."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from bench.cases import show_bytes, show_seconds
 from bench.machine import STATES
 from bench.results import Result, Row
 
-HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best peer", "of limit", "n"]
+HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best other", "of limit", "n"]
 
 
 def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
-    """A table for each operation, dtype, number of ranks and state of the machine."""
+    """A table for each operation, dtype, number of ranks and state of the machine, and notes."""
     parts = []
     groups: dict[tuple[str, str, str, int], list[Result]] = {}
     for result in results:
         case = result.case
-        groups.setdefault((result.scene, case.operation, case.dtype, result.ranks), []).append(
+        groups.setdefault((result.placement, case.operation, case.dtype, result.ranks), []).append(
             result
         )
-    for (scene, operation, dtype, ranks), members in groups.items():
+    for (placement, operation, dtype, ranks), members in groups.items():
         for state in STATES:
             rows = [cells for r in members for cells in _rows(r, state, ours)]
             if rows:
-                title = f"{operation} {dtype}, {ranks} ranks, {scene}, cores {state}"
+                title = f"{operation} {dtype}, {ranks} ranks, {placement}, cores {state}"
                 table = tabulate(
                     rows, HEAD, tablefmt="github", disable_numparse=True, colalign=_ALIGN
                 )
@@ -34,16 +34,16 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
     notes = sorted({note for r in results for note in r.notes})
     changed, disturbed = sum(r.changed for r in results), sum(r.disturbed for r in results)
     if changed:
-        notes.append(f"{changed} turns dropped: the machine changed its state meanwhile")
+        notes.append(f"{changed} turns dropped: the machine changed its state during them")
     if any(r.busy for r in results):
-        notes.append("* something else ran on the machine during these, so read the ratios at most")
+        notes.append("* something else ran on the machine during these: trust the ratios at most")
     if (slowed := max((r.slowed for r in results), default=0.0)) > 0.1:
         notes.append(
             f"the host lent the cores' other threads to others, before up to {100 * slowed:.0f} %"
             " of a case's turns"
         )
     if disturbed:
-        notes.append(f"{disturbed} turns dropped: something else ran on the machine")
+        notes.append(f"{disturbed} turns dropped: something else ran during them")
     return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
 
 
@@ -59,7 +59,7 @@ def _rows(result: Result, state: str, ours: Collection[str]) -> list[list[str]]:
         cells.append(
             [
                 size,
-                str(row.contestant),
+                str(row.candidate),
                 show_seconds(row.p50),
                 show_seconds(row.p99),
                 _rate(rate),
@@ -81,9 +81,9 @@ def _rate(rate: float) -> str:
 
 
 def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
-    """How many times as fast as the best peer that was called the same way."""
-    if row.contestant.library not in ours:
+    """How many times as fast as the fastest other library called the same way."""
+    if row.candidate.library not in ours:
         return ""
-    way = "" if row.contestant.way == "named" else row.contestant.way
-    times = result.against_peers(row, ours, way)
+    way = "" if row.candidate.way == "named" else row.candidate.way
+    times = result.against_others(row, ours, way)
     return "" if times is None else f"{times:.2f}"

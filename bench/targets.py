@@ -1,4 +1,4 @@
-"""`python -m bench targets`: what libddl is to reach, beside what was measured, in one go."""
+"""`python -m bench targets`: libddl's performance targets, and which of them are met."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tabulate import tabulate
 
 from bench import environments
 from bench.cases import Case, UsageError
-from bench.conductor import Effort
 from bench.goals import (
     FOUR,
     HUGE,
@@ -32,18 +31,32 @@ from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
 from bench.resources import resources
+from bench.scheduler import Effort
 from bench.tables import show_results
 
 DESCRIPTION = """\
-Measure what libddl's targets speak of, and say which are met, for each distance of the cores.
+Measure libddl's performance targets (bench/goals.py), and say which of them are met.
 
-Ratios are medians over rounds in which all had a turn: above 1, libddl is faster.
+Each target is judged separately for each state of the cores: twin, near and far (see
+`python -m bench collectives --help`). Ratios are medians over the rounds; above 1, libddl is
+faster. The whole takes about six minutes, after the libraries are installed.
+
+parts, for --parts:
+  small      all-reduce of 8 B to 2 KiB, also from C, asynchronous and by name
+  middle     all-reduce of 4 KiB to 512 KiB, also asynchronous and by name
+  large      all-reduce of 1 MiB to 16 MiB, likewise
+  huge       all-reduce of 64 MiB and 256 MiB, likewise
+  halves     all-reduce of 64 MiB of f32, bf16 and f16
+  others     reduce-scatter, broadcast, all-gather and all-to-all of 64 MiB
+  four       all-reduce among 4 ranks
+  hosts      all-reduce between two hosts, made of network namespaces (needs root)
+  resources  memory of a rank, and time to start
 """
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured together; None: memory and start, instead of operations."""
+    """Targets that are measured together. `wanted` is None for memory and start-up time."""
 
     name: str
     wanted: Wanted | None
@@ -75,7 +88,7 @@ PARTS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code."""
+    """Run the command and return its exit code."""
     options = _parse(argv)
     machine = Machine(environments.cache_folder())
     parts = [p for p in PARTS if p.name in options.parts]
@@ -90,13 +103,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         for part in parts:
             if part.wanted:
-                who = [libraries[n] for n in part.libraries]
-                measure(part.wanted, effort, machine, who, deadline, report)
+                used = [libraries[n] for n in part.libraries]
+                measure(part.wanted, effort, machine, used, deadline, report)
             else:
                 verdicts += resources(libraries["libddl"])
     except KeyboardInterrupt:
-        report.notes.append("interrupted: not all was measured")
-    except UsageError as error:  # of the laboratory, without root
+        report.notes.append("interrupted: some cases were not measured")
+    except UsageError as error:  # --lab without root
         report.notes.append(str(error))
     results = report.results
     if options.tables and results:
@@ -113,13 +126,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """The table."""
+    """The table of targets, and how many were met."""
     head = ["case", "cores", "measured", "target", "met"]
     rows = [[v.case, v.state, v.measured, v.target, "yes" if v.met else "NO"] for v in verdicts]
     table = tabulate(rows, head, "github", disable_numparse=True)
     met = sum(v.met for v in verdicts)
     if any(v.state.endswith("*") for v in verdicts):
-        table += "\n\n* something else ran on the machine meanwhile"
+        table += "\n\n* something else ran on the machine at the same time"
     return f"{table}\n\n{met} of {len(verdicts)} targets met"
 
 
@@ -127,26 +140,39 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench targets",
         description=DESCRIPTION,
-        epilog="Training has a command of its own. For figures that are worth something let nothing"
-        " else run on the machine.",
+        epilog="Let nothing else run on the machine. `python -m bench training` measures training.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
     known = [part.name for part in PARTS]
-    add("--parts", default=",".join(known), help=f"of {','.join(known)} (default: all)")
+    add(
+        "--parts",
+        default=",".join(known),
+        help="parts to measure, such as small,four (default: all)",
+    )
     add(
         "--libddl",
         metavar="PYTHON",
         type=Path,
-        help="an interpreter that has ddl_core, instead of building this tree",
+        help="an interpreter that has ddl_core, to measure instead of this tree",
     )
     add("--rounds", type=int, default=9, help="turns of each library (default: 9)")
-    add("--seconds", type=float, default=0.04, help="of a turn, at least (default: 0.04)")
-    add("--limit", type=float, default=900, help="seconds after which no case is begun (900)")
-    add("--busy", action="store_true", help="do not repeat turns beside which something else ran")
-    add("--tables", action="store_true", help="print the tables of all that was measured, too")
-    add("--plot", metavar="FILE.png", type=Path, help="draw bandwidth against size, log-log")
+    add("--seconds", type=float, default=0.04, help="least duration of a turn (default: 0.04)")
+    add(
+        "--limit",
+        type=float,
+        default=900,
+        help="start no case after so many seconds (default: 900)",
+    )
+    add("--busy", action="store_true", help="do not repeat turns during which something else ran")
+    add("--tables", action="store_true", help="also print the tables of all results")
+    add(
+        "--plot",
+        metavar="FILE.png",
+        type=Path,
+        help="plot bandwidth against size (needs matplotlib)",
+    )
     options = parser.parse_args(argv)
     options.parts = options.parts.split(",")
     for name in options.parts:

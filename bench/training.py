@@ -1,10 +1,10 @@
-"""Steps per second of real models on several ranks, by backend.
+"""`python -m bench training`: steps per second of real models on several ranks, by backend.
 
-All backends take turns in one run, in an order that changes from round to round, beside the same
-steps without communication; so whatever else happens on the machine meets all alike. What runs
-on the ranks is bench/training_FRAMEWORK.py: `python -m bench.training_FRAMEWORK JSON`, with the
-fields of a Job, writes a Measured of each model to Job.result on rank 0. JAX has a way of its own
-(CONDUCTED).
+All backends take turns in one run, and so do the same steps without communication; the order
+changes from round to round. Whatever disturbs the machine thus affects all alike.
+
+Every rank of PyTorch runs bench/training_pytorch.py with a Job as JSON; rank 0 writes a Measured
+for each model to Job.result. The other frameworks are in OWN_PROCESSES.
 """
 
 from __future__ import annotations
@@ -24,21 +24,45 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+DESCRIPTION = """\
+Measure training steps per second by backend, and how much of the communication the computation
+hides.
+
+models:
+  pytorch     resnet50 and transformer with DistributedDataParallel over each backend; small, a
+              tiny transformer for a quick try
+  jax         psum of 8 B to 64 MiB and a transformer, with jax's own collectives over each backend;
+              calls, an all-reduce of ddl_jax compared with the bare call of ddl_core
+  tensorflow  resnet50 and transformer with ddl_tensorflow and with MultiWorkerMirroredStrategy;
+              gradients, the gradients of resnet50 reduced as one group
+"""
+
+EPILOG = """\
+columns of the tables:
+  steps/s, ms       steps per second, and the milliseconds of a step; medians
+  90 %              the 90th percentile of the milliseconds
+  CPU ms            processor time of one rank per step
+  comm ms           the reduction of the gradients by itself
+  hidden            the part of the communication that does not lengthen the step
+  beside the other  steps per second over those of the best other backend, the median of the rounds
+  alone             the row of steps without communication
+"""
+
 ROOT = Path(__file__).resolve().parent.parent
-# What is measured of each framework; of PyTorch also a small model, if it is asked for, for a try.
+# What is measured, by framework. "small" is for a quick try and not part of the default.
 FRAMEWORKS = {
     "pytorch": ("resnet50", "transformer", "small"),
     "jax": ("psum", "transformer", "calls"),
     "tensorflow": ("resnet50", "transformer", "gradients"),
 }
-# Those whose backends need processes of their own: a module with main(arguments) -> exit code.
-CONDUCTED = {"jax": "bench.training_jax", "tensorflow": "bench.training_tensorflow"}
-ALONE = "alone"  # the steps of each rank by itself, which but wait for each other at the end
+# Frameworks whose backends need separate processes: a module with main(arguments) -> exit code.
+OWN_PROCESSES = {"jax": "bench.training_jax", "tensorflow": "bench.training_tensorflow"}
+ALONE = "alone"  # steps without communication, except for a barrier at the end
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank is told."""
+    """The arguments of every rank."""
 
     models: list[str]
     backends: list[str]
@@ -49,14 +73,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What rank 0 has seen of one model. Seconds, by backend (and ALONE) and round."""
+    """Rank 0's measurements of one model: seconds by backend (and ALONE) and round."""
 
     model: str
     parameters: int
-    buckets: list[int]  # bytes that are reduced together
+    buckets: list[int]  # bytes of each group of gradients that is reduced together
     steps: dict[str, list[list[float]]]
-    processor: dict[str, list[float]]  # of the whole process, for a step, by round
-    communication: dict[str, list[list[float]]]  # the same buckets with nothing else to do
+    processor: dict[str, list[float]]  # processor time of the process per step, by round
+    communication: dict[str, list[list[float]]]  # the reduction of the same buckets by itself
 
 
 @dataclass(frozen=True)
@@ -67,33 +91,30 @@ class Row:
     backend: str
     steps_per_second: float
     step: float
-    slowest: float  # 90 % of the steps take less
-    processor: float  # the cores' time for a step of one rank
-    communication: float  # alone
-    hidden: float | None  # the part of it that does not lengthen the step
-    faster: float | None  # its steps per second over the best other backend's: the median round
+    slowest: float  # the 90th percentile
+    processor: float  # processor time of one rank per step
+    communication: float  # by itself
+    hidden: float | None  # the part of the communication that does not lengthen the step
+    faster: float | None  # steps per second over those of the best other backend, median of rounds
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench training",
-        description="Training steps per second by backend, and how much of the communication is"
-        " hidden behind the computation.",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--framework", choices=FRAMEWORKS, default="pytorch")
     names = partial(str.split, sep=",")
-    parser.add_argument(
-        "--models",
-        type=names,
-        help="what to measure of the framework; default: all but small of "
-        + "; ".join(f"{name}: {','.join(models)}" for name, models in FRAMEWORKS.items()),
-    )
-    parser.add_argument("--backends", type=names, default="ddl,gloo", help="default: %(default)s")
-    parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=6, help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=5, help="in a round; default: %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them (matplotlib)")
+    add = parser.add_argument
+    add("--framework", choices=FRAMEWORKS, default="pytorch", help="default: %(default)s")
+    add("--models", type=names, help="a list of the models above; default: all but small")
+    add("--backends", type=names, default="ddl,gloo", help="a list; default: %(default)s")
+    add("--ranks", type=int, default=2, help="number of ranks; default: %(default)s")
+    add("--rounds", type=int, default=6, help="turns of each backend; default: %(default)s")
+    add("--steps", type=int, default=5, help="training steps in a turn; default: %(default)s")
+    add("--json", type=Path, metavar="FILE", help="write all samples as JSON")
+    add("--plot", type=Path, metavar="FILE.png", help="plot the steps (needs matplotlib)")
     arguments = parser.parse_args(argv)
     models = FRAMEWORKS[arguments.framework]
     arguments.models = arguments.models or [m for m in models if m != "small"]
@@ -106,22 +127,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table; the exit code."""
+    """Measure, print the tables and return the exit code."""
     arguments = parse(argv)
-    if arguments.framework in CONDUCTED:
-        return int(importlib.import_module(CONDUCTED[arguments.framework]).main(arguments))
+    if arguments.framework in OWN_PROCESSES:
+        return int(importlib.import_module(OWN_PROCESSES[arguments.framework]).main(arguments))
     before = os.getloadavg()[0]
     measured = run(arguments)
     machine = {**machine_state(), "load": [before, os.getloadavg()[0]], "ranks": arguments.ranks}
     found = [row for each in measured for row in rows(each)]
     print(table(machine, measured, found))
     if arguments.json:
-        told = {
+        report = {
             "machine": machine,
             "rows": [asdict(row) for row in found],
             "samples": [asdict(each) for each in measured],
         }
-        arguments.json.write_text(json.dumps(told, indent=1))
+        arguments.json.write_text(json.dumps(report, indent=1))
     if arguments.plot:
         plot(measured, arguments.plot)
     return 0
@@ -137,13 +158,13 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
             arguments.steps,
             str(result),
         )
-        launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(arguments.ranks)]
+        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks)]
         program = [sys.executable, str(ROOT / f"bench/training_{arguments.framework}.py")]
         command = [*launcher, *program, json.dumps(asdict(job))]
-        # Not in the project's folder, where the sources of ddl_core hide the installed package.
+        # In another folder than the repository, whose ddl_core would hide the installed package.
         ended = subprocess.run(command, cwd=folder, check=False)
         if ended.returncode:
-            sys.exit(ended.returncode)  # the ranks have said why
+            sys.exit(ended.returncode)  # the ranks have printed the reason
         return [Measured(**each) for each in json.loads(result.read_text())]
 
 
@@ -185,7 +206,7 @@ def rows(measured: Measured) -> list[Row]:
 
 
 def advantage(measured: Measured, backend: str) -> float | None:
-    """Steps per second over those of the best other backend, in the median round."""
+    """Steps per second over those of the best other backend, the median of the rounds."""
     others = [name for name in measured.communication if name != backend]
     if backend not in measured.communication or not others:
         return None

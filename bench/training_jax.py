@@ -1,9 +1,9 @@
-"""`python -m bench training --framework jax`: both doors of ddl_jax.
+"""`python -m bench training --framework jax`: jax's own collectives over libddl, and ddl_jax.
 
-jax's own collectives over libddl, beside jaxlib's Gloo on the same programs: psum of many sizes,
-and training steps of a transformer. A process of jax has one kind of collectives, so each has
-processes of its own (bench/rank/jax_rank.py), which stay alive and take turns. Then ddl_jax's
-operations: a compiled all-reduce beside the bare call of ddl_core.
+The first part runs the same programs over libddl and over jaxlib's Gloo: psum of many sizes, and
+training steps of a transformer. A jax process has one collectives backend, so each backend has its
+own processes (bench/rank/jax_rank.py), which stay alive and take turns. The second part compares a
+compiled all-reduce of ddl_jax with the bare call of ddl_core.
 """
 
 from __future__ import annotations
@@ -22,60 +22,67 @@ from tabulate import tabulate
 
 from bench import training
 from bench.cases import show_bytes
-from bench.ensemble import Ensemble, PlayerError
 from bench.environments import ROOT
-from bench.libraries import Here, Library, Scene, Start
+from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.training import ALONE, Measured
+from bench.worker_group import WorkerError, WorkerGroup
 
 SIZES = [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-DOORS = ("ddl", "gloo")  # what jax's own collectives go over
-CALLS, SMALL, LARGE = "calls", 8, 64 << 20  # those of ddl_jax's operations
-TURN = 0.15  # seconds of a turn of small programs, about
-MOST = 2000  # steps of a turn
-ROUNDING = 1e-3  # what the doors' weights may differ by after the warm-up
+BACKENDS = ("ddl", "gloo")  # of jax's own collectives
+CALLS, SMALL, LARGE = (
+    "calls",
+    8,
+    64 << 20,
+)  # the ranks of ddl_jax's operations; their sizes in bytes
+TURN = 0.15  # approximate seconds of a turn of small programs
+MOST = 2000  # steps in a turn at most
+ROUNDING = 1e-3  # largest relative difference between the backends' weights after the warm-up
 
 
-class Door(Library):
-    """The ranks of one of DOORS, or of CALLS."""
+class BackendLibrary(Library):
+    """The ranks of one of BACKENDS, or of CALLS."""
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        starts = super().starts(scene, control)
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "jax_rank.py")
-        for start in starts:
-            start.command = [str(self.python), program, self.kind, control]
-        return starts
+        for spec in specs:
+            spec.command = [str(self.python), program, self.kind, control]
+        return specs
 
 
 @dataclass
 class Timed:
-    """Seconds of what was done to `bytes` on each rank: psum by door, and under ALONE the same
-    program without communication; or an all-reduce, by the way in which it was called."""
+    """Seconds of one operation on `bytes`. Of a psum by backend, with the same program without
+    communication under ALONE; of an all-reduce by the way in which it was called."""
 
     bytes: int
     seconds: dict[str, list[float]]
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables; the exit code."""
+    """Measure, print the tables and return the exit code."""
     for name in arguments.backends:
-        if name not in DOORS:
-            print(f"bench: --backends: {name!r} is none of {', '.join(DOORS)}", file=sys.stderr)
+        if name not in BACKENDS:
+            print(f"bench: --backends: {name!r} is none of {', '.join(BACKENDS)}", file=sys.stderr)
             return 2
-    doors = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
+    backends = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
     before = os.getloadavg()[0]
-    python, scene = Path(sys.executable), Here(arguments.ranks)
-    ensembles = {door: Ensemble(Door(f"jax-{door}", door, python), scene) for door in doors}
+    python, placement = Path(sys.executable), OneHost(arguments.ranks)
+    worker_groups = {
+        name: WorkerGroup(BackendLibrary(f"jax-{name}", name, python), placement)
+        for name in backends
+    }
     try:
-        for ensemble in ensembles.values():
-            ensemble.start()
-        found = measure(arguments, ensembles)
-        versions = {ensemble.version for ensemble in ensembles.values()}
-    except PlayerError as error:
+        for workers in worker_groups.values():
+            workers.start()
+        found = measure(arguments, worker_groups)
+        versions = {workers.version for workers in worker_groups.values()}
+    except WorkerError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
-        for ensemble in ensembles.values():
-            ensemble.end()
+        for workers in worker_groups.values():
+            workers.end()
 
     load = [before, os.getloadavg()[0]]
     machine = {**training.machine_state(), "load": load, "ranks": arguments.ranks}
@@ -83,8 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
     tables(machine, *found)
     if arguments.json:
         psums, models, calls = ([asdict(each) for each in kind] for kind in found)
-        told = {"machine": machine, "psum": psums, "samples": models, "calls": calls}
-        arguments.json.write_text(json.dumps(told, indent=1))
+        report = {"machine": machine, "psum": psums, "samples": models, "calls": calls}
+        arguments.json.write_text(json.dumps(report, indent=1))
     if arguments.plot and found[1]:
         training.plot(found[1], arguments.plot)
     return 0
@@ -93,96 +100,96 @@ def main(arguments: argparse.Namespace) -> int:
 Found = tuple[list[Timed], list[Measured], list[Timed]]
 
 
-def measure(arguments: argparse.Namespace, ensembles: dict[str, Ensemble]) -> Found:
-    stock = {name: each for name, each in ensembles.items() if name != CALLS}
+def measure(arguments: argparse.Namespace, worker_groups: dict[str, WorkerGroup]) -> Found:
+    stock = {name: each for name, each in worker_groups.items() if name != CALLS}
     psums, models, calls = [], [], []
     if "psum" in arguments.models:
         psums = [psum(stock, size, arguments.rounds) for size in SIZES]
     if "transformer" in arguments.models:
         models = [transformer(stock, arguments.rounds, arguments.steps)]
     if CALLS in arguments.models:
-        calls = [called(ensembles[CALLS], size, arguments.rounds) for size in (SMALL, LARGE)]
+        calls = [called(worker_groups[CALLS], size, arguments.rounds) for size in (SMALL, LARGE)]
     return psums, models, calls
 
 
-def psum(doors: dict[str, Ensemble], size: int, rounds: int) -> Timed:
-    found = Timed(size, {name: [] for name in (*doors, ALONE)})
+def psum(backends: dict[str, WorkerGroup], size: int, rounds: int) -> Timed:
+    found = Timed(size, {name: [] for name in (*backends, ALONE)})
     paces = {}
-    for name, ensemble in doors.items():
-        ensemble.ask(do="prepare", what="psum", bytes=size)
-        paces[name] = pace(ensemble, "step")
-    alone = pace(ensemble, "alone")
+    for name, workers in backends.items():
+        workers.ask(do="prepare", what="psum", bytes=size)
+        paces[name] = pace(workers, "step")
+    alone = pace(workers, "alone")
     for number in range(rounds):
-        for name in turns([*doors, ALONE], number):
-            if name == ALONE:  # by whom is all the same
-                ensemble = list(doors.values())[number % len(doors)]
-                found.seconds[name] += play(ensemble, "alone", alone)[0]
+        for name in turns([*backends, ALONE], number):
+            if name == ALONE:  # any backend will do
+                workers = list(backends.values())[number % len(backends)]
+                found.seconds[name] += run_steps(workers, "alone", alone)[0]
             else:
-                found.seconds[name] += play(doors[name], "step", paces[name])[0]
-    rest(doors)
+                found.seconds[name] += run_steps(backends[name], "step", paces[name])[0]
+    release(backends)
     return found
 
 
-def transformer(doors: dict[str, Ensemble], rounds: int, steps: int) -> Measured:
-    told = {name: each.ask(do="prepare", what="transformer")[0] for name, each in doors.items()}
-    first = next(iter(told.values()))
-    for name, each in told.items():
+def transformer(backends: dict[str, WorkerGroup], rounds: int, steps: int) -> Measured:
+    info = {name: each.ask(do="prepare", what="transformer")[0] for name, each in backends.items()}
+    first = next(iter(info.values()))
+    for name, each in info.items():
         for own, other in zip(each["sums"], first["sums"], strict=True):
             if abs(own - other) > ROUNDING * other:
-                raise PlayerError(f"{name}: weights differ: their sizes add up to {own}, {other}")
+                raise WorkerError(f"{name}: weights differ: their sizes add up to {own}, {other}")
     found = Measured(
         "transformer",
         first["parameters"],
         first["buckets"],
-        {name: [] for name in (*doors, ALONE)},
-        {name: [] for name in (*doors, ALONE)},
-        {name: [] for name in doors},
+        {name: [] for name in (*backends, ALONE)},
+        {name: [] for name in (*backends, ALONE)},
+        {name: [] for name in backends},
     )
     for number in range(rounds):
-        for name in turns([*doors, ALONE], number):
-            ensemble = doors.get(name) or list(doors.values())[number % len(doors)]
+        for name in turns([*backends, ALONE], number):
+            workers = backends.get(name) or list(backends.values())[number % len(backends)]
             program = "alone" if name == ALONE else "step"
-            seconds, processor = play(ensemble, program, steps)
+            seconds, processor = run_steps(workers, program, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
             if name != ALONE:
-                found.communication[name].append(play(ensemble, "exchange", steps)[0])
-    rest(doors)
+                found.communication[name].append(run_steps(workers, "exchange", steps)[0])
+    release(backends)
     return found
 
 
-def called(ensemble: Ensemble, size: int, rounds: int) -> Timed:
-    (ways, *_) = ensemble.ask(do="prepare", what="allreduce", bytes=size)
-    paces = {way: pace(ensemble, way) for way in ways["ways"]}
+def called(workers: WorkerGroup, size: int, rounds: int) -> Timed:
+    (ways, *_) = workers.ask(do="prepare", what="allreduce", bytes=size)
+    paces = {way: pace(workers, way) for way in ways["ways"]}
     found = Timed(size, {way: [] for way in paces})
     for number in range(rounds):
         for way in turns(list(paces), number):
-            found.seconds[way] += play(ensemble, way, paces[way])[0]
-    rest({CALLS: ensemble})
+            found.seconds[way] += run_steps(workers, way, paces[way])[0]
+    release({CALLS: workers})
     return found
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """All of them, each round beginning with the next one."""
+    """All names, rotated by one from round to round."""
     first = number % len(names)
     return names[first:] + names[:first]
 
 
-def rest(doors: dict[str, Ensemble]) -> None:
-    for ensemble in doors.values():
-        ensemble.ask(do="rest")
+def release(backends: dict[str, WorkerGroup]) -> None:
+    for workers in backends.values():
+        workers.ask(do="release")
 
 
-def play(ensemble: Ensemble, program: str, steps: int) -> tuple[list[float], float]:
-    """Seconds of each step, the slowest rank's, and the processor's for one of a rank."""
-    answers = ensemble.ask(do="play", program=program, steps=steps)
+def run_steps(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
+    """Seconds of each step on the slowest rank, and of processor time for one step."""
+    answers = workers.ask(do="run", program=program, steps=steps)
     seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(answer["processor"] for answer in answers)
 
 
-def pace(ensemble: Ensemble, program: str) -> int:
-    """Steps that fill a turn."""
-    seconds, _ = play(ensemble, program, 5)
+def pace(workers: WorkerGroup, program: str) -> int:
+    """The number of steps that fill a turn."""
+    seconds, _ = run_steps(workers, program, 5)
     return max(3, min(int(TURN / statistics.median(seconds)), MOST))
 
 
@@ -195,28 +202,36 @@ def tables(
     rows = [row for each in models for row in training.rows(each)]
     print(training.table(machine, models, rows))
     if psums:
-        doors = [name for name in psums[0].seconds if name != ALONE]
-        head = ["psum", *doors, "alone", *(["times", "without alone"] if len(doors) == 2 else [])]
-        print("\n" + show(head, [psum_row(each, doors) for each in psums]))
-        print("\nMedian, and fastest in brackets; `times` of medians, also less those of alone.")
+        backends = [name for name in psums[0].seconds if name != ALONE]
+        head = [
+            "psum",
+            *backends,
+            "alone",
+            *(["times", "without alone"] if len(backends) == 2 else []),
+        ]
+        print("\n" + show(head, [psum_row(each, backends) for each in psums]))
+        print(
+            "\nMedian, and fastest in brackets. `times` is the ratio of the medians,"
+            " `without alone` that of the medians less the one of `alone`."
+        )
     for each in calls:
         head = [show_bytes(each.bytes), "in place", "over the bare", "fresh", "over the bare"]
         print("\n" + show(head, call_rows(each)))
 
 
-def psum_row(each: Timed, doors: Sequence[str]) -> list[str]:
+def psum_row(each: Timed, backends: Sequence[str]) -> list[str]:
     medians = {name: statistics.median(seconds) for name, seconds in each.seconds.items()}
-    row = [show_bytes(each.bytes), *(both(each.seconds[name]) for name in (*doors, ALONE))]
-    if len(doors) == 2:
-        ours, other = (medians[name] for name in doors)
+    row = [show_bytes(each.bytes), *(both(each.seconds[name]) for name in (*backends, ALONE))]
+    if len(backends) == 2:
+        ours, other = (medians[name] for name in backends)
         net = ours - medians[ALONE], other - medians[ALONE]
         row += [f"{other / ours:.2f} x", f"{net[1] / net[0]:.1f} x" if net[0] > 0 else "all"]
     return row
 
 
 def call_rows(each: Timed) -> list[list[str]]:
-    """A row for each way to call, in both kinds of memory; small ones' difference from the bare
-    call is told in time, large ones' as a share of it."""
+    """A row for each way to call, in place and into fresh memory. The difference from the bare call
+    is shown in microseconds for the small size, in percent for the large one."""
     rows = []
     for way in dict.fromkeys(name.rpartition(", ")[0] for name in each.seconds):
         row = [way]
@@ -224,16 +239,16 @@ def call_rows(each: Timed) -> list[list[str]]:
             own, bare = each.seconds[f"{way}, {memory}"], each.seconds[f"bare, {memory}"]
             more = statistics.median(own) - statistics.median(bare)
             if each.bytes == SMALL:
-                told = f"{1e6 * more:.0f} ({1e6 * (min(own) - min(bare)):.0f}) us"
+                shown = f"{1e6 * more:.0f} ({1e6 * (min(own) - min(bare)):.0f}) us"
             else:
-                told = f"{100 * more / statistics.median(bare):+.0f} %"
-            row += [both(own), "" if way == "bare" else told]
+                shown = f"{100 * more / statistics.median(bare):+.0f} %"
+            row += [both(own), "" if way == "bare" else shown]
         rows.append(row)
     return rows
 
 
 def both(seconds: Sequence[float]) -> str:
-    """The median, and the fastest."""
+    """The median, and the fastest in brackets."""
     unit, scale = ("ms", 1e3) if statistics.median(seconds) > 2e-3 else ("us", 1e6)
     digits = 1 if unit == "ms" or min(seconds) < 1e-4 else 0
     median, fastest = scale * statistics.median(seconds), scale * min(seconds)

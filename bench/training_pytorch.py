@@ -1,4 +1,4 @@
-"""A rank of bench/training.py for PyTorch: DistributedDataParallel with each backend in turn."""
+"""One rank of bench/training.py for PyTorch: DistributedDataParallel with each backend in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # behind the installed ddl_core
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # after the installed ddl_core
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 from gpt_text import BYTES, Transformer
@@ -25,8 +25,8 @@ from resnet import ResNet
 
 from bench.training import ALONE, Job, Measured
 
-ROUNDING = 1e-3  # what the backends' weights may differ by after the warm-up
-WARM_UP = 3  # steps; DistributedDataParallel makes its buckets anew after the first
+ROUNDING = 1e-3  # largest difference between the backends' weights after the warm-up
+WARM_UP = 3  # steps; DistributedDataParallel rebuilds its buckets after the first one
 CLASSES = 1000
 IMAGES, PIXELS = 8, 64
 PIECES, CONTEXT = 4, 64
@@ -36,7 +36,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and the loss of a batch that stays the same."""
+    """A model, and its loss of a constant batch."""
 
     model: nn.Module
     loss: Callable[[nn.Module], Tensor]
@@ -79,7 +79,8 @@ def main() -> None:
 
 
 def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
-    """groups: of all ranks by backend, and under ALONE one of this rank only."""
+    """Measure one model. `groups`: process groups of all ranks by backend, and under ALONE one of
+    this rank only."""
     task = TASKS[name]()
     models = {
         each: DistributedDataParallel(
@@ -132,7 +133,7 @@ def step_of(model: nn.Module, task: Task) -> Step:
 
 
 def in_step(step: Step) -> Step:
-    """The ranks wait for each other after each step, as they do when they communicate."""
+    """The step with a barrier after it; steps that communicate synchronize the ranks as well."""
 
     def both() -> None:
         step()
@@ -142,12 +143,12 @@ def in_step(step: Step) -> Step:
 
 
 def exchange_of(buckets: list[int], group: Any) -> Step:
-    """The reduction of gradients that are all there already."""
+    """A step that reduces gradients which are all available at its start."""
     tensors = [torch.zeros(size // 4) for size in buckets]
 
     def exchange() -> None:
         for tensor in tensors:
-            tensor.fill_(1.0)  # as the backward pass writes them
+            tensor.fill_(1.0)  # as the backward pass does
         works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
         for work in works:
             work.wait()
@@ -156,9 +157,9 @@ def exchange_of(buckets: list[int], group: Any) -> Step:
 
 
 def bucket_sizes(model: DistributedDataParallel) -> list[int]:
-    """Bytes, in the order in which they are reduced."""
-    told = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    return [int(size) for size in told.split(",")]
+    """The bytes of each bucket, in the order of reduction."""
+    sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return [int(size) for size in sizes.split(",")]
 
 
 def weights(model: nn.Module) -> Tensor:
@@ -166,7 +167,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def timed(step: Step, times: int) -> tuple[list[float], float]:
-    """Seconds of each step, and the processor's for one, after a step that is not counted."""
+    """Seconds of each step, and processor time of one, after an untimed step."""
     step()
     dist.barrier()
     seconds, processor = [], time.process_time()

@@ -1,10 +1,10 @@
-"""`python -m bench training --framework tensorflow`: ddl_tensorflow beside TensorFlow's own
+"""`python -m bench training --framework tensorflow`: ddl_tensorflow, and TensorFlow's own
 MultiWorkerMirroredStrategy.
 
-The same models, weights and batches on the same number of processes. A process has one of the two,
-so each has processes of its own (bench/rank/tensorflow_rank.py), which stay alive and take turns;
-their weights are compared after the first step. Then what a step's group of gradients costs over
-the bare group of ddl_core of the same bytes.
+Both train the same models with the same weights and batches on the same number of processes. A
+process can use one of the two, so each has its own processes (bench/rank/tensorflow_rank.py), which
+stay alive and take turns; their weights are compared after the first step. A second part measures
+what the group of gradients in a step costs over the bare group of ddl_core with the same bytes.
 """
 
 from __future__ import annotations
@@ -22,37 +22,40 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench import training
-from bench.ensemble import Ensemble, PlayerError
 from bench.environments import ROOT
-from bench.libraries import Here, Library, Scene, Start
+from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.training import Measured
-from bench.training_jax import play, turns
+from bench.training_jax import run_steps, turns
+from bench.worker_group import WorkerError, WorkerGroup
 
-DOORS = ("ddl", "mirrored")
+BACKENDS = ("ddl", "mirrored")
 GRADIENTS = "gradients"
-ROUNDING = 1e-3  # what the doors' weights may differ by after the first step, relatively
-PATIENCE = 600.0  # seconds, for XLA to compile a model
-LEAST = 8  # steps of a turn of the gradients alone
+ROUNDING = 1e-3  # largest relative difference of weights after the first step
+TIMEOUT = 600.0  # seconds; XLA takes long to compile a model
+LEAST = 8  # fewest steps in a turn of the gradients alone
 
 
-class Door(Library):
-    """Ranks with one of DOORS."""
+class BackendLibrary(Library):
+    """The ranks of one of BACKENDS."""
 
-    def starts(self, scene: Scene, control: str) -> list[Start]:
-        starts = super().starts(scene, control)
+    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
+        specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "tensorflow_rank.py")
-        workers = [f"{scene.address(0)}:{port}" for port in free_ports(len(starts))]
-        for rank, start in enumerate(starts):
-            start.command = [str(self.python), program, self.kind, control]
+        workers = [f"{placement.address(0)}:{port}" for port in free_ports(len(specs))]
+        for rank, spec in enumerate(specs):
+            spec.command = [str(self.python), program, self.kind, control]
             task = {"type": "worker", "index": rank}
-            start.env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-        return starts
+            spec.env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        return specs
 
 
 @dataclass
 class Group:
-    """Seconds of steps with the gradients as one group, and without it ("..., alone"), by the way
-    of running them; and of the groups, from when all ranks have come, where they can be told."""
+    """The gradients of a model reduced as one group, by the way of running the step.
+
+    `seconds` has those of whole steps, also without the reduction ("..., alone"); `groups` those of
+    the reduction from when all ranks have arrived, where it can be timed.
+    """
 
     bytes: int
     tensors: int
@@ -61,26 +64,28 @@ class Group:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables; the exit code."""
+    """Measure, print the tables and return the exit code."""
     before = os.getloadavg()[0]
-    scene, python = Here(arguments.ranks), Path(sys.executable)
+    placement, python = OneHost(arguments.ranks), Path(sys.executable)
     try:
         with ExitStack() as stack:
-            doors = {}
-            for name in DOORS if set(arguments.models) - {GRADIENTS} else DOORS[:1]:
-                doors[name] = Ensemble(Door(f"tensorflow-{name}", name, python), scene, PATIENCE)
-                stack.callback(doors[name].end)
-                doors[name].start()
+            backends = {}
+            for name in BACKENDS if set(arguments.models) - {GRADIENTS} else BACKENDS[:1]:
+                backends[name] = WorkerGroup(
+                    BackendLibrary(f"tensorflow-{name}", name, python), placement, TIMEOUT
+                )
+                stack.callback(backends[name].end)
+                backends[name].start()
             models = [
-                train(doors, name, arguments.rounds, arguments.steps)
+                train(backends, name, arguments.rounds, arguments.steps)
                 for name in arguments.models
                 if name != GRADIENTS
             ]
             groups = []
             if GRADIENTS in arguments.models:
-                groups = [group(doors["ddl"], arguments.rounds, arguments.steps)]
-            version = doors["ddl"].version
-    except PlayerError as error:
+                groups = [group(backends["ddl"], arguments.rounds, arguments.steps)]
+            version = backends["ddl"].version
+    except WorkerError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
 
@@ -93,21 +98,21 @@ def main(arguments: argparse.Namespace) -> int:
         print("\n" + table(each))
     if arguments.json:
         samples = [[asdict(each) for each in kind] for kind in (models, groups)]
-        told = {"machine": machine, "samples": samples[0], "groups": samples[1]}
-        arguments.json.write_text(json.dumps(told, indent=1))
+        report = {"machine": machine, "samples": samples[0], "groups": samples[1]}
+        arguments.json.write_text(json.dumps(report, indent=1))
     if arguments.plot and models:
         training.plot(models, arguments.plot)
     return 0
 
 
-def train(doors: dict[str, Ensemble], model: str, rounds: int, steps: int) -> Measured:
-    told = {name: each.ask(do="prepare", what=model) for name, each in doors.items()}
-    first = told["ddl"][0]
-    for name, answers in told.items():
+def train(backends: dict[str, WorkerGroup], model: str, rounds: int, steps: int) -> Measured:
+    info = {name: each.ask(do="prepare", what=model) for name, each in backends.items()}
+    first = info["ddl"][0]
+    for name, answers in info.items():
         for answer in answers:
             for own, other in zip(answer["sums"], first["sums"], strict=True):
                 if abs(own - other) > ROUNDING * max(other, 1.0):
-                    raise PlayerError(f"{name}: sizes of weights add up to {own}, not {other}")
+                    raise WorkerError(f"{name}: sizes of weights add up to {own}, not {other}")
     programs = dict.fromkeys(("ddl", "ddl, jit", "alone", "alone, jit"), "ddl")
     programs["mirrored"] = "mirrored"
     found = Measured(
@@ -116,36 +121,36 @@ def train(doors: dict[str, Ensemble], model: str, rounds: int, steps: int) -> Me
         first["buckets"],
         {name: [] for name in programs},
         {name: [] for name in programs},
-        {name: [] for name in DOORS},
+        {name: [] for name in BACKENDS},
     )
     for number in range(rounds):
         for name in turns(list(programs), number):
-            seconds, processor = play(doors[programs[name]], name, steps)
+            seconds, processor = run_steps(backends[programs[name]], name, steps)
             found.steps[name].append(seconds)
             found.processor[name].append(processor)
-            if name in DOORS:
-                found.communication[name].append(play(doors[name], "exchange", steps)[0])
-    for ensemble in doors.values():
-        ensemble.ask(do="rest")
+            if name in BACKENDS:
+                found.communication[name].append(run_steps(backends[name], "exchange", steps)[0])
+    for workers in backends.values():
+        workers.ask(do="release")
     return found
 
 
-def group(ensemble: Ensemble, rounds: int, steps: int) -> Group:
-    told = ensemble.ask(do="prepare", what=GRADIENTS)[0]
-    found = Group(told["bytes"], told["tensors"])
+def group(workers: WorkerGroup, rounds: int, steps: int) -> Group:
+    info = workers.ask(do="prepare", what=GRADIENTS)[0]
+    found = Group(info["bytes"], info["tensors"])
     for _ in range(rounds):
-        answers = ensemble.ask(do="alternate", steps=max(steps, LEAST))
+        answers = workers.ask(do="alternate", steps=max(steps, LEAST))
         for kind, all_ in (("seconds", found.seconds), ("groups", found.groups)):
-            for name in told["programs"]:
+            for name in info["programs"]:
                 of_ranks = zip(*(answer[kind][name] for answer in answers), strict=True)
                 all_.setdefault(name, []).extend(max(each) for each in of_ranks)
-    ensemble.ask(do="rest")
+    workers.ask(do="release")
     return found
 
 
 def table(found: Group) -> str:
-    """The group by each way, beside the bare one that was in turn with it (the median of their
-    quotients, and that of the fastest), and what a step with it takes longer."""
+    """A row for each way: the reduction, its ratio to the bare one of the same turn (median, and of
+    the fastest), and what it adds to a step."""
     bare = found.groups["bare"]
     rows = []
     for name in ("bare", "graph", "jit"):
@@ -153,8 +158,8 @@ def table(found: Group) -> str:
         for f in (statistics.median, min):
             row += [f"{1e3 * f(own):.1f}"] if own else [""]
         if own:
-            beside = statistics.median(o / b for o, b in zip(own, bare, strict=True))
-            row += [f"{100 * (part - 1):+.1f} %" for part in (beside, min(own) / min(bare))]
+            ratio = statistics.median(o / b for o, b in zip(own, bare, strict=True))
+            row += [f"{100 * (part - 1):+.1f} %" for part in (ratio, min(own) / min(bare))]
         else:
             row += ["", ""]
         step, alone = (

@@ -8,8 +8,8 @@
     comm.allreduce(array, op="average")     # in place
     ddl_core.finalize()
 
-Frameworks have adapters with their own tensors (ddl_torch, ...), built on this. It imports none of
-them. All errors are DdlError; see ddl_core.errors.
+The adapters for frameworks (ddl_torch, ...) build on this package, which imports no framework. All
+errors are DdlError; see ddl_core.errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ddl_core.places import get_include, library_path
+from ddl_core.paths import get_include, library_path
 
 if TYPE_CHECKING:
     from ddl_core import errors
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ddl_core.work import Work
     from ddl_core.world_comm import finalize, init, is_initialized, world
 
-# Imported when it is first used: an adapter whose native part calls the library itself needs none
-# of it, and joining should not wait for it.
+# Imported on first use: an adapter whose native part calls the library needs none of it, and
+# joining must not wait for it.
 _LATER = {
     "Comm": "comm",
     "Config": "config",

@@ -1,9 +1,9 @@
-"""Write the C source of a cffi module from a header: `ddl_core._ddl` from ddl.h itself.
+"""Writes the C source of a cffi module from a header: `ddl_core._ddl` from ddl.h itself.
 
     python _build.py [--cc CC] --module ddl_core._ddl --include ddl/ddl.h ddl.h _ddl.c
 
 The declarations are those between the header's two marks, preprocessed (no comments, no DDL_API).
-The C compiler, reading the header, checks every one of them when it compiles the result.
+The C compiler checks them against the header when it compiles the result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Read a DLPack capsule: just enough to find a CPU tensor's memory.
+"""Reads a DLPack capsule, as far as needed to find a CPU tensor's memory.
 
-NumPy's reader would do, if it knew bfloat16. The capsule is looked at, not consumed: it still
-owns the tensor and frees it when it is collected. So whoever uses the memory keeps the capsule.
+NumPy's reader does not know bfloat16. The capsule is read, not consumed: it owns the tensor until
+it is collected, so the user of the memory keeps the capsule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _ManagedVersioned(ctypes.Structure):  # capsule "dltensor_versioned"
     )
 
 
-_python = ctypes.PyDLL(None)  # not ctypes.pythonapi: its prototypes are shared with everybody
+_python = ctypes.PyDLL(None)  # not ctypes.pythonapi, whose prototypes all modules share
 _get_name = _python.PyCapsule_GetName
 _get_name.restype, _get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
 _get_pointer = _python.PyCapsule_GetPointer
@@ -58,7 +58,7 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a tensor lies. `owner` keeps it alive; strides are in elements, None when compact."""
+    """The memory of a tensor. `owner` keeps it alive; strides are in elements, None if compact."""
 
     address: int
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Memory:
 def read(source: Any) -> Memory:
     """The memory of `source`, which has `__dlpack__` and `__dlpack_device__`.
 
-    Raises BufferError when it is not in host memory, or `source` does not export it.
+    Raises BufferError if it is not in host memory, or `source` does not export it.
     """
     device, number = source.__dlpack_device__()
     if device != _CPU:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ddl_core.errors import BY_STATUS, DdlError, InternalError
-from ddl_core.places import missing
+from ddl_core.paths import missing
 
 try:
-    from ddl_core import _ddl, _gate
+    from ddl_core import _ddl, _fast_path
 except ImportError as error:
     raise missing(error) from error
 
 ffi = _ddl.ffi
 lib = _ddl.lib
-Gate = _gate.Gate
-Pending = _gate.Pending
-address = _gate.address  # of a NumPy array's elements
-work_test, work_destroy = _gate.test, _gate.destroy
-fail_exit = _gate.fail_exit
+FastPath = _fast_path.FastPath
+Pending = _fast_path.Pending
+address = _fast_path.address  # of a NumPy array's elements
+work_test, work_destroy = _fast_path.test, _fast_path.destroy
+fail_exit = _fast_path.fail_exit
 
 
 def to_error(status: int) -> DdlError:
@@ -36,6 +36,6 @@ def check(status: int) -> None:
 
 
 def version() -> str:
-    """The version of the library that is loaded, as 'major.minor.patch'."""
+    """The version of the loaded library, as 'major.minor.patch'."""
     number: int = lib.ddl_version()
     return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"

@@ -22,9 +22,8 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Call(Generic[Result]):
-    """`function(comm, *arguments, options, work)`, the array that it fills, and what must stay
-    alive, beside the arguments, until it is complete. `sender` is where a receive stores the rank
-    that it came from."""
+    """`function(comm, *arguments, options, work)`, the array that it fills, and what to keep alive
+    until it is complete. `sender` is where a receive stores the rank of the sender."""
 
     function: Any
     arguments: tuple[Any, ...]
@@ -155,7 +154,7 @@ def sendrecv(
     size: int,
 ) -> Call[Array]:
     if recv is None:
-        raise InvalidArgument("recv: None, but what comes needs a place of its own")
+        raise InvalidArgument("recv: None, but a sendrecv is never in place")
     given, taken = pair(send, recv)
     sent = integer(dest, "dest", 0, size - 1), integer(tags[0], "send_tag", 0, INT_MAX)
     received = _source(source, size), integer(tags[1], "recv_tag", 0, INT_MAX)
@@ -167,11 +166,11 @@ def sendrecv(
     return Call(lib.ddl_sendrecv, arguments, recv, (given, taken))
 
 
-# ---- parts of them ----
+# ---- helpers ----
 
 
 def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
-    """Both buffers, of one dtype; twice the same one when recv is None, which means in place."""
+    """Both buffers, of one dtype. The same one twice if recv is None: the operation is in place."""
     if recv is None:
         buffer = as_buffer(send, "send", write=True)
         return buffer, buffer
@@ -183,7 +182,7 @@ def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
 
 
 def expect(argument: str, count: int, expected: int, reason: str) -> None:
-    """Refuse another count than the expected one."""
+    """Raise InvalidArgument unless the count is the expected one."""
     if count != expected:
         raise InvalidArgument(f"{argument}: {count} elements, expected {expected}: {reason}")
 
@@ -218,7 +217,7 @@ def _block(argument: str, whole: Buffer, size: int) -> int:
 
 
 def _gathered(send: Any, recv: Any, size: int) -> tuple[Buffer, Buffer, int]:
-    """Both buffers and the count of elements that each rank gives."""
+    """Both buffers, and the count that each rank gives."""
     source, target = pair(send, recv)
     if recv is None:
         return source, target, _block("send", source, size)

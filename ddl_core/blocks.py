@@ -1,4 +1,4 @@
-"""The arguments of the operations whose blocks differ in size from rank to rank."""
+"""The arguments of operations whose blocks differ in size between ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST = 2**48 - 1  # elements; the library's own limit
 
 
 class Blocks:
-    """One block per rank: how many elements, and from which on.
+    """One block per rank: its count, and its displacement.
 
-    `what` is "" or "send_" or "recv_", as the arguments are called. Without displacements the
-    blocks lie one behind the other in rank order.
+    `what` is the prefix of the arguments' names: "", "send_" or "recv_". Without displacements the
+    blocks follow each other in rank order.
     """
 
     def __init__(self, counts: Numbers | None, displs: Numbers | None, size: int, what: str = ""):
@@ -34,7 +34,8 @@ class Blocks:
         )
 
     def expect_in(self, argument: str, buffer: Buffer) -> None:
-        """Refuse a buffer that does not hold the blocks: exactly, where there are no gaps."""
+        """Raise InvalidArgument unless the buffer holds the blocks; exactly, if they have no
+        gaps."""
         if self._displs is None:
             expect(argument, buffer.count, sum(self.counts), f"the sum of {self._name}")
             return

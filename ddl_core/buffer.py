@@ -1,7 +1,7 @@
-"""Any array -> its memory, without a copy and without importing any framework.
+"""Finds the memory of any array, without a copy and without importing a framework.
 
-An adapter that knows the memory gives a Buffer. Else, in this order: NumPy arrays (bfloat16 ones
-included, which refuse the buffer protocol), the buffer protocol (bytearray, array.array,
+An adapter that knows the memory passes a Buffer. Other arrays are tried in this order: NumPy arrays
+(with bfloat16, which refuses the buffer protocol), the buffer protocol (bytearray, array.array,
 memoryview, ...), DLPack (PyTorch, JAX, ...), and the `__array_interface__`.
 """
 
@@ -33,9 +33,9 @@ class Buffer:
 def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
     """The memory of `array`.
 
-    `argument` is the name that messages use. With `write` the memory will be written to.
-    Raises InvalidArgument when `array` is no array, does not lie in host memory, has an element
-    type that libddl lacks, is not C-contiguous, or is to be written and is read-only.
+    `argument` is its name in messages. `write` says that the memory will be written to. Raises
+    InvalidArgument if `array` is no array, is not in host memory, has an element type that libddl
+    lacks, is not C-contiguous, or is read-only and `write` is set.
     """
     if isinstance(array, Buffer):
         found = array

@@ -5,39 +5,33 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from ddl_core import arguments, forks, living
+from ddl_core import arguments, fork_guard
 from ddl_core import config as configs
-from ddl_core import options as all_options
-from ddl_core._lib import Gate, check, ffi, lib, to_error, work_destroy, work_test
-from ddl_core.arguments import Call
+from ddl_core._lib import check, ffi, lib, to_error
+from ddl_core.comm_handle import CommHandle, address
 from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.errors import DdlError, InvalidState, Mismatch
-from ddl_core.group import Collection, Group
-from ddl_core.quick_operations import QuickOperations
-from ddl_core.work import SLICE_MS, Work, wait_in_slices
+from ddl_core.endpoint_handle import EndpointHandle
+from ddl_core.errors import DdlError, Mismatch
+from ddl_core.group import Group
+from ddl_core.live_objects import LiveObjects
+from ddl_core.operations import Operations
+from ddl_core.operations_async import AsyncOperations
+from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.endpoint import Endpoint
-    from ddl_core.options import AsyncMessageOptions, MessageOptions, Native
-
-_INPROGRESS = 1  # ddl_status
-_CLOSE_PATIENCE = 2.0  # seconds for other threads to leave the library after an abort
+    from ddl_core.options import MessageOptions
 
 _log = logging.getLogger("ddl_core")
 
-Result = TypeVar("Result")
 
-
-class Comm(QuickOperations):
+class Comm(CommHandle, Operations, AsyncOperations):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,
@@ -48,8 +42,8 @@ class Comm(QuickOperations):
     complex64 and complex128, the NumPy types of ml_dtypes included. send and recv of a call have
     the same dtype. Results are bit-identical on all ranks and from run to run.
 
-    Every operation takes options as keywords, told in ddl_core.options: timeout (reaching it kills
-    the comm), name, and those that reduce prescale and postscale. It raises InvalidArgument, or
+    Every operation takes options as keywords, see ddl_core.options: timeout (reaching it kills the
+    comm) and name; reductions take prescale and postscale as well. It raises InvalidArgument, or
     Unsupported for a dtype and op that do not go together, before it touches anything, and
     PeerLost, Mismatch, Aborted or Expired when the comm dies. Waiting releases the GIL. The
     `..._async` forms return a Work at once, and take `queued` as well: see `completed`.
@@ -61,27 +55,17 @@ class Comm(QuickOperations):
     def __init__(
         self,
         handle: Any,
-        endpoint: Endpoint,
+        endpoint: EndpointHandle,
         *,
         owns_endpoint: bool = False,
         parent: Comm | None = None,
     ) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._endpoint = endpoint
         self._owns_endpoint = owns_endpoint
         self._parent = parent  # kept: it may own the endpoint
-        self._forks = forks.count
         self._closing = threading.RLock()  # recursive: a signal handler may call close
-        self._dropped: list[tuple[int, object]] = []  # works given up while pending, their arrays
-        self._gate = Gate(_address(handle), self._dropped)  # counts who uses the handle
-        self._queue_lock = threading.Lock()  # held from a queued work's start until it is known
-        self._queued: dict[int, Work[Any]] = {}  # not yet reported
-        self._collections: weakref.WeakSet[Collection] = weakref.WeakSet()
-        self.rank: int = lib.ddl_comm_rank(handle)
-        self.size: int = lib.ddl_comm_size(handle)
-        self.local_rank: int = lib.ddl_comm_local_rank(handle)
-        self.local_size: int = lib.ddl_comm_local_size(handle)
-        living.add(self)
+        live_comms.add(self)
 
     # ---- operations: see Operations, and AsyncOptions for the ..._async forms ----
 
@@ -113,9 +97,9 @@ class Comm(QuickOperations):
     ) -> Comm | None:
         """A comm of the members that give the same color, ranked by key, then by their rank here.
 
-        color is 0 or more; None takes part but joins none, and None is returned. An operation of
-        this comm: all members call it. Otherwise as `Endpoint.connect`. Closing a comm that `init`
-        made closes its parts as well; other parts live on.
+        color is 0 or more. A rank with color None takes part but joins no comm, and gets None. This
+        is an operation: all members call it. Otherwise as `Endpoint.connect`. Closing a comm that
+        `init` made closes the comms derived from it; those of other comms live on.
         """
         chosen = -1 if color is None else integer(color, "color", 0, INT_MAX)
         order = integer(key, "key", -INT_MAX - 1, INT_MAX)
@@ -138,22 +122,22 @@ class Comm(QuickOperations):
         assert twin is not None
         return twin
 
-    # ---- failures, and what the comm says about itself ----
+    # ---- failures and state ----
 
     def shrink(self, config: Config | None = None) -> Comm:
-        """A comm of the members of this dead one that are alive, in their order; all of them call
-        it. They agree on one list, no process starts anew, and what is dead is left out. The way to
-        go on after PeerLost, and to begin anew after Aborted or Mismatch.
+        """A comm of the living members of this dead one, in their order. All of them call it and
+        agree on one list; no process is restarted. This is how to go on after PeerLost, and to
+        start over after Aborted or Mismatch.
 
-        Waits for the others at most config.timeout; what the config leaves out is as here.
-        Raises Minority when this rank is not among those who go on: they have given it up, or more
-        than half of those who may be alive are out of its reach. InvalidState while the comm is
-        alive. This comm is still to be closed.
+        Waits for the others at most config.timeout; fields that config leaves out are as in this
+        comm. Raises Minority if this rank is not among those who go on: they have given it up, or
+        it cannot reach more than half of the members that may be alive. Raises InvalidState while
+        the comm is alive. This comm still has to be closed.
         """
         own = configs.native(config)
         following = self._derive(lib.ddl_comm_shrink, own)
         assert following is not None
-        # It takes our place: it must neither end with us nor keep us.
+        # It replaces this comm: it must neither be closed with it nor keep it alive.
         following._owns_endpoint, self._owns_endpoint = self._owns_endpoint, False
         following._parent = self._parent
         return following
@@ -166,9 +150,9 @@ class Comm(QuickOperations):
         return list(ranks[0 : count[0]])
 
     def report(self) -> dict[str, Any]:
-        """How the comm goes: `pending` operations with how long they have waited, the ranks that
-        are `missing` from them, and for all `members` whether they are alive and what they were
-        last in. Also of a dead comm, at any time and from any thread; does not block."""
+        """The state of the comm: its `pending` operations and how long they have waited, the ranks
+        that are `missing` from them, and for all `members` whether they are alive and their last
+        operation. At any time, from any thread, also of a dead comm; does not block."""
         return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
 
     def trace(self) -> dict[str, Any]:
@@ -188,7 +172,8 @@ class Comm(QuickOperations):
         return {name: int(getattr(native, name)) for name in names}
 
     def _text(self, function: Any) -> str:
-        """What a function that fills a buffer has to say; it may grow from one call to the next."""
+        """The text of a function that fills a buffer. The text may grow from one call to the
+        next."""
         capacity, length = 4096, ffi.new("size_t *")
         while True:
             buffer = ffi.new("char[]", capacity)
@@ -210,12 +195,12 @@ class Comm(QuickOperations):
         return int(slot[0])
 
     def completed(self, limit: int = 64, timeout: float | None = None) -> list[Work[Any]]:
-        """Up to limit finished works that were started with queued=True, in the order they
+        """Up to limit finished works that were started with queued=True, in the order in which they
         completed, each once. Waits until there is at least one.
 
-        timeout: seconds, 0 only looks; None: no limit.
-        Raises TimedOut after `timeout`, and InvalidState when no queued work is pending or
-        finished. What the works ended with is told by their `wait`.
+        timeout: seconds; 0 does not wait; None: no limit. Raises TimedOut after `timeout`, and
+        InvalidState if no queued work is pending or finished. A work's `wait` returns or raises its
+        result.
         """
         limit = integer(limit, "limit", 1, 2**16)
         slots, taken = ffi.new("ddl_work *[]", limit), ffi.new("int *")
@@ -230,8 +215,8 @@ class Comm(QuickOperations):
         while True:
             check(wait_in_slices(take, timeout, "no queued work has completed"))
             with self._queue_lock:
-                found = [self._queued.pop(_address(slots[i]), None) for i in range(taken[0])]
-            # One whose start was interrupted by a signal's handler is nobody's.
+                found = [self._queued.pop(address(slots[i]), None) for i in range(taken[0])]
+            # If a signal handler interrupted the start of a work, nobody has it.
             if works := [work for work in found if work is not None]:
                 return works
 
@@ -258,17 +243,17 @@ class Comm(QuickOperations):
     def close(self) -> None:
         """Leave the group. Pending works end with Aborted first. Calling it again does nothing.
 
-        When all is closed it raises Mismatch if another rank is known to have called a different
-        operation in the place of this rank's, and no call has said so because both completed. At
-        least the later of two ranks to close knows.
+        After closing, it raises Mismatch if another rank is known to have called a different
+        operation than this rank, and no call has reported it because both completed. At least the
+        later of two ranks to close knows.
         """
         if self._inherited():
-            return  # the parent's: neither its threads nor its memory are here
+            return  # a forked child has neither its threads nor its memory
         with self._closing:
             handle, self._handle = self._handle, None
         if handle is None:
             return
-        if self._gate.shut():
+        if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")
             if not self._all_have_left():
                 _log.warning("%r: a thread is still in the library; not freed", self)
@@ -282,7 +267,7 @@ class Comm(QuickOperations):
         self._queued.clear()
         self._parent = None
         if self._owns_endpoint:
-            self._endpoint.close()
+            self._endpoint._close()
         if difference is not None:
             raise difference
 
@@ -295,54 +280,19 @@ class Comm(QuickOperations):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # With an exception under way a mismatch is no news; the log has it.
+        # During another exception a mismatch is only logged.
         with suppress(*[Mismatch] if value else []):
             self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "local_size"):
+        if hasattr(self, "_closing"):
             with suppress(Mismatch):  # the log has it
                 self.close()
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Comm, rank {self.rank} of {self.size}{', closed' * self.closed}>"
-
-    # ---- calls ----
-
-    def _run(self, call: Call[Result], options: MessageOptions) -> Result:
-        native = all_options.native(options, wait_ms=SLICE_MS)
-        work = self._submit(call, native, queued=False)
-        return call.result if work is None else work.wait()
-
-    def _start(self, call: Call[Result], options: AsyncMessageOptions) -> Work[Result]:
-        native = all_options.native(options)
-        work = self._submit(call, native, queued=options.get("queued", False))
-        assert work is not None  # as there is none only after patience
-        return work
-
-    def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
-        """None: it is complete already."""
-        slot = ffi.new("ddl_work **")
-        with self._gate as is_open, self._queue_lock if queued else nullcontext():
-            handle = self._live(is_open)
-            if self._dropped:
-                self._reap()
-            try:
-                check(call.function(handle, *call.arguments, native.pointer, slot))
-                if slot[0] == ffi.NULL:
-                    return None
-                work: Work[Result] = Work(
-                    self, self._gate, _address(slot), call.result, call, call.sender
-                )
-                if queued:
-                    self._queued[work._address] = work
-            finally:
-                # Interrupted by a signal's handler before the work was known: it uses its arrays.
-                if slot[0] != ffi.NULL:
-                    self._gate.drop(_address(slot[0]), call)
-        return work
 
     def _derive(self, function: Any, *arguments: Any) -> Comm | None:
         def create(_endpoint: Any, slot: Any) -> int:
@@ -350,70 +300,7 @@ class Comm(QuickOperations):
                 status: int = function(handle, *arguments, slot)
                 return status
 
-        return self._endpoint._join(create, parent=self)
-
-    def _collection(self) -> Collection:
-        slot = ffi.new("ddl_group **")
-        with self._held() as handle:
-            check(lib.ddl_group_create(handle, slot))
-            collection = Collection(self, slot[0])
-        self._collections.add(collection)
-        return collection
-
-    def _close_groups(self, handle: Any) -> bool:
-        """Destroy the groups, which must not outlive the comm; those under way end with Aborted
-        first. Whether they did."""
-        collections = list(self._collections)
-        deadline = time.monotonic() + _CLOSE_PATIENCE
-        while collections and self._under_way(collections):
-            lib.ddl_comm_abort(handle, b"closed while a group was under way")
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
-        for collection in collections:
-            collection.destroy()
-        return True
-
-    def _under_way(self, collections: list[Collection]) -> bool:
-        self._reap()
-        return bool(self._dropped) or any(c.under_way() for c in collections)
-
-    @contextmanager
-    def _held(self) -> Iterator[Any]:
-        with self._gate as is_open:
-            yield self._live(is_open)
-
-    def _live(self, is_open: bool) -> Any:
-        """The handle, for who is inside the gate."""
-        handle = self._handle
-        if self._inherited():
-            raise InvalidState("this process was forked from the one that made the comm")
-        if not is_open or handle is None:
-            raise InvalidState("the comm is closed")
-        return handle
-
-    def _inherited(self) -> bool:
-        """Whether this process was forked from the one that made the comm."""
-        return self._forks != forks.count
-
-    def _all_have_left(self) -> bool:
-        """Wait for the threads that are inside, though not for long. Whether none is left."""
-        deadline = time.monotonic() + _CLOSE_PATIENCE
-        while self._gate.inside:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
-        return True
-
-    def _reap(self) -> None:
-        """Let go of the dropped works that have completed. Other threads may do the same, or drop
-        some, at any moment; and who is interrupted loses none."""
-        for entry in list(self._dropped):
-            if work_test(entry[0]) != _INPROGRESS:
-                with suppress(ValueError):  # another thread was quicker
-                    self._dropped.remove(entry)
-                    work_destroy(entry[0])
+        return self._endpoint._join(create, lambda made: Comm(made, self._endpoint, parent=self))
 
 
-def _address(handle: Any) -> int:
-    return int(ffi.cast("uintptr_t", handle))
+live_comms: LiveObjects[Comm] = LiveObjects()

@@ -1,4 +1,4 @@
-"""What may be chosen about a comm, in Python's units."""
+"""The options of a comm, in Python's units."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Config:
-    """How to make a comm. Every default means: the library's own.
+    """How to make a comm. Every default is the library's own.
 
     links               the kinds of links allowed, of "inproc", "shm" and "tcp"; None: the
                         environment variable DDL_LINKS, else all
-    tag                 tells comms over one list of addresses apart; 0: the count of creations
+    tag                 distinguishes comms over one list of addresses; 0: the count of creations
     epoch               equal on all members
     timeout             seconds for the creation; None: 5 minutes
     operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer
                         kills the comm
     segment_bytes       the granularity of pipelining; 0: chosen
-    heartbeat           seconds; so often members tell each other that they are alive, whatever
-                        their program does, also while it holds the GIL. Equal on all members;
+    heartbeat           seconds between two heartbeats of a member, which it sends whatever its
+                        program does, also while it holds the GIL. Equal on all members;
                         None: DDL_HEARTBEAT_MS, else 0.1
-    suspect             seconds of silence after which a member is warned of; None: DDL_SUSPECT_MS,
-                        else 1; math.inf: never. The same holds for:
-    dead                after which it is dead, at least three heartbeats; DDL_DEAD_MS, else 3
-    stall_warn          seconds of waiting for others after which an operation, or the creation
-                        of a comm, is warned of; DDL_STALL_WARN_MS, else 10
+    suspect             seconds of silence until a warning about a member; None: DDL_SUSPECT_MS,
+                        else 1; math.inf: never
+    dead                seconds of silence until a member counts as dead, at least three
+                        heartbeats; None: DDL_DEAD_MS, else 3; math.inf: never
+    stall_warn          seconds until a warning that an operation, or the creation of a comm, waits
+                        for others; None: DDL_STALL_WARN_MS, else 10; math.inf: never
     """
 
     links: Iterable[str] | None = None

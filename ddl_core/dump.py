@@ -1,12 +1,11 @@
-"""On a signal, tell what this process waits for.
+"""On a signal, prints what this process waits for.
 
-Design notes. Python runs signal handlers in its main thread between two bytecodes, so not before a
-blocking call into the library has returned, which is when one wants to know. What acts at once is C
-code: faulthandler's. It writes the threads' stacks into a pipe from within the signal; a thread of
-ours waits at the other end, and prints them after the comms' reports, which it can take at any
-time. The other ways: signal.set_wakeup_fd writes at once as well, but there is one such descriptor
-in a process, and asyncio takes it; signal.sigwait needs the signal blocked in all threads, also
-those that other libraries started before.
+Design notes. Python runs signal handlers in its main thread between two bytecodes. That is too late
+while a call into the library blocks. So the signal is handled by C code, that of faulthandler,
+which writes the threads' stacks into a pipe at once. A thread of ours reads the pipe, and prints
+the stacks after the comms' reports, which it can get at any time. The alternatives: a process has
+only one signal.set_wakeup_fd, which asyncio takes; signal.sigwait needs the signal blocked in all
+threads, also in those that other libraries have started.
 
 The pipe's writing end does not block: a thread that waits for room in it might hold the GIL, which
 the reader needs. Stacks that do not fit (64 KiB) are cut off.
@@ -22,23 +21,23 @@ import threading
 import time
 from typing import Any
 
-from ddl_core import living
+from ddl_core.comm import live_comms
 from ddl_core.errors import DdlError
 
-_PATIENCE = 0.05  # seconds without more of a stack, and it is whole
+_STACK_TIMEOUT = 0.05  # seconds for the rest of the stacks
 
 _writers: dict[int, int] = {}  # the pipes' ends that faulthandler writes to, by signal
 
 
 def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
-    """From now on, print to stderr (descriptor 2), whenever this process gets the signal, what each
-    living comm waits for and which ranks are missing, and then the stack of each Python thread.
-    Also while all threads are in blocking calls; the program goes on as if nothing had happened.
+    """From now on, whenever this process gets the signal, print to stderr (descriptor 2) for each
+    live comm what it waits for and which ranks are missing, then the stack of each Python thread.
+    Also while all threads are in blocking calls; the program goes on afterwards.
 
-    Replaces another handler of this signal; faulthandler.unregister(signum) ends it,
-    and calling this again begins it anew. From any thread. In a forked child, the signal prints
-    the stacks only. Raises ValueError for what is no signal, or one that cannot be handled, and
-    RuntimeError for those that faulthandler itself uses (SIGSEGV and the like).
+    Replaces another handler of this signal. faulthandler.unregister(signum) ends it, and calling
+    this again starts it again. From any thread. In a forked child, the signal prints the stacks
+    only. Raises ValueError if signum is no signal or cannot be handled, and RuntimeError for those
+    that faulthandler itself uses (SIGSEGV and the like).
     """
     signum = int(signum)
     if signum in _writers:
@@ -57,9 +56,9 @@ def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
 
 
 def report() -> str:
-    """What each living comm of this process waits for, in a line or some."""
+    """What each live comm of this process waits for, in one line or more."""
     lines = []
-    for number, comm in living.comms():
+    for number, comm in live_comms.items():
         with contextlib.suppress(DdlError):  # closed meanwhile
             lines += _describe(number, comm.report())
     return "".join(
@@ -89,7 +88,7 @@ def _describe(number: int, told: dict[str, Any]) -> list[str]:
 
 
 def _last(member: dict[str, Any]) -> str:
-    """What a member was last in, as far as it has told."""
+    """The last operation of a member, as far as it is known."""
     if member.get("last_name"):
         return f'which has called "{member["last_name"]}" last'
     if not member["operation"]:
@@ -100,7 +99,7 @@ def _last(member: dict[str, Any]) -> str:
 
 def _wait(reader: int) -> None:
     while stacks := os.read(reader, 1 << 16):
-        time.sleep(_PATIENCE)
+        time.sleep(_STACK_TIMEOUT)
         os.set_blocking(reader, False)
         with contextlib.suppress(BlockingIOError):
             stacks += os.read(reader, 1 << 16)
@@ -109,14 +108,14 @@ def _wait(reader: int) -> None:
 
 
 def _print(text: bytes) -> None:
-    """Past sys.stderr, whose lock a thread that is stuck may hold."""
+    """Not by sys.stderr: a thread that is stuck may hold its lock."""
     with contextlib.suppress(OSError):
         while text:
             text = text[os.write(2, text) :]
 
 
 def _forked() -> None:
-    """A child would write into its parent's pipe. It must not die of the signal either."""
+    """A child must not write into its parent's pipe, nor die of the signal."""
     for signum, writer in _writers.items():
         faulthandler.register(signum, file=2, all_threads=True, chain=False)
         os.close(writer)

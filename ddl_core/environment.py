@@ -1,4 +1,4 @@
-"""Find out from the environment which world this process was started in.
+"""Reads from the environment how this process was started.
 
     ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS
     mpirun     OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI, ...), PMIX_RANK
@@ -6,9 +6,9 @@
     srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
     alone      none of these: size 1
 
-in this order, except that a launcher started by another one counts before it. Everywhere but under
-mpirun the ranks meet at a TCP address of rank 0, at a port derived from what all know; where that
-does not suit, DDL_RENDEZVOUS=tcp://host:port says another.
+in this order, but a launcher that another one started takes precedence. Except under mpirun, the
+ranks connect to a TCP address of rank 0, at a port derived from what all know;
+DDL_RENDEZVOUS=tcp://host:port chooses another.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ddl_core.errors import InvalidArgument
 
 # torchrun's store listens at MASTER_PORT itself. Where the sum is no port, it is subtracted.
 TORCHRUN_PORT_OFFSET = 17
-# srun gives no port: one of these, below the range from which Linux takes ports by itself.
+# srun gives no port: one of these, below Linux's ephemeral ports.
 SRUN_PORTS = range(20000, 32000)
 
 
 @dataclass(frozen=True)
 class World:
-    """Where this process is.
+    """How this process was started.
 
     launcher   "ddlrun", "mpirun", "torchrun", "srun" or "alone"
-    rank       from 0 to size - 1; -1 where only MPI knows it
-    size       0 where only MPI knows it
-    url        where the ranks meet; None under mpirun, and where there is one rank
-    secret     what tells this job from others; None: DDL_SECRET or DDL_SECRET_FILE, where set
+    rank       from 0 to size - 1; -1 if only MPI knows it
+    size       0 if only MPI knows it
+    url        the ranks' rendezvous; None under mpirun, and for a single rank
+    secret     distinguishes this job from others; None: DDL_SECRET or DDL_SECRET_FILE, if set
     warning    what looks wrong about this environment; "" for nothing
-    master     rank 0's host, as the launcher calls it; None where it does not say
+    master     rank 0's host in the launcher's words; None if it does not say
     """
 
     launcher: str
@@ -49,7 +49,7 @@ class World:
 
 def detect(env: Mapping[str, str]) -> World:
     """The world that the environment `env` describes. InvalidArgument names a variable that is
-    missing, no number, or out of range."""
+    missing, not a number, or out of range."""
     world = _ddlrun(env) or _mpirun(env) or _torchrun(env) or _srun(env) or _alone(env)
     if world.size and not 0 <= world.rank < world.size:
         raise InvalidArgument(f"{world.launcher} set rank {world.rank} of {world.size}")
@@ -119,21 +119,21 @@ def _alone(env: Mapping[str, str]) -> World:
 
 def _in_srun_step(env: Mapping[str, str]) -> bool:
     """Whether srun started this process, or a parent of it. The shells of sbatch and salloc have
-    Slurm's variables as well, but belong to no numbered step."""
+    Slurm's variables too, but belong to no numbered step."""
     return "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "").isdecimal()
 
 
 def _meet(
     launcher: str, rank: int, size: int, host: str, port: int, job: str, env: Mapping[str, str]
 ) -> World:
-    place = f"[{host}]" if ":" in host else host  # IPv6
-    url = env.get("DDL_RENDEZVOUS", f"tcp://{place}:{port}")
+    address = f"[{host}]" if ":" in host else host  # IPv6
+    url = env.get("DDL_RENDEZVOUS", f"tcp://{address}:{port}")
     secret = None if "DDL_SECRET" in env or env.get("DDL_SECRET_FILE") else job
     return World(launcher, rank, size, url if size != 1 else None, secret, master=host)
 
 
 def metrics_port(env: Mapping[str, str]) -> int | None:
-    """DDL_METRICS_PORT, where it is set. InvalidArgument when it is no port."""
+    """DDL_METRICS_PORT, or None. Raises InvalidArgument if it is no port."""
     if not env.get("DDL_METRICS_PORT"):
         return None
     port = _number(env, "DDL_METRICS_PORT")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from ddl_core import arguments, forks, options
+from ddl_core import arguments, fork_guard, options
 from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call
+from ddl_core.comm_handle import CommHandle, GroupHandle
 from ddl_core.errors import InvalidArgument, InvalidState
 from ddl_core.operations import Operations
 from ddl_core.work import Work
@@ -16,7 +16,6 @@ from ddl_core.work import Work
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.comm import Comm
     from ddl_core.options import AsyncOptions, MessageOptions, Options
 
 Result = TypeVar("Result")
@@ -39,35 +38,6 @@ class Received:
         return f"<ddl_core.Received, source {self.source}>"
 
 
-class Collection:
-    """The ddl_group and what it refers to, for the Group and for its works, one of which may
-    outlive the other."""
-
-    def __init__(self, comm: Comm, handle: Any) -> None:
-        self.comm = comm
-        self.handle = handle
-        self.calls: list[Call[Any]] = []
-        self._work: weakref.ref[Work[None]] | None = None
-
-    def submitted(self, work: Work[None]) -> None:
-        self._work = weakref.ref(work)
-
-    def under_way(self) -> bool:
-        """Whether a work that somebody still holds is pending."""
-        work = self._work() if self._work else None
-        return work is not None and not work.done()
-
-    def destroy(self) -> None:
-        """Not while under way."""
-        handle, self.handle = self.handle, None
-        if handle is not None and not self.comm._inherited():
-            lib.ddl_group_destroy(handle)
-        self.calls.clear()
-
-    def __del__(self) -> None:
-        self.destroy()
-
-
 class Group(Operations):
     """Operations of one comm that are submitted as one, in the order of the calls; small
     all-reduces of equal dtype and op travel together. Made by `Comm.group`; a context manager.
@@ -79,18 +49,18 @@ class Group(Operations):
 
     Leaving the block submits what has not been submitted yet and waits; after an exception it does
     not. All members collect the same operations in the same order. The methods are those of Comm,
-    and raise the same for wrong arguments, but only collect: what they return holds its result
-    after the submission. Of the options they take prescale and postscale; timeout and name belong
-    to `submit`.
+    with the same errors for wrong arguments, but they only collect: the arrays that they return
+    hold the results after the submission. They take the options prescale and postscale; timeout and
+    name belong to `submit`.
 
-    When it is complete, a group may be submitted again with what its arrays hold by then, or get
-    further operations. Until then it raises InvalidState. Arrays stay alive as long as the group.
-    Not for several threads at once.
+    A complete group may be submitted again, with what its arrays hold by then, or get further
+    operations. Until then it raises InvalidState. Arrays stay alive as long as the group. Not for
+    several threads at once.
     """
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: CommHandle) -> None:
         self._comm = comm
-        self._collection = comm._collection()
+        self._group = GroupHandle(comm)
         self._work: Work[None] | None = None
         self._open = False  # something is collected and not yet submitted
         self.rank, self.size = comm.rank, comm.size
@@ -103,7 +73,7 @@ class Group(Operations):
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> Received:
-        """As `Comm.recv`; the returned object will know the source."""
+        """As `Comm.recv`; the returned object has the source after the submission."""
         call = arguments.recv(array, source, tag, self.size)
         self._run(call, options)
         return Received(call.sender)
@@ -130,8 +100,9 @@ class Group(Operations):
         return self._work
 
     def close(self) -> None:
-        """Let go of the arrays. InvalidState while under way. Calling it again does nothing."""
-        if self._collection.handle is not None:
+        """Release the arrays. Raises InvalidState while under way. Calling it again does
+        nothing."""
+        if self._group.handle is not None:
             self._idle().destroy()
 
     def __enter__(self) -> Group:
@@ -146,10 +117,10 @@ class Group(Operations):
         if kind is None and self._open:
             self.submit()
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def __repr__(self) -> str:
-        return f"<ddl_core.Group of {self._comm!r}, {len(self._collection.calls)} operations>"
+        return f"<ddl_core.Group of {self._comm!r}, {len(self._group.calls)} operations>"
 
     def _run(self, call: Call[Result], given: MessageOptions) -> Result:
         wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale"}
@@ -163,11 +134,11 @@ class Group(Operations):
         self._open = True
         return call.result
 
-    def _idle(self) -> Collection:
+    def _idle(self) -> GroupHandle:
         if self._work is not None and not self._work.done():
             raise InvalidState("the group is under way: wait for its work first")
-        if self._comm.closed:
+        if self._comm._handle is None:
             raise InvalidState("the comm is closed")
-        if self._collection.handle is None:
+        if self._group.handle is None:
             raise InvalidState("the group is closed")
-        return self._collection
+        return self._group

@@ -1,15 +1,15 @@
-"""What comms have done, as Prometheus reads it.
+"""Counters of comms in the format of Prometheus.
 
     from ddl_core import metrics
 
     metrics.serve(9400)        # http://127.0.0.1:9400/metrics, from a thread
     print(metrics.text())      # or by any other way
 
-With DDL_METRICS_PORT=9400 in the environment, ddl_core.init serves: local rank 0 of each host at
-9400, local rank 1 at 9401 and so on. Off unless asked for.
+With DDL_METRICS_PORT=9400 in the environment, ddl_core.init serves them: local rank 0 of each host
+at 9400, local rank 1 at 9401 and so on.
 
-Labels: `rank` and `size` of the comm, and `comm`, its number in the order in which this process has
-made its comms, which tells those of the same rank apart.
+Labels: `rank` and `size` of the comm, and `comm`, its number in this process by the order of
+creation.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from weakref import WeakSet
 
-from ddl_core import living
-from ddl_core.comm import Comm
+from ddl_core.comm import Comm, live_comms
 from ddl_core.errors import InvalidState
 
 __all__ = ["Server", "serve", "text"]
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Its name, of Comm.counters, in how many of the metric's units, kind, help.
+# Name, field of Comm.counters, units of the field in one of the metric, kind, help.
 _METRICS = (
     ("ddl_operations_total", "operations", 1, "counter", "Operations that have succeeded."),
     ("ddl_operation_bytes_total", "bytes", 1, "counter", "Bytes they were called with."),
@@ -43,10 +42,10 @@ _METRICS = (
 
 
 def text(comms: Iterable[Comm] | None = None) -> str:
-    """The counters of these comms (None: of all that live in this process) in Prometheus' text
-    format. Closed ones are left out. Does not block."""
-    known = {id(comm): number for number, comm in living.comms()}
-    given = [comm for _, comm in living.comms()] if comms is None else list(comms)
+    """The counters of these comms (None: of all live ones of this process) in Prometheus' text
+    format, without closed ones. Does not block."""
+    known = {id(comm): number for number, comm in live_comms.items()}
+    given = [comm for _, comm in live_comms.items()] if comms is None else list(comms)
     found = []
     for comm in given:
         try:
@@ -105,16 +104,16 @@ _servers: WeakSet[Server] = WeakSet()
 def serve(port: int, host: str = "127.0.0.1") -> Server:
     """Serve the metrics of this process over HTTP from a daemon thread.
 
-    port   0: any free one, then told by the server's `port`
-    host   the address to listen at; what is served is open to all who reach it
+    port   0: any free one; the server's `port` has it
+    host   the address to listen at; everybody who reaches it can read the metrics
 
-    Raises OSError when the port cannot be had, OverflowError when it is none.
+    Raises OSError if the port is not available, OverflowError if it is no port.
     """
     return Server(port, host)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 10  # seconds for a client to say what it wants
+    timeout = 10  # seconds for a client's request
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] not in ("/", "/metrics"):
@@ -128,11 +127,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a line for each scrape says nothing."""
+        """Log no scrapes."""
 
 
 def _forked() -> None:
-    """A child has no thread that would answer, and must not keep the port from the next job."""
+    """A child has no thread to answer, and must not keep the port."""
     for server in list(_servers):
         server._http.socket.close()
     _servers.clear()

@@ -1,6 +1,6 @@
-"""The MPI door: ranks that mpirun started exchange their endpoints' addresses by MPI.
+"""Joining under mpirun: the ranks exchange their endpoints' addresses by MPI.
 
-MPI carries nothing else, so any MPI will do that mpi4py was made for.
+Nothing else uses MPI, so any MPI that mpi4py supports will do.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _agree_on_secret(comm: Any, finish: Callable[[Any], None]) -> str:
 
 
 def _addresses(records: bytearray) -> list[bytes]:
-    """The ranks' addresses. Unreachable names the first rank that has none, and why."""
+    """The ranks' addresses. Raises Unreachable with the first rank that has none, and why."""
     addresses = []
     for rank, (good, length, text) in enumerate(_RECORD.iter_unpack(records)):
         if not good:

@@ -1,4 +1,5 @@
-"""Compile an adapter's native module once per user, however many processes ask at the same time."""
+"""Compiles an adapter's native module once per user, also if many processes ask at the same
+time."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class BuildError(RuntimeError):
 
 
 class NoCompiler(BuildError):
-    """There is none at all."""
+    """There is no compiler."""
 
 
 def cache_folder() -> Path:
@@ -38,7 +39,8 @@ def cache_folder() -> Path:
 
 
 def compiler() -> list[str]:
-    """The C++ compiler to run: $CXX, else c++, g++ or clang++. NoCompiler when there is none."""
+    """The C++ compiler to run: $CXX, else c++, g++ or clang++. Raises NoCompiler if there is
+    none."""
     own = os.environ.get("CXX", "").split()
     for command in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]):
@@ -48,7 +50,7 @@ def compiler() -> list[str]:
 
 
 def run(command: list[str]) -> None:
-    """Run a compiler. BuildError with the command and the end of its output when it fails."""
+    """Run a compiler. If it fails, raises BuildError with the command and the end of its output."""
     try:
         done = subprocess.run(
             command,
@@ -104,10 +106,10 @@ def answer(
 
 
 def once(target: Path, what: str, build: Callable[[Path], None]) -> None:
-    """Make the file `target` by `build(path)` unless it is there. One process builds, those that
-    come meanwhile wait for it; what is done and how long it takes goes to stderr, with `what`.
+    """Make the file `target` by `build(path)` unless it exists. One process builds, the others wait
+    for it. Progress goes to stderr, with `what`.
 
-    Raises BuildError when building fails, also in those who waited.
+    Raises BuildError if building fails, also in the processes that waited.
     """
     if target.exists():
         return
@@ -127,7 +129,7 @@ def _build(target: Path, what: str, build: Callable[[Path], None], waited: bool)
     if target.exists():
         return
     failure = target.with_suffix(".failed")
-    if waited and failure.exists():  # that of the process waited for; trying again gives the same
+    if waited and failure.exists():  # another process has just failed; trying again gives the same
         raise BuildError(failure.read_text())
     failure.unlink(missing_ok=True)
     start = time.monotonic()
@@ -145,7 +147,7 @@ def _build(target: Path, what: str, build: Callable[[Path], None], waited: bool)
 
 @contextmanager
 def _locked(path: Path, what: str) -> Iterator[bool]:
-    """Hold the file's lock; whether another process had it before."""
+    """Hold the file's lock. Yields whether another process had it before."""
     with path.open("a") as file:
         waited = False
         try:

@@ -1,12 +1,16 @@
-"""The operations: as a Comm runs them, and as a Group collects them."""
+"""The operations: as a Comm runs them, and as a Group collects them.
+
+A Comm has a fast path for its most frequent calls: NumPy arrays, and no options but a name. Other
+calls, and wrong ones, go the general way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
-from ddl_core.arguments import Call
+from ddl_core.arguments import OPS, Call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -18,15 +22,21 @@ Result = TypeVar("Result")
 Numbers = Sequence[SupportsIndex]
 
 
+def only_named(options: Mapping[str, Any]) -> bool:
+    """Whether there is a name and nothing else."""
+    return len(options) == 1 and "name" in options
+
+
 class Operations:
-    """All operations but `recv`, whose results differ.
+    """All operations but `recv`, which returns different results in a Comm and a Group.
 
     send and recv have the same dtype, and must not overlap. Without recv an operation is in place:
-    send holds both what is given and what comes, and is returned.
+    the result replaces the input in send, which is returned.
     """
 
     rank: int
     size: int
+    _fast_path: Any = None  # of a Comm, its FastPath
 
     def _run(self, call: Call[Result], options: MessageOptions) -> Result:
         raise NotImplementedError
@@ -47,6 +57,10 @@ class Operations:
         "bit_or", "bit_xor", "logical_and" or "logical_or". There is no average of bools, and only
         sum and average of complex numbers. Without recv the result replaces send.
         """
+        fast = self._fast_path
+        known = fast and type(op) is str and op in OPS and (not options or only_named(options))
+        if known and fast.allreduce(send, recv, OPS[op], options.get("name")):
+            return send if recv is None else recv
         return self._run(arguments.allreduce(send, recv, op), options)
 
     def reduce(
@@ -79,6 +93,9 @@ class Operations:
         op as in `allreduce`. send holds size * count elements, recv count. Without recv the result
         lies at rank * count of send, whose other blocks stay as they were.
         """
+        fast = self._fast_path if not options and type(op) is str and op in OPS else None
+        if fast and recv is not None and fast.reduce_scatter(send, recv, OPS[op]):
+            return recv
         return self._run(arguments.reduce_scatter(send, recv, op, self.size), options)
 
     def reduce_scatterv(
@@ -101,6 +118,8 @@ class Operations:
 
     def broadcast(self, array: Array, root: SupportsIndex = 0, **options: Unpack[Options]) -> Array:
         """array[i] on every rank = root's array[i]; returns array."""
+        if self._fast_path and not options and self._fast_path.broadcast(array, root):
+            return array
         return self._run(arguments.broadcast(array, root, self.size), options)
 
     def allgather(
@@ -111,6 +130,9 @@ class Operations:
         send holds count elements, recv size * count. Without recv, send holds size * count
         elements, this rank's own at rank * count; it is filled.
         """
+        fast = self._fast_path
+        if fast and recv is not None and not options and fast.allgather(send, recv):
+            return recv
         return self._run(arguments.allgather(send, recv, self.size), options)
 
     def allgatherv(
@@ -122,11 +144,11 @@ class Operations:
         displs: Numbers | None = None,
         **options: Unpack[Options],
     ) -> Array:
-        """`allgather` with counts[r] elements from rank r, which come to displs[r] of recv; returns
-        recv.
+        """`allgather` with counts[r] elements from rank r, which are stored at displs[r] of recv;
+        returns recv.
 
-        counts is equal on all ranks; displs need not be, and without it the blocks lie one behind
-        the other. send holds counts[rank] elements; without recv, all blocks.
+        counts is equal on all ranks; displs need not be. Without displs the blocks follow each
+        other. send holds counts[rank] elements; without recv, all blocks.
         """
         call = blocks.allgatherv(send, recv, counts, displs, self.rank, self.size)
         return self._run(call, options)
@@ -157,10 +179,11 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array | None:
-        """`gather` with counts[r] elements from rank r, which come to displs[r] of root's recv.
+        """`gather` with counts[r] elements from rank r, which are stored at displs[r] of root's
+        recv.
 
-        Root needs counts, and without displs the blocks lie one behind the other. Elsewhere recv,
-        counts and displs are ignored, and send holds what this rank gives.
+        Root needs counts. Without displs the blocks follow each other. Elsewhere recv, counts and
+        displs are ignored, and send holds this rank's block.
         """
         call = blocks.gatherv(send, recv, counts, displs, root, self.rank, self.size)
         return self._run(call, options)
@@ -192,8 +215,8 @@ class Operations:
     ) -> Array:
         """`scatter` with counts[r] elements for rank r, which lie at displs[r] of root's send.
 
-        Root needs counts, and without displs the blocks lie one behind the other. Elsewhere send,
-        counts and displs are ignored, and recv holds what this rank gets.
+        Root needs counts. Without displs the blocks follow each other. Elsewhere send, counts and
+        displs are ignored, and recv holds this rank's block.
         """
         call = blocks.scatterv(send, recv, counts, displs, root, self.rank, self.size)
         return self._run(call, options)
@@ -201,7 +224,7 @@ class Operations:
     def alltoall(self, send: Array, recv: Array | None = None, **options: Unpack[Options]) -> Array:
         """recv[r * count + i] = rank r's send[rank * count + i], for i < count; returns recv.
 
-        Both hold size * count elements. Without recv, what comes replaces what is given.
+        Both hold size * count elements. Without recv, the result replaces send.
         """
         return self._run(arguments.alltoall(send, recv, self.size), options)
 
@@ -217,10 +240,10 @@ class Operations:
         **options: Unpack[Options],
     ) -> Array:
         """`alltoall` with send_counts[r] elements at send_displs[r] for rank r, and recv_counts[r]
-        from rank r to recv_displs[r]; returns recv.
+        from rank r, stored at recv_displs[r]; returns recv.
 
-        What r sends to q is what q receives from r. Without displacements the blocks lie one behind
-        the other. Without recv, each block replaces one of equal size at the same place, and the
+        What r sends to q is what q receives from r. Without displacements the blocks follow each
+        other. Without recv, each block replaces one of equal size at the same position, and the
         receiving side may be left out.
         """
         counts, displs = (send_counts, recv_counts), (send_displs, recv_displs)
@@ -228,7 +251,8 @@ class Operations:
 
     def barrier(self, **options: Unpack[Options]) -> None:
         """Return on no rank before every rank has called it."""
-        self._run(arguments.barrier(), options)
+        if not (self._fast_path and not options and self._fast_path.barrier()):
+            self._run(arguments.barrier(), options)
 
     # ---- messages ----
 
@@ -240,8 +264,8 @@ class Operations:
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Send array to rank dest, which receives it with the same tag, count and dtype; tags are 0
-        or more. Returns when array may be used again; it may not have been received by then."""
+        """Send array to rank dest, which receives it with the same tag, count and dtype. Tags are 0
+        or more. Returns when array may be used again, perhaps before it is received."""
         self._run(arguments.send(array, dest, tag, self.size), options)
 
     def sendrecv(

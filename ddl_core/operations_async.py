@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
-from ddl_core.arguments import Call
+from ddl_core._lib import FastPath
+from ddl_core.arguments import OPS, Call
+from ddl_core.operations import only_named
 from ddl_core.work import Work
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class AsyncOperations:
 
     rank: int
     size: int
+    _fast_path: FastPath
 
     def _start(self, call: Call[Result], options: AsyncMessageOptions) -> Work[Result]:
         raise NotImplementedError
@@ -38,6 +41,12 @@ class AsyncOperations:
         **options: Unpack[AsyncReduceOptions],
     ) -> Work[Array]:
         """Start `allreduce`."""
+        if type(op) is str and op in OPS and (not options or only_named(options)):
+            name = options.get("name")
+            work: Work[Array] | None
+            work = self._fast_path.allreduce_async(self, Work, send, recv, OPS[op], name)
+            if work is not None:
+                return work
         return self._start(arguments.allreduce(send, recv, op), options)
 
     def reduce_async(

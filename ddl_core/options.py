@@ -1,4 +1,4 @@
-"""What every operation takes beside its arguments, as keywords."""
+"""The options of operations, which they take as keywords."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class MessageOptions(TypedDict, total=False):
 class Options(MessageOptions, total=False):
     """Of every collective operation.
 
-    name   match it by name instead of by order: each rank may call named operations in an order of
-           its own, and those without a name are not affected. At most 255 bytes; None: by order
+    name   match the operation by name instead of by order: each rank may call named operations in
+           any order, independent of those without a name. At most 255 bytes; None: by order
     """
 
     name: str | None
@@ -59,7 +59,7 @@ class AsyncReduceOptions(ReduceOptions, AsyncMessageOptions, total=False):
 
 @dataclass(slots=True)
 class Native:
-    """A ddl_options, NULL where all is as by default. Lives as long as this object."""
+    """A ddl_options, NULL if all is at its default. The pointer lives as long as this object."""
 
     pointer: Any
     name: Any
@@ -105,7 +105,7 @@ def _name(name: Any) -> Any:
 
 
 def _factor(value: Any, argument: str) -> float:
-    """ddl.h takes 0 for 1, so a 0 that was meant would be ignored."""
+    """The library takes 0 as 1, so an explicit 0 is refused."""
     if value is None:
         return 0.0
     try:

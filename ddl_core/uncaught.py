@@ -1,5 +1,5 @@
-"""Tell the launcher of an exception that nobody catches, before the other ranks can notice its
-consequences: so it knows which rank failed first, and why."""
+"""Reports an uncaught exception to the launcher before the other ranks can notice its consequences.
+So the launcher knows which rank failed first, and why."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _LARGEST = 1024  # characters of the exception
 
 
 def report_to_launcher() -> None:
-    """From now on an uncaught exception of the main thread is reported, where a launcher listens:
-    DDL_LAUNCHER, see ddl_core/launch/reports.py. The hook that was there runs as well."""
+    """From now on report uncaught exceptions of the main thread to the socket in DDL_LAUNCHER, if
+    set; see ddl_launch/reports.py. The previous hook is called as well."""
     name, rank = os.environ.get("DDL_LAUNCHER"), os.environ.get("DDL_RANK")
     if not name or not rank:
         return
@@ -31,7 +31,7 @@ def report_to_launcher() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """As the last lines of a traceback have it: "ValueError: boom"."""
+    """The exception as in the last line of a traceback: "ValueError: boom"."""
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     try:
@@ -43,7 +43,7 @@ def describe(error: BaseException) -> str:
 
 
 def _send(name: str, text: str) -> None:
-    """Wait for nothing: a launcher that is gone needs no report."""
+    """Send without waiting: a launcher that has ended needs no report."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         data = text.encode(errors="replace")
         sender.sendto(data, socket.MSG_DONTWAIT, b"\0" + name.encode())

@@ -7,20 +7,21 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ddl_core import forks
+from ddl_core import fork_guard
 from ddl_core._lib import Pending, to_error
 from ddl_core.errors import InvalidArgument, TimedOut
 
 _OK, _TIMED_OUT = 0, -20  # ddl_status
-SLICE_MS = 100  # how long one call waits, so that Ctrl-C is noticed in between
+SLICE_MS = 100  # how long one call waits; signals are handled in between
 
 Array = TypeVar("Array")
 
 
 def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: str) -> int:
-    """`look(milliseconds)` until it returns anything but TIMED_OUT, and then that status.
+    """Call `look(milliseconds)` until its status is not TIMED_OUT. Returns the status.
 
-    Raises TimedOut, saying `pending`, after `timeout` seconds; 0 only looks, None: no limit.
+    Raises TimedOut with the text `pending` after `timeout` seconds; 0 does not wait; None: no
+    limit.
     """
     try:
         wrong = timeout is not None and not float(timeout) >= 0
@@ -39,8 +40,8 @@ def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: s
 
 
 class Work(Pending, Generic[Array]):
-    """An operation under way. Its arrays must not be touched until it is complete; they are kept
-    alive until then, also when the Work itself is dropped.
+    """An operation under way. Its arrays must not be touched until it is complete. They are kept
+    alive until then, also if the Work itself is dropped.
 
     Made by the `..._async` methods of Comm and Group. Any thread may wait.
     """
@@ -60,12 +61,12 @@ class Work(Pending, Generic[Array]):
 
     @property
     def source(self) -> int | None:
-        """The rank that a message came from, once it has been received; else None."""
+        """The sender's rank, once a message has been received; else None."""
         if self._sender is None or not self.done() or self._sender[0] < 0:
             return None
         return int(self._sender[0])
 
-    __reduce__ = forks.refuse_copy
+    __reduce__ = fork_guard.refuse_copy
 
     def __repr__(self) -> str:
         return f"<ddl_core.Work of {self._comm!r}, {'complete' if self.done() else 'pending'}>"

@@ -21,8 +21,8 @@ _log = logging.getLogger("ddl_core")
 
 _lock = threading.Lock()  # held while init is under way
 _comm: Comm | None = None
-_launched = World("alone")  # where init was called
-_server: metrics.Server | None = None  # where DDL_METRICS_PORT is set
+_launched = World("alone")  # in which init was called
+_server: metrics.Server | None = None  # if DDL_METRICS_PORT is set
 
 
 def init(
@@ -51,31 +51,31 @@ def init(
             )
         _comm = None
         config = config or Config()
-        config.fields()  # refuse a bad one before anything is opened
-        place = detect(os.environ)
+        config.fields()  # raises InvalidArgument before anything is opened
+        found = detect(os.environ)
         port = metrics_port(os.environ)
-        if place.warning:
-            _log.warning(place.warning)
-        if place.launcher == "mpirun":
-            comm = mpi.connect(place, config, host, secret)
+        if found.warning:
+            _log.warning(found.warning)
+        if found.launcher == "mpirun":
+            comm = mpi.connect(found, config, host, secret)
         else:
-            endpoint = Endpoint(secret=place.secret if secret is None else secret, host=host)
+            endpoint = Endpoint(secret=found.secret if secret is None else secret, host=host)
             try:
-                if place.url is None:
+                if found.url is None:
                     comm = endpoint.connect([endpoint.address], 0, config, owned=True)
                 else:
                     comm = endpoint.rendezvous(
-                        place.url, place.rank, place.size, config, owned=True
+                        found.url, found.rank, found.size, config, owned=True
                     )
             except BaseException:
                 endpoint.close()
                 raise
         _log.info(
             "rank %d of %d, launcher: %s%s; %d of %d among those that share memory",
-            *(comm.rank, comm.size, place.launcher, f" at {place.url}" if place.url else ""),
+            *(comm.rank, comm.size, found.launcher, f" at {found.url}" if found.url else ""),
             *(comm.local_rank, comm.local_size),
         )
-        _comm, _launched = comm, place
+        _comm, _launched = comm, found
         _serve(port)
         return comm
     finally:
@@ -83,14 +83,14 @@ def init(
 
 
 def _serve(port: int | None) -> None:
-    """Serve metrics. What is wrong with that is no reason to stop a job."""
+    """Serve metrics. If that is impossible, the job goes on without."""
     global _server
     if _server is not None:
         _server.close()
         _server = None
     if port is None or _comm is None:
         return
-    from ddl_core import metrics  # its HTTP takes as long to import as the rest of ddl_core
+    from ddl_core import metrics  # importing http takes as long as the rest of ddl_core
 
     try:
         _server = metrics.serve(port + _comm.local_rank)
@@ -102,7 +102,7 @@ def _serve(port: int | None) -> None:
 
 
 def world() -> Comm:
-    """The comm that `init` made. InvalidState before `init` and after `finalize`."""
+    """The comm that `init` made. Raises InvalidState before `init` and after `finalize`."""
     comm = _comm
     if comm is None or comm.closed:
         raise InvalidState("not initialised: call ddl_core.init() first")
@@ -110,13 +110,13 @@ def world() -> Comm:
 
 
 def launched() -> World:
-    """What the environment said where `init` made the world. InvalidState as for `world`."""
+    """The world in which `init` was called. Raises InvalidState as `world` does."""
     world()
     return _launched
 
 
 def is_initialized() -> bool:
-    """Whether there is a world: `init` has returned, and `finalize` was not called since."""
+    """Whether there is a world: after `init` has returned, until `finalize`."""
     return _comm is not None and not _comm.closed
 
 

@@ -3,10 +3,10 @@
     python examples/gpt_text.py                     one process
     ddlrun -n 2 python examples/gpt_text.py         two
 
-The text is the source of Python's standard library, as it lies on the machine. Each process draws
-its own pieces of it, so more processes make the batch larger; the learning rate rises with it. At
-the end it says how many tokens per second all processes have read, what part of the time the
-communication took, and lets the model write.
+The text is the source of the installed Python standard library. Each process draws its own pieces
+of it, so more processes make the batch larger, and the learning rate rises with it. At the end the
+program prints the tokens per second of all processes, the part of the time that communication took,
+and a sample that the model writes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import ddl_torch as ddl
 
 BYTES = 256  # the tokens
 RATE = 1e-3  # the learning rate that suits one process's batch
-SAMPLE = 200  # bytes that are written at the end
-COMPARED = 10  # steps without communication, to know what it costs
+SAMPLE = 200  # bytes of the sample at the end
+COMPARED = 10  # steps without communication, for comparison
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
     optimizer = ddl.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), lr=RATE), compression=arguments.compression
     )
-    # With Adam the rate goes with the square root of the batch.
+    # With Adam the learning rate grows with the square root of the batch.
     scale = ddl.size() ** 0.5
     schedule = ddl.scaled_warmup(optimizer, max(1, arguments.steps // 10), scale)
     losses = []
@@ -86,12 +86,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--megabytes", type=float, default=4.0, metavar="N", help="of text")
     parser.add_argument("--compression", choices=["f16", "bf16"], help="gradients on the wire")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--curve", metavar="FILE", help="draw the loss there, a PNG (matplotlib)")
+    parser.add_argument("--curve", metavar="FILE", help="plot the loss as PNG (needs matplotlib)")
     return parser.parse_args()
 
 
 def read(megabytes: float) -> Tensor:
-    """The standard library's modules one after the other, as bytes."""
+    """The concatenated modules of the standard library, as bytes."""
     text = bytearray()
     for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += file.read_bytes()
@@ -118,7 +118,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, pieces: Tensor) -> 
 def rate(
     model: nn.Module, optimizer: torch.optim.Optimizer, pieces: Iterator[Tensor], tokens: int
 ) -> float:
-    """Tokens per second of this process by itself, while the others do the same."""
+    """Tokens per second of this process without communication, while the others do the same."""
     step(model, optimizer, next(pieces))
     ddl.barrier()
     start = time.monotonic()

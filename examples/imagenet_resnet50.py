@@ -3,14 +3,14 @@ number of processes.
 
     python examples/imagenet_resnet50.py DATA                    one process
     ddlrun -n 2 python examples/imagenet_resnet50.py DATA        two
-    python examples/imagenet_resnet50.py --make-sample DATA      make a small DATA, to try it
+    python examples/imagenet_resnet50.py --make-sample DATA      make a small DATA for a try
 
 DATA has the folders train/CLASS and val/CLASS with images, as ImageNet is usually unpacked. The
 recipe is that of Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour"
 (2017): a learning rate of 0.1 for 256 images of all processes, approached during five epochs.
 
-What a step does depends only on the options and the step's number, so a run that goes on from a
-checkpoint ends with the weights of one that was never interrupted, to the last bit.
+A step depends only on the options and on its number, so a run that resumes from a checkpoint ends
+with the same weights as one that was never interrupted, to the last bit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DROPS = (1 / 3, 2 / 3, 8 / 9)  # parts of the training after which the rate fall
 MOMENTUM, DECAY = 0.9, 1e-4
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colours
 SUFFIXES = (".jpeg", ".jpg", ".png")
-COMPARED = 4  # steps of one process alone, to know how well many scale
+COMPARED = 4  # steps of one process alone, to compute the scaling
 SAME_IN_BOTH = ("model", "batch", "size", "epochs", "schedule", "label_smoothing", "bf16", "seed")
 
 
@@ -83,21 +83,23 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train ResNet-50 or ResNet-101 on ImageNet.")
-    parser.add_argument("data", type=Path, metavar="DATA", help="the folder of train and val")
+    parser.add_argument("data", type=Path, metavar="DATA", help="the folder with train and val")
     parser.add_argument("--model", choices=sorted(BLOCKS), default="resnet50")
     parser.add_argument("--epochs", type=int, default=90, metavar="N")
-    parser.add_argument("--steps", type=int, metavar="N", help="stop after so many, for a try")
+    parser.add_argument("--steps", type=int, metavar="N", help="stop after N steps")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="images per process")
     parser.add_argument("--size", type=int, default=224, metavar="N", help="pixels of an image")
     parser.add_argument("--schedule", choices=["step", "cosine"], default="step")
     parser.add_argument("--label-smoothing", type=float, default=0.0, metavar="X")
     parser.add_argument("--bf16", action="store_true", help="compute, and send gradients, in bf16")
-    parser.add_argument("--workers", type=int, metavar="N", help="that read images, per process")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that read images, per process"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="saved after each epoch")
-    parser.add_argument("--save-every", type=int, metavar="N", help="and after so many steps")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from a checkpoint")
-    parser.add_argument("--curve", metavar="FILE", help="draw the loss there, a PNG (matplotlib)")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="save one after each epoch")
+    parser.add_argument("--save-every", type=int, metavar="N", help="and after every N steps")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="resume from a checkpoint")
+    parser.add_argument("--curve", metavar="FILE", help="plot the loss as PNG (needs matplotlib)")
     parser.add_argument(
         "--make-sample",
         type=int,
@@ -114,11 +116,11 @@ def parse() -> argparse.Namespace:
 
 
 class Training:
-    """The state of a training, and its steps. All processes do the same with it."""
+    """The state of a training and its steps, the same on all processes."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        torch.manual_seed(arguments.seed)  # equal weights in all processes
+        torch.manual_seed(arguments.seed)  # the same weights on all processes
         images = Images(arguments.data / "train", arguments.size, arguments.seed, training=True)
         self.batch = arguments.batch * ddl.size()  # of all processes
         self.steps_per_epoch = len(images) // self.batch
@@ -132,13 +134,13 @@ class Training:
         self.accuracy = math.nan
 
         network = ResNet(arguments.model, len(images.classes))
-        network.to(memory_format=torch.channels_last)  # as the images come
+        network.to(memory_format=torch.channels_last)  # as the images are
         self.optimizer = torch.optim.SGD(parameters(network), lr=RATE, momentum=MOMENTUM)
         if arguments.resume:
             self.load(network)
         self.model = DistributedDataParallel(network, gradient_as_bucket_view=True)
         if arguments.bf16:
-            # Not the hook itself, which DistributedDataParallel takes with NCCL only.
+            # DistributedDataParallel accepts the hook itself with NCCL only.
             self.model.register_comm_hook(
                 None, lambda _, bucket: bf16_compress_hook(dist.group.WORLD, bucket)
             )
@@ -165,7 +167,7 @@ class Training:
                 self.accuracy = self.validate()
 
     def run_epoch(self, bar: Any) -> None:
-        """From the step that is next to the end of its epoch."""
+        """Train from the next step to the end of its epoch."""
         self.model.train()
         since = time.monotonic()
         for images, labels in self.images:
@@ -201,7 +203,7 @@ class Training:
         return loss.detach()
 
     def learning_rate(self) -> float:
-        """From what suits one process's batch to what suits all processes' together, and down."""
+        """The learning rate: rises from that of one process's batch to that of all, then falls."""
         epochs, epoch = self.arguments.epochs, self.step / self.steps_per_epoch
         one, all_ = RATE * self.arguments.batch / RATE_BATCH, RATE * self.batch / RATE_BATCH
         if epoch < WARM_UP:
@@ -211,11 +213,11 @@ class Training:
         return all_ * 0.1 ** sum(epoch >= drop * epochs for drop in DROPS)
 
     def rate(self) -> float:
-        """Images per second of all processes: in the median step, reading included."""
+        """Images per second of all processes, by the median step, with reading."""
         return self.batch / float(np.median(self.seconds))
 
     def rate_alone(self) -> float:
-        """Those of process 0 by itself, while the others wait; nothing is left of its steps."""
+        """Images per second of process 0 alone, with a copy of the model; the others wait."""
         rate = 0.0
         if ddl.rank() == 0:
             model, times = copy.deepcopy(self.model.module), [time.monotonic()]
@@ -233,9 +235,9 @@ class Training:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """The part of the held-out images that is told right, in percent."""
+        """The accuracy on the held-out images, in percent."""
         network = self.model.module.eval()
-        # Batch norm's statistics are those of process 0, as at the start of each step.
+        # Uses batch norm's statistics of process 0, as each step does at its start.
         ddl.broadcast_parameters(dict(network.named_buffers()))
         right = total = 0
         for images, labels in self.held_out:
@@ -245,7 +247,7 @@ class Training:
         return 100 * right / max(1, total)
 
     def save(self) -> None:
-        """What differs between processes, batch norm's statistics, process 0 has for all."""
+        """Save a checkpoint. Batch norm's statistics, which differ, are those of process 0."""
         if ddl.rank() or not self.arguments.checkpoint:
             return
         state = {
@@ -257,7 +259,7 @@ class Training:
         }
         unfinished = self.arguments.checkpoint.with_suffix(".partial")
         torch.save(state, unfinished)
-        os.replace(unfinished, self.arguments.checkpoint)  # there is a whole one at any time
+        os.replace(unfinished, self.arguments.checkpoint)  # so a complete one exists at any time
 
     def load(self, network: nn.Module) -> None:
         state = torch.load(self.arguments.resume, weights_only=True)
@@ -274,13 +276,13 @@ class Training:
             print(f"going on after step {self.step} of {self.arguments.resume}")
 
     def options(self) -> dict[str, Any]:
-        """What the steps depend on."""
+        """The options on which the steps depend."""
         given = {name: getattr(self.arguments, name) for name in SAME_IN_BOTH}
         return {**given, "processes": ddl.size(), "steps_per_epoch": self.steps_per_epoch}
 
 
 def parameters(network: nn.Module) -> list[dict[str, Any]]:
-    """Weights decay, but for batch norm's."""
+    """Weight decay for all weights except those of batch norm."""
     with_decay = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
     return [{"params": with_decay, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -308,7 +310,7 @@ Key = tuple[int, int]  # epoch, number of the image
 
 
 class Order(Sampler[list[Key]]):
-    """This process's part of each batch of an epoch: all processes shuffle alike."""
+    """This process's part of each batch of an epoch. All processes shuffle in the same way."""
 
     def __init__(self, images: int, batch: int, seed: int) -> None:
         self.images, self.batch, self.seed = images, batch, seed
@@ -326,13 +328,13 @@ class Order(Sampler[list[Key]]):
             yield [(epoch, number) for number in mine]
 
     def __len__(self) -> int:
-        """Batches of an epoch; what is left over is not used in it."""
+        """Batches per epoch; an incomplete one is left out."""
         return self.images // self.batch
 
 
 class Images(Dataset[tuple[Image.Image, int]]):
-    """The images of a folder with a folder for each class. For training each comes as a random
-    part of it, perhaps mirrored, other ones in each epoch; else its middle."""
+    """The images of a folder that has a folder for each class. For training each image is cropped
+    and mirrored at random, differently in each epoch; otherwise its center is used."""
 
     def __init__(self, folder: Path, size: int, seed: int, training: bool) -> None:
         self.folder, self.size, self.seed, self.training = folder, size, seed, training
@@ -372,7 +374,7 @@ Box = tuple[float, float, float, float]
 
 
 def any_part(image: Image.Image, chance: random.Random) -> Box:
-    """From 8 % to all of the area, from 3:4 to 4:3."""
+    """A random crop: 8 to 100 % of the area, 3:4 to 4:3."""
     for _ in range(10):
         area = image.width * image.height * chance.uniform(0.08, 1.0)
         ratio = math.exp(chance.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -385,7 +387,7 @@ def any_part(image: Image.Image, chance: random.Random) -> Box:
 
 
 def middle(image: Image.Image) -> Box:
-    """A square of 7/8 of the shorter side."""
+    """The centered square of 7/8 of the shorter side."""
     side = min(image.width, image.height) * 7 / 8
     left, top = (image.width - side) / 2, (image.height - side) / 2
     return (left, top, left + side, top + side)
@@ -399,7 +401,7 @@ def collate(batch: list[tuple[Image.Image, int]]) -> tuple[Tensor, Tensor]:
 
 
 def workers(asked: int | None) -> int:
-    """Processes that read images: the cores that the training processes leave."""
+    """The number of processes that read images: one for each core that training leaves."""
     return max(0, (os.cpu_count() or 1) // ddl.local_size() - 1) if asked is None else asked
 
 
@@ -407,8 +409,8 @@ def workers(asked: int | None) -> int:
 
 
 def make_sample(folder: Path, images: int, seed: int) -> None:
-    """Parts of scikit-learn's two photographs, and its digits, as JPEG. Of each class a quarter
-    more are held out: parts of a photograph's right quarter, and other digits."""
+    """Write parts of scikit-learn's two photographs, and its digits, as JPEG. A quarter more of
+    each class is held out: parts of a photograph's right quarter, and other digits."""
     from sklearn.datasets import load_digits, load_sample_images
 
     chance = random.Random(seed)

@@ -1,13 +1,13 @@
 """Train a small network to read handwritten digits in JAX, on any number of processes, in two ways.
 
     python examples/jax_digits.py                       one process
-    ddlrun -n 2 python examples/jax_digits.py           two, by ddl_jax's own operations
-    ddlrun -n 2 python examples/jax_digits.py --stock   two, by jax's sharding alone
+    ddlrun -n 2 python examples/jax_digits.py           two, with ddl_jax's operations
+    ddlrun -n 2 python examples/jax_digits.py --stock   two, with jax's sharding
 
 The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. In the first way each
-process trains on its part of every batch, and ddl_jax averages the gradients. In the second the
-processes are one jax program: the batch is one array that lies on all of them, and jax.jit finds
-out by itself what has to be exchanged; ddl_jax.initialize() is all that it needs.
+process trains on its part of every batch, and ddl_jax averages the gradients. In the second way the
+processes are one jax program: the batch is one array spread over all of them, and jax.jit finds out
+what must be exchanged. It needs nothing but ddl_jax.initialize().
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCHS, BATCH, RATE, MOMENTUM, DECAY = 30, 64, 0.05, 0.9, 1e-3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train a small network to read digits.")
-    parser.add_argument("--stock", action="store_true", help="by jax's own sharding")
+    parser.add_argument("--stock", action="store_true", help="use jax's own sharding")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     arguments = parser.parse_args()
     start = time.monotonic()
@@ -45,7 +45,7 @@ def main() -> int:
     train = stock_training if arguments.stock else training
     parameters = train(images, labels, arguments.epochs)
 
-    # Every process has trained the same network, to the last bit.
+    # All processes have trained the same network, to the last bit.
     digest = hashlib.sha256(b"".join(np.asarray(p).tobytes() for p in parameters)).digest()
     everyones = np.asarray(ddl.allgather(np.frombuffer(digest, np.uint8))).reshape(ddl.size(), -1)
     if (everyones != everyones[0]).any():
@@ -62,14 +62,14 @@ def main() -> int:
 
 
 def training(images: Any, labels: Any, epochs: int) -> Any:
-    """By ddl_jax: each process has its own arrays."""
+    """Train with ddl_jax: each process has its own arrays."""
     import jax
 
     parameters = ddl.broadcast_parameters(fresh(jax.random.key(ddl.rank())))  # the same for all
     momenta = jax.tree.map(lambda p: 0 * p, parameters)
     loss_and_gradients = ddl.value_and_grad(loss)  # the average of all processes
 
-    @ddl.jit  # jax.jit will do as well, and takes a tenth of a millisecond longer
+    @ddl.jit  # jax.jit works as well, and takes a tenth of a millisecond longer
     def step(parameters: Any, momenta: Any, images: Any, labels: Any, rate: Any) -> Any:
         _, gradients = loss_and_gradients(parameters, images, labels)
         return update(parameters, momenta, gradients, rate)
@@ -81,7 +81,7 @@ def training(images: Any, labels: Any, epochs: int) -> Any:
 
 
 def stock_training(images: Any, labels: Any, epochs: int) -> Any:
-    """By jax: arrays lie on all processes' devices."""
+    """Train with jax alone: arrays are spread over the devices of all processes."""
     import jax
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P

@@ -6,8 +6,8 @@ processes and any backend of Keras.
     mpirun -n 2 python examples/keras_digits.py         two
     KERAS_BACKEND=torch ddlrun -n 2 python examples/keras_digits.py
 
-The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. What it takes to train on
-many processes is marked with (1), (2) and (3); all the rest is as for one.
+The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. The lines marked (1), (2)
+and (3) are what training on many processes needs; the rest is the same as for one process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train a small Keras network to read digits.")
     parser.add_argument("--epochs", type=int, default=15, metavar="N")
     parser.add_argument("--jit", action="store_true", help="compile the training step with XLA")
-    parser.add_argument("--save", metavar="FILE", help="write the trained model there, as .keras")
+    parser.add_argument("--save", metavar="FILE", help="write the trained model as .keras")
     arguments = parser.parse_args()
 
     ddl.init()  # (1) join the other processes

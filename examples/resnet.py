@@ -1,5 +1,5 @@
-"""ResNet-50 and ResNet-101 (He and others, 2015), with torchvision's names of parameters, so that
-weights can be exchanged with it. torchvision itself need not be installed, nor fit PyTorch."""
+"""ResNet-50 and ResNet-101 (He and others, 2015), with the parameter names of torchvision, so that
+weights can be exchanged with it. torchvision itself is not needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 BLOCKS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}
-EXPANSION = 4  # what a block returns, in widths
+EXPANSION = 4  # output channels of a block, in widths
 
 
 class ResNet(nn.Module):
@@ -36,8 +36,7 @@ class ResNet(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions beside a shortcut; the second one has the stride, as everybody trains it
-    by now."""
+    """Three convolutions and a shortcut. The second one has the stride, as is now common."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -64,11 +63,11 @@ class Bottleneck(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """As Goyal and others have it for large batches: each block starts as its shortcut alone."""
+    """Initialize as Goyal and others do for large batches: each block starts as its shortcut."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     elif isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.01)
         nn.init.zeros_(module.bias)
-    elif isinstance(module, Bottleneck):  # apply() comes to a block after its parts
+    elif isinstance(module, Bottleneck):  # apply() visits a block after its parts
         nn.init.zeros_(module.bn3.weight)

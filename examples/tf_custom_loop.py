@@ -1,11 +1,11 @@
-"""Train a small network with a loop of one's own in TensorFlow, on any number of processes.
+"""Train a small network with a custom training loop in TensorFlow, on any number of processes.
 
     python examples/tf_custom_loop.py                   one process
     ddlrun -n 2 python examples/tf_custom_loop.py       two
     mpirun -n 2 python examples/tf_custom_loop.py       two
 
-The data are the 1797 images of handwritten digits that come with scikit-learn. What it takes to
-train on many processes is marked with (1) to (4); all the rest is as for one.
+The data are the 1797 images of handwritten digits that come with scikit-learn. The lines marked
+(1) to (4) are what training on many processes needs; the rest is the same as for one process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
     optimizer = keras.optimizers.Adam(RATE)
     optimizer.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # (2) start from equal weights
+    # (2) start from the same weights
     ddl.broadcast_variables([*model.variables, *optimizer.variables])
 
     @tf.function(jit_compile=arguments.jit)

@@ -4,10 +4,10 @@
     ddlrun -n 2 python examples/train_digits.py         two
     mpirun -n 2 python examples/train_digits.py         two
 
-The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. What it takes to train on
-many processes is marked with (1), (2) and (3); all the rest is as for one. The processes read one
-sequence of batches together, each its part of every batch, so the result hardly depends on their
-number: only rounding differs.
+The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. The lines marked (1), (2)
+and (3) are what training on many processes needs; the rest is the same as for one process. The
+processes share one sequence of batches, and each trains on its part of every batch, so the result
+depends on their number only through rounding.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> int:
                 bar.set_postfix(loss=f"{losses[-1].item():.3f}", refresh=False)
                 bar.update()
 
-    # Every process has trained the same model, to the last bit.
+    # All processes have trained the same model, to the last bit.
     weights = hash_of(model)
     everyones = ddl.allgather(torch.frombuffer(bytearray(weights), dtype=torch.uint8))
     if any(bytes(each.tolist()) != weights for each in everyones.chunk(ddl.size())):
@@ -123,7 +123,7 @@ def load(seed: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
 
 
 def network() -> nn.Module:
-    """Nothing in it depends on how a batch is split: no batch norm, no dropout."""
+    """A network in which nothing depends on how a batch is split: no batch norm, no dropout."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -138,8 +138,8 @@ def network() -> nn.Module:
 
 
 def learning_rate(step: int, steps: int, batch: int) -> float:
-    """In proportion to the batch, thus to the number of processes; rising over the first tenth of
-    the steps, as large rates need it, and falling to zero at the end."""
+    """The learning rate: proportional to the batch and thus to the number of processes. It rises
+    over the first tenth of the steps, as large rates require, and falls to zero at the end."""
     warm_up = max(1, steps // 10)
     peak = RATE * batch / RATE_BATCH
     if step < warm_up:

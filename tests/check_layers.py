@@ -11,6 +11,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # Each layer of libddl/src, and the other layers whose headers it may include.
@@ -48,10 +49,12 @@ ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
 }
+LAUNCH = "ddl_launch"  # the package that only the top of the Python side imports
+DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 800
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
-FOLDERS = ("libddl", "ddl_core", "adapters", "tests", "bench", "examples")
+FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples")
 EMPTY = "tests/tsan.supp"  # fix the race instead
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -139,9 +142,10 @@ def imported(node: ast.AST, package: tuple[str, ...]) -> list[str]:
 
 
 def check_python(root: Path) -> Iterator[str]:
-    """One importer of the extension; no framework in the core; no environment in adapters."""
+    """One importer of the extension; only adapters import frameworks, and read no environment; the
+    core and adapters do not import the launcher."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl_core", "adapters"):
+    for folder in ("ddl_core", LAUNCH, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
@@ -151,12 +155,14 @@ def check_python(root: Path) -> Iterator[str]:
                 for name in names:
                     if (name + ".").startswith(extension + ".") and str(where) != IMPORTER:
                         yield f"{where}:{node.lineno}: only {IMPORTER} imports {extension}"
-                    framework = name.split(".")[0]
-                    if folder == "ddl_core" and framework in FRAMEWORKS:
-                        yield f"{where}:{node.lineno}: ddl_core imports no framework ({name})"
+                    package = name.split(".")[0]
+                    if folder != "adapters" and package in FRAMEWORKS:
+                        yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
+                    if package == LAUNCH != folder and str(where) not in DEPRECATED:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
                     others = FRAMEWORKS - ADAPTERS.get(parts[0], set())
-                    if folder == "adapters" and framework in others:
-                        yield f"{where}:{node.lineno}: {parts[0]} does not import {framework}"
+                    if folder == "adapters" and package in others:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {package}"
                 if folder == "adapters" and (
                     {"os.environ", "os.getenv"} & set(names)
                     or (
@@ -170,6 +176,29 @@ def check_python(root: Path) -> Iterator[str]:
         for match in GETENV.finditer(text):
             where = path.relative_to(root)
             yield f"{where}:{line_of(text, match.start())}: an adapter reads no environment"
+
+
+def check_cycles(root: Path) -> Iterator[str]:
+    """Within the core and the launcher, imports have no cycles, those for types alone included."""
+    for package in ("ddl_core", LAUNCH):
+        files = {
+            ".".join(path.relative_to(root).with_suffix("").parts): path
+            for path in sorted((root / package).rglob("*.py"))
+            if path.stem != "__init__"
+        }
+        imports = {
+            name: {
+                target
+                for node in ast.walk(ast.parse(path.read_text(), str(path)))
+                for target in imported(node, tuple(name.split(".")[:-1]))
+                if target in files
+            }
+            for name, path in files.items()
+        }
+        try:
+            TopologicalSorter(imports).prepare()
+        except CycleError as error:
+            yield f"{package}: imports in a cycle: {' <- '.join(error.args[1])}"
 
 
 def check_text(root: Path) -> Iterator[str]:
@@ -186,7 +215,7 @@ def check_text(root: Path) -> Iterator[str]:
 
 def check(root: Path) -> list[str]:
     """All violations in the tree."""
-    found = [*check_c(root), *check_python(root), *check_text(root)]
+    found = [*check_c(root), *check_python(root), *check_cycles(root), *check_text(root)]
     return list(dict.fromkeys(found))
 
 

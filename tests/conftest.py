@@ -119,7 +119,7 @@ def ddlrun(tmp_path: Path) -> Run:
         if isinstance(program, str):
             text, program = program, tmp_path / "program.py"
             program.write_text(text)
-        launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(size), *options]
+        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(size), *options]
         command = [*launcher, program, *arguments]
         return run(command, cwd=tmp_path, env=env, limit=limit, stdin=stdin)
 

@@ -33,7 +33,7 @@ while True:
 def run_once(command: list[str], ranks: int, folder: str) -> str:
     """What went wrong in one run, or an empty text. Not in the project's folder, whose sources
     would be imported."""
-    launcher = [sys.executable, "-m", "ddl_core.launch", "-n", str(ranks)]
+    launcher = [sys.executable, "-m", "ddl_launch", "-n", str(ranks)]
     done = subprocess.run(
         [*launcher, *command], cwd=folder, capture_output=True, text=True, timeout=120
     )

@@ -17,24 +17,24 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # behind all else: the sources of ddl_core must not be found there
 try:
     from bench import creation, goals
-    from bench.cases import Case, Contestant, UsageError, parse_sizes, show_bytes
+    from bench.cases import Candidate, Case, UsageError, parse_sizes, show_bytes
     from bench.collectives import parse
-    from bench.ensemble import Ensemble, PlayerError
-    from bench.libraries import Here, Library
+    from bench.libraries import Library, OneHost
     from bench.machine import Machine, State
     from bench.plots import panels
     from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
     from bench.tables import show_results
+    from bench.worker_group import WorkerError, WorkerGroup
 finally:
     sys.path.remove(str(ROOT))
 
 NEAR, FAR = State(0.06e-6, 20e9), State(1.0e-6, 1e9)
 BUSY = State(0.06e-6, 20e9, others=2)
-DDL, PEER, OTHER = Contestant("libddl"), Contestant("gloo"), Contestant("mpich")
+DDL, GLOO, MPICH = Candidate("libddl"), Candidate("gloo"), Candidate("mpich")
 CASE = Case("allreduce", "f32", 1 << 20)
 
 
-def turns(*given: tuple[Contestant, float, State, State]) -> list[Turn]:
+def turns(*given: tuple[Candidate, float, State, State]) -> list[Turn]:
     return [Turn(c, [s, s, 10 * s], before, after) for c, s, before, after in given]
 
 
@@ -52,17 +52,17 @@ def test_turns_that_changed_state_are_dropped() -> None:
     ]
 
 
-def test_turns_beside_other_programs_count_only_where_there_are_no_others() -> None:
+def test_disturbed_turns_count_only_where_there_are_no_others() -> None:
     given = turns((DDL, 1.0, BUSY, BUSY), (DDL, 2.0, NEAR, BUSY))
     quiet = summarize(CASE, "one host", 2, given)
     assert (quiet.busy, quiet.disturbed, quiet.rows[0].p50) == (False, 1, 2.0)
-    busy = summarize(CASE, "one host", 2, [*given, *turns((PEER, 3.0, BUSY, BUSY))])
+    busy = summarize(CASE, "one host", 2, [*given, *turns((GLOO, 3.0, BUSY, BUSY))])
     assert (busy.busy, busy.disturbed, busy.rows[0].best) == (True, 0, 1.0)
     assert "| 1 MiB * |" in show_results([busy], {"libddl"})
 
 
 def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
-    plain, streaming = Contestant(LIMIT, "plain"), Contestant(LIMIT, "streaming")
+    plain, streaming = Candidate(LIMIT, "plain"), Candidate(LIMIT, "streaming")
     result = summarize(
         CASE, "one host", 2, turns((plain, 3.0, NEAR, NEAR), (streaming, 2.0, NEAR, NEAR))
     )
@@ -70,20 +70,20 @@ def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
     assert result.rows == []
 
 
-def test_ratios_are_those_to_the_best_peer_of_the_same_state() -> None:
+def test_ratios_are_those_to_the_best_other_of_the_same_state() -> None:
     result = summarize(
         CASE,
         "one host",
         2,
         turns(
             (DDL, 1e-3, NEAR, NEAR),
-            (PEER, 4e-3, NEAR, NEAR),
-            (OTHER, 2e-3, NEAR, NEAR),
-            (OTHER, 1e-3, FAR, FAR),
+            (GLOO, 4e-3, NEAR, NEAR),
+            (MPICH, 2e-3, NEAR, NEAR),
+            (MPICH, 1e-3, FAR, FAR),
         ),
     )
-    assert result.against_peers(result.rows[0], {"libddl"}) == 2.0
-    assert result.against_peers(result.rows[0], {"libddl"}, "c") is None
+    assert result.against_others(result.rows[0], {"libddl"}) == 2.0
+    assert result.against_others(result.rows[0], {"libddl"}, "c") is None
     text = show_results([result], {"libddl"})
     row = next(line for line in text.splitlines() if "libddl" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -98,14 +98,14 @@ def test_ratios_are_taken_round_by_round() -> None:
     given = [
         Turn(who, [pace * seconds] * 5, NEAR, NEAR, number)
         for number, both in enumerate(paces)
-        for who, pace, seconds in ((DDL, both[0], 1e-3), (PEER, both[1], 3e-3))
+        for who, pace, seconds in ((DDL, both[0], 1e-3), (GLOO, both[1], 3e-3))
     ]
     result = summarize(CASE, "one host", 2, given)
-    own, peer = result.rows
-    assert peer.p50 / own.p50 == pytest.approx(1.5)
-    assert result.against_peers(own, {"libddl"}) == pytest.approx(3.0)
+    own, other = result.rows
+    assert other.p50 / own.p50 == pytest.approx(1.5)
+    assert result.against_others(own, {"libddl"}) == pytest.approx(3.0)
     limit = [
-        Turn(Contestant(LIMIT, way), [0.5e-3 * n * paces[n][0]], NEAR, NEAR, n)
+        Turn(Candidate(LIMIT, way), [0.5e-3 * n * paces[n][0]], NEAR, NEAR, n)
         for n in range(5)
         for way in ("plain", "streaming")
     ]
@@ -129,8 +129,8 @@ def test_a_core_lent_to_others_is_told() -> None:
 
 def test_a_target_is_met_or_not() -> None:
     result = Result(Case("allreduce", "f32", 64 << 20), "one host", 2)
-    for contestant, seconds in ((DDL, 10e-3), (PEER, 36e-3)):
-        row = Row(contestant, "near", seconds, seconds, seconds, 3, 30, {0: seconds})
+    for candidate, seconds in ((DDL, 10e-3), (GLOO, 36e-3)):
+        row = Row(candidate, "near", seconds, seconds, seconds, 3, 30, {0: seconds})
         result.rows.append(row)
     result.limit = {"near": 6e-3}
     verdicts = [v for t in goals.all_targets() for v in t.verdicts([result])]
@@ -141,14 +141,14 @@ def test_a_target_is_met_or_not() -> None:
 
 
 def test_a_picture_has_the_states_in_which_all_were_seen_at_several_sizes() -> None:
-    def seen(nbytes: int, *rows: tuple[Contestant, str]) -> Result:
+    def seen(nbytes: int, *rows: tuple[Candidate, str]) -> Result:
         result = Result(Case("allreduce", "f32", nbytes), "one host", 2)
         result.rows = [Row(c, state, 1e-3, 1e-3, 1e-3, 3, 30) for c, state in rows]
         return result
 
-    by_c = Contestant("libddl", "c")
-    small = seen(8, (DDL, "near"), (PEER, "near"), (by_c, "near"), (PEER, "twin"), (DDL, "twin"))
-    large = seen(1 << 20, (DDL, "near"), (PEER, "near"), (PEER, "twin"))
+    by_c = Candidate("libddl", "c")
+    small = seen(8, (DDL, "near"), (GLOO, "near"), (by_c, "near"), (GLOO, "twin"), (DDL, "twin"))
+    large = seen(1 << 20, (DDL, "near"), (GLOO, "near"), (GLOO, "twin"))
     near, twin = (f"allreduce f32, 2 ranks, one host, {state}" for state in ("near", "twin"))
     assert panels([small, large]) == {near: [(small, "near"), (large, "near")]}
     assert set(panels([small])) == {near, twin}
@@ -251,30 +251,30 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_library_that_does_not_start_says_why(cache: Path) -> None:
-    ensemble = Ensemble(Library("broken", "no_such_module", Path(sys.executable)), Here(2))
-    with pytest.raises(PlayerError, match=r"(?s)broken did not start.*No module named"):
-        ensemble.start()
-    ensemble.end()
-    assert not ensemble.alive
+    workers = WorkerGroup(Library("broken", "no_such_module", Path(sys.executable)), OneHost(2))
+    with pytest.raises(WorkerError, match=r"(?s)broken did not start.*No module named"):
+        workers.start()
+    workers.end()
+    assert not workers.alive
 
 
 def test_a_rank_that_dies_is_noticed(cache: Path) -> None:
-    ensemble = Ensemble(Library("libddl", "ddl", Path(sys.executable)), Here(2))
+    workers = WorkerGroup(Library("libddl", "ddl", Path(sys.executable)), OneHost(2))
     try:
-        ensemble.start()
-        ensemble.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
-        seconds, wall = ensemble.play("", 3, 2)
+        workers.start()
+        workers.ask(do="prepare", operation="allreduce", dtype="float32", bytes=1024)
+        seconds, wall = workers.run("", 3, 2)
         assert len(seconds) == 3
         assert sum(seconds) <= wall
-        with pytest.raises(PlayerError, match="libddl: TypeError"):
-            ensemble.ask(do="play", nonsense=True)
-        assert ensemble.alive
-        ensemble._processes[1].kill()
-        with pytest.raises(PlayerError, match="libddl d"):
-            ensemble.play("", 1, 1)
-        assert not ensemble.alive
+        with pytest.raises(WorkerError, match="libddl: TypeError"):
+            workers.ask(do="run", nonsense=True)
+        assert workers.alive
+        workers._processes[1].kill()
+        with pytest.raises(WorkerError, match="libddl d"):
+            workers.run("", 1, 1)
+        assert not workers.alive
     finally:
-        ensemble.end()
+        workers.end()
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

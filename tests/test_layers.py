@@ -23,6 +23,7 @@ def tree(tmp_path: Path) -> Path:
     write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
     write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')
     write(tmp_path, "ddl_core/_lib.py", "from ddl_core._bind import ffi, lib\n")
+    write(tmp_path, "ddl_launch/job.py", "import ddl_core\n")
     write(tmp_path, "adapters/ddl_x/__init__.py", "import ddl_core\n")
     write(tmp_path, "tests/tsan.supp", "")
     return tmp_path
@@ -68,6 +69,18 @@ def test_clean_tree(tree: Path) -> None:
         ("ddl_core/comm.py", "from . import _bind\n", "only ddl_core/_lib.py imports"),
         ("adapters/ddl_x/work.py", "import ddl_core._bind\n", "only ddl_core/_lib.py imports"),
         ("ddl_core/array.py", "def f():\n    import torch.nn\n", "array.py:2: ddl_core imports no"),
+        ("ddl_launch/job.py", "import torch\n", "job.py:1: ddl_launch imports no framework"),
+        (
+            "ddl_core/comm.py",
+            "import ddl_launch.job\n",
+            "comm.py:1: ddl_core does not import ddl_launch",
+        ),
+        (
+            "ddl_core/comm.py",
+            "def f():\n    from ddl_launch import job\n",
+            "comm.py:2: ddl_core does",
+        ),
+        ("adapters/ddl_x/work.py", "import ddl_launch\n", "ddl_x does not import ddl_launch"),
         ("adapters/ddl_x/work.py", "import os\nos.environ['X']\n", "work.py:2: an adapter reads"),
         ("adapters/ddl_x/work.py", "from os import getenv\n", "an adapter reads no environment"),
         ("adapters/ddl_x/work.c", 'char *x = getenv("X");\n', "an adapter reads no environment"),
@@ -82,6 +95,13 @@ def test_violation_is_found(tree: Path, name: str, text: str, message: str) -> N
     found = check(tree)
     assert len(found) == 1
     assert message in found[0]
+
+
+def test_import_cycle_is_found(tree: Path) -> None:
+    write(tree, "ddl_core/comm.py", "def f():\n    from ddl_core.group import Group\n")
+    write(tree, "ddl_core/group.py", "from ddl_core import comm\n")
+    (found,) = check(tree)
+    assert found.startswith("ddl_core: imports in a cycle: ddl_core.")
 
 
 def test_calls_and_comments_are_no_violations(tree: Path) -> None:

@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 
 import ddl_core
-from ddl_core import native, places
+from ddl_core import native, paths
 from ddl_core.native import BuildError
 
 NAME = "_ddl_torch"  # as in csrc/module.cpp
@@ -73,7 +73,7 @@ def path() -> Path:
     for source in [*_sources(".cpp"), *_sources(".hpp"), _header()]:
         recipe.update(source.read_bytes())
     abi = importlib.machinery.EXTENSION_SUFFIXES[0].split(".")[1]
-    versions = f"torch-{torch.__version__}-{abi}-libddl-{places.header_version()}"
+    versions = f"torch-{torch.__version__}-{abi}-libddl-{paths.header_version()}"
     folder = native.cache_folder() / "ddl_torch" / f"{versions}-{recipe.hexdigest()[:12]}"
     return folder / f"{NAME}.so"
 

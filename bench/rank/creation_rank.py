@@ -1,8 +1,9 @@
-"""A rank whose groups are timed while they are created.
+"""One rank of bench/creation.py: times init and the creation of groups.
 
     python creation_rank.py KIND SOCKET
 
-KIND is the backend of its default process group, ddl or gloo; SOCKET is the conductor's.
+KIND is the backend of the default process group, ddl or gloo. SOCKET is the path of the
+scheduler's Unix socket.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from obey import obey
+from command_loop import run_commands
 
 
-class Founder:
-    """Carries out commands; each has one answer.
+class CreationWorker:
+    """The commands; each has one answer.
 
-    init    port: the seconds of init_process_group, in a new process that has imported torch
-    join    port: make the default group, which the others are made from
-    create  what: the seconds of one creation, of a group of all ranks
+    init    port: the seconds of init_process_group in a forked process that has imported torch
+    join    port: make the default group, which `create` needs
+    create  what: the seconds that the creation of one group of all ranks takes
     """
 
     def __init__(self, kind: str) -> None:
@@ -47,7 +48,7 @@ class Founder:
         return {"seconds": float(text)}
 
     def join(self, port: int) -> dict[str, Any]:
-        os.environ["MASTER_PORT"] = str(port)  # not that of ddl_core's rendezvous
+        os.environ["MASTER_PORT"] = str(port)  # another port than that of ddl_core's rendezvous
         dist.init_process_group(self.kind)
         if self.kind == "ddl":
             import ddl_core
@@ -77,7 +78,7 @@ def main(kind: str, path: str) -> None:
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     about = {"rank": rank, "size": size, "version": torch.__version__}
-    obey(Founder(kind), path, {**about, "host": os.readlink("/proc/self/ns/net")})
+    run_commands(CreationWorker(kind), path, {**about, "host": os.readlink("/proc/self/ns/net")})
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,11 +1,11 @@
-"""The buffers of one operation on one rank: rewritten before each iteration, checked after it."""
+"""The buffers of one operation on one rank, rewritten before and checked after each iteration."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# Values repeat after so many elements: a prime, so that no two blocks or segments look alike.
-# Rewriting and checking then read a tile that stays in the cache.
+# Values repeat after this many elements. It is prime, so that no two blocks or segments are equal;
+# and small, so that the tile used for rewriting and checking stays in the cache.
 PERIOD = 65521
 
 _WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -13,7 +13,7 @@ _IN_PLACE = ("allreduce", "broadcast")
 
 
 def bits(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Small integers as elements of the dtype, given as unsigned integers of its width."""
+    """The values as elements of the dtype, viewed as unsigned integers of the same width."""
     if dtype == "bfloat16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     elements = values.astype(dtype)
@@ -21,16 +21,16 @@ def bits(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element."""
+    """The bytes of one element."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 class Data:
-    """What rank `rank` gives and gets: `send` and `recv`, as unsigned integers (one array where the
-    operation is in place). `nbytes` is the size of the whole, as a table's rows have it.
+    """The `send` and `recv` buffers of one rank, as unsigned integers; one array if the operation
+    is in place. `nbytes` is the size that the tables show.
 
-    Element i of what rank r gives is i % PERIOD % 16 + r: small integers, so sums are exact in
-    every dtype.
+    Element i of rank r's send buffer is i % PERIOD % 16 + r: small integers, whose sums are exact
+    in every dtype.
     """
 
     def __init__(self, operation: str, dtype: str, nbytes: int, rank: int, size: int) -> None:
@@ -50,7 +50,7 @@ class Data:
         self._values = np.arange(2 * PERIOD) % PERIOD % 16
 
     def rewrite(self) -> None:
-        """Put in what the operation is to work on, and nonsense where its result will be."""
+        """Fill the send buffer with its values, and the receive buffer with wrong ones."""
         if not self.in_place:
             self.recv.fill(np.iinfo(self.recv.dtype).max)
         if self.operation == "broadcast" and self.rank:
@@ -59,7 +59,7 @@ class Data:
             _write(self.send, bits(self._values + self.rank, self.dtype))
 
     def check(self) -> None:
-        """Raise unless the result is right, to the bit."""
+        """Raise AssertionError unless the result is exact."""
         n, ranks = self.size, self.size * (self.size - 1) // 2
         own = self.rank * self.block
         if self.operation == "allreduce":

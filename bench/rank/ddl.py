@@ -1,4 +1,4 @@
-"""libddl, by ddl_core."""
+"""Calls of libddl, through ddl_core."""
 
 from __future__ import annotations
 

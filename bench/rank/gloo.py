@@ -1,4 +1,4 @@
-"""Gloo, by torch.distributed."""
+"""Calls of Gloo, through torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One rank of bench/training_jax.py: makes programs, runs them when told, and sleeps in between.
+"""One rank of bench/training_jax.py: makes programs, runs them on command, sleeps in between.
 
-    python jax_rank.py DOOR SOCKET
+    python jax_rank.py BACKEND SOCKET
 
-DOOR is "ddl" or "gloo", what jax's own collectives go over, or "calls", ddl_jax's operations.
-SOCKET is the conductor's. Lines of JSON go both ways: see `Player` and `Steps`.
+BACKEND is "ddl" or "gloo" for jax's own collectives, or "calls" for ddl_jax's operations. SOCKET is
+the path of the scheduler's Unix socket. `Worker` and `Steps` have the commands.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from obey import WARM_UP, Program, Steps, obey
+from command_loop import WARM_UP, Program, Steps, run_commands
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-LAYERS, WIDTH, HEADS, BYTES = 8, 512, 8, 256  # of a transformer that reads text byte by byte: 25 M
-PIECES, CONTEXT = 4, 64  # of text in a step, on each rank
+LAYERS, WIDTH, HEADS, BYTES = 8, 512, 8, 256  # a byte-level transformer of 25 M weights
+PIECES, CONTEXT = 4, 64  # pieces of text in a step on each rank
 
 
 class Stock:
-    """jax's own collectives: all ranks are one program, on one device each."""
+    """jax's own collectives: one program over all ranks, with one device each."""
 
-    def __init__(self, door: str) -> None:
-        if door == "ddl":
+    def __init__(self, backend: str) -> None:
+        if backend == "ddl":
             import ddl_jax
 
             ddl_jax.initialize()
         import jax
 
-        if door == "gloo":
+        if backend == "gloo":
             jax.config.update("jax_platforms", "cpu")
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.distributed.initialize(
@@ -46,7 +46,7 @@ class Stock:
         self.mesh = jax.make_mesh((SIZE,), ("ranks",), axis_types=axes)
 
     def make(self, what: str, **options: Any) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The programs by name, and what the conductor is to know. "alone" has no communication."""
+        """The programs by name, and facts about them. "alone" does not communicate."""
         return {"psum": self._psum, "transformer": self._transformer}[what](**options)
 
     def _psum(self, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
@@ -56,7 +56,7 @@ class Stock:
         x = self._spread(np.full((1, bytes // 4), RANK + 1.0, np.float32))
         functions = {
             "step": self._mapped(lambda v: jax.lax.psum(v, "ranks"), 1),
-            "alone": self._mapped(lambda v: v * SIZE, 1),  # a result of the same form
+            "alone": self._mapped(lambda v: v * SIZE, 1),  # a result of the same shape
         }
         got = float(functions["step"](x).addressable_data(0)[0, -1])
         if got != SIZE * (SIZE + 1) / 2:
@@ -88,15 +88,15 @@ class Stock:
         for _ in range(WARM_UP):
             trained, _ = programs["step"]()
         sums = [float(np.abs(leaf.addressable_data(0)).sum()) for leaf in trained]
-        told = {
+        info = {
             "parameters": sum(leaf.size for leaf in parameters),
             "buckets": [leaf.nbytes for leaf in parameters],
             "sums": sums,
         }
-        return programs, told
+        return programs, info
 
     def _mapped(self, function: Any, arguments: int, donate: bool = False) -> Any:
-        """Of arrays whose first dimension lies on the ranks, as does that of all results."""
+        """The compiled function; the first dimension of its arguments and results is the rank."""
         import jax
 
         each = jax.sharding.PartitionSpec("ranks")
@@ -106,7 +106,7 @@ class Stock:
         return jax.jit(mapped, donate_argnums=(0,) if donate else ())
 
     def _spread(self, rows: Any) -> Any:
-        """A global array of the ranks' rows."""
+        """A global array of one row from each rank."""
         import jax
 
         spec = jax.sharding.PartitionSpec("ranks")
@@ -114,12 +114,12 @@ class Stock:
         return jax.make_array_from_process_local_data(sharding, rows)
 
     def _copies(self, array: Any) -> Any:
-        """Each rank's own copy of an array, one after the other in the first dimension."""
+        """A global array of every rank's copy, concatenated in the first dimension."""
         return self._spread(array.copy())
 
 
 class Calls:
-    """ddl_jax's operations in compiled programs, beside the bare call of ddl_core."""
+    """ddl_jax's operations in compiled programs, and the bare call of ddl_core."""
 
     def __init__(self, _: str) -> None:
         import jax
@@ -138,7 +138,7 @@ class Calls:
 
         import ddl_jax as ddl
 
-        # Sums of zeros stay zeros, also in place. Written, so that they have pages of their own.
+        # Sums of zeros stay zero, in place too. Writing them gives the array its own pages.
         own = np.full(bytes // 4, 0, np.float32)
         x = jax.device_put(own)
         programs = {
@@ -159,7 +159,7 @@ def _calling(function: Any, *arguments: Any) -> Program:
 
 
 def _going_on(function: Any, state: Any, *arguments: Any) -> Program:
-    """Each step takes what the one before it gave."""
+    """A program whose every step takes the result of the previous one."""
     import jax
 
     def step() -> Any:
@@ -220,26 +220,26 @@ def train(state: Any, text: Any, exchange: Callable[[Any], Any]) -> Any:
     return [p - 1e-3 * m for p, m in zip(parameters, momenta, strict=True)], momenta
 
 
-# ---- being told what to do ----
+# ---- the commands ----
 
 
-class Player(Steps):
-    """Carries out commands; each has one answer.
+class Worker(Steps):
+    """The commands; each has one answer.
 
-    prepare  what, and its options: make the programs; answers with what is to be known of them
+    prepare  what, and its options: make the programs; the answer has facts about them
     """
 
     def prepare(self, **options: Any) -> dict[str, Any]:
-        self.programs, told = self.peer.make(**options)
+        self.programs, info = self.backend.make(**options)
         self.warm_up()
-        return told
+        return info
 
 
 def main() -> None:
-    door, control = sys.argv[1:]
-    peer = (Calls if door == "calls" else Stock)(door)
-    about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": peer.version}
-    obey(Player(peer), control, about)
+    name, control = sys.argv[1:]
+    backend = (Calls if name == "calls" else Stock)(name)
+    about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": backend.version}
+    run_commands(Worker(backend), control, about)
 
 
 if __name__ == "__main__":

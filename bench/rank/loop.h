@@ -1,4 +1,4 @@
-/* loop.h - what loop_ddl.c and loop_mpi.c have in common. */
+/* loop.h - shared by loop_ddl.c and loop_mpi.c. */
 #ifndef BENCH_LOOP_H
 #define BENCH_LOOP_H
 
@@ -11,8 +11,8 @@ static inline double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of `batch` in-place all-reduces of f32, the first a sum and the others maxima, which
- * leave the values as they are; -1 when one fails. `comm` is a library's own. */
+/* Seconds of `batch` in-place all-reduces of f32: the first takes the sum, the others the maximum,
+ * which leaves the values unchanged. Returns -1 if one fails. `comm` is the library's type. */
 double loop(void *comm, void *buffer, int count, int batch);
 
 #endif

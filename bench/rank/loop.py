@@ -1,4 +1,4 @@
-"""Calls from C: the function `loop` of the library that $BENCH_LOOP names."""
+"""Calls from C: the function `loop` of the shared library $BENCH_LOOP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def c_loop(comm: int, array: Any, batch: int) -> Callable[[], float]:
-    """A function that makes `batch` all-reduces of the array in place, and returns the seconds they
-    took. `comm` is the address that loop_KIND.c expects."""
+    """A function that makes `batch` in-place all-reduces of the array and returns their seconds.
+    `comm` is the address that loop_KIND.c expects."""
     loop = ctypes.CDLL(os.environ["BENCH_LOOP"]).loop
     loop.restype = ctypes.c_double
     run = partial(

@@ -1,4 +1,4 @@
-/* loop_ddl.c - all-reduces of libddl in a row, from C. */
+/* loop_ddl.c - all-reduces of libddl in a loop. */
 #define _GNU_SOURCE
 #include "loop.h"
 

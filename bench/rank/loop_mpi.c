@@ -1,4 +1,4 @@
-/* loop_mpi.c - all-reduces of an MPI in a row, from C. */
+/* loop_mpi.c - all-reduces of an MPI in a loop. */
 #define _GNU_SOURCE
 #include "loop.h"
 

@@ -1,4 +1,4 @@
-"""Any MPI, by mpi4py."""
+"""Calls of any MPI, through mpi4py."""
 
 from __future__ import annotations
 

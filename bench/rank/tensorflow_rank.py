@@ -1,10 +1,10 @@
-"""One rank of bench/training_tensorflow.py: makes programs, runs them when told, and sleeps in
+"""One rank of bench/training_tensorflow.py: makes programs, runs them on command, sleeps in
 between.
 
-    python tensorflow_rank.py DOOR SOCKET
+    python tensorflow_rank.py BACKEND SOCKET
 
-DOOR is "ddl" or "mirrored", tf.distribute.MultiWorkerMirroredStrategy. SOCKET is the conductor's.
-Lines of JSON go both ways: see `Player` and `Steps`.
+BACKEND is "ddl" or "mirrored" (tf.distribute.MultiWorkerMirroredStrategy). SOCKET is the path of
+the scheduler's Unix socket. `Worker` and `Steps` have the commands.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # TensorFlow's memory has small pages too
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # small pages, as TensorFlow's memory has
 
 import keras
 import numpy as np
 import tensorflow as tf
-from obey import Program, Steps, obey
+from command_loop import Program, Steps, run_commands
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-SETTLED = 1  # steps after which the weights are compared; rounding grows with every further one
-CLASSES, IMAGES, PIXELS = 1000, 8, 64  # of a step, on each rank
+SETTLED = 1  # steps before the weights are compared; rounding errors grow with each
+CLASSES, IMAGES, PIXELS = 1000, 8, 64  # in a step on each rank
 BYTES, WIDTH, LAYERS, HEADS = 256, 512, 6, 16
 PIECES, CONTEXT = 4, 64  # of text
 RATE, MOMENTUM = 1e-3, 0.9
 
 
 class Ddl:
-    """ddl_tensorflow in a training loop of one's own, as a graph and compiled by XLA."""
+    """ddl_tensorflow in a custom training loop, as a graph and compiled by XLA."""
 
     def __init__(self) -> None:
         import ddl_tensorflow as ddl
@@ -43,19 +43,19 @@ class Ddl:
         self.ddl = ddl
 
     def training(self, what: str) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The programs by name, and what the conductor is to know. "alone" and "alone, jit" have no
-        communication, but wait for each other in the end."""
-        programs, told = {}, {}
+        """The programs by name, and facts about them. "alone" and "alone, jit" do not communicate,
+        except for a barrier at the end."""
+        programs, info = {}, {}
         for name, jit in (("ddl", False), ("ddl, jit", True)):
             programs[name], model = self._training(what, jit, self.ddl.allreduce_gradients)
             for _ in range(SETTLED):
                 programs[name]()
-            told = describe(model)
+            info = describe(model)
             alone, _ = self._training(what, jit, lambda gradients: gradients)
             programs[name.replace("ddl", "alone")] = self._in_step(alone)
         variables = [tf.Variable(tf.ones_like(each)) for each in model.trainable_variables]
         programs["exchange"] = exchange(variables, self.ddl.grouped_allreduce)
-        return programs, told
+        return programs, info
 
     def _training(self, what: str, jit: bool, reduce: Any) -> tuple[Program, keras.Model]:
         model, optimizer, x, y, loss = task(what)
@@ -78,10 +78,10 @@ class Ddl:
         return both
 
     def gradients(self) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The gradients of the convolutional net as one group: steps that make them, wait for the
-        other ranks, reduce and apply them. As a graph, compiled, and bare, by the group of ddl_core
-        on arrays of the same sizes. Those of "graph" and "bare" return what the group took in
-        them; "..., alone" have none."""
+        """Steps that make the gradients of ResNet-50, wait for the other ranks, and reduce the
+        gradients as one group and apply them: as a graph, compiled, and bare (a group of ddl_core
+        on arrays of the same sizes). "graph" and "bare" return the seconds of the reduction;
+        "..., alone" do not reduce."""
         import ddl_core
 
         model = task("resnet50")[0]
@@ -107,12 +107,12 @@ class Ddl:
             "jit": compiled(variables, world.barrier, reduce),
             "jit, alone": compiled(variables, world.barrier, nothing),
         }
-        told = {"bytes": sum(array.nbytes for array in arrays), "tensors": len(arrays)}
-        return programs, told
+        info = {"bytes": sum(array.nbytes for array in arrays), "tensors": len(arrays)}
+        return programs, info
 
 
 class Mirrored:
-    """MultiWorkerMirroredStrategy with the same models and batches. TF_CONFIG names the others."""
+    """MultiWorkerMirroredStrategy with the same models and batches. TF_CONFIG lists the workers."""
 
     def __init__(self) -> None:
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -124,7 +124,9 @@ class Mirrored:
 
         def of_replica() -> Any:
             with tf.GradientTape() as tape:
-                result = loss(y, model(x, training=True)) / SIZE  # gradients are added up
+                result = (
+                    loss(y, model(x, training=True)) / SIZE
+                )  # gradients are summed over the ranks
             gradients = tape.gradient(result, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return result
@@ -136,7 +138,7 @@ class Mirrored:
         programs: dict[str, Program] = {"mirrored": lambda: step().numpy()}
         for _ in range(SETTLED):
             programs["mirrored"]()
-        told = describe(model)
+        info = describe(model)
 
         def added(gradients: Sequence[Any]) -> Any:
             context = tf.distribute.get_replica_context()
@@ -146,14 +148,14 @@ class Mirrored:
             return self.strategy.run(reduce)
 
         programs["exchange"] = exchange(variables, added, of_all)
-        return programs, told
+        return programs, info
 
 
-def bare(arrays: Sequence[Any], meet: Program, submit: Program) -> Program:
+def bare(arrays: Sequence[Any], barrier: Program, submit: Program) -> Program:
     def step() -> float:
         for array in arrays:
             np.multiply(array, 1.0, out=array)
-        meet()
+        barrier()
         start = time.perf_counter()
         submit()
         return time.perf_counter() - start
@@ -161,15 +163,15 @@ def bare(arrays: Sequence[Any], meet: Program, submit: Program) -> Program:
     return step
 
 
-def in_graph(variables: Sequence[tf.Variable], meet: Any, reduce: Any) -> Program:
-    factor = tf.Variable(1.0)  # TensorFlow would make one product of two by constants
+def in_graph(variables: Sequence[tf.Variable], barrier: Any, reduce: Any) -> Program:
+    factor = tf.Variable(1.0)  # a constant would be folded into the other one
 
     @tf.function(autograph=False)
     def step() -> Any:
         gradients = [each * factor for each in variables]
         with tf.control_dependencies(gradients):
-            met = meet()
-        with tf.control_dependencies([met]):
+            passed = barrier()
+        with tf.control_dependencies([passed]):
             start = tf.timestamp()
         with tf.control_dependencies([start]):
             reduced = reduce([tf.identity(each) for each in gradients])
@@ -183,25 +185,25 @@ def in_graph(variables: Sequence[tf.Variable], meet: Any, reduce: Any) -> Progra
     return lambda: float(step())
 
 
-def compiled(variables: Sequence[tf.Variable], meet: Program, reduce: Any) -> Program:
+def compiled(variables: Sequence[tf.Variable], barrier: Program, reduce: Any) -> Program:
     @tf.function(jit_compile=True, autograph=False)
     def step() -> Any:
         gradients = [each * 1.0000001 for each in variables]
         reduced = reduce(gradients)
         for variable, gradient in zip(variables, reduced, strict=True):
             variable.assign_sub(RATE * gradient)
-        # Those that nobody reduces would not be made at all, if nobody got them.
+        # XLA drops gradients that are neither reduced nor returned.
         return gradients if reduced is gradients else [reduced[0][..., 0]]
 
     def both() -> None:
-        meet()
+        barrier()
         step()[0].numpy()
 
     return both
 
 
 def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of()) -> Program:
-    """The reduction of gradients that are all there already."""
+    """A program that reduces gradients which are all available at its start."""
 
     @tf.function(autograph=False)
     def step() -> Any:
@@ -218,8 +220,7 @@ def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of(
 
 
 def task(what: str) -> tuple[keras.Model, Any, tf.Tensor, tf.Tensor, Any]:
-    """A model of equal weights on all ranks, its optimizer, and this rank's batch, which stays the
-    same."""
+    """A model with the same weights on all ranks, its optimizer, and this rank's constant batch."""
     keras.utils.set_random_seed(1)
     model, classes, count = {"resnet50": resnet50, "transformer": transformer}[what]()
     random = np.random.default_rng(RANK)
@@ -274,24 +275,24 @@ def describe(model: keras.Model) -> dict[str, Any]:
     }
 
 
-# ---- being told what to do ----
+# ---- the commands ----
 
 
-class Player(Steps):
-    """Carries out commands; each has one answer.
+class Worker(Steps):
+    """The commands; each has one answer.
 
-    prepare    what: make the programs; answers with what is to be known of them
-    alternate  steps: of every program, in turns; answers with the seconds of each, and of the group
-               in it where the program tells
+    prepare    what: make the programs; the answer has facts about them
+    alternate  steps: run steps of all programs in turns; the answer has the seconds of each step,
+               and of the reduction in it where the program returns them
     """
 
     def prepare(self, what: str) -> dict[str, Any]:
         if what == "gradients":
-            self.programs, told = self.peer.gradients()
+            self.programs, info = self.backend.gradients()
         else:
-            self.programs, told = self.peer.training(what)
+            self.programs, info = self.backend.training(what)
         self.warm_up()
-        return {**told, "programs": list(self.programs)}
+        return {**info, "programs": list(self.programs)}
 
     def alternate(self, steps: int) -> dict[str, Any]:
         names, clock = list(self.programs), time.perf_counter
@@ -307,19 +308,19 @@ class Player(Steps):
                     groups[name].append(group)
         return {"seconds": seconds, "groups": groups}
 
-    def rest(self) -> dict[str, Any]:
-        super().rest()
+    def release(self) -> dict[str, Any]:
+        super().release()
         keras.backend.clear_session()
         return {}
 
 
 def main() -> None:
-    door, control = sys.argv[1:]
+    name, control = sys.argv[1:]
     tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // SIZE))
-    player = Player({"ddl": Ddl, "mirrored": Mirrored}[door]())
+    worker = Worker({"ddl": Ddl, "mirrored": Mirrored}[name]())
     version = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
     about = {"rank": RANK, "size": SIZE, "host": socket.gethostname(), "version": version}
-    obey(player, control, about)
+    run_commands(worker, control, about)
 
 
 if __name__ == "__main__":

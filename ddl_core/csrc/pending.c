@@ -1,18 +1,18 @@
-/* pending.c - an asynchronous operation, as Python holds it: from its submission on it keeps the
- * arrays alive, and it gives back the work when nobody refers to it any more.
+/* pending.c - an asynchronous operation in Python: it keeps the arrays alive, and destroys or drops
+ * the work when it is collected.
  *
- * The base of ddl_core.Work, which adds what is not needed at every operation. In C because for
- * short operations making, waiting for and dropping a Work would take longer than they do.
+ * The base of ddl_core.Work, which adds what not every operation needs. In C, since creating,
+ * waiting for and collecting a Work in Python would take longer than a short operation.
  *
- * Under the GIL but for the wait itself, so several threads may wait.
+ * It holds the GIL except during the wait itself, so several threads may wait.
  *
- * Its comm may refer to it in turn, as to queued works, so the garbage collector may look inside.
- * It breaks such a cycle elsewhere. */
-#include "gate.h"
+ * Its comm may refer to it in turn, as to queued works, so it supports garbage collection, and
+ * leaves it to the others to break such a cycle. */
+#include "fast_path.h"
 
 typedef struct pending {
-    PyObject_HEAD PyObject *comm; /* the ddl_core.Comm, which takes back what is still under way */
-    PyObject *entrance;           /* its gate */
+    PyObject_HEAD PyObject *comm; /* the ddl_core.Comm */
+    PyObject *path;               /* its FastPath */
     PyObject *result, *keep; /* what wait returns; what must live until it is complete, then NULL */
     PyObject *sender;        /* where a receive stores the rank that it came from; or NULL */
     ddl_work *work;
@@ -23,38 +23,38 @@ static void *slot(PyTypeObject *type, int which)
     return PyType_GetSlot(type, which);
 }
 
-PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *entrance, ddl_work *work,
+PyObject *pending_make(PyTypeObject *type, PyObject *comm, PyObject *path, ddl_work *work,
                        PyObject *result, PyObject *keep)
 {
     pending *self = (pending *)((allocfunc)slot(type, Py_tp_alloc))(type, 0);
-    if (!self) { /* memory that the operation uses cannot be kept: it ends before we return */
+    if (!self) { /* its arrays cannot be kept: wait for its end */
         PyThreadState *state = PyEval_SaveThread();
-        while (gate_wait((gate *)entrance, work, SLICE_MS) == DDL_ETIMEDOUT)
+        while (fast_path_wait((fast_path *)path, work, SLICE_MS) == DDL_ETIMEDOUT)
             ;
         PyEval_RestoreThread(state);
         ddl_work_destroy(work);
         return NULL;
     }
     self->comm = Py_NewRef(comm);
-    self->entrance = Py_NewRef(entrance);
+    self->path = Py_NewRef(path);
     self->result = Py_NewRef(result);
     self->keep = Py_NewRef(keep);
     self->work = work;
     return (PyObject *)self;
 }
 
-/* Pending(comm, gate, slot, result, keep, sender): takes the work out of the slot, so that who is
- * interrupted knows whose it is. */
+/* Pending(comm, fast_path, slot, result, keep, sender): takes the work out of the slot, so
+ * that an interrupted caller knows whether it still owns the work. */
 static PyObject *pending_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *comm, *entrance, *slot_address, *result, *keep, *sender;
+    PyObject *comm, *path, *slot_address, *result, *keep, *sender;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "OOOOOO", &comm, &entrance, &slot_address, &result, &keep, &sender))
+    if (!PyArg_ParseTuple(args, "OOOOOO", &comm, &path, &slot_address, &result, &keep, &sender))
         return NULL;
     ddl_work **from = PyLong_AsVoidPtr(slot_address), *work = from ? *from : NULL;
     if (from)
         *from = NULL;
-    PyObject *self = work ? pending_make(type, comm, entrance, work, result, keep) : NULL;
+    PyObject *self = work ? pending_make(type, comm, path, work, result, keep) : NULL;
     if (self && sender != Py_None)
         ((pending *)self)->sender = Py_NewRef(sender);
     return self;
@@ -65,21 +65,22 @@ static int pending_traverse(PyObject *object, visitproc visit, void *arg)
     pending *self = (pending *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->comm);
-    Py_VISIT(self->entrance);
+    Py_VISIT(self->path);
     Py_VISIT(self->result);
     Py_VISIT(self->keep);
     Py_VISIT(self->sender);
     return 0;
 }
 
-/* What is under way goes back to the comm, with its memory. A finalizer, since the garbage
- * collector calls those before it takes anything apart. */
+/* Drop a work that is under way: the comm gets it and its arrays. A finalizer, since the garbage
+ * collector calls those before it clears anything. */
 static void pending_finalize(PyObject *object)
 {
     pending *self = (pending *)object;
     if (!self->work || ddl_work_test(self->work) != DDL_INPROGRESS)
         return;
-    gate_drop((gate *)self->entrance, self->work, self->keep ? self->keep : Py_None, self->result);
+    fast_path_drop((fast_path *)self->path, self->work, self->keep ? self->keep : Py_None,
+                   self->result);
     self->work = NULL;
 }
 
@@ -88,10 +89,10 @@ static void pending_dealloc(PyObject *object)
     pending *self = (pending *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    pending_finalize(object); /* unless it was */
+    pending_finalize(object); /* if it was not called yet */
     ddl_work_destroy(self->work);
     Py_XDECREF(self->comm);
-    Py_XDECREF(self->entrance);
+    Py_XDECREF(self->path);
     Py_XDECREF(self->result);
     Py_XDECREF(self->keep);
     Py_XDECREF(self->sender);
@@ -108,7 +109,7 @@ static ddl_status look(pending *self, int milliseconds)
     if (!milliseconds)
         return DDL_ETIMEDOUT;
     PyThreadState *state = PyEval_SaveThread();
-    status = gate_wait((gate *)self->entrance, self->work, milliseconds);
+    status = fast_path_wait((fast_path *)self->path, self->work, milliseconds);
     PyEval_RestoreThread(state);
     return status;
 }
@@ -122,7 +123,7 @@ static PyObject *pending_look(PyObject *self, PyObject *milliseconds)
         look((pending *)self, value < 0 || value > SLICE_MS ? SLICE_MS : (int)value));
 }
 
-/* wait(): without a limit; with one it is `_wait_for`, and what is wrong says `_failed`. */
+/* wait(): without a limit. With one it calls `_wait_for`; `_failed` raises errors. */
 static PyObject *pending_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"timeout", NULL};
@@ -206,7 +207,7 @@ static PyType_Slot slots[] = {{Py_tp_new, pending_new},
                               {Py_tp_methods, methods},
                               {Py_tp_getset, properties},
                               {0, NULL}};
-static PyType_Spec spec = {.name = "ddl_core._gate.Pending",
+static PyType_Spec spec = {.name = "ddl_core._fast_path.Pending",
                            .basicsize = sizeof(pending),
                            .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
                            .slots = slots};

@@ -41,7 +41,7 @@ static unsigned char byte_of(uint64_t number, size_t i)
 
 /* ------------------------------------------------------------------------------------- the peer */
 
-static void say(scene *s, unsigned socket, const void *bytes, size_t n)
+static void peer_send(scene *s, unsigned socket, const void *bytes, size_t n)
 {
     if (s->blocked || !n)
         return;
@@ -53,7 +53,7 @@ static void announce(scene *s)
 {
     ddl__tcp_header head = {DDL__TCP_SPAN, (uint32_t)size_of(s->announced),
                             signature_of(s->announced)};
-    say(s, 0, &head, sizeof head);
+    peer_send(s, 0, &head, sizeof head);
     s->announced += !s->blocked;
 }
 
@@ -73,7 +73,7 @@ static void deal(scene *s, bool alter)
         s->right = s->right && !memcmp(&was, &head, sizeof head);
     }
     memcpy(bytes, &head, sizeof head);
-    say(s, lane, bytes, sizeof head + n);
+    peer_send(s, lane, bytes, sizeof head + n);
     if (s->blocked)
         return;
     s->offset += n;
@@ -87,7 +87,7 @@ static void say_anything(scene *s)
 {
     unsigned char bytes[64];
     unsigned socket = input_byte(&s->in) % SOCKETS;
-    say(s, socket, bytes, input_run(&s->in, bytes, input_length(&s->in, sizeof bytes)));
+    peer_send(s, socket, bytes, input_run(&s->in, bytes, input_length(&s->in, sizeof bytes)));
     s->right = false;
 }
 
@@ -97,12 +97,12 @@ static void say_farewell(scene *s)
     bool abort = input_byte(&s->in) % 2;
     ddl__tcp_header head = {
         abort ? DDL__TCP_ABORT : DDL__TCP_GOODBYE, abort ? sizeof why - 1 : 0, {{0, 0}}};
-    say(s, 0, &head, sizeof head);
-    say(s, 0, why, head.bytes);
+    peer_send(s, 0, &head, sizeof head);
+    peer_send(s, 0, why, head.bytes);
     s->right = false;
 }
 
-static void hear(scene *s)
+static void peer_receive(scene *s)
 {
     static unsigned char bytes[1 << 16];
     for (int i = 0; i < SOCKETS; i++)
@@ -120,7 +120,7 @@ static void check_span(scene *s, const unsigned char *memory)
                 i);
 }
 
-static void receive(scene *s, bool take)
+static void link_receive(scene *s, bool take)
 {
     static unsigned char place[DDL__LONG_SPAN + EXTRA_MAX];
     s->by_take = s->begun ? s->by_take : take;
@@ -128,11 +128,11 @@ static void receive(scene *s, bool take)
     ddl__signature signature = signature_of(s->taken);
     size_t bytes = size_of(s->taken);
     if (s->by_take) {
-        if (!s->link->ops->take(s->link, place, bytes, &signature))
+        if (!ddl__link_take(s->link, place, bytes, &signature))
             return;
         check_span(s, place);
     } else {
-        const void *span = s->link->ops->peek(s->link, bytes, &signature);
+        const void *span = ddl__link_peek(s->link, bytes, &signature);
         if (!span)
             return;
         check_span(s, span);
@@ -142,11 +142,11 @@ static void receive(scene *s, bool take)
     s->taken++;
 }
 
-static void lend(scene *s)
+static void send_user(scene *s)
 {
-    static const unsigned char lent[2 * DDL__LONG_SPAN];
+    static const unsigned char memory[2 * DDL__LONG_SPAN];
     ddl__signature signature = signature_of(0);
-    s->link->ops->lend(&s->link, 1, lent, input_length(&s->in, sizeof lent), &signature);
+    s->link->ops->send_user(&s->link, 1, memory, input_length(&s->in, sizeof memory), &signature);
 }
 
 static void step(scene *s)
@@ -166,13 +166,13 @@ static void step(scene *s)
     case 8: deal(s, true); break;
     case 9: say_anything(s); break;
     case 10:
-    case 11: receive(s, true); break;
+    case 11: link_receive(s, true); break;
     case 12:
-    case 13: receive(s, false); break;
-    case 14: link->ops->attend(link); break;
+    case 13: link_receive(s, false); break;
+    case 14: link->ops->poll(link); break;
     case 15: link->ops->next(link, &signature, &bytes); break;
-    case 16: lend(s); break;
-    case 17: link->ops->flush(link), hear(s); break;
+    case 16: send_user(s); break;
+    case 17: link->ops->flush(link), peer_receive(s); break;
     case 18:
         shutdown(s->fds[input_byte(&s->in) % SOCKETS], SHUT_WR);
         s->blocked = true;

@@ -96,7 +96,7 @@ static uint32_t some_id(scene *s)
 }
 
 /* One frame, perhaps often; the count is that of the bytes, or any. */
-static void say(scene *s)
+static void peer_send(scene *s)
 {
     unsigned how = input_byte(&s->in);
     ddl__frame f = {.kind = input_byte(&s->in) % 8};
@@ -113,12 +113,12 @@ static void say(scene *s)
     if (how & 32)
         input_alter(&s->in, &signature, sizeof signature);
     for (unsigned n = how & 64 ? input_byte(&s->in) % REPEATS + 1 : 1; n; n--)
-        s->other->ops->lend(&s->other, 1, sent, bytes, &signature);
+        s->other->ops->send_user(&s->other, 1, sent, bytes, &signature);
     s->other->ops->flush(s->other);
 }
 
 /* Our own frames must make sense to a peer. */
-static void hear(scene *s)
+static void peer_receive(scene *s)
 {
     ddl__signature signature;
     size_t bytes;
@@ -126,7 +126,7 @@ static void hear(scene *s)
         ddl__frame f = ddl__frame_decode(&signature);
         REQUIRE(f.kind >= DDL__EAGER && f.kind <= DDL__CREDIT && bytes <= BYTES_MAX,
                 "we sent kind %u, %zu bytes", f.kind, bytes);
-        const unsigned char *span = s->other->ops->peek(s->other, bytes, &signature);
+        const unsigned char *span = ddl__link_peek(s->other, bytes, &signature);
         if (!span)
             return;
         REQUIRE(!memchr(span, 0, bytes), "something else than the message");
@@ -198,10 +198,10 @@ static void step(scene *s)
     case 0: post(s, DDL__SEND); break;
     case 1: post(s, DDL__RECV); break;
     case 2:
-    case 3: say(s); break;
-    case 4: hear(s); break;
+    case 3: peer_send(s); break;
+    case 4: peer_receive(s); break;
     case 5: ddl__messages_sleeping(s->messages, input_byte(&s->in) % 2); break;
-    case 6: s->link->ops->attend(s->link); break;
+    case 6: s->link->ops->poll(s->link); break;
     case 7:
         s->their_first->ops->close(s->their_first, input_byte(&s->in) % 2 ? "enough" : NULL);
         break;
@@ -220,7 +220,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     for (unsigned i = 0; s.in.left && !s.dead && i < STEPS_MAX; i++)
         step(&s);
     for (unsigned i = 0; !s.dead && i < 4; i++) {
-        hear(&s);
+        peer_receive(&s);
         run(&s);
     }
     for (ddl_work *work = ddl__messages_drop(s.messages); work; work = work->next)

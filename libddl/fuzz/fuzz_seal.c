@@ -36,7 +36,7 @@ static size_t record(ddl__seal *from, const int fds[2], const unsigned char *byt
     for (unsigned i = 1 + input_byte(in) % RECORDS_MAX; i && *sent < BYTES; i--) {
         size_t some = 1 + input_length(in, 600);
         some = some < BYTES - *sent ? some : BYTES - *sent;
-        REQUIRE(ddl__stream_send_bytes(from, fds[0], bytes + *sent, some) == (ssize_t)some, "%s",
+        REQUIRE(ddl__seal_send_bytes(from, fds[0], bytes + *sent, some) == (ssize_t)some, "%s",
                 strerror(errno));
         *sent += some;
     }
@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input_bytes, size_t n_input)
         REQUIRE(send(fds[1], wire + at, some, 0) == (ssize_t)some, "%s", strerror(errno));
         at += some;
         want = want < sizeof got - came ? want : sizeof got - came;
-        k = ddl__stream_recv_bytes(to, fds[0], got + came, want);
+        k = ddl__seal_recv_bytes(to, fds[0], got + came, want);
         REQUIRE(k >= 0 || errno == EAGAIN || errno == EBADMSG, "%s", strerror(errno));
         came += k > 0 ? (size_t)k : 0;
     }

@@ -18,15 +18,15 @@ enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STE
 /* In the order of mapping: our outlets, first and private, then the peer's. */
 enum { OWN, OWN_PRIVATE, PEER, PEER_PRIVATE, MAPPINGS };
 
-/* As in the arena, written down a second time: header, then the readers' lanes. */
+/* As in the arena, written down a second time: header, then the readers' rings. */
 enum {
     LANES = 128,
-    ENTRIES = 128, /* in a lane, and each of */
+    ENTRIES = 128, /* in a ring, and each of */
     ENTRY = 640,   /* bytes */
     LANE = ENTRIES + 64 * ENTRY,
     OFFSET = 24,
     BYTES = 28,
-    HEAD = 11 * PAGE, /* header and one lane, in whole pages */
+    HEAD = 11 * PAGE, /* header and one ring, in whole pages */
     RIGHT_BESIDE = HEAD + SPANS,
     RIGHT_STRIDE = HEAD + PRIVATE
 };
@@ -95,7 +95,7 @@ typedef struct scene {
     int own_file, peer_file, bell;
 } scene;
 
-/* Overwrite short runs of an outlet's header and first lanes. */
+/* Overwrite short runs of an outlet's header and first rings. */
 static void scribble(scene *s, int file, off_t outlet)
 {
     unsigned char memory[LANES + LANE];
@@ -178,45 +178,45 @@ static void check_span(const side *d, const void *span, size_t bytes)
     REQUIRE((uintptr_t)span % 8 == 0, "a span at an odd place");
 }
 
-static void receive(scene *s, side *d, bool take)
+static void link_receive(scene *s, side *d, bool take)
 {
     static unsigned char dst[1 << 17];
     ddl__signature signature = {{1, 2}};
     size_t bytes = wanted(s, d);
-    const void *span = d->link->ops->peek(d->link, bytes, &signature);
+    const void *span = ddl__link_peek(d->link, bytes, &signature);
     if (!span)
         return;
     check_span(d, span, bytes);
     REQUIRE(bytes <= sizeof dst, "%zu bytes", bytes);
     if (take)
-        REQUIRE(d->link->ops->take(d->link, dst, bytes, &signature), "a span has gone");
+        REQUIRE(ddl__link_take(d->link, dst, bytes, &signature), "a span has gone");
     else
         d->link->ops->release(d->link);
     d->position++;
 }
 
 /* What is said to come next is what comes, or the peer's memory is corrupt. */
-static void look(const side *d)
+static void link_check_next(const side *d)
 {
     ddl__signature signature;
     size_t bytes;
     if (!d->link->ops->next(d->link, &signature, &bytes))
         return;
-    const void *span = d->link->ops->peek(d->link, bytes, &signature);
+    const void *span = ddl__link_peek(d->link, bytes, &signature);
     if (span)
         check_span(d, span, bytes);
     else
         REQUIRE(d->link->state == DDL__LINK_LOST, "state %d", d->link->state);
 }
 
-static void send_span(scene *s, const side *d, bool lend)
+static void send_span(scene *s, const side *d, bool user_memory)
 {
     static const unsigned char memory[SPANS];
     ddl__signature signature = {{3, 4}};
     ddl__link *link = d->link;
     size_t bytes = 1 + input_length(&s->in, d->own == OWN ? SPANS : PRIVATE);
-    if (lend) {
-        link->ops->lend(&link, 1, memory, bytes, &signature);
+    if (user_memory) {
+        link->ops->send_user(&link, 1, memory, bytes, &signature);
         return;
     }
     void *span = link->ops->reserve(&link, 1, bytes);
@@ -248,18 +248,15 @@ static void step(scene *s)
     case 1: scribble(s, s->own_file, d->own_outlet); break;
     case 2: publish(s, d); break;
     case 3: ring(s); break;
-    case 4: receive(s, d, true); break;
-    case 5: receive(s, d, false); break;
-    case 6: link->ops->attend(link); break;
+    case 4: link_receive(s, d, true); break;
+    case 5: link_receive(s, d, false); break;
+    case 6: link->ops->poll(link); break;
     case 7: send_span(s, d, true); break;
     case 8: send_span(s, d, false); break;
     case 9: link->ops->sleeping(link, input_byte(&s->in) % 2); break;
     case 10: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
-    case 11: look(d); break;
-    default:
-        link->ops->owes(link);
-        link->ops->flush(link);
-        break;
+    case 11: link_check_next(d); break;
+    default: link->ops->flush(link); break;
     }
     check_state(&s->sides[0]);
     check_state(&s->sides[1]);

@@ -81,7 +81,7 @@ static void deliver(scene *s, size_t n)
 }
 
 /* Follow what the link sends: whole frames, and nothing behind a farewell. */
-static void hear_byte(scene *s, unsigned char byte)
+static void peer_receive_byte(scene *s, unsigned char byte)
 {
     REQUIRE(!s->farewell || s->payload, "something behind a farewell");
     if (s->payload) {
@@ -98,13 +98,13 @@ static void hear_byte(scene *s, unsigned char byte)
     s->farewell = s->heard.type != SPAN;
 }
 
-static void hear(scene *s)
+static void peer_receive(scene *s)
 {
     unsigned char bytes[1000];
     ssize_t n = recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     REQUIRE(n >= 0 || errno == EAGAIN || errno == ECONNRESET, "%s", strerror(errno));
     for (ssize_t i = 0; i < n; i++)
-        hear_byte(s, bytes[i]);
+        peer_receive_byte(s, bytes[i]);
 }
 
 /* ------------------------------------------------------------------------------------- the link */
@@ -168,7 +168,7 @@ static void span_done(scene *s)
 
 static void peek(scene *s)
 {
-    const void *span = s->link->ops->peek(s->link, s->want_bytes, &s->want);
+    const void *span = ddl__link_peek(s->link, s->want_bytes, &s->want);
     REQUIRE(span || !s->held, "a span peeked at has gone");
     s->held = span;
     if (span)
@@ -177,7 +177,7 @@ static void peek(scene *s)
 
 static void take(scene *s)
 {
-    if (!s->link->ops->take(s->link, s->dst, s->want_bytes, &s->want))
+    if (!ddl__link_take(s->link, s->dst, s->want_bytes, &s->want))
         return;
     check_span(s, s->dst);
     span_done(s);
@@ -218,7 +218,7 @@ static void check_state(scene *s)
     }
 }
 
-static void receive(scene *s)
+static void link_receive(scene *s)
 {
     want(s);
     if (s->taking)
@@ -228,7 +228,7 @@ static void receive(scene *s)
 }
 
 /* What is said to come next is what the wire has brought, with or without its end. */
-static void look(scene *s)
+static void link_check_next(scene *s)
 {
     frame head;
     const unsigned char *payload;
@@ -242,13 +242,13 @@ static void look(scene *s)
             "type %x, %u bytes", head.type, head.bytes);
 }
 
-static void send_span(scene *s, bool lend)
+static void send_span(scene *s, bool user_memory)
 {
-    static const unsigned char lent[SLOT];
+    static const unsigned char memory[SLOT];
     ddl__signature signature = signature_of(0);
     size_t bytes = 1 + input_length(&s->in, SLOT);
-    if (lend) {
-        s->link->ops->lend(&s->link, 1, lent, bytes, &signature);
+    if (user_memory) {
+        s->link->ops->send_user(&s->link, 1, memory, bytes, &signature);
         return;
     }
     void *span = s->link->ops->reserve(&s->link, 1, bytes);
@@ -278,24 +278,24 @@ static void step(scene *s)
     case 5: deliver(s, 1 + input_byte(&s->in)); break;
     case 6: deliver(s, sizeof s->wire); break;
     case 7:
-    case 8: receive(s); break;
+    case 8: link_receive(s); break;
     case 9:
         if (s->held) {
             link->ops->release(link);
             span_done(s);
         }
         break;
-    case 10: link->ops->attend(link); break;
+    case 10: link->ops->poll(link); break;
     case 11: send_span(s, false); break;
     case 12: send_span(s, true); break;
     case 13: link->ops->flush(link); break;
     case 14: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
-    case 15: hear(s); break;
+    case 15: peer_receive(s); break;
     case 16: shutdown(s->fd, input_byte(&s->in) % 2 ? SHUT_WR : SHUT_RDWR); break;
-    case 17: look(s); break;
+    case 17: link_check_next(s); break;
     default:
         link->ops->sleeping(link, true);
-        link->ops->owes(link);
+        link->ops->flush(link);
         break;
     }
 }

@@ -85,8 +85,8 @@ static void use_link(ddl__link *link, int fd, input *in)
     if (fd >= 0 && n)
         send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
     link->ops->next(link, &signature, &n);
-    link->ops->peek(link, 16, &signature);
-    link->ops->attend(link);
+    ddl__link_peek(link, 16, &signature);
+    link->ops->poll(link);
 }
 
 static void use_links(const pair_links *m, int peer, int fd, int messages_fd, input *in)

@@ -21,7 +21,7 @@
 enum {
     SMALL = 2,
     LARGE = 1 << 20,
-    VAST = 6 << 20, /* two ranks that share memory do its steps in turn, engine/braid.c */
+    VAST = 6 << 20, /* two ranks that share memory do its steps in turn, engine/interleave.c */
     MOST_RANKS = 8
 };
 
@@ -206,27 +206,19 @@ static void publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
     step();
 }
 
-static bool lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                 const ddl__signature *signature)
+static bool send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                      const ddl__signature *signature)
 {
-    bool lent = real->lend(to, n, memory, bytes, signature);
-    if (lent)
+    bool sent = real->send_user(to, n, memory, bytes, signature);
+    if (sent)
         step();
-    return lent;
+    return sent;
 }
 
 static void release(ddl__link *link)
 {
     real->release(link);
     step();
-}
-
-static bool take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    bool taken = real->take(link, dst, bytes, signature);
-    if (taken)
-        step();
-    return taken;
 }
 
 static void die_at(ddl_comm *comm, int number)
@@ -236,9 +228,8 @@ static void die_at(ddl_comm *comm, int number)
     counted = *real;
     counted.reserve = reserve;
     counted.publish = publish;
-    counted.lend = lend;
+    counted.send_user = send_user;
     counted.release = release;
-    counted.take = take;
     steps_left = number;
     for (int peer = 0; peer < size; peer++)
         if (all[peer])

@@ -64,10 +64,10 @@ static void run_copy(const void *argument)
     ddl__kernels_named("avx2")->copy(result, operands[0], KERNEL_BYTES);
 }
 
-static void run_stream(const void *argument)
+static void run_copy_nontemporal(const void *argument)
 {
     (void)argument;
-    ddl__kernels_named("avx2")->stream(result, operands[0], KERNEL_BYTES);
+    ddl__kernels_named("avx2")->copy_nontemporal(result, operands[0], KERNEL_BYTES);
 }
 
 static void count_kernels(void)
@@ -80,9 +80,9 @@ static void count_kernels(void)
     run_copy(NULL);
     printf("kernel: copy, 64 KiB\n");
     counted(run_copy, NULL);
-    run_stream(NULL);
+    run_copy_nontemporal(NULL);
     printf("kernel: copy past the caches, 64 KiB\n");
-    counted(run_stream, NULL);
+    counted(run_copy_nontemporal, NULL);
 }
 
 /* ------------------------------------------------------------------------------------- calls */

@@ -118,22 +118,22 @@ static bool publish_span(ddl__link *const *to, unsigned n, uint64_t k, size_t by
     return true;
 }
 
-static bool lend_span(ddl__link *const *to, unsigned n, const void *memory, uint64_t k,
+static bool send_span(ddl__link *const *to, unsigned n, const void *memory, uint64_t k,
                       size_t bytes)
 {
     ddl__signature signature = signature_of(k);
-    return to[0]->ops->lend(to, n, memory, bytes, &signature);
+    return to[0]->ops->send_user(to, n, memory, bytes, &signature);
 }
 
 /* Peek at span k; leave it. */
 static bool peek_span(ddl__link *from, uint64_t k, size_t bytes)
 {
     ddl__signature signature = signature_of(k);
-    const void *span = from->ops->peek(from, bytes, &signature);
+    const void *span = ddl__link_peek(from, bytes, &signature);
     if (!span)
         return false;
     check_filled(span, bytes, k);
-    CHECK(from->ops->peek(from, bytes, &signature) == span, "a second peek gives another place");
+    CHECK(ddl__link_peek(from, bytes, &signature) == span, "a second peek gives another place");
     return true;
 }
 
@@ -163,7 +163,7 @@ static bool read_span(ddl__link *from, uint64_t k, size_t bytes, unsigned char *
     }
     unsigned char *dst = scratch + k % 8;
     ddl__signature signature = signature_of(k);
-    if (!from->ops->take(from, dst, bytes, &signature))
+    if (!ddl__link_take(from, dst, bytes, &signature))
         return false;
     check_filled(dst, bytes, k);
     return true;
@@ -205,7 +205,7 @@ static void check_becomes(ddl__link *link, ddl__link_state state)
         CHECK(ddl__now() - since < 1000 * (int64_t)MS, "no state %d within 1 s", state);
         struct pollfd p = {.fd = link->fd, .events = POLLIN};
         poll(&p, 1, 1000);
-        link->ops->attend(link);
+        link->ops->poll(link);
     }
     CHECK(link->state == state, "state %d, not %d: %s", link->state, state, link->reason);
 }
@@ -240,8 +240,8 @@ static void sleep_on(int epoll)
 typedef struct stream {
     ddl__link *to, *from;
     uint64_t total, sent, received;
-    unsigned char *lent, *scratch;
-    size_t used; /* bytes of `lent` that must not change */
+    unsigned char *user, *scratch;
+    size_t used; /* bytes of `user` that must not change */
 } stream;
 
 enum { LENT = 2 * LARGEST };
@@ -253,7 +253,7 @@ static stream stream_create(ddl__link *to, ddl__link *from, uint64_t total)
 
 static void stream_destroy(stream *s)
 {
-    free(s->lent);
+    free(s->user);
     free(s->scratch);
 }
 
@@ -268,13 +268,13 @@ static bool stream_send(stream *s)
         sent = publish_span(&s->to, 1, k, bytes);
     } else {
         if (flushed) {
-            memset(s->lent, 0xee, s->used); /* ours again: spoil it */
+            memset(s->user, 0xee, s->used); /* ours again: spoil it */
             s->used = 0;
         }
         if (s->used + bytes > LENT)
             return false;
-        fill(s->lent + s->used, bytes, k);
-        sent = lend_span(&s->to, 1, s->lent + s->used, k, bytes);
+        fill(s->user + s->used, bytes, k);
+        sent = send_span(&s->to, 1, s->user + s->used, k, bytes);
         if (sent)
             s->used += bytes;
     }
@@ -307,7 +307,7 @@ static void test_both_ways(const star_factory *factory)
             stream_receive(&in);
         /* Events that nobody waits for change nothing. */
         if (turn % 7 == 0)
-            s.leaf[0]->ops->attend(s.leaf[0]);
+            s.leaf[0]->ops->poll(s.leaf[0]);
         check_open(s.centre[0]);
         check_open(s.leaf[0]);
         check_time(since, "end");
@@ -350,7 +350,7 @@ static void *end_drive(void *argument)
             sleep_on(epoll);
         link->ops->sleeping(link, false);
         if (idle)
-            link->ops->attend(link);
+            link->ops->poll(link);
     }
     close(epoll);
     return NULL;
@@ -391,7 +391,7 @@ static void test_close_from_thread(const star_factory *factory)
     for (int64_t since = ddl__now(); s.leaf[0]->state == DDL__LINK_OPEN;) {
         stream_send(&out);
         stream_receive(&out);
-        s.leaf[0]->ops->attend(s.leaf[0]);
+        s.leaf[0]->ops->poll(s.leaf[0]);
         check_time(since, "abort");
     }
     for (int i = 0; i < 2; i++)
@@ -406,7 +406,7 @@ static void test_close_from_thread(const star_factory *factory)
 
 /* ------------------------------------------------------------------------- spans and readers */
 
-/* Each size by itself: published or lent from an odd address, peeked at or taken. */
+/* Each size by itself: published or sent from an odd address, peeked at or taken. */
 static void test_sizes(const star_factory *factory)
 {
     static unsigned char memory[LARGEST + 1];
@@ -415,7 +415,7 @@ static void test_sizes(const star_factory *factory)
     for (size_t bytes = 0; bytes <= LARGEST; bytes = bytes < 70 ? bytes + 1 : bytes * 3 / 2)
         for (int way = 0; way < 6; way++, k++) {
             fill(memory + 1, bytes, k);
-            CHECK(way % 2 ? lend_span(s.centre, 1, memory + 1, k, bytes)
+            CHECK(way % 2 ? send_span(s.centre, 1, memory + 1, k, bytes)
                           : publish_span(s.centre, 1, k, bytes),
                   "an empty link has no room for %zu bytes", bytes);
             read_soon(s.centre[0], s.leaf[0], k, bytes);
@@ -449,7 +449,7 @@ static void test_next(const star_factory *factory)
 }
 
 /* A full link refuses, and takes more once the reader has made room; nothing is lost. */
-static void test_full(const star_factory *factory, bool lend)
+static void test_full(const star_factory *factory, bool user)
 {
     static unsigned char memory[LARGEST], scratch[LARGEST + 8];
     star s = star_create(factory, 1);
@@ -458,22 +458,22 @@ static void test_full(const star_factory *factory, bool lend)
     const size_t bytes = 50001;
     fill(memory, bytes, 0);
     for (int round = 0; round < 3; round++) {
-        while (lend ? lend_span(&to, 1, memory, sent, bytes) : publish_span(&to, 1, sent, bytes))
+        while (user ? send_span(&to, 1, memory, sent, bytes) : publish_span(&to, 1, sent, bytes))
             CHECK(++sent < 100000, "never full");
         CHECK(sent > received, "full and empty at once");
         for (uint64_t half = (sent + received + 1) / 2; received < half; received++) {
-            if (!lend) {
+            if (!user) {
                 read_soon(to, from, received, bytes);
                 continue;
             }
             ddl__signature signature = signature_of(received);
-            for (int64_t since = ddl__now(); !from->ops->take(from, scratch, bytes, &signature);) {
+            for (int64_t since = ddl__now(); !ddl__link_take(from, scratch, bytes, &signature);) {
                 to->ops->flush(to);
                 check_time(since, "span");
             }
             check_filled(scratch, bytes, 0);
         }
-        for (int64_t since = ddl__now(); !(lend ? lend_span(&to, 1, memory, sent, bytes)
+        for (int64_t since = ddl__now(); !(user ? send_span(&to, 1, memory, sent, bytes)
                                                 : publish_span(&to, 1, sent, bytes));) {
             to->ops->flush(to);
             check_time(since, "room");
@@ -596,7 +596,7 @@ static void read_asleep(ddl__link *link, int epoll, uint64_t k, size_t bytes,
         link->ops->sleeping(link, false);
         if (read)
             return;
-        link->ops->attend(link);
+        link->ops->poll(link);
     }
 }
 
@@ -649,15 +649,15 @@ static void test_mismatch(const star_factory *factory)
             read_soon(s.centre[0], leaf, 1, 10);
             if (way & ATTEND) {
                 poll(&(struct pollfd){.fd = leaf->fd, .events = POLLIN}, 1, 10);
-                leaf->ops->attend(leaf);
+                leaf->ops->poll(leaf);
             }
             ddl__signature sent = signature_of(2), expected = sent;
             if (wrong < 2)
                 expected.words[wrong]++;
             size_t bytes = wrong < 2 ? 1000 : wrong == 2 ? 1 : 2000;
             for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
-                CHECK(way & TAKE ? !leaf->ops->take(leaf, scratch, bytes, &expected)
-                                 : !leaf->ops->peek(leaf, bytes, &expected),
+                CHECK(way & TAKE ? !ddl__link_take(leaf, scratch, bytes, &expected)
+                                 : !ddl__link_peek(leaf, bytes, &expected),
                       "a wrong span was accepted");
                 check_time(since, "mismatch");
             }
@@ -686,7 +686,7 @@ static void test_goodbye(const star_factory *factory)
             link_destroy(&s.centre[0]);
         if (way & ATTEND) {
             poll(&(struct pollfd){.fd = leaf->fd, .events = POLLIN}, 1, 1000);
-            leaf->ops->attend(leaf);
+            leaf->ops->poll(leaf);
         }
         for (uint64_t k = 0; k < 4; k++)
             read_soon(NULL, leaf, k, 30000);
@@ -761,7 +761,7 @@ static void test_killed(const star_factory *factory)
         close(held[i]);
     pull_plug(factory, &s, s.leaf[0]);
     usleep(20000);
-    s.centre[0]->ops->attend(s.centre[0]);
+    s.centre[0]->ops->poll(s.centre[0]);
     check_open(s.centre[0]);
     kill(child, SIGKILL);
     check_becomes(s.centre[0], DDL__LINK_LOST);

@@ -1,8 +1,9 @@
 /* plan_simulator.h - the plans of all ranks, executed in one process without sockets or threads.
  *
  * The operator is a hash that neither commutes nor associates, and finishing a reduction scrambles
- * it, so a result is right only if every contribution came once, in its order, and was finished
- * once. Links are as narrow as plan.h allows; what is lent is compared when it arrives. */
+ * it, so a result is right only if every contribution came once and in order, and was finished
+ * once. Links have only as much room as plan.h requires. Spans that a link may lend are compared
+ * when they arrive. */
 #ifndef DDL_TESTS_PLAN_SIMULATOR_H
 #define DDL_TESTS_PLAN_SIMULATOR_H
 
@@ -25,7 +26,7 @@ typedef struct span {
     uint64_t values[];
 } span;
 
-/* Memory that is reused in order: up to the oldest span that a reader has not released. */
+/* Memory that is reused in order, up to the oldest span that a reader has not released. */
 typedef struct outlet {
     span *oldest, **end;
     int64_t bytes;
@@ -87,7 +88,7 @@ static uint64_t combine(uint64_t a, uint64_t b)
     return (a << 13 | a >> 51) * 0x9e3779b97f4a7c15u + b;
 }
 
-/* Element i reduced over all ranks, beginning with `first` and going round. */
+/* Element i reduced over all ranks, from `first` on, modulo the size. */
 static uint64_t reduced(const world *w, int first, int64_t i)
 {
     int size = w->request.size;
@@ -104,8 +105,8 @@ static queue *queue_of(const world *w, uint32_t from, uint32_t to)
     return &w->queues[from * (uint32_t)w->request.size + to];
 }
 
-/* What goes to several ranks at once is one span where all share memory. Pairwise exchanges have to
- * get by with one window for all peers on wires too: some may share memory. */
+/* A span to several ranks is stored once if all share memory. Pairwise exchanges get one window for
+ * all peers on wires too, because some peers may share memory. */
 static bool has_one_outlet(const world *w)
 {
     return w->request.all_shared || w->request.kind >= DDL__GATHER;
@@ -118,7 +119,7 @@ static bool on_one_host(const world *w, uint32_t from, uint32_t to)
                     ddl__topology_group(t, DDL__HOSTS, (int)to);
 }
 
-/* Ranks that read this one's memory: all of them, or those of its host. */
+/* The ranks that read this rank's memory: all ranks, or those of its host. */
 static bool reads_memory(const world *w, uint32_t from, uint32_t to)
 {
     return has_one_outlet(w) || on_one_host(w, from, to);
@@ -135,7 +136,7 @@ static bool is_rooted(const ddl__request *request)
            request->kind == DDL__SCATTER;
 }
 
-/* Elements that rank a has for rank b: of kinds with blocks. */
+/* Elements that rank a has for rank b, in operations with blocks. */
 static int64_t pair_count(const world *w, int a, int b)
 {
     const ddl__request *request = &w->request;
@@ -157,7 +158,7 @@ static int64_t pair_count(const world *w, int a, int b)
     return random % 4 ? (int64_t)(random / 4 % (uint64_t)(2 * request->count + 1)) : 0;
 }
 
-/* Lay the blocks one behind the other, uneven ones with gaps and beginning anywhere. Returns the
+/* Place the blocks one after another; uneven blocks have gaps and start anywhere. Returns the
  * length of the buffer. */
 static int64_t lay_out(const world *w, ddl__share *blocks, uint64_t seed)
 {
@@ -232,7 +233,7 @@ static uint64_t *new_values(int64_t count)
     return values;
 }
 
-/* What a rank's buffer of `count` elements held before. */
+/* The content of a rank's buffer of `count` elements before the operation. */
 static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
 {
     const simulated_rank *me = &w->ranks[rank];
@@ -388,7 +389,7 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
     }
 }
 
-/* The next span from a peer; it stays in its outlet's memory until its last reader comes here. */
+/* Read the next span from a peer. Its memory is kept until its last reader has read it. */
 static const uint64_t *consume(world *w, uint32_t from, int r, int64_t count)
 {
     queue *q = queue_of(w, from, (uint32_t)r);
@@ -429,7 +430,7 @@ static bool inside(int64_t start, int64_t count, int64_t all)
     return start >= 0 && start + count <= all;
 }
 
-/* One segment of one step, all or nothing; false if it is blocked or wrong. */
+/* Run one segment of one step completely or not at all. False if it is blocked or wrong. */
 static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t count)
 {
     simulated_rank *me = &w->ranks[r];
@@ -511,7 +512,7 @@ static void shuffle(int *order, int n)
     }
 }
 
-/* NULL if all ranks came to their end, else what went wrong. */
+/* NULL if all ranks finished, else what went wrong. */
 static const char *execute(world *w, schedule how)
 {
     int size = w->request.size, order[RANKS_MAX], start = 0;
@@ -541,171 +542,6 @@ static const char *execute(world *w, schedule how)
         if (w->queues[i].n)
             return "a span was never taken";
     return NULL;
-}
-
-/* ------------------------------------------------------------------------------------- results */
-
-static bool is_ring(const world *w)
-{
-    return strcmp(w->ranks[0].plan->name, "ring") == 0;
-}
-
-/* Element i reduced over the hosts of a tree from a place on: as tree.c says. */
-static uint64_t reduced_by_tree(const world *w, int place, int64_t i)
-{
-    const ddl__request *q = &w->request;
-    const ddl__topology *t = q->topology;
-    int hosts = t ? t->groups[DDL__HOSTS] : q->size, root = q->kind == DDL__ALLREDUCE ? 0 : q->root;
-    int host = ((t ? ddl__topology_group(t, DDL__HOSTS, root) : root) + place) % hosts;
-    uint64_t all = 0;
-    bool first = true;
-    for (int r = 0; r < q->size; r++) {
-        if ((t ? ddl__topology_group(t, DDL__HOSTS, r) : r) != host)
-            continue;
-        all = first ? input(r, i) : combine(all, input(r, i));
-        first = false;
-    }
-    for (int d = 1; (place == 0 || place % (2 * d) == 0) && place + d < hosts; d *= 2)
-        all = combine(all, reduced_by_tree(w, place + d, i));
-    return all;
-}
-
-/* The result of a reduction, every share of which is added up from its own rank on. */
-static void expect_reduced(const world *w, uint64_t *want)
-{
-    const ddl__request *request = &w->request;
-    bool chained = strcmp(w->ranks[0].plan->name, "chain") == 0;
-    if (w->ranks[0].plan->by == DDL__BY_TREE) {
-        for (int64_t i = 0; i < request->count; i++)
-            want[i] = scramble(reduced_by_tree(w, 0, i));
-        return;
-    }
-    for (int s = 0; s < request->size; s++) {
-        ddl__share share = ddl__share_of(request, s);
-        int first = is_ring(w) ? s + 1 : chained ? request->root + 1 : 0;
-        for (int64_t i = share.start; i < share.start + share.count; i++)
-            want[i] = reduced(w, first, i);
-    }
-}
-
-/* Over hosts a block is added up from its own one on, then host by host going back. */
-static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
-{
-    const ddl__topology *t = w->request.topology;
-    int hosts = t->groups[DDL__HOSTS], own = ddl__topology_group(t, DDL__HOSTS, rank);
-    uint64_t all = 0;
-    for (int d = 0; d < hosts; d++) {
-        uint64_t one = 0;
-        bool first = true;
-        for (int r = 0; r < w->request.size; r++) {
-            if (ddl__topology_group(t, DDL__HOSTS, r) != (own - d + hosts) % hosts)
-                continue;
-            one = first ? input(r, i) : combine(one, input(r, i));
-            first = false;
-        }
-        all = d ? combine(all, one) : one;
-    }
-    return scramble(all);
-}
-
-/* Led by hosts a result begins with the host before the root's and goes back to it, rank by rank.
- */
-static uint64_t reduced_by_leaders(const world *w, int64_t i)
-{
-    const ddl__topology *t = w->request.topology;
-    int hosts = t->groups[DDL__HOSTS], root = ddl__topology_group(t, DDL__HOSTS, w->request.root);
-    uint64_t all = 0;
-    bool first = true;
-    for (int d = 1; d <= hosts; d++)
-        for (int r = 0; r < w->request.size; r++) {
-            if (ddl__topology_group(t, DDL__HOSTS, r) != (root - d + hosts) % hosts)
-                continue;
-            all = first ? input(r, i) : combine(all, input(r, i));
-            first = false;
-        }
-    return scramble(all);
-}
-
-/* What comes from the other ranks' send buffers. */
-static void expect_blocks(const world *w, int r, uint64_t *want)
-{
-    const simulated_rank *me = &w->ranks[r];
-    for (int q = 0; q < w->request.size; q++) {
-        if (q == r && me->in_place && w->request.kind == DDL__SCATTER)
-            continue; /* stays where it is */
-        for (int64_t i = 0; i < me->from[q].count; i++)
-            want[me->from[q].start + i] = input(q, w->ranks[q].to[r].start + i);
-    }
-}
-
-/* The recv buffer of a rank; `want` holds what it was before. */
-static void expect(const world *w, int r, uint64_t *want)
-{
-    const simulated_rank *me = &w->ranks[r];
-    int64_t start = me->to[r].start;
-    switch (w->request.kind) {
-    case DDL__REDUCE_TO_ROOT:
-        if (r == w->request.root && strcmp(me->plan->name, "leaders") == 0)
-            for (int64_t i = 0; i < me->out_count; i++)
-                want[i] = reduced_by_leaders(w, i);
-        else if (r == w->request.root)
-            expect_reduced(w, want);
-        return;
-    case DDL__ALLREDUCE: expect_reduced(w, want); return;
-    case DDL__REDUCE_SCATTER:
-        for (int64_t i = start; i < start + me->to[r].count; i++)
-            want[me->in_place ? i : i - start] = strcmp(me->plan->name, "hosts") == 0
-                                                     ? reduced_over_hosts(w, r, i)
-                                                     : reduced(w, is_ring(w) ? r + 1 : 0, i);
-        return;
-    case DDL__BROADCAST:
-        for (int64_t i = 0; i < me->out_count; i++)
-            want[i] = input(w->request.root, i);
-        return;
-    case DDL__ALLGATHER:
-    case DDL__GATHER:
-    case DDL__SCATTER:
-    case DDL__ALLTOALL: expect_blocks(w, r, want); return;
-    case DDL__BARRIER:
-    case DDL__SEND:
-    case DDL__RECV: return;
-    }
-}
-
-static const char *verify_rank(const world *w, int r)
-{
-    const ddl__request *request = &w->request;
-    const simulated_rank *me = &w->ranks[r];
-    uint64_t everybody = ((uint64_t)1 << request->size) - 1;
-    for (int64_t i = 0; !me->in_place && i < me->in_count; i++)
-        if (me->in[i] != original(w, r, true, i))
-            return "wrote to the input";
-    if (request->kind == DDL__BARRIER)
-        return me->heard == everybody ? NULL : "left the barrier too early";
-    size_t bytes = (size_t)me->out_count * sizeof *me->out;
-    if (request->kind == DDL__ALLREDUCE && r > 0) /* rank 0's is right */
-        return memcmp(me->out, w->ranks[0].out, bytes) ? "ranks differ" : NULL;
-    uint64_t *want = new_values(me->out_count);
-    for (int64_t i = 0; i < me->out_count; i++)
-        want[i] = original(w, r, false, i);
-    expect(w, r, want);
-    bool right = memcmp(me->out, want, bytes) == 0;
-    free(want);
-    return right ? NULL : "a wrong result";
-}
-
-static const char *verify(const world *w)
-{
-    const char *error = NULL;
-    for (int r = 0; r < w->request.size && !error; r++)
-        error = verify_rank(w, r);
-    return error;
-}
-
-static const char *simulate(world *w, schedule how)
-{
-    const char *error = execute(w, how);
-    return error ? error : verify(w);
 }
 
 #endif

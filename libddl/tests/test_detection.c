@@ -71,13 +71,13 @@ static int killed_elsewhere(ddl_comm *comm)
 static const ddl__link_ops *real;
 
 /* One part in a pass of the driver. */
-static bool send_slowly_from_memory(ddl__link *const *to, unsigned n, const void *memory,
-                                    size_t bytes, const ddl__signature *signature)
+static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                        const ddl__signature *signature)
 {
     static bool done;
     if (!done)
         usleep(real->shared ? 4000 : 16000);
-    return done = !done && real->lend(to, n, memory, bytes, signature);
+    return done = !done && real->send_user(to, n, memory, bytes, signature);
 }
 
 /* Both survivors are busy with a message that takes several times as long as what stands still
@@ -92,7 +92,7 @@ static int killed_meanwhile(ddl_comm *comm)
         ddl__link *link = comm->engine->config.messages[1];
         real = link->ops;
         slow = *real;
-        slow.lend = send_slowly_from_memory;
+        slow.send_user = send_slowly;
         link->ops = &slow;
     }
     OK(ddl_barrier(comm, NULL, NULL));

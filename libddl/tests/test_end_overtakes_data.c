@@ -36,25 +36,20 @@ static bool may_show(void)
     return !look;
 }
 
-static const void *peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+static const void *peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                        const ddl__signature *signature)
 {
-    return may_show() ? real->peek(link, bytes, signature) : NULL;
-}
-
-static bool take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    return may_show() && real->take(link, dst, bytes, signature);
+    return may_show() ? real->peek(link, ahead, into, bytes, signature) : NULL;
 }
 
 static void hold_back(ddl_comm *comm)
 {
     engine = comm->engine;
-    ddl__engine_pulse(engine); /* the previous driver is done */
+    ddl__engine_snapshot(engine); /* the previous driver is done */
     ddl__link *link = ddl__engine_links(engine)[1];
     real = link->ops;
     held_back = *real;
     held_back.peek = peek;
-    held_back.take = take;
     link->ops = &held_back;
 }
 
@@ -125,7 +120,7 @@ static void await_abort(void)
     ddl__link *other = ddl__engine_links(engine)[2];
     await(&aborted, 1);
     while (other->state != DDL__LINK_ABORTED)
-        other->ops->attend(other);
+        other->ops->poll(other);
 }
 
 /* The notice comes over the link to a rank that is not waited for: on every kind of link, a barrier

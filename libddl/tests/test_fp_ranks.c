@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "fp_modes.h"
+#include "net/stores.h"
 #include "ranks.h"
 
 enum {
@@ -110,8 +111,8 @@ static void in_turn(ddl_comm *comm, void *unused)
             ddl__engine *engine = comm->engine;
             pthread_mutex_lock(&engine->lock);
             for (int i = 0; i < DDL__STORES; i++)
-                engine->ordered.runner.stores[1 - ddl_comm_rank(comm)][i] =
-                    (ddl__stores){.rate = {1e-6f, 1}, .streaming = true};
+                engine->config.links[1 - ddl_comm_rank(comm)]->stores[i] =
+                    (ddl__stores){.rate = {1e-6f, 1}, .nontemporal = true};
             pthread_mutex_unlock(&engine->lock);
             int64_t count = LONG_BYTES / (int64_t)types[dtype].size;
             check(comm, (call){dtype, op, count, false, false});

@@ -293,7 +293,7 @@ static void check_entry(bool beside, uint32_t offset)
     memset(span, 1, BYTES_APART);
     other->ops->publish(&other, 1, span, BYTES_APART, &signature);
     put(ddl__arena_fd(t.theirs), &offset, sizeof offset, (beside ? BESIDE : 0) + ENTRY + OFFSET);
-    CHECK(!link->ops->peek(link, BYTES_APART, &signature) && link->state == DDL__LINK_LOST &&
+    CHECK(!ddl__link_peek(link, BYTES_APART, &signature) && link->state == DDL__LINK_LOST &&
               strstr(link->reason, "corrupt"),
           "offset %u: state %d: %s", offset, link->state, link->reason);
     drop_two(&t);

@@ -88,7 +88,7 @@ static void say(const pair *p, const ddl__frame *f, size_t bytes)
 {
     ddl__link *other = p->other;
     ddl__signature signature = ddl__frame_encode(f);
-    CHECK(other->ops->lend(&other, 1, data, bytes, &signature) && other->ops->flush(other),
+    CHECK(other->ops->send_user(&other, 1, data, bytes, &signature) && other->ops->flush(other),
           "no room");
 }
 
@@ -177,7 +177,7 @@ static void test_beyond_credit(bool shared)
         int64_t back = 0;
         ddl__signature signature;
         for (size_t bytes; p.other->ops->next(p.other, &signature, &bytes);) {
-            CHECK(p.other->ops->peek(p.other, bytes, &signature), "no frame");
+            CHECK(ddl__link_peek(p.other, bytes, &signature), "no frame");
             back += ddl__frame_decode(&signature).count;
             p.other->ops->release(p.other);
         }

@@ -1,9 +1,10 @@
-/* Whatever goes over hosts of several ranks, for many shapes of them, through the simulator. */
-#include "plan_simulator.h"
+/* All algorithms that use hosts of several ranks, with hosts of many shapes, through the simulator.
+ */
+#include "plan_results.h"
 
 #include <stdio.h>
 
-/* Hosts of so many ranks, numbered in their order or anyhow. */
+/* Hosts of so many ranks, numbered host by host or at random. */
 static ddl__topology *machine(const int *hosts, int n, bool shuffled)
 {
     int host[RANKS_MAX], size = 0;
@@ -42,9 +43,9 @@ static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
 {
     bool led = kind == DDL__BROADCAST || kind == DDL__REDUCE_TO_ROOT;
     bool to_one = kind == DDL__GATHER || kind == DDL__SCATTER;
-    ddl__algorithm by = to_one || (led && random_below(2)) ? DDL__BY_TREE
-                        : led                              ? DDL__BY_LEADERS
-                                                           : DDL__BY_HOSTS;
+    ddl__algorithm by = to_one || (led && random_below(2)) ? DDL__ALGORITHM_TREE
+                        : led                              ? DDL__ALGORITHM_LEADERS
+                                                           : DDL__ALGORITHM_HOSTS;
     return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
 }
 
@@ -56,7 +57,8 @@ static int ranks_on(const ddl__topology *t, int host)
     return ranks;
 }
 
-/* Blocks that the messages of a tree carry: each once for each doubling between it and the root. */
+/* Blocks that the messages of a tree carry: each block once for each edge on its way to the root.
+ */
 static int64_t blocks_in_tree(const ddl__topology *t, int root)
 {
     int64_t blocks = 0;
@@ -76,7 +78,7 @@ static int64_t blocks_between(const ddl__topology *t)
     return blocks;
 }
 
-/* False where the hosts are too unequal, or blocks too long. */
+/* False if the sizes of hosts differ too much, or if blocks are too long. */
 static bool check_one(const ddl__request *request, uint64_t uneven)
 {
     world *w = world_create(request, uneven);
@@ -97,7 +99,7 @@ static bool check_one(const ddl__request *request, uint64_t uneven)
     }
     for (int r = 0; r < request->size; r++)
         wires += w->ranks[r].wires;
-    /* Everything to every other host once, or from it. */
+    /* Each block crosses to every other host once, or from it. */
     int64_t block = request->count * (int64_t)request->element;
     int64_t want = request->kind == DDL__ALLTOALL ? block * blocks_between(t)
                    : request->kind >= DDL__GATHER ? block * blocks_in_tree(t, request->root)
@@ -149,7 +151,7 @@ static void test_shapes(void)
     printf("%d machines\n", over_hosts);
 }
 
-/* A wire carries (1 - 1/hosts) of all blocks each way, where hosts are equal. */
+/* A wire carries (1 - 1/hosts) of all blocks each way, if hosts have the same size. */
 static void test_bytes(void)
 {
     for (int kind = DDL__REDUCE_SCATTER; kind <= DDL__ALLGATHER; kind++) {
@@ -169,7 +171,7 @@ static void test_bytes(void)
     }
 }
 
-/* Every step matters: without any one of them the result is wrong. */
+/* Every step matters: without it the result is wrong. */
 static void drop_each(ddl__request q, uint64_t uneven)
 {
     for (int r = 0; r < q.size; r++)
@@ -199,7 +201,7 @@ static void test_dropped(void)
             q.segment_bytes = 0;
         }
         drop_each(q, 0);
-        if (q.by == DDL__BY_HOSTS && q.kind != DDL__ALLTOALL)
+        if (q.by == DDL__ALGORITHM_HOSTS && q.kind != DDL__ALLTOALL)
             drop_each(q, 7);
     }
     ddl__topology_destroy(t);
@@ -223,7 +225,7 @@ static void test_choice(void)
         {{3, 2, 3}, DDL__REDUCE_SCATTER, 1 << 18, false, "hosts"},
         {{1, 1, 1}, DDL__ALLGATHER, 5, false, "direct"},
         {{2, 2, 2}, DDL__ALLGATHER, 5, true, "direct"},
-        {{20, 2, 1}, DDL__ALLGATHER, 1 << 18, false, "ring"},         /* too unequal */
+        {{20, 2, 1}, DDL__ALLGATHER, 1 << 18, false, "ring"},         /* sizes differ too much */
         {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring"}, /* too many waves */
         {{2, 2, 2}, DDL__BROADCAST, 1 << 20, false, "leaders"},
         {{2, 1, 1}, DDL__REDUCE_TO_ROOT, 1 << 20, false, "leaders"},
@@ -234,10 +236,14 @@ static void test_choice(void)
         {{1, 1, 1}, DDL__ALLTOALL, 16, false, "pairwise"},
         {{2, 2, 2}, DDL__GATHER, 16, false, "tree"},
         {{2, 2, 2}, DDL__SCATTER, 1 << 20, false, "pairwise"},
-        {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "nested"},
-        {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "nested"},
-        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "nested"},
-        {{2, 2, 2}, DDL__ALLREDUCE, 3 * 16384, true, "nested"}, /* a contradiction, but right */
+        {{2, 2, 2}, DDL__ALLREDUCE, 2000, false, "hierarchical"},
+        {{2, 2, 2}, DDL__ALLREDUCE, 1 << 20, false, "hierarchical"},
+        {{1, 1, 1}, DDL__ALLREDUCE, 3 * 16384 - 1, false, "hierarchical"},
+        {{2, 2, 2},
+         DDL__ALLREDUCE,
+         3 * 16384,
+         true,
+         "hierarchical"}, /* a contradiction, but right */
         {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -245,7 +251,7 @@ static void test_choice(void)
         ddl__request q = request_for(t, cases[i].kind);
         q.count = cases[i].count;
         q.all_shared = cases[i].all_shared;
-        q.by = DDL__BY_CHOICE;
+        q.by = DDL__ALGORITHM_NONE;
         ddl__plan *plan = ddl__plan_create(&q);
         CHECK(plan && strcmp(plan->name, cases[i].name) == 0, "case %zu: %s", i, plan->name);
         ddl__plan_destroy(plan);

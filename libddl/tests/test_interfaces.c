@@ -1,4 +1,4 @@
-/* Which network interfaces are chosen, and how two hosts' are joined. */
+/* Which network interfaces are chosen, and how those of two hosts are paired. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "check.h"
 #include "topo/interfaces.h"
 
-/* "name address/bits", with "@speed" behind it or not. */
+/* "name address/bits", optionally followed by "@speed". */
 static ddl__interface parse(const char *text)
 {
     ddl__interface i = {0};
@@ -39,7 +39,7 @@ static const char *const MACHINE[] = {"lo 127.0.0.1/8",        "lo ::1/128",
                                       "eth0 2001:db8::5/64",   "ib0 192.168.7.5/20",
                                       "ib0 2001:db8:7::5/64",  NULL};
 
-/* The chosen ones as "name address" with blanks between. */
+/* The chosen interfaces as "name address", separated by blanks. */
 static void chosen(const char *filter, char *text, size_t size)
 {
     ddl__interface all[16];
@@ -113,8 +113,8 @@ static void test_select_refused(void)
     }
 }
 
-/* A host may have nothing but containers' networks, nothing but loopback, or nothing at all, or
- * more than there is room for. */
+/* A host may have only networks of containers, only loopback, nothing at all, or more than there is
+ * room for. */
 static void test_select_extremes(void)
 {
     ddl__interface all[64];

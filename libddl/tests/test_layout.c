@@ -1,5 +1,5 @@
-/* Topologies found, described and declared; what the environment may say; and what all members must
- * have been told. */
+/* Topologies that are found, described and declared; what the environment may contain; and what all
+ * members must agree on. */
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -12,7 +12,7 @@
 /* ------------------------------------------------------------------------------------ topologies
  */
 
-/* The pairs that share memory, both ways. */
+/* The pairs that share memory both ways. */
 static ddl_status create(int size, const char *pairs, const char *description, bool is_part,
                          ddl__topology **t)
 {
@@ -36,7 +36,7 @@ static void test_topologies(void)
     static const struct {
         int size;
         const char *pairs, *description, *hosts, *racks, *aisles;
-        bool is_part, nested;
+        bool is_part, hierarchical;
     } cases[] = {
         {4, "", NULL, "0123", "0000", "0000", false, false},
         {4, "01 23", "", "0011", "0000", "0000", false, true},
@@ -56,7 +56,7 @@ static void test_topologies(void)
         expect_groups(t, DDL__HOSTS, cases[i].hosts);
         expect_groups(t, DDL__RACKS, cases[i].racks);
         expect_groups(t, DDL__AISLES, cases[i].aisles);
-        CHECK(ddl__topology_is_nested(t) == cases[i].nested, "case %zu", i);
+        CHECK(ddl__topology_is_hierarchical(t) == cases[i].hierarchical, "case %zu", i);
         ddl__topology_destroy(t);
     }
     unsigned char one_way[4] = {0, 1, 0, 0};
@@ -89,7 +89,7 @@ static void test_wires(void)
     }
 }
 
-/* Ranks of one machine share its cores, wherever their memory ends. */
+/* Ranks of one machine share its cores, also if they do not share memory. */
 static void expect_oversubscription(ddl__topology *t, uint64_t cores, uint64_t own, bool apart,
                                     double want)
 {
@@ -118,7 +118,7 @@ static void test_places(void)
     ddl__topology_destroy(t);
 }
 
-/* Nodes count where they say more than hosts and ranks do. */
+/* Nodes count only if they differ from hosts and from single ranks. */
 static void test_nodes(void)
 {
     static const struct {
@@ -150,7 +150,7 @@ static void test_nodes(void)
     }
 }
 
-/* A machine as its system's files describe it, in a folder. */
+/* A folder with the system's files that describe a machine. */
 static char root[] = "/tmp/ddl-place-XXXXXX";
 
 static void write_below(const char *path, const char *text)
@@ -283,7 +283,7 @@ static float odd(int rank, int i)
 
 enum { COUNT = 30000 };
 
-/* All ranks get the same bits; with an argument those of two ranks on each of two hosts. */
+/* All ranks get the same bits; with an argument, the bits of two hosts of two ranks. */
 static void same_bits(ddl_comm *comm, void *two_by_two)
 {
     int rank = ddl_comm_rank(comm);
@@ -327,7 +327,7 @@ static void test_modes(void)
     unsetenv("DDL_TOPOLOGY");
 }
 
-/* One rank of a world of two, with an environment of its own. */
+/* One rank of a world of two with its own environment. */
 static void one_of_two(int rank, const char *url, const char *variable, const char *const values[2],
                        const char *complaint)
 {
@@ -347,7 +347,8 @@ static void one_of_two(int rank, const char *url, const char *variable, const ch
     ddl_endpoint_destroy(endpoint);
 }
 
-/* Two processes with these values of the variable, which they complain about or (NULL) accept. */
+/* Two processes with these values of the variable. They must fail with `complaint`, or accept
+ * them if it is NULL. */
 static void run_two(const char *variable, const char *a, const char *b, const char *complaint)
 {
     char url[64];

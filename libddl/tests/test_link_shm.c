@@ -146,19 +146,17 @@ static void test_several_at_once(void (*make)(star *s))
         const void *come[2];
         for (unsigned i = 0; i < 2; i++) {
             ddl__signature signature = signature_of(k + i);
-            come[i] = ops->peek(from, bytes[i], &signature);
+            come[i] = ops->peek(from, i, NULL, bytes[i], &signature);
             CHECK(come[i], "span %ju has not come", (uintmax_t)k + i);
-            ops->hold(from);
         }
-        ddl__signature none;
-        size_t length;
-        CHECK(!ops->next(from, &none, &length), "a third span");
+        ddl__signature third = signature_of(k + 2);
+        CHECK(!ops->peek(from, 2, NULL, 64, &third), "a third span");
         for (unsigned i = 0; i < 2; i++) {
             check_filled(come[i], bytes[i], k + i);
-            CHECK(ops->owes(*to), "released before it was");
+            CHECK(ops->flush(*to) == DDL__LINK_UNREAD, "released before it was");
             ops->release(from);
         }
-        CHECK(!ops->owes(*to), "not released");
+        CHECK(ops->flush(*to) == DDL__LINK_DRAINED, "not released");
     }
     star_destroy(&factory, &s);
 }
@@ -186,8 +184,8 @@ static void test_room(void)
     star_destroy(&factory, &s);
 }
 
-/* No more spans are reserved than a lane has entries for. */
-static void test_lane_is_full(void)
+/* No more spans are reserved than a ring has entries for. */
+static void test_ring_is_full(void)
 {
     star_factory factory = {create, destroy, NULL};
     star s = star_create(&factory, 1);
@@ -207,7 +205,7 @@ int main(void)
     test_several_at_once(create);
     test_several_at_once(create_beside);
     test_room();
-    test_lane_is_full();
+    test_ring_is_full();
     test_beside_is_apart();
     test_beside_ends();
     return 0;

@@ -166,7 +166,7 @@ static void wire_send(const wire *w, const void *memory, size_t bytes)
 }
 
 /* A frame that comes byte by byte, with or without an event for each. */
-static void test_crumbs(bool attend)
+static void test_crumbs(bool poll_first)
 {
     wire w = wire_create();
     unsigned char bytes[200], dst[100];
@@ -178,10 +178,10 @@ static void test_crumbs(bool attend)
             CHECK(!whole, "whole after %zu bytes", i);
             wire_send(&w, bytes + i, 1);
             poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
-            if (attend)
-                w.link->ops->attend(w.link);
-            whole = k ? w.link->ops->take(w.link, dst, 100, &signature)
-                      : w.link->ops->peek(w.link, 100, &signature) != NULL;
+            if (poll_first)
+                w.link->ops->poll(w.link);
+            whole = k ? ddl__link_take(w.link, dst, 100, &signature)
+                      : ddl__link_peek(w.link, 100, &signature) != NULL;
         }
         CHECK(whole, "not whole");
         if (k) {
@@ -198,10 +198,10 @@ static void test_crumbs(bool attend)
         check_open(w.link);
         wire_send(&w, bytes + i, 1);
         poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
-        if (attend)
-            w.link->ops->attend(w.link);
+        if (poll_first)
+            w.link->ops->poll(w.link);
         else
-            CHECK(!w.link->ops->take(w.link, dst, 50, &signature), "an abort taken for a span");
+            CHECK(!ddl__link_take(w.link, dst, 50, &signature), "an abort taken for a span");
     }
     CHECK(w.link->state == DDL__LINK_ABORTED && strlen(w.link->reason) == 100, "state %d: %s",
           w.link->state, w.link->reason);
@@ -223,7 +223,7 @@ static void test_garbage(void)
         if (way < 4) {
             ddl__signature signature = signature_of(7);
             poll(&(struct pollfd){.fd = w.link->fd, .events = POLLIN}, 1, 1000);
-            CHECK(!w.link->ops->peek(w.link, 10, &signature), "garbage accepted");
+            CHECK(!ddl__link_peek(w.link, 10, &signature), "garbage accepted");
         }
         check_becomes(w.link, DDL__LINK_LOST);
         CHECK(strstr(w.link->reason, "frame"), "reason %s", w.link->reason);
@@ -238,7 +238,7 @@ static void test_garbage(void)
         w.fd = -1;
         ddl__signature signature = signature_of(7);
         for (int64_t since = ddl__now(); w.link->state == DDL__LINK_OPEN;) {
-            CHECK(!w.link->ops->peek(w.link, 100, &signature), "half a span accepted");
+            CHECK(!ddl__link_peek(w.link, 100, &signature), "half a span accepted");
             check_time(since, "loss");
         }
         CHECK(w.link->state == DDL__LINK_LOST, "state %d", w.link->state);
@@ -256,8 +256,8 @@ static void test_end_behind_data(void)
     shutdown(w.fd, SHUT_WR);
     usleep(20000);
     ddl__signature signature = signature_of(7);
-    w.link->ops->attend(w.link);
-    CHECK(!w.link->ops->peek(w.link, 100, &signature), "half a span accepted");
+    w.link->ops->poll(w.link);
+    CHECK(!ddl__link_peek(w.link, 100, &signature), "half a span accepted");
     CHECK(w.link->state == DDL__LINK_LOST, "the end was not seen");
     wire_destroy(&w);
 }
@@ -270,7 +270,7 @@ static void test_farewell_before_reset(void)
         static unsigned char memory[LARGEST];
         unsigned char bytes[100];
         for (uint64_t k = 0; k < 3; k++)
-            CHECK(lend_span(&w.link, 1, memory, k, LARGEST), "full");
+            CHECK(send_span(&w.link, 1, memory, k, LARGEST), "full");
         frame_make(bytes, 1, 7, 50);
         wire_send(&w, bytes, 74);
         frame_make(bytes, type, 0, 0);
@@ -278,7 +278,7 @@ static void test_farewell_before_reset(void)
         close(w.fd); /* with data unread: a reset */
         w.fd = -1;
         for (uint64_t k = 3; k < 200; k++) { /* a dead link swallows all */
-            CHECK(lend_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
+            CHECK(send_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
             flush_soon(w.link);
         }
         read_soon(NULL, w.link, 7, 50);
@@ -301,7 +301,7 @@ static void test_abort_for_span(void)
         wire_send(&w, bytes, n);
         ddl__signature signature = signature_of(7);
         for (int64_t since = ddl__now(); w.link->state == DDL__LINK_OPEN;) {
-            CHECK(!w.link->ops->take(w.link, dst, expected, &signature), "not a span");
+            CHECK(!ddl__link_take(w.link, dst, expected, &signature), "not a span");
             check_time(since, "abort");
         }
         CHECK(w.link->state == DDL__LINK_ABORTED && strspn(w.link->reason, "y") == 100 &&
@@ -320,7 +320,7 @@ static void test_lost_sending(void)
     w.fd = -1;
     int64_t since = ddl__now();
     for (uint64_t k = 0; w.link->state == DDL__LINK_OPEN; k++) {
-        CHECK(lend_span(&w.link, 1, memory, k, sizeof memory), "full");
+        CHECK(send_span(&w.link, 1, memory, k, sizeof memory), "full");
         check_time(since, "loss");
     }
     CHECK(w.link->state == DDL__LINK_LOST && w.link->reason[0], "state %d", w.link->state);
@@ -335,7 +335,7 @@ static void test_destroy_unread(void)
     unsigned char goodbye[24];
     frame_make(goodbye, 2, 0, 0);
     wire_send(&w, goodbye, sizeof goodbye);
-    CHECK(lend_span(&w.link, 1, memory, 0, sizeof memory), "full");
+    CHECK(send_span(&w.link, 1, memory, 0, sizeof memory), "full");
     flush_soon(w.link);
     link_destroy(&w.link);
     ssize_t n = recv(w.fd, dst, sizeof dst, MSG_WAITALL);
@@ -351,7 +351,7 @@ static void test_at_once(void)
     create_tcp(&s);
     for (uint64_t k = 0; k < 10; k += 2) {
         fill(memory, sizeof memory, k);
-        CHECK(lend_span(s.centre, 1, memory, k, sizeof memory), "full");
+        CHECK(send_span(s.centre, 1, memory, k, sizeof memory), "full");
         read_soon(NULL, s.leaf[0], k, sizeof memory);
         CHECK(publish_span(s.centre, 1, k + 1, 3000), "full");
         read_soon(NULL, s.leaf[0], k + 1, 3000);
@@ -371,26 +371,26 @@ static void test_close_when_full(void)
         create_unix(&s);
         ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
         uint64_t sent = 0, received = 0;
-        while (lend_span(&centre, 1, memory, sent, sizeof memory))
+        while (send_span(&centre, 1, memory, sent, sizeof memory))
             sent++;
         CHECK(!centre->ops->flush(centre), "full and flushed at once");
         for (int64_t since = ddl__now(); way == FINISH && received < 2;) {
             ddl__signature signature = signature_of(received);
-            received += leaf->ops->take(leaf, dst, sizeof memory, &signature);
+            received += ddl__link_take(leaf, dst, sizeof memory, &signature);
             centre->ops->flush(centre);
             check_time(since, "span");
         }
         /* Room for the rest of the span that has begun, then. */
         for (bool taken = way == FINISH; taken && received < 4; received += taken) {
             ddl__signature signature = signature_of(received);
-            taken = leaf->ops->take(leaf, dst, sizeof memory, &signature);
+            taken = ddl__link_take(leaf, dst, sizeof memory, &signature);
         }
         centre->ops->close(centre, way == LEAVE ? NULL : "stop");
         CHECK(way == LEAVE || centre->ops->flush(centre), "memory in use after an abort");
         for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
             ddl__signature signature = signature_of(received);
             centre->ops->flush(centre);
-            received += leaf->ops->take(leaf, dst, sizeof memory, &signature);
+            received += ddl__link_take(leaf, dst, sizeof memory, &signature);
             check_time(since, "end");
         }
         CHECK(leaf->state == state[way], "way %d: state %d: %s", way, leaf->state, leaf->reason);
@@ -430,7 +430,7 @@ static void test_lane_fails(void)
     CHECK(null >= 0 && dup2(null, fds[2]) >= 0, "no /dev/null");
     close(null);
     for (uint64_t k = 0; k < 3; k++)
-        CHECK(lend_span(&centre, 1, memory, k, LARGEST), "full");
+        CHECK(send_span(&centre, 1, memory, k, LARGEST), "full");
     CHECK(publish_span(&centre, 1, 3, 100), "full");
     for (int64_t since = ddl__now(); centre->state == DDL__LINK_OPEN;) {
         centre->ops->flush(centre);
@@ -441,7 +441,7 @@ static void test_lane_fails(void)
     centre->ops->close(centre, "a lane has failed");
     for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
         ddl__signature signature = signature_of(0);
-        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "half a span");
+        CHECK(!ddl__link_take(leaf, dst, LARGEST, &signature), "half a span");
         check_time(since, "abort");
     }
     CHECK(leaf->state == DDL__LINK_ABORTED && !strcmp(leaf->reason, "a lane has failed"),
@@ -467,7 +467,7 @@ static void test_lane_ends(void)
     for (unsigned i = 1; i < n; i++)
         shutdown(fds[i], SHUT_WR);
     for (int64_t since = ddl__now(); leaf->state == DDL__LINK_OPEN;) {
-        CHECK(!leaf->ops->take(leaf, dst, LARGEST, &signature), "a span of nothing");
+        CHECK(!ddl__link_take(leaf, dst, LARGEST, &signature), "a span of nothing");
         check_time(since, "loss");
     }
     CHECK(leaf->state == DDL__LINK_LOST && strstr(leaf->reason, "lane"), "state %d: %s",

@@ -362,7 +362,7 @@ static void ordered_twice(ddl_comm *comm, void *argument)
     }
     usleep(50000); /* until it is announced */
     for (int i = 0; i < 2 && ddl_comm_rank(comm) == 0; i++)
-        ddl__messages_write(comm->engine->messages, 1, DDL__ORDER, "twice", 5);
+        ddl__messages_send_name(comm->engine->messages, 1, DDL__ORDER, "twice", 5);
     CHECK(ddl_barrier(comm, NULL, NULL) == DDL_EINTERNAL, "%s", ddl_last_error());
 }
 

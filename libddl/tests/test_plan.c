@@ -1,6 +1,6 @@
-/* Every algorithm for many ranks, sizes and links through the simulator; then plans are broken in
- * many ways, and the simulator must notice each. */
-#include "plan_simulator.h"
+/* Every algorithm for many ranks, sizes and links through the simulator. Then plans are broken in
+ * many ways, and the simulator must detect each. */
+#include "plan_results.h"
 
 /* --------------------------------------------------------------------------------------- tests */
 
@@ -42,7 +42,7 @@ static bool has_blocks(ddl__kind kind)
            kind == DDL__SCATTER || kind == DDL__ALLTOALL;
 }
 
-/* What builder.h claims to need: segments that the window must hold, and spans to one peer. */
+/* The limits that builder.h states: segments in the window, and spans to one peer. */
 static void least(const world *w, int64_t *segments, unsigned *spans)
 {
     bool direct = strcmp(w->ranks[0].plan->name, "direct") == 0;
@@ -54,23 +54,23 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
     } else if (direct && w->request.kind != DDL__BROADCAST) { /* two waves */
         *segments = reduces ? 2 * (w->request.size - !both) : 2;
         *spans = both ? 4 : 2;
-    } else if (w->ranks[0].plan->by == DDL__BY_TREE && has_blocks(w->request.kind)) {
+    } else if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE && has_blocks(w->request.kind)) {
         *segments = *spans = 2; /* of a message, in two waves */
-    } else if (w->ranks[0].plan->by == DDL__BY_TREE) {
+    } else if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE) {
         bool returns = w->request.kind == DDL__ALLREDUCE;
         *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
         *spans = returns ? 4 : 1;
     } else if (strcmp(w->ranks[0].plan->name, "pairwise") == 0) {
-        int lag = ddl__pairs_lag(&w->request);
+        int lag = ddl__pairwise_lag(&w->request);
         *segments = lag + 1;
         *spans = (unsigned)(lag / w->request.size + 1);
     }
 }
 
-/* Direct exchanges bound themselves: nobody runs further ahead than its peers' results let it. */
+/* A direct exchange limits its own spans: no rank can run ahead of the results of its peers. */
 static bool bounds_itself(const world *w)
 {
-    return w->request.all_shared && w->ranks[0].plan->by == DDL__BY_DIRECT && !w->uneven &&
+    return w->request.all_shared && w->ranks[0].plan->by == DDL__ALGORITHM_DIRECT && !w->uneven &&
            !is_rooted(&w->request) && w->request.kind != DDL__BROADCAST;
 }
 
@@ -95,8 +95,9 @@ static void check_one(const ddl__request *request, uint64_t uneven, schedule how
     world_destroy(w);
 }
 
-/* Every kind, size and count, each with a few of the element sizes, segments, windows and
- * schedules: the more the cheaper it is; of the dearest only a part, or (4099 on 31) none. */
+/* Every kind, size and count, each with some of the element sizes, segments, windows and schedules.
+ * Cheap cases have more of these. Of the most expensive cases only some run, and 4099 on 31 ranks
+ * never does. */
 static void test_all_plans(void)
 {
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31};
@@ -134,7 +135,7 @@ static void test_all_plans(void)
     }
 }
 
-/* 2 N (1 - 1/p) bytes leave each rank: nothing can reduce and spread N bytes with fewer. */
+/* Each rank sends 2 N (1 - 1/p) bytes, the fewest with which N bytes can be all-reduced. */
 static void test_bytes_sent(void)
 {
     for (int p = 2; p <= RANKS_MAX; p += p < 9 ? 1 : 11) {
@@ -144,7 +145,7 @@ static void test_bytes_sent(void)
                                     .count = (int64_t)p * 16 * 70,
                                     .element = 4,
                                     .all_shared = shared,
-                                    .by = shared ? DDL__BY_DIRECT : DDL__BY_RING,
+                                    .by = shared ? DDL__ALGORITHM_DIRECT : DDL__ALGORITHM_RING,
                                     .segment_bytes = 1024};
             world *w = world_create(&request, 0);
             const char *error = simulate(w, IN_TURN);
@@ -158,14 +159,14 @@ static void test_bytes_sent(void)
     }
 }
 
-/* Over wires everybody but the root sends what it has once; blocks go straight to whom they are
- * for. */
+/* Over wires every rank except the root sends its data once, and blocks go directly to their
+ * receivers. */
 static void test_bytes_of_others(void)
 {
     for (int kind = DDL__REDUCE_TO_ROOT; kind <= DDL__ALLTOALL; kind++) {
         ddl__request request = {
             .kind = (ddl__kind)kind, .size = 5, .root = 2, .count = 5000, .element = 4};
-        request.by = kind == DDL__REDUCE_TO_ROOT ? DDL__BY_TREE : DDL__BY_PAIRWISE;
+        request.by = kind == DDL__REDUCE_TO_ROOT ? DDL__ALGORITHM_TREE : DDL__ALGORITHM_PAIRWISE;
         world *w = world_create(&request, 0);
         const char *error = simulate(w, IN_TURN);
         CHECK(!error, "%s: %s", error, describe(w));
@@ -185,7 +186,7 @@ static void test_choice(void)
         ddl__request request;
         const char *name;
     } cases[] = {
-        {{.kind = DDL__ALLREDUCE, .size = 1, .count = 9}, "alone"},
+        {{.kind = DDL__ALLREDUCE, .size = 1, .count = 9}, "local"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 256}, "one-shot"},
         {{.kind = DDL__ALLREDUCE, .size = 64, .count = 256}, "tree"},
         {{.kind = DDL__ALLREDUCE, .size = 4, .count = 1 << 20}, "ring"},
@@ -209,7 +210,7 @@ static void test_choice(void)
         {{.kind = DDL__SCATTER, .size = 64, .count = 1 << 20}, "pairwise"},
         {{.kind = DDL__SCATTER, .size = 4, .count = 1, .all_shared = true}, "pairwise"},
         {{.kind = DDL__ALLTOALL, .size = 4, .count = 1}, "pairwise"},
-        {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "alone"},
+        {{.kind = DDL__ALLTOALL, .size = 1, .count = 1}, "local"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__request request = cases[i].request;
@@ -268,43 +269,7 @@ static void test_segments(void)
     }
 }
 
-/* Chains over slow wires go in shorter segments while filling them takes a while, others not. */
-static void test_chosen_segments(void)
-{
-    static const struct {
-        ddl__kind kind;
-        int64_t count;
-        double bandwidth;
-        ddl__algorithm by;
-        int64_t segment;
-    } cases[] = {
-        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__BY_CHAIN, DDL__SEGMENT_WIRES_SHORT},
-        {DDL__REDUCE_TO_ROOT, 1 << 20, 1.2e8, DDL__BY_CHAIN, DDL__SEGMENT_WIRES_SHORT},
-        {DDL__BROADCAST, 64 << 20, 1e10, DDL__BY_CHAIN, DDL__SEGMENT_WIRES},
-        {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__BY_TREE, DDL__SEGMENT_WIRES},
-        {DDL__ALLREDUCE, 8 << 20, 1.2e8, DDL__BY_RING, DDL__SEGMENT_WIRES},
-    };
-    unsigned char none[64] = {0};
-    ddl__topology *t;
-    CHECK(ddl__topology_create(none, 8, NULL, false, &t) == DDL_OK, "no topology");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        t->wires[DDL__HOSTS] = (ddl__speed){1e-5, cases[i].bandwidth};
-        ddl__request request = {.kind = cases[i].kind,
-                                .size = 8,
-                                .count = cases[i].count,
-                                .element = 1,
-                                .in_place = true,
-                                .topology = t,
-                                .by = cases[i].by};
-        ddl__plan *plan = ddl__plan_create(&request);
-        CHECK(plan && plan->segment == cases[i].segment, "case %zu: %lld", i,
-              (long long)plan->segment);
-        ddl__plan_destroy(plan);
-    }
-    ddl__topology_destroy(t);
-}
-
-/* The largest counts do not overflow, and the last wave is the last with something to do. */
+/* The largest counts do not overflow, and the last wave has a step that runs. */
 static void test_huge(void)
 {
     for (int n = 0; n < 8 * 4 * 2 * 2 * KINDS; n++) {
@@ -355,7 +320,7 @@ typedef enum mutation {
     MUTATIONS
 } mutation;
 
-/* The next rank round that is not this one. */
+/* The next rank, modulo the size, that is not this one. */
 static uint32_t another(const world *w, int rank, uint32_t old)
 {
     uint32_t size = (uint32_t)w->request.size, next = (old + 1) % size;
@@ -370,20 +335,21 @@ static void double_step(ddl__plan *plan, uint32_t i)
     plan->n_steps++;
 }
 
-/* Whether a tree comes to a halt where a rank sends one segment more up, or one fewer, before it
- * takes what comes down: test_tree_order has the reason. */
+/* Whether a tree deadlocks if a rank sends one segment more, or one fewer, to its parent before it
+ * takes the first result. test_tree_order gives the reason. */
 static bool halts_tree(const world *w, int rank, int more)
 {
     const ddl__plan *plan = w->ranks[rank].plan;
     const ddl__step *step = &plan->steps[0];
     bool is_long = step->count > 4 * step->piece, has_child = rank + 1 < w->request.size;
-    if (w->request.kind != DDL__ALLREDUCE || plan->by != DDL__BY_TREE || rank == 0 || !is_long)
+    if (w->request.kind != DDL__ALLREDUCE || plan->by != DDL__ALGORITHM_TREE || rank == 0 ||
+        !is_long)
         return false;
     return more > 0 ? rank % 2 == 0 && has_child : rank & (rank - 1);
 }
 
-/* Break step `i` of a rank's plan. False where the plan would stay right: what is only slower, or
- * leads to the same in another way, is no fault. */
+/* Break step `i` of a rank's plan. False if the plan would stay right, because the change only
+ * makes it slower or leads to the same result in another way. */
 static bool break_step(world *w, int rank, uint32_t i, mutation how)
 {
     ddl__plan *plan = w->ranks[rank].plan;
@@ -391,8 +357,8 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     uint32_t *operand = plan->ranks + step->operand, *target = plan->ranks + step->target;
     bool reduces = step->kind == DDL__REDUCE, takes = step->kind == DDL__TAKE;
     bool copies = step->kind == DDL__COPY, barrier = w->request.kind == DDL__BARRIER;
-    bool pipelined = w->request.kind == DDL__ALLREDUCE && plan->by != DDL__BY_ONE_SHOT &&
-                     plan->by != DDL__BY_TREE;
+    bool pipelined = w->request.kind == DDL__ALLREDUCE && plan->by != DDL__ALGORITHM_ONE_SHOT &&
+                     plan->by != DDL__ALGORITHM_TREE;
 
     switch (how) {
     case DROP: step->count = 0; return true;
@@ -444,7 +410,7 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     return false;
 }
 
-/* Whether some schedule brings the mutation to light; true too where it does not apply. */
+/* Whether some schedule detects the mutation; also true if it does not apply. */
 static bool noticed(const ddl__request *request, uint64_t uneven, mutation how, int rank,
                     uint32_t i, int *applied)
 {
@@ -495,8 +461,9 @@ static void test_simulator(void)
                 request.count = 1200;
                 if (reduces)
                     break_plans(request, 0, applied);
-                static const ddl__algorithm others[] = {DDL__BY_PAIRWISE, DDL__BY_DIRECT,
-                                                        DDL__BY_TREE, DDL__BY_RING, DDL__BY_CHAIN};
+                static const ddl__algorithm others[] = {DDL__ALGORITHM_PAIRWISE,
+                                                        DDL__ALGORITHM_DIRECT, DDL__ALGORITHM_TREE,
+                                                        DDL__ALGORITHM_RING, DDL__ALGORITHM_CHAIN};
                 for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
                     request.by = others[i];
                     if (ddl__algorithm_fits(request.by, &request))
@@ -509,12 +476,11 @@ static void test_simulator(void)
         CHECK(applied[m] > 0, "mutation %d applied nowhere", m);
 }
 
-/* What waves and order of a tree's steps are for. Each link is used by one step at either end, so
- * it carries segments in their order, and nobody does anything with one before it is there: no wave
- * and no order leads to another result. What they can do is to bring all to a halt. Say that the
- * lead of a rank is how many segments it sends up before it takes the first that comes down; that
- * of the root is 1. A rank that waits for what comes down sends nothing up, so nobody may have a
- * greater lead than those below it. */
+/* The waves and the order of a tree's steps cannot change the result: each link is used by one step
+ * at either end, so it carries segments in order, and a rank uses a segment only when it has it.
+ * But they can cause a deadlock. Let the lead of a rank be the number of segments that it sends to
+ * its parent before it takes the first result; the root's lead is 1. A rank that waits for a result
+ * sends nothing to its parent, so no rank may have a greater lead than the ranks below it. */
 static void check_users(const world *w, int rank)
 {
     const ddl__plan *plan = w->ranks[rank].plan;
@@ -531,7 +497,7 @@ static void check_users(const world *w, int rank)
               describe(w));
 }
 
-/* Waves and an order that lead to this lead, where a rank sends up and takes. */
+/* Set the waves and the order of a rank's two steps so that it has this lead. */
 static void set_lead(world *w, int rank, int lead)
 {
     ddl__plan *plan = w->ranks[rank].plan;
@@ -557,7 +523,7 @@ static void test_tree_order(void)
                                 .count = 60 + 20 * (n % 7),
                                 .element = 8,
                                 .in_place = n % 2 || n % 3 == 2,
-                                .by = DDL__BY_TREE,
+                                .by = DDL__ALGORITHM_TREE,
                                 .segment_bytes = 64};
         request.root = (int)random_below((uint64_t)request.size);
         world *w = world_create(&request, 0);
@@ -583,12 +549,12 @@ static void test_tree_order(void)
     CHECK(broken > 300, "only %d broken", broken);
 }
 
-/* A ring whose links are narrower than it needs stands still, and that is noticed. */
+/* A ring deadlocks if its links have too little room, and the simulator detects it. */
 static void test_deadlock(void)
 {
     ddl__request request = {
         .kind = DDL__ALLREDUCE, .size = 8, .count = 20000, .element = 4, .segment_bytes = 64};
-    request.by = DDL__BY_RING;
+    request.by = DDL__ALGORITHM_RING;
     world *w = world_create(&request, 0);
     w->queue_room = DDL__RING_DEPTH - 1;
     const char *error = simulate(w, IN_TURN);
@@ -601,7 +567,6 @@ int main(void)
     test_choice();
     test_shares();
     test_segments();
-    test_chosen_segments();
     test_huge();
     test_all_plans();
     test_bytes_sent();

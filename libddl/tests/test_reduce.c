@@ -90,7 +90,7 @@ static void run(const ddl__kernels *kernels, shape s, size_t alias, char *const 
                 const char *expected)
 {
     static unsigned turn;
-    const bool copied = ++turn % 3, streamed = turn % 3 == 2;
+    const bool copied = ++turn % 3, nontemporal = turn % 3 == 2;
     const size_t bytes = s.count * types[s.dtype].size;
     buffer operands[MAX_OPERANDS + 1], copy = buffer_create(bytes, NULL);
     const void *pointers[MAX_OPERANDS];
@@ -100,7 +100,7 @@ static void run(const ddl__kernels *kernels, shape s, size_t alias, char *const 
     }
     operands[s.n] = buffer_create(bytes, NULL);
     char *dst = operands[alias].data;
-    ddl__reduce(kernels, s.dtype, s.op, dst, copied ? copy.data : NULL, streamed, pointers, s.n,
+    ddl__reduce(kernels, s.dtype, s.op, dst, copied ? copy.data : NULL, nontemporal, pointers, s.n,
                 s.count, s.divisor);
 
 #define CASE "%s %s op %d, %d operands, dst %d, count %d, divisor %d, element %d"
@@ -209,7 +209,7 @@ static void test_copies(void)
     for (size_t i = 0; i < 2 * n_sets; i++)
         for (size_t bytes = 0; bytes < sizeof data; bytes++) {
             const ddl__kernels *kernels = sets[i / 2];
-            ddl__copy_fn *copy = i % 2 ? kernels->stream : kernels->copy;
+            ddl__copy_fn *copy = i % 2 ? kernels->copy_nontemporal : kernels->copy;
             buffer from = buffer_create(bytes, data), to = buffer_create(bytes, NULL);
             copy(to.data, from.data, bytes);
             CHECK(!memcmp(to.data, data, bytes), "%s %zu: %zu bytes", kernels->name, i % 2, bytes);
@@ -227,8 +227,8 @@ static void test_copies_of_lines(void)
             const ddl__kernels *kernels = sets[i / 2];
             char *to = aligned_alloc(64, sizeof data + 64);
             buffer from = buffer_create(bytes, data);
-            (i % 2 ? kernels->stream_lines : kernels->copy_lines)(to, from.data, bytes);
-            kernels->stream(to, to, 0);
+            (i % 2 ? kernels->copy_nontemporal_lines : kernels->copy_lines)(to, from.data, bytes);
+            kernels->copy_nontemporal(to, to, 0);
             CHECK(!memcmp(to, data, bytes), "%s %zu: %zu bytes", kernels->name, i % 2, bytes);
             buffer_destroy(from);
             free(to);

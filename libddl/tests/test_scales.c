@@ -1,5 +1,6 @@
-/* Pre- and post-scale of every reduction, each rank with a prescale of its own, in place or not,
- * alone or in a group; and refusals. Powers of two and small integers, so that all is exact. */
+/* Prescale and postscale of every reduction, with a different prescale on each rank, in place or
+ * not, alone or in a group; and refusals. Powers of two and small integers make all results exact.
+ */
 #include <stdbool.h>
 
 #include "ranks.h"
@@ -77,7 +78,7 @@ static void all_counts(ddl_comm *comm, void *argument)
             reductions(comm, counts[c], in_place);
 }
 
-/* Blocks of unequal length; the group is submitted twice, so its calls must stay as they were. */
+/* Blocks of different lengths. The group is submitted twice, so its calls must not change. */
 static void groups(ddl_comm *comm, void *argument)
 {
     enum { N = 6 };

@@ -56,7 +56,7 @@ static void make_record(line *l, unsigned seed, unsigned char record[RECORD])
 {
     unsigned char piece[PIECE];
     fill(piece, sizeof piece, seed);
-    CHECK(ddl__stream_send_bytes(l->from, l->out[0], piece, sizeof piece) == PIECE, "not taken");
+    CHECK(ddl__seal_send_bytes(l->from, l->out[0], piece, sizeof piece) == PIECE, "not taken");
     CHECK(recv(l->out[1], record, RECORD, 0) == RECORD, "another length");
     CHECK(recv(l->out[1], piece, 1, MSG_DONTWAIT) < 0, "more than a record");
     CHECK(!memmem(record, RECORD, piece + 10, 8), "the wire has it in clear");
@@ -71,7 +71,7 @@ static void expect(line *l, unsigned seed)
 {
     unsigned char want[PIECE], got[PIECE];
     fill(want, sizeof want, seed);
-    CHECK(ddl__stream_recv_bytes(l->to, l->in[0], got, sizeof got) == PIECE &&
+    CHECK(ddl__seal_recv_bytes(l->to, l->in[0], got, sizeof got) == PIECE &&
               !memcmp(want, got, sizeof want),
           "what came is not what was sent");
 }
@@ -81,7 +81,7 @@ static void expect_altered(line *l, const char *what)
     unsigned char got[PIECE];
     for (int i = 0; i < 2; i++) { /* now and ever */
         errno = 0;
-        CHECK(ddl__stream_recv_bytes(l->to, l->in[0], got, sizeof got) < 0 && errno == EBADMSG,
+        CHECK(ddl__seal_recv_bytes(l->to, l->in[0], got, sizeof got) < 0 && errno == EBADMSG,
               "%s: %s", what, strerror(errno));
     }
     close_line(l);
@@ -125,7 +125,7 @@ static void test_moved(void)
     l = open_line(); /* back to its sender */
     make_record(&l, 1, first);
     CHECK(send(l.out[1], first, sizeof first, 0) == RECORD, "%s", strerror(errno));
-    CHECK(ddl__stream_recv_bytes(l.from, l.out[0], second, PIECE) < 0 && errno == EBADMSG,
+    CHECK(ddl__seal_recv_bytes(l.from, l.out[0], second, PIECE) < 0 && errno == EBADMSG,
           "a record reflected");
     close_line(&l);
 
@@ -149,9 +149,9 @@ static void test_truncated(void)
         line l = open_line();
         make_record(&l, 1, record);
         put(&l, record, n);
-        CHECK(ddl__stream_recv_bytes(l.to, l.in[0], got, 1) < 0 && errno == EAGAIN, "%zu bytes", n);
+        CHECK(ddl__seal_recv_bytes(l.to, l.in[0], got, 1) < 0 && errno == EAGAIN, "%zu bytes", n);
         CHECK(!shutdown(l.in[1], SHUT_WR), "%s", strerror(errno));
-        CHECK(ddl__stream_recv_bytes(l.to, l.in[0], got, 1) == 0, "%zu bytes", n);
+        CHECK(ddl__seal_recv_bytes(l.to, l.in[0], got, 1) == 0, "%zu bytes", n);
         close_line(&l);
     }
 }
@@ -174,20 +174,20 @@ static void test_narrow(void)
         struct iovec parts[3] = {{sent + out, some / 3}, {NULL, 0}, {sent + out + some / 3, 0}};
         parts[2].iov_len = some - some / 3;
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
-        ssize_t k = ddl__stream_send(l.from, l.out[0], &message);
+        ssize_t k = ddl__seal_send(l.from, l.out[0], &message);
         CHECK(k >= 0 || errno == EAGAIN, "%s", strerror(errno));
         out += k > 0 ? (size_t)k : 0;
         if (out == BYTES)
-            ddl__stream_flush(l.from, l.out[0]);
+            ddl__seal_flush(l.from, l.out[0]);
         some = want < BYTES - in ? want : BYTES - in;
         parts[0] = (struct iovec){got + in, some / 2};
         parts[1] = (struct iovec){got + in + some / 2, some - some / 2};
         message.msg_iovlen = 2;
-        k = ddl__stream_recv(l.to, l.out[1], &message);
+        k = ddl__seal_recv(l.to, l.out[1], &message);
         CHECK(k >= 0 || errno == EAGAIN, "%s", strerror(errno));
         in += k > 0 ? (size_t)k : 0;
     }
-    CHECK(!ddl__stream_owes(l.from) && !memcmp(sent, got, sizeof sent), "other bytes came");
+    CHECK(!ddl__seal_has_unsent(l.from) && !memcmp(sent, got, sizeof sent), "other bytes came");
     close_line(&l);
 }
 
@@ -200,9 +200,9 @@ static void test_renewed(void)
     for (unsigned i = 0; i < RECORDS; i += AT_ONCE) {
         for (unsigned j = 0; j < AT_ONCE; j++) {
             unsigned char byte = (unsigned char)(i + j);
-            CHECK(ddl__stream_send_bytes(l.from, l.out[0], &byte, 1) == 1, "%s", strerror(errno));
+            CHECK(ddl__seal_send_bytes(l.from, l.out[0], &byte, 1) == 1, "%s", strerror(errno));
         }
-        CHECK(ddl__stream_recv_bytes(l.to, l.out[1], got, AT_ONCE) == AT_ONCE, "record %u: %s", i,
+        CHECK(ddl__seal_recv_bytes(l.to, l.out[1], got, AT_ONCE) == AT_ONCE, "record %u: %s", i,
               strerror(errno));
         for (unsigned j = 0; j < AT_ONCE; j++)
             CHECK(got[j] == (unsigned char)(i + j), "record %u", i + j);
@@ -224,7 +224,7 @@ static void test_link(void)
     make_record(&l, 1, record);
     record[RECORD - 1] ^= 1;
     put(&l, record, sizeof record);
-    link->ops->attend(link);
+    link->ops->poll(link);
     CHECK(link->state == DDL__LINK_LOST && strstr(link->reason, "eth0: what came was altered"),
           "state %d \"%s\"", link->state, link->reason);
     link->ops->destroy(link);

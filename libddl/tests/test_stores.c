@@ -1,35 +1,37 @@
-/* The choice between plain and streaming stores follows the machine, and one slow sample does not
- * turn it. */
-#include "engine/stores.h"
+/* The choice between plain and non-temporal stores follows the machine, and one slow sample does
+ * not change it. */
+#include "net/stores.h"
 
 #include "check.h"
 
 enum { SPAN = 256 * 1024, SHORT = 8 * 1024, SHORTEST = 1024, MANY = 24800 };
 
-/* Store spans on a machine with these rates in bytes per ns; the number that was streamed. */
-static int run(ddl__stores *stores, int spans, double plain, double streamed)
+/* Store spans on a machine with these rates in bytes per ns: plain, and past the caches. Returns
+ * how many stores were non-temporal. */
+static int run(ddl__stores *stores, int spans, double plain, double past)
 {
     int n = 0;
     for (int i = 0; i < spans; i++) {
-        bool stream = ddl__stores_choose(stores);
-        ddl__stores_learn(stores, stream, SPAN, (int64_t)(SPAN / (stream ? streamed : plain)));
-        n += stream;
+        bool nontemporal = ddl__stores_choose(stores);
+        ddl__stores_learn(stores, nontemporal, SPAN,
+                          (int64_t)(SPAN / (nontemporal ? past : plain)));
+        n += nontemporal;
     }
     return n;
 }
 
-/* The same for short spans, whose rates depend on how most are stored: plain and streamed while
- * plainly, the same while streaming. */
+/* The same for short spans. The rates depend on how most spans are stored: the first pair while
+ * plainly, the second while non-temporally. */
 static int run_short(ddl__stores *stores, size_t bytes, const double rates[2][2])
 {
     int n = 0;
     for (int i = 0; i < MANY; i++) {
         bool timed = ddl__stores_time(stores, bytes);
-        bool stream = timed ? ddl__stores_choose(stores) : stores->streaming;
+        bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
         if (timed)
-            ddl__stores_learn(stores, stream, bytes,
-                              (int64_t)((double)bytes / rates[stores->streaming][stream]));
-        n += stream;
+            ddl__stores_learn(stores, nontemporal, bytes,
+                              (int64_t)((double)bytes / rates[stores->nontemporal][nontemporal]));
+        n += nontemporal;
     }
     return n;
 }
@@ -39,11 +41,11 @@ static void test_short_spans(void)
     static const double near[2][2] = {{16, 34}, {14, 70}}, far[2][2] = {{3.1, 23}, {2.7, 60}};
     ddl__stores stores = {0};
     int n = run_short(&stores, SHORT, near);
-    CHECK(n >= 90 && n <= 110, "%d streamed while near", n);
+    CHECK(n >= 90 && n <= 110, "%d nontemporal while near", n);
     n = run_short(&stores, SHORT, far);
-    CHECK(n >= MANY - 200, "%d streamed while far", n);
+    CHECK(n >= MANY - 200, "%d nontemporal while far", n);
     n = run_short(&stores, SHORT, near);
-    CHECK(n < MANY / 3 && !stores.streaming, "%d streamed when near again", n);
+    CHECK(n < MANY / 3 && !stores.nontemporal, "%d nontemporal when near again", n);
 
     n = 0;
     for (int i = 0; i < 80; i++)
@@ -52,16 +54,16 @@ static void test_short_spans(void)
     CHECK(ddl__stores_time(&stores, SPAN), "a long one was not timed");
 }
 
-/* The kind in use does not change what either is seen to give. */
+/* For the shortest spans, the kind in use does not change the rate of either. */
 static void test_shortest_spans(void)
 {
     static const double near[2][2] = {{5.7, 3.4}, {5.7, 3.4}}, far[2][2] = {{1.7, 3.2}, {1.7, 3.2}};
     ddl__stores stores = {0};
     for (int times = 0; times < 3; times++) {
         int n = run_short(&stores, SHORTEST, near);
-        CHECK(n < MANY / 5 && !stores.streaming, "%d streamed while near", n);
+        CHECK(n < MANY / 5 && !stores.nontemporal, "%d nontemporal while near", n);
         n = run_short(&stores, SHORTEST, far);
-        CHECK(n > MANY - MANY / 10 && stores.streaming, "%d streamed while far", n);
+        CHECK(n > MANY - MANY / 10 && stores.nontemporal, "%d nontemporal while far", n);
     }
     int n = 0;
     for (int i = 0; i < 320; i++)
@@ -73,21 +75,21 @@ int main(void)
 {
     ddl__stores stores = {0};
     int n = run(&stores, 310, 12, 8); /* near */
-    CHECK(n >= 6 && n <= 9, "%d of 310 streamed while near", n);
+    CHECK(n >= 6 && n <= 9, "%d of 310 nontemporal while near", n);
     n = run(&stores, 310, 1.8, 16); /* the core moved away */
-    CHECK(n >= 290, "%d of 310 streamed while far", n);
+    CHECK(n >= 290, "%d of 310 nontemporal while far", n);
     n = run(&stores, 620, 12, 8); /* and back */
-    CHECK(n < 300, "%d of 620 streamed when near again", n);
+    CHECK(n < 300, "%d of 620 nontemporal when near again", n);
 
-    CHECK(!stores.streaming, "plain is better by now");
+    CHECK(!stores.nontemporal, "plain is better by now");
     ddl__stores equal = {0};
-    n = run(&equal, 310, 32, 45); /* one cache for both: readers pay for what was streamed */
-    CHECK(n >= 10 && n <= 12, "%d of 310 streamed for a small gain of the writer alone", n);
+    n = run(&equal, 310, 32, 45); /* one cache for both: readers pay for non-temporal stores */
+    CHECK(n >= 10 && n <= 12, "%d of 310 nontemporal for a small gain of the writer alone", n);
     ddl__stores slow = {0};
-    n = run(&slow, 3100, 16, 1); /* tries shall cost little, and be made all the same */
-    CHECK(n >= 12 && n <= 14, "%d of 3100 streamed where that is far slower", n);
+    n = run(&slow, 3100, 16, 1); /* tries must cost little, but must be made */
+    CHECK(n >= 12 && n <= 14, "%d of 3100 nontemporal where that is far slower", n);
     ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
-    CHECK(!stores.streaming, "one slow sample turned the choice");
+    CHECK(!stores.nontemporal, "one slow sample turned the choice");
     test_short_spans();
     test_shortest_spans();
     return 0;

@@ -1,5 +1,5 @@
-/* test_topology.c - hosts are found in random matrices of who shares memory as their definition has
- * it, and in a time that grows no faster than the matrix. */
+/* test_topology.c - hosts are found in random matrices of shared memory as they are defined, in a
+ * time that grows no faster than the matrix. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -24,8 +24,8 @@ static bool share(const unsigned char *shared, int size, int i, int j)
     return i == j || (shared[i * size + j] && shared[j * size + i]);
 }
 
-/* The definition: ranks that a chain joins are one host if each shares memory with each, else a
- * host each; numbered by their first ranks. */
+/* The definition: ranks that a chain joins are one host if all pairs share memory, else each is a
+ * host. Hosts are numbered by their first ranks. */
 static int define(const unsigned char *shared, int size, int *host)
 {
     bool joined[MOST][MOST];
@@ -50,7 +50,7 @@ static int define(const unsigned char *shared, int size, int *host)
     return hosts;
 }
 
-/* Groups of ranks that share memory, in which now and then a pair does not, or but one way. */
+/* Groups of ranks that share memory, in which some pairs do not, or only one way. */
 static void draw(unsigned char *shared, int size, unsigned groups, unsigned flaws)
 {
     unsigned group[MOST];
@@ -91,7 +91,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The least of several times. `flawed`: one pair does not share, so that each rank is a host. */
+/* The least of several times. `flawed`: one pair does not share memory, so each rank is a host. */
 static double time_of(int size, bool flawed)
 {
     unsigned char *shared = malloc((size_t)size * (size_t)size);
@@ -112,7 +112,7 @@ static double time_of(int size, bool flawed)
     return least;
 }
 
-/* Four times the ranks, sixteen times the matrix; a cube would take 64 times as long. */
+/* Four times the ranks have sixteen times the matrix. Cubic time would be 64 times as long. */
 static void test_growth(void)
 {
     for (int flawed = 0; flawed < 2; flawed++) {

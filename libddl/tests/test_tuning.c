@@ -153,10 +153,10 @@ static void test_modes(void)
     static const struct {
         const char *mode, *by;
         const char *links;
-    } cases[] = {{"r:4", "ring, asked for", "tcp"},      {"r:4", "ring, asked for", "shm"},
-                 {"t:4", "tree, asked for", "tcp"},      {"h:1x4", "halving, asked for", "tcp"},
-                 {"h:2x2", "halving, asked for", "tcp"}, {"d:2x2", "nested, chosen", "tcp"},
-                 {"d:2x2", "nested, chosen", "shm"}};
+    } cases[] = {{"r:4", "ring, asked for", "tcp"},       {"r:4", "ring, asked for", "shm"},
+                 {"t:4", "tree, asked for", "tcp"},       {"h:1x4", "halving, asked for", "tcp"},
+                 {"h:2x2", "halving, asked for", "tcp"},  {"d:2x2", "hierarchical, chosen", "tcp"},
+                 {"d:2x2", "hierarchical, chosen", "shm"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[32];
         snprintf(options, sizeof options, "-mode %s", cases[i].mode);
@@ -174,7 +174,7 @@ static void test_explanation(void)
     expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: ", 1);
     expect(log, "broadcast of 12000 bytes in a comm of 4 ranks: ", 1);
     const char *line = strstr(log, "all-reduce of 12000 bytes");
-    static const char *const names[] = {"one-shot", "nested", "halving", "tree", "ring"};
+    static const char *const names[] = {"one-shot", "hierarchical", "halving", "tree", "ring"};
     for (int i = 0; i < 5; i++)
         CHECK(strstr(line, names[i]), "%s is not there: %s", names[i], log);
     expect(run((job){"tcp", "", NULL, "info", 1, NULL, false}), "predicted", 0);
@@ -206,7 +206,10 @@ static void test_plan_file(void)
     const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, false});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, asked for", 1);
     expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, asked for", 1);
-    expect(log, "hosts, asked for", 0); /* which cannot do it */
+    expect(log, "hosts, asked for", 0);                /* which cannot do it */
+    write_file("given", "4 all-reduce 8192 nested\n"); /* the old name of hierarchical */
+    log = run((job){"tcp", "-mode d:2x2", "given", "plan", 1, NULL, false});
+    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: hierarchical, asked for", 1);
     write_file("given", "2 broadcast 16 chain\n");
     run((job){"tcp", "-mode p:4", "given", "warn", 40, NULL, false});
     expect(content("given"), "2 broadcast 16 chain\n", 1);

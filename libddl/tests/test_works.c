@@ -269,9 +269,9 @@ static void patient(ddl_comm *comm, void *argument)
         }
         CHECK(number == 7, "rank %d has %d", rank, number);
     }
-    CHECK(ddl_barrier(comm, &options, NULL) == DDL_EINVAL, "patience without a work");
+    CHECK(ddl_barrier(comm, &options, NULL) == DDL_EINVAL, "a wait without a work");
     options.queued = 1;
-    CHECK(ddl_barrier(comm, &options, &work) == DDL_EINVAL, "patience and a queue");
+    CHECK(ddl_barrier(comm, &options, &work) == DDL_EINVAL, "a wait and a queue");
     OK(ddl_barrier(comm, NULL, NULL));
 }
 

@@ -1,5 +1,5 @@
-"""python -m bench training --framework jax measures both doors. Whether they are fast, no test can
-tell."""
+"""python -m bench training --framework jax measures jax's collectives and ddl_jax's operations. No
+test can tell whether they are fast."""
 
 from __future__ import annotations
 

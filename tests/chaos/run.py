@@ -7,7 +7,7 @@
 
 The matrix is fault x operation x link (shm, tcp) x ranks (2, 4). Times are from just before the
 fault to the error in a survivor's hands. A dead process must be known within 0.2 s and a silent one
-within 4 s. Since the machine may be oversubscribed, a probe beside it all notes how late it was woken;
+within 4 s. Since the machine may be overloaded, a probe beside it all notes how late it was woken;
 where that may be the cause of a late answer, three times the worst such delay within the case is
 allowed on top, and where the load is more than twice the cores, the bound once more for each time
 that it is above them. How often that was needed is said at the end. The sample is part of

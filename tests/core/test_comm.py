@@ -133,7 +133,7 @@ def test_interfaces_and_ports_that_are_none_are_refused() -> None:
         assert b"lo" in endpoint.address
 
 
-# ---- meeting ----
+# ---- rendezvous ----
 
 
 def free_port() -> int:
@@ -146,7 +146,7 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("rank", "message"), [(0, "have rank 0 of 2, waiting for 1"), (1, "{url}")]
 )
-def test_rendezvous_with_nobody_ends_in_time(rank: int, message: str) -> None:
+def test_rendezvous_alone_times_out(rank: int, message: str) -> None:
     url = f"tcp://127.0.0.1:{free_port()}"
     started = time.monotonic()
     with Endpoint() as endpoint:
@@ -158,17 +158,17 @@ def test_rendezvous_with_nobody_ends_in_time(rank: int, message: str) -> None:
     assert 0.5 < time.monotonic() - started < 10
 
 
-def test_rendezvous_of_strangers_is_refused() -> None:
+def test_rendezvous_with_another_secret_is_refused() -> None:
     url = f"tcp://127.0.0.1:{free_port()}"
     with Endpoint(secret="ours") as ours, Endpoint(secret="theirs") as theirs:
         endpoints = [ours, theirs]
 
-        def meet(rank: int) -> ddl_core.DdlError:
+        def attempt(rank: int) -> ddl_core.DdlError:
             with pytest.raises(ddl_core.errors.RetryError) as caught:
                 endpoints[rank].rendezvous(url, rank, 2, Config(timeout=2))
             return caught.value
 
-        _, refused = together(meet, 2)
+        _, refused = together(attempt, 2)
     assert isinstance(refused, ddl_core.errors.Refused)
 
 
@@ -195,7 +195,7 @@ def test_one_endpoint_has_many_comms(links: str) -> None:
 # ---- works ----
 
 
-def test_work_waits_no_longer_than_asked(pair: tuple[Comm, Comm]) -> None:
+def test_wait_times_out(pair: tuple[Comm, Comm]) -> None:
     array = np.ones(4, np.float32)
     work = pair[0].allreduce_async(array)
     started = time.monotonic()
@@ -233,7 +233,7 @@ def test_arrays_of_a_dropped_work_stay_alive(pair: tuple[Comm, Comm]) -> None:
     data.extend(b"more")
 
 
-def test_waiting_leaves_the_interpreter_to_others(pair: tuple[Comm, Comm]) -> None:
+def test_waiting_releases_the_gil(pair: tuple[Comm, Comm]) -> None:
     counted = 0
     waiting = threading.Thread(target=pair[0].barrier)
     waiting.start()
@@ -259,7 +259,7 @@ def test_operations_time_limit_kills_the_comm(pair: tuple[Comm, Comm]) -> None:
 # ---- ends ----
 
 
-def test_abort_reaches_everybody(pair: tuple[Comm, Comm]) -> None:
+def test_abort_ends_the_comm_on_all_ranks(pair: tuple[Comm, Comm]) -> None:
     assert pair[0].error is None
     work = pair[1].barrier_async()
     pair[0].abort("out of patience")
@@ -333,7 +333,7 @@ def _in_child(comm: Comm, answers: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forked_child_keeps_its_hands_off(alone: Comm) -> None:
+def test_forked_child_cannot_use_inherited_handles(alone: Comm) -> None:
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
     child = fork.Process(target=_in_child, args=(alone, answers))
@@ -359,7 +359,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_launcher")
-def test_second_init_says_what_there_is() -> None:
+def test_second_init_names_the_first() -> None:
     with pytest.raises(InvalidState, match="call ddl_core.init"):
         ddl_core.world()
     comm = ddl_core.init()
@@ -380,7 +380,7 @@ def test_init_works_again_after_close() -> None:
 
 
 @pytest.mark.usefixtures("no_launcher")
-def test_failed_init_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_init_frees_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_RANK", "0")
     monkeypatch.setenv("DDL_SIZE", "2")
     monkeypatch.setenv("DDL_RENDEZVOUS", f"tcp://127.0.0.1:{free_port()}")
@@ -405,7 +405,7 @@ def test_init_warns_in_a_batch_shell(
 
 
 @pytest.mark.usefixtures("no_launcher")
-def test_mpirun_without_mpi4py_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpirun_without_mpi4py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setitem(__import__("sys").modules, "mpi4py", None)

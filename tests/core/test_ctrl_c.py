@@ -55,7 +55,7 @@ for _ in range(2):  # the comm lives
         for each in pool.map(lambda comm: comm.allreduce(np.ones(3))[0], (a, b)):
             assert each == 2
 gc.collect()
-print("freed", alive() is None, a._gate.inside, a._dropped)
+print("freed", alive() is None, a._fast_path.users, a._dropped)
 for each in (a, b, *endpoints):
     each.close()
 """

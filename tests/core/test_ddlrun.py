@@ -18,10 +18,10 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Run
 
-LAUNCH = [sys.executable, "-m", "ddl_core.launch"]
+LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
 # For a rank that is to fail only when another one has come as far as it should.
-MEET = """
+JOIN = """
 import os, signal, sys, time
 def arrive():
     open("arrived", "w").close()
@@ -120,7 +120,7 @@ print(json.dumps({n: v for n, v in os.environ.items() if n.split("_")[0] in
     assert again["DDL_SECRET"] != ranks[0]["DDL_SECRET"]
 
 
-def test_own_choice_of_threads_is_kept(ddlrun: Run) -> None:
+def test_omp_num_threads_of_the_user_is_kept(ddlrun: Run) -> None:
     text = "import os; print(os.environ['OMP_NUM_THREADS'])"
     ended = ddlrun(2, text, env={"OMP_NUM_THREADS": "7"}).expect_success()
     assert (ended.lines(0), ended.err) == (["7"], "")
@@ -147,7 +147,7 @@ def test_only_rank_0_reads_the_input(ddlrun: Run) -> None:
     assert (ended.lines(0), ended.lines(1)) == (["hello"], [""])
 
 
-def test_ignored_signals_are_as_in_a_shell(cli: Run) -> None:
+def test_signals_that_python_ignores_are_restored(cli: Run) -> None:
     ended = cli("-n", "1", "grep", "SigIgn", "/proc/self/status").expect_success()
     ignored = int(ended.out.split()[-1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1)
@@ -182,7 +182,7 @@ def test_no_prefix(ddlrun: Run) -> None:
 
 
 def test_output_dir(ddlrun: Run, tmp_path: Path) -> None:
-    text = f"""{MEET}
+    text = f"""{JOIN}
 print("out", os.environ["RANK"]); print("err", os.environ["RANK"], file=sys.stderr)
 if os.environ["RANK"] == "0":
     sys.exit(arrive())
@@ -298,12 +298,12 @@ def test_bad_usage_is_one_clear_line(
     assert message in line
 
 
-def test_program_in_this_folder_is_hinted_at(cli: Run, tmp_path: Path) -> None:
+def test_program_in_this_folder_is_suggested(cli: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     assert "did you mean ./mine?" in cli("-n", "1", "mine").err
 
 
-def test_help_teaches(cli: Run) -> None:
+def test_help_has_examples(cli: Run) -> None:
     ended = cli("--help").expect_success()
     for word in ("examples:", "ddlrun -n 2 train.py", "--grace", "exit code", "DDL_RENDEZVOUS"):
         assert word in ended.out
@@ -343,8 +343,8 @@ time.sleep(60)
     )
 
 
-def test_who_does_not_end_is_killed_after_the_grace(ddlrun: Run) -> None:
-    text = f"""{MEET}
+def test_rank_that_ignores_sigterm_is_killed_after_the_grace(ddlrun: Run) -> None:
+    text = f"""{JOIN}
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["RANK"] == "0":
     wait_for_the_other()
@@ -359,8 +359,8 @@ time.sleep(60)
     assert re.search(r"rank 1 on \S+ \(pid \d+\) has not ended within 0.7 s of SIGTERM", ended.err)
 
 
-def test_others_may_use_the_grace(ddlrun: Run) -> None:
-    text = f"""{MEET}
+def test_ranks_may_clean_up_during_the_grace(ddlrun: Run) -> None:
+    text = f"""{JOIN}
 if os.environ["RANK"] == "0":
     wait_for_the_other()
     sys.exit(3)
@@ -455,7 +455,7 @@ def test_exit_code_after_a_deadly_signal(started: Any, name: str) -> None:
     assert f"was killed by {name}" in err
 
 
-def test_second_interrupt_ends_the_stubborn(started: Any) -> None:
+def test_second_interrupt_kills_ranks_that_ignore_the_first(started: Any) -> None:
     text = """
 import signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)

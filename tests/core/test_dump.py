@@ -53,7 +53,7 @@ time.sleep(0.5)
 """
 
 
-def test_a_blocked_rank_tells_who_is_missing(ddlrun: Run) -> None:
+def test_report_of_a_blocked_rank_names_the_missing(ddlrun: Run) -> None:
     ended = ddlrun(2, textwrap.dedent(BLOCKED)).expect_success()
     # Each time at once, though the main thread was in the library for as long as both took.
     assert ended.lines(0) == ["waited", "goes on"], ended.err

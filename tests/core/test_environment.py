@@ -85,18 +85,18 @@ def test_srun() -> None:
     assert int(port) in SRUN_PORTS
 
 
-def test_srun_steps_meet_at_different_ports() -> None:
+def test_srun_steps_use_different_ports() -> None:
     urls = {detect({**SRUN, "SLURM_STEP_ID": str(step)}).url for step in range(20)}
     assert len(urls) == 20
 
 
-def test_srun_of_one_task_meets_nobody() -> None:
+def test_srun_of_one_task_is_alone() -> None:
     env = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     assert summary(detect(env)) == ("srun", 0, 1, None)
 
 
 @pytest.mark.parametrize("env", [SBATCH, SALLOC], ids=["sbatch", "salloc"])
-def test_a_plain_shell_of_slurm_waits_for_nobody(env: dict[str, str]) -> None:
+def test_a_batch_shell_of_slurm_is_alone(env: dict[str, str]) -> None:
     world = detect(env)
     assert summary(world) == ("alone", 0, 1, None)
     assert "SLURM_NTASKS is 4, but srun did not start this process" in world.warning
@@ -125,7 +125,7 @@ def test_torchrun_below_mpirun_is_torchrun() -> None:
 
 
 @pytest.mark.parametrize("env", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
-def test_another_place_and_secret_to_meet(env: dict[str, str]) -> None:
+def test_ddl_rendezvous_and_ddl_secret_take_precedence(env: dict[str, str]) -> None:
     world = detect({**env, "DDL_RENDEZVOUS": "tcp://other:1234", "DDL_SECRET": "x"})
     assert (world.url, world.secret) == ("tcp://other:1234", None)
 
@@ -168,7 +168,7 @@ def test_first_host_of_slurms_lists(nodes: str, first: str) -> None:
 
 
 def test_host_of_rank_0() -> None:
-    """As the launcher calls it, wherever the ranks are told to meet."""
+    """As the launcher calls it, whatever the rendezvous."""
     elsewhere = {"DDL_RENDEZVOUS": "tcp://other:1"}
     assert detect({**DDLRUN, "MASTER_ADDR": "node1"}).master == "node1"
     assert detect(DDLRUN).master is None

@@ -136,7 +136,7 @@ def test_abort_reaches_other_processes(ddlrun: Run) -> None:
         assert "loss is not a number" in message
 
 
-def test_leaving_after_the_last_operation_disturbs_nobody(ddlrun: Run) -> None:
+def test_leaving_after_the_last_operation_is_no_failure(ddlrun: Run) -> None:
     text = """
 import time
 import numpy as np

@@ -91,7 +91,7 @@ def test_arguments_are_checked_at_the_call(pair: Pair) -> None:
     assert repr(group).endswith("0 operations>")
 
 
-def test_a_group_under_way_is_left_alone(pair: Pair) -> None:
+def test_a_group_under_way_refuses_calls(pair: Pair) -> None:
     group, a = pair[0].group(), np.ones(4)
     group.allreduce(a)
     work = group.submit_async()
@@ -145,7 +145,7 @@ def test_closing_the_comm_ends_its_groups(pair: Pair) -> None:
         pair[0].group()
 
 
-def test_closing_with_idle_groups_disturbs_nobody(pair: Pair) -> None:
+def test_closing_with_idle_groups(pair: Pair) -> None:
     def leave(comm: Comm) -> None:
         group = comm.group()
         group.allreduce(np.ones(4))

@@ -1,4 +1,4 @@
-"""Ctrl-C, and want of memory, at the worst moment: nothing is lost, and nobody stays inside."""
+"""Ctrl-C and lack of memory at the worst moment: nothing is lost, and no user stays counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ddl_core.comm
+import ddl_core.comm_handle
 from ddl_core import Comm, Endpoint
 
 Pair = tuple[Comm, Comm]
@@ -19,14 +19,14 @@ Pair = tuple[Comm, Comm]
 
 def interrupt_after_start(patch: pytest.MonkeyPatch) -> None:
     """As if a signal came when the library has begun and Python does not know it yet."""
-    check = ddl_core.comm.check
+    check = ddl_core.comm_handle.check
 
     def interrupted(status: int) -> None:
         check(status)
         patch.undo()
         raise KeyboardInterrupt
 
-    patch.setattr(ddl_core.comm, "check", interrupted)
+    patch.setattr(ddl_core.comm_handle, "check", interrupted)
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -160,11 +160,11 @@ while time.monotonic() < end:
     except Storm:
         pass
 signal.setitimer(signal.ITIMER_REAL, 0)
-print(strikes > 100, comm._gate.inside)
+print(strikes > 100, comm._fast_path.users)
 """
 
 
-def test_storm_of_signals_leaves_nobody_inside(tmp_path: Path) -> None:
+def test_many_signals_leave_no_user_counted(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STORM]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (ended.stdout, ended.returncode) == ("True 0\n", 0), ended.stderr
@@ -180,7 +180,7 @@ from ddl_core.work import Work
 
 def start_without(allocation, comm, array):
     # whether that one is missed
-    start, missed = comm._gate.allreduce_async, False
+    start, missed = comm._fast_path.allreduce_async, False
     _testcapi.set_nomemory(allocation, allocation + 1)
     try:
         start(comm, Work, array, None, OPS["sum"], None)

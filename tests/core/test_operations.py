@@ -123,7 +123,7 @@ def test_non_roots_may_give_read_only_memory(pair: Pair) -> None:
     assert data == [bytearray(b"\4\6"), b"\3\4"]
 
 
-def test_scatter_gives_each_its_share(pair: Pair) -> None:
+def test_scatter_gives_each_rank_its_block(pair: Pair) -> None:
     whole, part = f4(1, 2, 3, 4), f4(0, 0)
     send, recv = (whole, None), (None, part)
     results = together(lambda r: pair[r].scatter(send[r], recv[r]), 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_core.tools.cluster import Cluster, Cores, Level
-from ddl_core.tools.simulation import OPERATIONS, SimulationError, check, simulate
+from ddl_launch.commands.cluster import Cluster, Cores, Level
+from ddl_launch.commands.simulation import OPERATIONS, SimulationError, check, simulate
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -37,7 +37,7 @@ def machines(draw: st.DrawFn) -> Cluster:
     return machine(hosts, fanout)
 
 
-NESTED = ["nested", "halving", "tree"]
+HIERARCHICAL = ["hierarchical", "halving", "tree"]
 cases = [(operation, plan) for operation, (_, plans) in OPERATIONS.items() for plan in plans]
 
 
@@ -66,7 +66,7 @@ def test_the_chosen_plan_is_right(cluster: Cluster, operation: str, count: int) 
 
 @settings
 @hypothesis.given(
-    machines(), st.sampled_from(["nested", "halving", "tree"]), st.integers(1, 50_000)
+    machines(), st.sampled_from(["hierarchical", "halving", "tree"]), st.integers(1, 50_000)
 )
 def test_bytes_on_wires(cluster: Cluster, plan: str, count: int) -> None:
     """Nothing can reduce and spread N over h hosts with less than 2 N (h - 1) on their wires."""

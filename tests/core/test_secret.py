@@ -57,7 +57,7 @@ def test_ddlrun_without_libcrypto(
     run_program: Run, tmp_path: Path, without: dict[str, str]
 ) -> None:
     (tmp_path / "join.py").write_text(JOIN)
-    command = [sys.executable, "-m", "ddl_core.launch", "-n", "2", "join.py"]
+    command = [sys.executable, "-m", "ddl_launch", "-n", "2", "join.py"]
     ended = run_program(command, cwd=tmp_path, env=without)
     assert ended.code == 0, ended.err
     assert sorted(ended.out.splitlines()) == ["[0] 0 2", "[1] 1 2"]
@@ -77,7 +77,7 @@ def test_a_secret_without_libcrypto(
 def test_doctor_without_libcrypto(
     run_program: Run, tmp_path: Path, without: dict[str, str]
 ) -> None:
-    doctor = [sys.executable, "-m", "ddl_core.tools", "doctor", "--no-test", "--ranks", "1"]
+    doctor = [sys.executable, "-m", "ddl_launch.commands", "doctor", "--no-test", "--ranks", "1"]
     ended = run_program(doctor, cwd=tmp_path, env=without)
     assert ended.code == 1
     (line,) = (line for line in ended.out.splitlines() if "libcrypto.so.3 is missing" in line)
@@ -116,10 +116,10 @@ def test_encrypted() -> None:
     with Endpoint(secret="hidden", encrypt=True) as a, Endpoint(secret="hidden") as b:
         config = Config(links=["tcp"], timeout=2)
 
-        def meet(rank: int) -> str:
+        def attempt(rank: int) -> str:
             with pytest.raises(errors.DdlError) as caught:
                 [a, b][rank].connect([a.address, b.address], rank, config)
             return str(caught.value)
 
-        for message in together(meet, 2):
+        for message in together(attempt, 2):
             assert "rank 0 encrypts (DDL_ENCRYPT=1), and rank 1 does not" in message

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddl_core import Comm
-from ddl_core.tools.cli import main
+from ddl_launch.commands.cli import main
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -75,7 +75,7 @@ def write(path: Path, rank: int, *events: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_who_was_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_names_late_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended = "an operation ran past its time limit"
     a = write(tmp_path / "a", 0, event(1), event(2, ended))
     b = write(tmp_path / "b", 1, event(1))
@@ -99,7 +99,7 @@ def test_two_comms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert names == {i: f"rank 0 on a, comm {c * 16}" for i, c in enumerate("12")}
 
 
-def test_of_a_comm_that_lives(
+def test_trace_of_a_live_comm(
     pair: tuple[Comm, Comm], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [tmp_path / "a.json", tmp_path / "b.json"]

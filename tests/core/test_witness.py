@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_core.launch.witness import ENDED, HELLO, LEAVE, Witness
+from ddl_launch.witness import ENDED, HELLO, LEAVE, Witness
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -89,7 +89,7 @@ def received(endpoint: socket.socket) -> bytes | None:
         return b""
 
 
-def test_a_killed_process_is_told_to_all_others(served: Served) -> None:
+def test_a_killed_process_is_reported_to_all_others(served: Served) -> None:
     others = [served.connect(own_id(number)) for number in (1, 2)]
     mute = served.connect()
     text = f"{ENDPOINT}\nconnect(sys.argv[1], bytes([9]) * 16)\nprint(flush=True)\ntime.sleep(60)"
@@ -105,7 +105,7 @@ def test_a_killed_process_is_told_to_all_others(served: Served) -> None:
     assert served.told == [own_id(9)]
 
 
-def test_a_goodbye_is_no_end(served: Served) -> None:
+def test_a_leaving_process_is_not_reported(served: Served) -> None:
     leaves, stays = served.connect(own_id(1)), served.connect(own_id(2))
     leaves.sendall(LEAVE + own_id(1))
     leaves.close()
@@ -140,7 +140,7 @@ def test_records_in_pieces_and_two_at_once(served: Served) -> None:
     ],
     ids=["other words", "leave first", "two hellos", "leave of another", "ended"],
 )
-def test_what_is_no_record_is_dropped(served: Served, said: bytes) -> None:
+def test_a_connection_with_a_wrong_record_is_closed(served: Served, said: bytes) -> None:
     """And nobody's end is told for it, its process being there."""
     stranger, stays = served.connect(), served.connect(own_id(5))
     stranger.sendall(said)
@@ -150,7 +150,7 @@ def test_what_is_no_record_is_dropped(served: Served, said: bytes) -> None:
     assert not served.told
 
 
-def test_the_end_of_half_a_record_is_nobodys(served: Served) -> None:
+def test_a_connection_closed_within_a_record_is_not_reported(served: Served) -> None:
     half, stays = served.connect(), served.connect(own_id(5))
     half.sendall(HELLO + own_id(1)[:7])
     half.close()
@@ -158,7 +158,7 @@ def test_the_end_of_half_a_record_is_nobodys(served: Served) -> None:
     assert received(stays) is None
 
 
-def test_who_does_not_read_is_dropped(served: Served) -> None:
+def test_a_connection_that_does_not_read_is_closed(served: Served) -> None:
     """It fills its own socket and holds up nobody."""
     deaf, reads = served.connect(own_id(1)), served.connect(own_id(2))
     heard = 0
@@ -175,7 +175,7 @@ def test_who_does_not_read_is_dropped(served: Served) -> None:
     assert received(reads) == ENDED + own_id(3)
 
 
-def test_what_other_hosts_have_seen(served: Served) -> None:
+def test_ends_on_other_hosts_are_reported(served: Served) -> None:
     endpoints = [served.connect(own_id(number)) for number in (1, 2)]
     served.witness.spread(own_id(7))
     assert [received(endpoint) for endpoint in endpoints] == [ENDED + own_id(7)] * 2
@@ -183,7 +183,7 @@ def test_what_other_hosts_have_seen(served: Served) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_other_users_are_not_heard(served: Served) -> None:
+def test_connections_of_other_users_are_closed(served: Served) -> None:
     stays = served.connect(own_id(1))
     text = (
         f"import os\nos.setuid(65534)\n{ENDPOINT}\nprint(connect(sys.argv[1], b'x' * 16).recv(1))"
@@ -245,7 +245,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t length)
 """
 
 
-def test_where_there_are_no_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
+def test_without_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -256,7 +256,7 @@ def test_where_there_are_no_abstract_sockets(run_program: Run, tmp_path: Path) -
     (tmp_path / "program.py").write_text(
         "import os; print(os.environ.get('DDL_WITNESS'), os.environ.get('DDL_LAUNCHER'))"
     )
-    command = [sys.executable, "-m", "ddl_core.launch", "-n", "2", "program.py"]
+    command = [sys.executable, "-m", "ddl_launch", "-n", "2", "program.py"]
     env = {"LD_PRELOAD": str(library), "DDL_WITNESS": "another", "DDL_LAUNCHER": "another"}
     ended = run_program(command, cwd=tmp_path, env=env).expect_success()
     assert sorted(ended.out.splitlines()) == ["[0] None None", "[1] None None"]
@@ -283,7 +283,7 @@ print("goes on with", survivors.size, ones[0], flush=True)
 """
 
 
-def test_survivor_goes_on_by_the_launchers_word(ddlrun: Run) -> None:
+def test_survivor_goes_on_by_the_launchers_report(ddlrun: Run) -> None:
     """Over TCP the loss of the lower half of two is a cut network's doing, for all that the other
     one can know by itself."""
     ended = ddlrun(2, SURVIVOR, options=["--grace", "10"], env={"DDL_LINKS": "tcp"})

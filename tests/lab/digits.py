@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.lab import Lab
+from ddl_launch.lab import Lab
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_digits.py"
 TRAIN = [EXAMPLE, "--epochs", "2"]
-DDLRUN = [sys.executable, "-m", "ddl_core.launch"]
+DDLRUN = [sys.executable, "-m", "ddl_launch"]
 HOSTS = "h1,h2,h3,h4"
 LIMIT = 300.0
 THREADS = {"OMP_NUM_THREADS": "1"}  # PyTorch's own sums depend on it

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from ddl_core.lab import Lab, missing
+from ddl_launch.lab import Lab, missing
 
 _PROGRAMS = {
     "munged": "munge",

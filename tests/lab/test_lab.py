@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment
 
-from ddl_core.lab import Lab, LabError, missing
+from ddl_launch.lab import Lab, LabError, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
 
-LAB = [sys.executable, "-m", "ddl_core.tools", "lab", "--name", f"test{os.getpid()}"]
+LAB = [sys.executable, "-m", "ddl_launch.commands", "lab", "--name", f"test{os.getpid()}"]
 REACH = """
 import socket, sys
 probe = socket.socket()
@@ -118,7 +118,7 @@ def test_remote_shell_is_as_ssh(lab: Lab) -> None:
 
 
 def test_nothing_is_left_when_the_maker_is_killed(tmp_path: Path) -> None:
-    text = "from ddl_core.lab import Lab; import time; lab = Lab(2, name='{}')\n"
+    text = "from ddl_launch.lab import Lab; import time; lab = Lab(2, name='{}')\n"
     name = f"left{os.getpid()}"
     text = text.format(name) + "print(lab.hosts[0].process, flush=True); time.sleep(60)"
     command = [sys.executable, "-c", text]

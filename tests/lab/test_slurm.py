@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_core.lab import Lab
+from ddl_launch.lab import Lab
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,7 +18,7 @@ from slurm import Slurm, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a Slurm")
 
-DDLRUN = [sys.executable, "-m", "ddl_core.launch"]
+DDLRUN = [sys.executable, "-m", "ddl_launch"]
 SUM = """
 import socket, numpy as np, ddl_core
 comm = ddl_core.init()

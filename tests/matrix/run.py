@@ -48,7 +48,7 @@ def c_part(what: str, stage_name: str, runs: list[list[str]]) -> Part:
 
 
 def python_part() -> Part:
-    launcher = [sys.executable, "-m", "ddl_core.launch"]
+    launcher = [sys.executable, "-m", "ddl_launch"]
     return Part(
         "Python, pairwise, between processes",
         [

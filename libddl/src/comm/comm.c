@@ -336,7 +336,7 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
     }
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              ddl__message());
-    ddl__engine_retract(comm->engine, status, text);
+    ddl__engine_close_links(comm->engine, status, text);
 }
 
 /* Take from the environment what the caller's config leaves open. */
@@ -391,7 +391,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = exchange_settings(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
-        ddl__engine_founded(comm->engine);
+        ddl__engine_created(comm->engine);
     if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)

@@ -3,7 +3,7 @@
 #define DDL_COMM_LAUNCHER_H
 
 /* Send "RANK WHAT" to the launcher's unix socket, which has this abstract name; NULL: no launcher.
- * Does not block, and ignores errors. ddl_core/launch/reports.py lists the values of `what`. */
+ * Does not block, and ignores errors. ddl_launch/reports.py lists the values of `what`. */
 void ddl__launcher_report(const char *name, int rank, const char *what);
 
 #endif

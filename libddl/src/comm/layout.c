@@ -89,7 +89,7 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
     if (mode_applies)
         snprintf(why, sizeof why, " (-mode %s)", describe_mode(&comm->layout, mode));
     char mode_now = mode_applies ? comm->layout.mode : 0;
-    bool nested = ddl__topology_is_nested(t) || t->declared || t->node;
+    bool nested = ddl__topology_is_hierarchical(t) || t->declared || t->node;
     const char *method = mode_now == 'r'   ? "one ring of all"
                          : mode_now == 't' ? "by trees"
                          : mode_now == 'h' ? "by halves"
@@ -174,6 +174,6 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
         return DDL_OK;
     if (locality.all_shared)
         ddl__engine_all_shared(comm->engine);
-    ddl__engine_lay_out(comm->engine, comm->topology);
+    ddl__engine_set_topology(comm->engine, comm->topology);
     return DDL_OK;
 }

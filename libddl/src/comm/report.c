@@ -49,7 +49,7 @@ static void add_named(ddl_comm *comm, bool first, ddl__text *to)
             const char *comma = "";
             ddl__text_add(to, ", \"missing\": [");
             for (int rank = 1; rank < comm->size; rank++)
-                if (ddl__engine_misses(comm->engine, w->name, rank, last)) {
+                if (ddl__engine_name_is_missing(comm->engine, w->name, rank, last)) {
                     ddl__text_add(to, "%s%d", comma, rank);
                     comma = ", ";
                 }
@@ -65,7 +65,7 @@ void ddl__comm_counters(ddl_comm *comm, ddl_counters *counters)
     const ddl__recorder *recorder = ddl__engine_recorder(comm->engine);
     counters->operations = atomic_load_explicit(&recorder->ended, memory_order_relaxed);
     counters->bytes = (uint64_t)atomic_load_explicit(&recorder->bytes, memory_order_relaxed);
-    counters->pending = ddl__engine_pulse(comm->engine).pending;
+    counters->pending = ddl__engine_snapshot(comm->engine).pending;
     if (!comm->health)
         return;
     ddl__health_add_counters(comm->health, counters);
@@ -73,19 +73,19 @@ void ddl__comm_counters(ddl_comm *comm, ddl_counters *counters)
 
 void ddl__report_json(ddl_comm *comm, ddl__text *to)
 {
-    ddl__pulse pulse = ddl__engine_pulse(comm->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(comm->engine);
     ddl_counters counters = {0};
     ddl__comm_counters(comm, &counters);
     ddl__text_add(to, "{\"rank\": %d, \"size\": %d, \"name\": ", comm->rank, comm->size);
     ddl__text_quote(to, comm->names[comm->rank]);
-    ddl__text_add(to, ", \"status\": %d, \"message\": ", pulse.status);
-    ddl__text_quote(to, pulse.text);
+    ddl__text_add(to, ", \"status\": %d, \"message\": ", snapshot.status);
+    ddl__text_quote(to, snapshot.text);
     ddl__text_add(
         to,
         ", \"operations\": %llu, \"bytes\": %llu, \"scratch_bytes\": %llu, \"submitted\": "
         "%llu, \"pending\": [",
         (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
-        (unsigned long long)pulse.scratch, (unsigned long long)counters.pending);
+        (unsigned long long)snapshot.scratch, (unsigned long long)counters.pending);
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
     add_named(comm, !any, to);
     ddl__text_add(to, "], ");

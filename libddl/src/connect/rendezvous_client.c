@@ -79,7 +79,7 @@ static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *s
     unsigned notices = 0;
     unsigned char mac[DDL__KEY], proof[DDL__KEY];
     for (int i = 0; i < p->size; i++) {
-        if (!ddl__stream_recv_all(seal, fd, &records[i], sizeof *records, p->deadline))
+        if (!ddl__seal_recv_all(seal, fd, &records[i], sizeof *records, p->deadline))
             return DDL_EUNREACHABLE;
         if (i == 0 && records[i].magic == DDL__RECORD_MAGIC &&
             records[i].status == DDL_INPROGRESS && notices++ < NOTICES) {
@@ -93,7 +93,7 @@ static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *s
         if (status != DDL_OK)
             return status;
     }
-    if (!ddl__stream_recv_all(seal, fd, proof, sizeof proof, p->deadline))
+    if (!ddl__seal_recv_all(seal, fd, proof, sizeof proof, p->deadline))
         return DDL_EUNREACHABLE;
     if (!ddl__rendezvous_records_mac(job, records, p->size, mac))
         return DDL_ESYSTEM;
@@ -128,7 +128,7 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
     ddl__seal *seal = NULL;
     if (status == DDL_OK)
         status = ddl__session_seal(job, &session, fd, DDL__DIALER, &seal);
-    if (status == DDL_OK && !ddl__stream_send_all(seal, fd, &piece, sizeof piece, p->deadline))
+    if (status == DDL_OK && !ddl__seal_send_all(seal, fd, &piece, sizeof piece, p->deadline))
         status = DDL_EUNREACHABLE;
     if (status == DDL_OK)
         status = receive_records(p, &session, seal, fd);

@@ -132,7 +132,7 @@ static void root_admit_client(rendezvous_root *root, client *peer)
         peer->inbound.fd = -1;
         peer->seal = NULL;
     } else {
-        ddl__stream_send_all(peer->seal, fd, record, sizeof *record, peer->deadline);
+        ddl__seal_send_all(peer->seal, fd, record, sizeof *record, peer->deadline);
         root_note_refusal(root, peer, record->rank, record->text);
         client_close(peer);
     }
@@ -179,8 +179,8 @@ static void client_read(rendezvous_root *root, client *peer)
         return;
     }
     ssize_t n =
-        ddl__stream_recv_bytes(peer->seal, peer->inbound.fd, (char *)&peer->piece + peer->have,
-                               sizeof peer->piece - peer->have);
+        ddl__seal_recv_bytes(peer->seal, peer->inbound.fd, (char *)&peer->piece + peer->have,
+                             sizeof peer->piece - peer->have);
     if (n > 0)
         peer->have += (size_t)n;
     if (peer->have == sizeof peer->piece)
@@ -313,8 +313,8 @@ static void root_send_to_all(const rendezvous_root *root, ddl_status status, con
     snprintf(record.text, sizeof record.text, "%s", text);
     for (int i = 1; i < root->size; i++)
         if (root->fds[i] >= 0)
-            ddl__stream_send_all(root->seals[i], root->fds[i], &record, sizeof record,
-                                 ddl__now() + limit);
+            ddl__seal_send_all(root->seals[i], root->fds[i], &record, sizeof record,
+                               ddl__now() + limit);
 }
 
 /* Send the failure to all ranks that are here, before their connections are closed. */
@@ -371,10 +371,9 @@ static ddl_status root_send_records(const rendezvous_root *root)
         return DDL_ESYSTEM;
     for (int i = 1; i < root->size; i++)
         if (!ddl__prove(job, &root->sessions[i], DDL__AUTH_RECORDS, mac, sizeof mac, proof) ||
-            !ddl__stream_send_all(root->seals[i], root->fds[i], root->records,
-                                  (size_t)root->size * sizeof *root->records, root->deadline) ||
-            !ddl__stream_send_all(root->seals[i], root->fds[i], proof, sizeof proof,
-                                  root->deadline))
+            !ddl__seal_send_all(root->seals[i], root->fds[i], root->records,
+                                (size_t)root->size * sizeof *root->records, root->deadline) ||
+            !ddl__seal_send_all(root->seals[i], root->fds[i], proof, sizeof proof, root->deadline))
             return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
                              strerror(errno));
     return DDL_OK;

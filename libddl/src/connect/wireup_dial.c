@@ -121,7 +121,7 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
         ddl__link *link = w->links[i];
         if (!link)
             continue;
-        link->ops->attend(link);
+        link->ops->poll(link);
         if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
             *w->peer_reason = reason;
             if (reason.from >= 0)

@@ -1,11 +1,11 @@
-/* choices.h - which algorithm is to carry out operations of a kind and a size, where this was not
- * left to the costs: found by exploring, or read from a file. */
+/* choices.h - the algorithm for each kind and size, found by exploring or read from a file, where
+ * it is not left to the costs. */
 #ifndef DDL_ENGINE_CHOICES_H
 #define DDL_ENGINE_CHOICES_H
 
 #include "plan/plan.h"
 
-/* A size class holds the sizes from a power of two bytes up to the next one. */
+/* A size class ranges from a power of two bytes up to the next one. */
 enum { DDL__CLASSES = 48, DDL__CHOICE_KINDS = DDL__ALLTOALL + 1 };
 
 typedef struct ddl__choices {

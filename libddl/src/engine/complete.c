@@ -17,22 +17,22 @@ void ddl__report(ddl__engine *engine)
         return;
     ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
                                   : read(engine->report, &count, sizeof count);
-    (void)n; /* it is as it should be already */
+    (void)n; /* the descriptor is in the wanted state already */
 }
 
-/* Under the lock. A part is the group's memory; the last one completes the whole, with its own
- * status, since a failure ends all parts that are left. */
+/* Under the lock. A part belongs to the group. The last part completes the group, with its own
+ * status: a failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
     if (!--group->left)
         ddl__finish(engine, group->work, status);
 }
 
-/* Under the lock. The group's work is about to be completed. */
+/* Under the lock, before the work of the group is completed. */
 static void release_group(ddl_group *group)
 {
     group->work = NULL;
-    if (group->doomed)
+    if (group->destroyed)
         ddl__group_free(group);
 }
 
@@ -111,7 +111,7 @@ static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status sta
     }
 }
 
-void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text)
+void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text)
 {
     char said[DDL__REASON_MAX];
     ddl__reason reason = {.status = status, .from = -1, .text = text};
@@ -129,7 +129,7 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         vsnprintf(engine->message, sizeof engine->message, format, args);
         va_end(args);
         atomic_store_explicit(&engine->failure, status, memory_order_release);
-        ddl__engine_retract(engine, status, engine->message);
+        ddl__engine_close_links(engine, status, engine->message);
         ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }
@@ -143,10 +143,4 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         ddl__record_end(&engine->recorder, work, status, ddl__now());
     ddl__finish_list(engine, messages, status);
     pthread_mutex_unlock(&engine->lock);
-}
-
-bool ddl__abort_is_due(const ddl__engine *engine)
-{
-    return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
-           atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
 }

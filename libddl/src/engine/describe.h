@@ -1,4 +1,4 @@
-/* describe.h - operations in words, for messages. */
+/* describe.h - operations in words, for messages to users. */
 #ifndef DDL_ENGINE_DESCRIBE_H
 #define DDL_ENGINE_DESCRIBE_H
 
@@ -6,34 +6,34 @@
 
 enum { DDL__CALL_MAX = 128 };
 
-/* What two ranks compare: sequence, kind, dtype, op, even or uneven, root and count. */
+/* What two ranks compare: sequence, kind, dtype, op, even or uneven blocks, root and count. */
 ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
 
-/* The same of a group: how many calls, and a digest of all of them. */
+/* The signature of a group: the number of calls and a digest of them. */
 ddl__signature ddl__signature_of_group(const ddl_group *group);
 
-/* The signature of a block's spans in an operation on uneven blocks: its count is the block's,
- * since the others' need not be known to both ranks. */
+/* Make it the signature of the spans of one block of an operation on uneven blocks: the count is
+ * that of the block, since two ranks need not know the other counts. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
-/* "all-reduce"; and the kind that is called so, 0 when there is none. */
+/* "all-reduce"; and the kind with this name, 0 if there is none. */
 const char *ddl__kind_name(ddl__kind kind);
 ddl__kind ddl__kind_named(const char *name);
 
 /* "all-reduce(f32, 100, sum)" */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 
-/* Whether two ranks have called the same, as far as their signatures tell: the counts of uneven
- * blocks are each rank's own. */
+/* Whether two ranks have called the same, as far as signatures tell: counts of uneven blocks differ
+ * between ranks. */
 bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other);
 
-/* The same of an operation as one rank has called it: without a count where it is uneven. */
+/* The same for an operation as one rank has called it: without a count if it is uneven. */
 void ddl__describe_whole(char *text, size_t size, const ddl__signature *signature);
 
 /* "all-reduce(f32, 100, sum) as operation 57" */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
 
-/* What a signature says of a call: kind, dtype, count, op and root. */
+/* The call that a signature describes: kind, dtype, count, op and root. */
 ddl__call ddl__call_of(const ddl__signature *signature);
 
 /* "receive(f32, 100, from any rank, tag 7)": a message. */

@@ -9,13 +9,13 @@
 #include "engine/frames.h"
 #include "engine/state.h"
 
-static bool watch(ddl__engine *engine, int fd, ddl__link *link)
+static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    /* Links that share a descriptor: the first attends to it. */
+    /* Where links share a descriptor, the first one polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
 }
 
@@ -23,12 +23,12 @@ static bool open_descriptors(ddl__engine *engine)
 {
     engine->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     engine->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (engine->epoll < 0 || engine->wake < 0 || !watch(engine, engine->wake, NULL))
+    if (engine->epoll < 0 || engine->wake < 0 || !engine_watch_fd(engine, engine->wake, NULL))
         return false;
     for (int i = 0; i < engine->config.size; i++)
         for (int second = 0; second < 2; second++) {
             ddl__link *link = (second ? engine->config.messages : engine->config.links)[i];
-            if (link && !watch(engine, link->fd, link))
+            if (link && !engine_watch_fd(engine, link->fd, link))
                 return false;
         }
     return true;
@@ -44,17 +44,17 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
         return NULL;
     }
     engine->config = *config;
-    engine->patience.sharing = config->sharing_cores;
-    /* The members that the first operation waits for are still joining, by threads of theirs and of
-       ours that need a core. */
-    engine->patience.hogged.left = 2 * (uint32_t)config->size;
+    engine->wait_policy.sharing = config->sharing_cores;
+    /* The members that the first operation waits for are still connecting, with threads of theirs
+     * and ours that need a core. */
+    engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
     engine->named.stream.segment_bytes = config->segment_bytes;
     engine->named.stream.window = config->message_window;
     engine->named.stream.sequences = 1u << DDL__SEQUENCE_BITS;
     engine->named.stream.runner.among_frames = true;
-    engine->named.book.size = config->size;
+    engine->named.announcements.size = config->size;
     engine->named.deadline = DDL__NEVER;
     engine->last = &engine->completed;
     engine->epoll = engine->wake = engine->report = -1;
@@ -74,7 +74,8 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
                !ddl__stream_open(&engine->named.stream, config->rank, config->size,
                                  config->messages) ||
-               (config->rank == 0 && !ddl__book_open(&engine->named.book, config->size)) ||
+               (config->rank == 0 &&
+                !ddl__announcements_open(&engine->named.announcements, config->size)) ||
                !engine->messages || !engine->losses || !ddl__recorder_open(&engine->recorder)) {
         ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
     } else {
@@ -94,12 +95,12 @@ ddl__link *const *ddl__engine_message_links(const ddl__engine *engine)
     return engine->config.messages;
 }
 
-void ddl__engine_founded(ddl__engine *engine)
+void ddl__engine_created(ddl__engine *engine)
 {
-    atomic_store_explicit(&engine->founded, true, memory_order_relaxed);
+    atomic_store_explicit(&engine->created, true, memory_order_relaxed);
 }
 
-void ddl__engine_bereave(ddl__engine *engine, int rank)
+void ddl__engine_peer_died(ddl__engine *engine, int rank)
 {
     atomic_store_explicit(&engine->losses[rank].ended, true, memory_order_release);
     ddl__wake_driver(engine);
@@ -110,12 +111,13 @@ void ddl__engine_all_shared(ddl__engine *engine)
     engine->ordered.all_shared = engine->named.stream.all_shared = true;
 }
 
-void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology)
+void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology)
 {
     engine->ordered.topology = engine->named.stream.topology = topology;
 }
 
-/* Named operations go by the same mode and choices, but are not explored: rank 0 orders them. */
+/* Named operations use the same mode and choices, but are not explored, since rank 0 orders them.
+ */
 bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
                       const ddl__topology *topology)
 {
@@ -157,7 +159,7 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__tuning_destroy(engine->named.stream.tuning);
     ddl__stream_close(&engine->ordered);
     ddl__stream_close(&engine->named.stream);
-    ddl__book_close(&engine->named.book);
+    ddl__announcements_close(&engine->named.announcements);
     ddl__recorder_close(&engine->recorder);
     free(engine->losses);
     ddl__close_guarded(engine->epoll);

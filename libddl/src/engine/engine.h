@@ -1,4 +1,4 @@
-/* engine.h - the works of one comm, and who drives them. Runs plans over links. */
+/* engine.h - the works of one comm, and the thread that drives them. Runs plans over links. */
 #ifndef DDL_ENGINE_ENGINE_H
 #define DDL_ENGINE_ENGINE_H
 
@@ -7,97 +7,98 @@
 #include "engine/group.h"
 #include "engine/recorder.h"
 
-/* How soon the endpoint's thread is to drive. */
+/* How soon the thread of the endpoint is to drive. */
 typedef enum ddl__urgency {
     DDL__NOW,
-    DDL__SOON /* if still nobody waits then: what could be done at once is done */
+    DDL__SOON /* if nobody waits by then: what could be done at once is done */
 } ddl__urgency;
 
 typedef struct ddl__engine_config {
     int rank, size;
-    ddl__link **links;    /* by rank, NULL for our own; owned by the engine from here on */
-    ddl__link **messages; /* the same for messages; they go before the others */
-    char **names; /* by rank: "rank 2 on host" for messages; borrowed, outlives the engine */
+    ddl__link **links;    /* by rank, NULL for the own rank; owned by the engine */
+    ddl__link **messages; /* the same for messages; destroyed before the others */
+    char **names;         /* by rank, as "rank 2 on host"; borrowed, they outlive the engine */
     int64_t segment_bytes;
     int64_t window;            /* see ddl__request */
-    int64_t message_window;    /* the same of the message links */
-    const ddl__fences *fences; /* heavy ones that its arena promises, or NULL */
+    int64_t message_window;    /* the same for the message links */
+    const ddl__fences *fences; /* heavy ones that its arena announces, or NULL */
     bool sharing_cores;        /* more members on this host than cores */
-    /* Somebody must drive: a work is pending and nobody waits for it. May be called by any thread,
+    /* A work is pending and nobody waits for it, so some thread must drive. Called by any thread,
      * with no lock held. */
     void (*need_progress)(void *context, ddl__urgency urgency);
-    /* Exploring has found what to choose. Called by the driver, of rank 0 only. */
+    /* Exploring has found what to choose. Called by the driver of rank 0. */
     void (*keep_choices)(void *context, const ddl__choices *choices);
     void *context;
 } ddl__engine_config;
 
-/* Takes the links in any case. NULL when a resource is refused (message set). */
+/* Takes ownership of the links in any case. NULL when a resource is refused (message set). */
 ddl__engine *ddl__engine_create(const ddl__engine_config *config);
 
 /* Close all links with goodbye, complete all works with DDL_EABORTED, free. */
 void ddl__engine_destroy(ddl__engine *engine);
 
-/* The links, by rank: of ordered operations; of messages and named operations. */
+/* The links by rank: of ordered operations; of messages and named operations. */
 ddl__link *const *ddl__engine_links(const ddl__engine *engine);
 ddl__link *const *ddl__engine_message_links(const ddl__engine *engine);
 
-/* From now on plan for ranks that all share memory. Before any concurrent use. */
+/* Plan for ranks that all share memory from now on. Before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);
 
-/* From now on plan for this topology, which outlives the engine. Before any concurrent use. */
-void ddl__engine_lay_out(ddl__engine *engine, const ddl__topology *topology);
+/* Plan for this topology from now on. It outlives the engine. Before any concurrent use. */
+void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology);
 
-/* From now on choose algorithms as a mode has it (layout.h; 0: none) and these choices, and report
- * every so many operations (0: never) how long the topology's levels take. Before any concurrent
+/* Choose algorithms by a mode (layout.h; 0: none) and these choices from now on, and report every
+ * dump_iter operations (0: never) how long the levels of the topology take. Before any concurrent
  * use. False when out of memory. */
 bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
                       const ddl__topology *topology);
 
-/* Queue an operation. work NULL: run it to its end. Takes call->blocks in any case. */
+/* Queue an operation. If work is NULL, run it to its end. Takes ownership of call->blocks in any
+ * case. */
 ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);
 
-/* Queue all that the group has collected; `call` holds what counts for the whole. The group stays
- * the caller's. */
+/* Queue all operations of the group. `call` describes the whole. The group stays with the caller.
+ */
 ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const ddl__call *call,
                                     ddl_work **work);
 
 /* Whether the group is submitted and not complete. */
 bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group);
 
-/* Free the group, if it is under way at its end. */
+/* Free the group; if it is submitted, when it is complete. */
 void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group);
 
 ddl_status ddl__engine_status(ddl__engine *engine);
 void ddl__engine_abort(ddl__engine *engine, const char *reason);
 
-/* End the comm everywhere for a cause that no link tells: a peer is dead, ... Any thread; does not
- * block. The first cause wins. */
+/* End the comm everywhere for a cause that no link tells, such as a dead peer. The first cause
+ * wins. Any thread; does not block. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
-/* The members watch each other from now on. Before that, whose link is lost ends the comm although
- * nothing waits for it, a moment later. */
-void ddl__engine_founded(ddl__engine *engine);
+/* The comm is created, and its failure detector runs. Before that, a lost link soon ends the comm
+ * even if nothing waits for it. */
+void ddl__engine_created(ddl__engine *engine);
 
-/* The process of this member has ended. A lost link alone may also be the work of a member that
- * ends the comm and has no room to say why: then its word comes in a moment. Any thread. */
-void ddl__engine_bereave(ddl__engine *engine, int rank);
+/* The process of this member has ended. A lost link alone proves less: a member that ends the comm
+ * may have no room to say why, and its reason then comes a little later. Any thread. */
+void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
-/* Nothing runs on this comm, nor will: tell the peers why. */
-void ddl__engine_retract(ddl__engine *engine, ddl_status status, const char *text);
+/* Close all links and tell the peers why. Nothing runs on this comm, nor will. */
+void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text);
 
-/* How it goes; any thread. */
-typedef struct ddl__pulse {
+/* The progress so far. Any thread. */
+typedef struct ddl__snapshot {
     ddl_status status;
-    bool told;                  /* a caller knows of the failure */
+    bool told;                  /* a caller has been told of the failure */
     uint64_t pending, finished; /* works */
-    uint64_t moves;             /* steps of operations that are under way */
-    uint64_t passes;            /* in which messages got on: a long one takes many */
-    uint64_t scratch;           /* bytes of memory that plans have wanted and the engine keeps */
+    uint64_t moves;             /* steps that operations have made */
+    uint64_t passes;            /* passes in which messages moved: a long message takes many */
+    uint64_t scratch;           /* bytes of scratch memory that the engine keeps for plans */
     char text[DDL__MESSAGE_MAX];
-} ddl__pulse;
-ddl__pulse ddl__engine_pulse(ddl__engine *engine);
+} ddl__snapshot;
+ddl__snapshot ddl__engine_snapshot(ddl__engine *engine);
 
-/* An operation by name that waits for its turn. */
+/* A named operation that waits for its turn. */
 typedef struct ddl__waiting {
     char name[DDL_NAME_MAX];
     ddl__signature signature;
@@ -106,40 +107,41 @@ typedef struct ddl__waiting {
 
 enum { DDL__WAITING_MAX = 32 };
 
-/* The oldest of them, up to max (at most DDL__WAITING_MAX); how many. Any thread. */
+/* Get the oldest of these, up to max (at most DDL__WAITING_MAX). Returns how many. Any thread. */
 int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max);
 
-/* On rank 0, which matches names: whether that rank has not called this one, as far as is known;
- * and, in any case, the name that it has called last, "" being none. Any thread. */
-bool ddl__engine_misses(ddl__engine *engine, const char *name, int rank, char last[DDL_NAME_MAX]);
+/* On rank 0, which matches names: whether that rank is not known to have called this one. In any
+ * case `last` is the name that it called last, "" if none. Any thread. */
+bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank,
+                                 char last[DDL_NAME_MAX]);
 
-/* What has happened so far. */
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
 
-/* Take in what peers have said, although nothing waits for them: a failure of theirs becomes
- * ours. Any thread; does not block. */
-void ddl__engine_look(ddl__engine *engine);
+/* Receive what peers have said although nothing waits for them: a failure of theirs becomes a
+ * failure of this comm. Any thread; does not block. */
+void ddl__engine_poll(ddl__engine *engine);
 
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
                                  int64_t deadline, int *taken);
 
-/* A descriptor that is readable while there are completed works to take; the engine's. */
+/* A descriptor that is readable while there are completed works to take. The engine owns it. */
 ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd);
 
-/* The work's result with its message in this thread, once complete or at the deadline. */
+/* The result of the work, with its message in this thread, once it is complete or at the deadline.
+ */
 ddl_status ddl__work_wait(ddl_work *work, int64_t deadline);
 ddl_status ddl__work_test(const ddl_work *work);
 void ddl__work_destroy(ddl_work *work);
 
-/* The endpoint's thread drives while nobody waits. */
+/* The thread of the endpoint drives while nobody waits. */
 typedef enum ddl__background {
-    DDL__BACKGROUND_IDLE,   /* nothing pending, or somebody waits and drives */
+    DDL__BACKGROUND_IDLE,   /* nothing is pending, or a waiter drives */
     DDL__BACKGROUND_ASLEEP, /* call again when the fd is readable, or after a while */
 } ddl__background;
 ddl__background ddl__engine_background(ddl__engine *engine);
 
-/* Whether a caller has driven by itself (DDL__SOON) since this was asked last: while it comes again
- * and again, the endpoint's thread would only take turns with it. */
+/* Whether a caller has driven by itself (DDL__SOON) since the last call. If callers come again and
+ * again, the thread of the endpoint would only alternate with them. */
 bool ddl__engine_was_driven(ddl__engine *engine);
 int ddl__engine_fd(const ddl__engine *engine);
 

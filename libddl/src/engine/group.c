@@ -1,7 +1,6 @@
-/* Fusion: many small all-reduces cost as many round trips; packed behind each other they cost one
- * and two copies. So what is small, by a limit that the kind of links decides, is packed, up to a
- * size whose copies stay in a cache. Every rank collects the same calls, so all make the same
- * parts. */
+/* Fusion. Many small all-reduces cost as many round trips; packed together they cost one, and two
+ * copies. Small calls, by a limit that depends on the kind of links, are packed up to a size whose
+ * copies stay in a cache. Every rank collects the same calls, so all make the same parts. */
 #include "engine/group.h"
 
 #include <stdlib.h>
@@ -78,8 +77,8 @@ static bool fits_together(const ddl__call *a, const ddl__call *b)
            a->postscale == b->postscale;
 }
 
-/* Gather into one bundle the call at `first` and all later ones that fit it; those are marked. Left
- * alone when nothing fits. */
+/* Bundle the call at `first` with all later calls that fit it, and mark those as taken. A call that
+ * nothing fits stays alone. */
 static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool *taken)
 {
     const ddl__call *call = &group->calls[first];
@@ -108,7 +107,7 @@ static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool
         if (!bundle->scratch)
             return ddl__fail(DDL_ENOMEM, "no memory to fuse %u operations", n);
     } else {
-        free(bundle); /* a single one; or only empty ones, which are one call as well */
+        free(bundle); /* a single call, or only empty ones */
     }
     taken[first] = true;
     group->n_parts++;

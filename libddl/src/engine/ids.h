@@ -1,4 +1,4 @@
-/* ids.h - numbers for works, by which a peer refers to them. */
+/* ids.h - numbers by which a peer refers to works. */
 #ifndef DDL_ENGINE_IDS_H
 #define DDL_ENGINE_IDS_H
 
@@ -9,18 +9,17 @@
 
 typedef struct ddl__ids {
     ddl_work **works; /* by number; NULL where it is free */
-    uint32_t *after;  /* of a free number: the next free one */
+    uint32_t *after;  /* for a free number: the next free one */
     uint32_t free, capacity;
 } ddl__ids;
 
-/* Give the work a number that no other has; false when out of memory. */
+/* Give the work a unique number; false when out of memory. */
 bool ddl__ids_add(ddl__ids *ids, ddl_work *work, uint32_t *id);
 
-/* Whose number it is, or NULL; a peer may say any number. */
+/* The work with this number, or NULL. A peer may send any number. */
 ddl_work *ddl__ids_get(const ddl__ids *ids, uint32_t id);
 void ddl__ids_remove(ddl__ids *ids, uint32_t id);
 
-/* Free what it holds. */
 void ddl__ids_clear(ddl__ids *ids);
 
 #endif

@@ -1,5 +1,5 @@
-/* Each source has a list of messages and a queue of receives; receives from any rank have a queue
- * of their own. `order` counts both messages and receives, which tells the oldest across lists. */
+/* Each source has a list of messages and a queue of receives. Receives from any rank have a queue
+ * of their own. `order` counts messages and receives, so the oldest across lists is known. */
 #include "engine/mailbox.h"
 
 #include <stdlib.h>

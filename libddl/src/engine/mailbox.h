@@ -1,5 +1,5 @@
-/* mailbox.h - messages that nobody has asked for yet, and receives for which nothing has come yet,
- * by source and tag. Of several that fit the oldest is taken. */
+/* mailbox.h - messages without a receive yet, and receives without a message yet, by source and
+ * tag. If several match, the oldest is taken. */
 #ifndef DDL_ENGINE_MAILBOX_H
 #define DDL_ENGINE_MAILBOX_H
 
@@ -21,20 +21,20 @@ typedef struct ddl__arrival {
 ddl__mailbox *ddl__mailbox_create(int size);
 void ddl__mailbox_destroy(ddl__mailbox *mailbox);
 
-/* Take out the receive for such a message, or NULL. */
+/* Take out the receive that matches such a message, or NULL. */
 ddl_work *ddl__mailbox_take_receive(ddl__mailbox *mailbox, int source, uint32_t tag);
 
-/* Keep a message, copied, for which there is none; false when out of memory. */
+/* Keep a copy of a message that has no receive; false when out of memory. */
 bool ddl__mailbox_keep(ddl__mailbox *mailbox, int source, const ddl__frame *frame,
                        const void *payload, size_t bytes);
 
-/* Take out the message for this receive, to be freed, or NULL. */
+/* Take out the message that matches this receive, to be freed, or NULL. */
 ddl__arrival *ddl__mailbox_take_message(ddl__mailbox *mailbox, const ddl_work *receive);
 
-/* Keep a receive for which there is none. */
+/* Keep a receive that has no message. */
 void ddl__mailbox_wait(ddl__mailbox *mailbox, ddl_work *receive);
 
-/* All receives have ended otherwise. */
+/* Forget all receives. */
 void ddl__mailbox_drop_receives(ddl__mailbox *mailbox);
 
 #endif

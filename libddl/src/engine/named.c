@@ -1,13 +1,13 @@
 /* Design notes.
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank
- * 0 with name and signature; rank 0 enters it in its book, and when all ranks have announced it,
- * tells all of them to run it. Letters from one rank to another keep their order, so every rank
- * runs what rank 0 has ordered in that order: a stream of its own.
+ * 0 with its name and signature. Rank 0 enters it in its table, and when all ranks have announced
+ * it, orders all of them to run it. Name messages between two ranks keep their order, so every rank
+ * runs named works in the order of rank 0, as a stream of its own.
  *
- * The stream shares the message links. What travels there says by its signature whether it is a
- * message or a letter, or belongs to the stream; each side takes only what is its own, and both are
- * driven while a named work is pending, so neither can stand in the other's way for long. */
+ * The stream shares the message links. The signature of what travels there says whether it is a
+ * frame or belongs to the stream. Each side takes only its own, and both are driven while a named
+ * work is pending, so neither blocks the other for long. */
 #include "engine/named.h"
 
 #include <stdio.h>
@@ -19,10 +19,10 @@
 #include "engine/frames.h"
 #include "engine/state.h"
 
-/* What a rank tells rank 0. */
+/* What a rank sends to rank 0. */
 typedef struct announcement {
     ddl__signature signature;
-    char name[DDL_NAME_MAX]; /* without its end, as long as the letter */
+    char name[DDL_NAME_MAX]; /* unterminated; the length of the message gives its length */
 } announcement;
 
 static const char *rank_name(const ddl__engine *engine, int rank)
@@ -48,10 +48,10 @@ ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work)
             "another name",
             work->name, engine->config.rank);
     ddl__names_add(&named->names, work);
-    if (!named->fresh)
-        named->behind_fresh = &named->fresh;
-    *named->behind_fresh = work;
-    named->behind_fresh = &work->next;
+    if (!named->unannounced)
+        named->unannounced_tail = &named->unannounced;
+    *named->unannounced_tail = work;
+    named->unannounced_tail = &work->next;
     return DDL_OK;
 }
 
@@ -69,13 +69,13 @@ bool ddl__named_pending(const ddl__engine *engine)
 
 /* ------------------------------------------------------------------------------------- ordering */
 
-/* All ranks have called it: it is this rank's turn to run it. */
+/* Rank 0 has ordered it: queue it to run. */
 static void run_next(ddl__engine *engine, const char *name, size_t length)
 {
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = ddl__names_find(&engine->named.names, name, length);
     if (work && (!work->announced || work->ordered))
-        work = NULL; /* rank 0 makes this up */
+        work = NULL; /* an order that no announcement explains */
     if (work) {
         work->ordered = true;
         if (work->whole_of)
@@ -93,7 +93,7 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
 static void order(ddl__engine *engine, const char *name, size_t length)
 {
     for (int rank = 1; rank < engine->config.size; rank++)
-        if (!ddl__messages_write(engine->messages, rank, DDL__ORDER, name, length)) {
+        if (!ddl__messages_send_name(engine->messages, rank, DDL__ORDER, name, length)) {
             fail_for_memory(engine);
             return;
         }
@@ -111,16 +111,16 @@ static void fail_by_difference(ddl__engine *engine, int rank, const ddl__signatu
                   rank_name(engine, first), one, (int)length, name, rank_name(engine, rank), other);
 }
 
-/* At rank 0: a rank has called this. */
+/* On rank 0: a rank has called this. */
 static void enter(ddl__engine *engine, int rank, const announcement *call, size_t length)
 {
     int first;
     ddl__signature theirs;
     pthread_mutex_lock(&engine->lock);
-    ddl__verdict verdict = ddl__book_announce(&engine->named.book, rank, call->name, length,
-                                              &call->signature, &first, &theirs);
+    ddl__announce_result result = ddl__announcements_add(
+        &engine->named.announcements, rank, call->name, length, &call->signature, &first, &theirs);
     pthread_mutex_unlock(&engine->lock);
-    switch (verdict) {
+    switch (result) {
     case DDL__ANNOUNCED: break;
     case DDL__COMPLETE: order(engine, call->name, length); break;
     case DDL__DIFFERENT:
@@ -135,19 +135,20 @@ static void announce(ddl__engine *engine, const announcement *call, size_t lengt
     size_t bytes = offsetof(announcement, name) + length;
     if (engine->config.rank == 0)
         enter(engine, 0, call, length);
-    else if (!ddl__messages_write(engine->messages, 0, DDL__ANNOUNCE, call, bytes))
+    else if (!ddl__messages_send_name(engine->messages, 0, DDL__ANNOUNCE, call, bytes))
         fail_for_memory(engine);
 }
 
-/* The oldest work that is not announced, as its announcement; the name's length, or 0: none. */
-static size_t next_fresh(ddl__engine *engine, announcement *call)
+/* Announce the oldest new work: fill in its announcement. Returns the length of its name, 0 if
+ * there is none. */
+static size_t next_unannounced(ddl__engine *engine, announcement *call)
 {
     ddl__named *named = &engine->named;
     size_t length = 0;
     pthread_mutex_lock(&engine->lock);
-    ddl_work *work = named->fresh;
+    ddl_work *work = named->unannounced;
     if (work) {
-        named->fresh = work->next;
+        named->unannounced = work->next;
         work->announced = true;
         length = strlen(work->name);
         memcpy(call->name, work->name, length);
@@ -160,19 +161,19 @@ static size_t next_fresh(ddl__engine *engine, announcement *call)
     return length;
 }
 
-static void open_letter(ddl__engine *engine, const ddl__letter *letter)
+static void handle_name_message(ddl__engine *engine, const ddl__name_message *message)
 {
     announcement call;
     size_t head = offsetof(announcement, name);
-    if (letter->kind == DDL__ORDER && letter->from == 0) {
-        run_next(engine, (const char *)letter->payload, letter->bytes);
-    } else if (letter->kind == DDL__ANNOUNCE && engine->config.rank == 0 && letter->bytes > head &&
-               letter->bytes < sizeof call) {
-        memcpy(&call, letter->payload, letter->bytes);
-        enter(engine, letter->from, &call, letter->bytes - head);
+    if (message->kind == DDL__ORDER && message->from == 0) {
+        run_next(engine, (const char *)message->payload, message->bytes);
+    } else if (message->kind == DDL__ANNOUNCE && engine->config.rank == 0 &&
+               message->bytes > head && message->bytes < sizeof call) {
+        memcpy(&call, message->payload, message->bytes);
+        enter(engine, message->from, &call, message->bytes - head);
     } else {
         ddl__fail_all(engine, DDL_EINTERNAL, "%s sent what only rank 0 may send, or too much of it",
-                      rank_name(engine, letter->from));
+                      rank_name(engine, message->from));
     }
 }
 
@@ -180,16 +181,13 @@ bool ddl__named_advance(ddl__engine *engine)
 {
     bool moved = false;
     announcement call;
-    for (size_t length; (length = next_fresh(engine, &call)); moved = true)
+    for (size_t length; (length = next_unannounced(engine, &call)); moved = true)
         announce(engine, &call, length);
-    for (ddl__letter *letter; (letter = ddl__messages_read(engine->messages)); moved = true) {
-        open_letter(engine, letter);
-        free(letter);
+    for (ddl__name_message *message; (message = ddl__messages_take_name(engine->messages));
+         moved = true) {
+        handle_name_message(engine, message);
+        free(message);
     }
-    /* What is ordered must not overtake its order. */
-    ddl__stream *stream = &engine->named.stream;
-    if (stream->current || !ddl__messages_unsent(engine->messages))
-        moved = ddl__advance_stream(engine, stream) || moved;
     return moved;
 }
 
@@ -204,7 +202,7 @@ static ddl__waiting describe_waiting(const ddl_work *work)
     return w;
 }
 
-/* Put it in its place among the n oldest so far, of at most max. */
+/* Insert the work into the n oldest so far, at most max. */
 static int insert_oldest(const ddl_work **oldest, int n, int max, const ddl_work *work)
 {
     int at = n < max ? n : max;
@@ -235,23 +233,24 @@ int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max)
     return n;
 }
 
-bool ddl__engine_misses(ddl__engine *engine, const char *name, int rank, char last[DDL_NAME_MAX])
+bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank,
+                                 char last[DDL_NAME_MAX])
 {
-    const ddl__book *book = &engine->named.book;
+    const ddl__announcements *announcements = &engine->named.announcements;
     last[0] = 0;
     if (engine->config.rank != 0)
         return false;
     pthread_mutex_lock(&engine->lock);
-    bool misses = rank ? ddl__book_lacks(book, name, rank)
+    bool misses = rank ? ddl__announcements_lacks(announcements, name, rank)
                        : !ddl__names_find(&engine->named.names, name, strlen(name));
-    memcpy(last, book->last[rank], DDL_NAME_MAX);
+    memcpy(last, announcements->last[rank], DDL_NAME_MAX);
     pthread_mutex_unlock(&engine->lock);
     return misses;
 }
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* The work that waits for its turn and whose limit is the nearest, or NULL. Under the lock. */
+/* The work that waits for its turn and has the nearest limit, or NULL. Under the lock. */
 static const ddl_work *most_urgent(const ddl__named *named)
 {
     const ddl_work *urgent = NULL;
@@ -262,7 +261,7 @@ static const ddl_work *most_urgent(const ddl__named *named)
     return urgent;
 }
 
-/* A copy of its name, and its limit; false when none waits. */
+/* Copy its name and limit; false when none waits. */
 static bool find_urgent(ddl__engine *engine, char *name, int64_t *deadline, int64_t *limit_ms)
 {
     pthread_mutex_lock(&engine->lock);
@@ -289,7 +288,7 @@ void ddl__named_check_limits(ddl__engine *engine)
         engine->named.deadline = deadline;
         return;
     }
-    ddl__book_missing(&engine->named.book, name, missing, sizeof missing);
+    ddl__announcements_missing(&engine->named.announcements, name, missing, sizeof missing);
     ddl__fail_all(engine, DDL_EEXPIRED,
                   "%s: the operation named \"%s\" ran past its limit of %lld ms: it was not called "
                   "by %s%s",
@@ -297,7 +296,7 @@ void ddl__named_check_limits(ddl__engine *engine)
                   missing[0] ? "rank " : "all ranks", missing);
 }
 
-/* Rank 0 misses whoever has left before announcing; the others, rank 0. */
+/* Rank 0 fails if a rank has left before announcing; the others, if rank 0 has left. */
 void ddl__named_check_peers(ddl__engine *engine)
 {
     char name[DDL_NAME_MAX];
@@ -308,7 +307,7 @@ void ddl__named_check_peers(ddl__engine *engine)
     for (int rank = 0; rank < last; rank++) {
         const ddl__link *link = engine->config.messages[rank];
         if (!link || link->state != DDL__LINK_LEFT ||
-            ddl__book_has(&engine->named.book, name, rank))
+            ddl__announcements_has(&engine->named.announcements, name, rank))
             continue;
         ddl__fail_all(engine, DDL_EPEER, "%s left the comm while %s called \"%s\"",
                       rank_name(engine, rank), rank_name(engine, engine->config.rank), name);
@@ -319,7 +318,7 @@ void ddl__named_check_peers(ddl__engine *engine)
 void ddl__named_fail(ddl__engine *engine, ddl_status status)
 {
     ddl__named *named = &engine->named;
-    named->fresh = NULL;
+    named->unannounced = NULL;
     for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
         while (named->names.lists[i])
             ddl__finish(engine, named->names.lists[i], status);

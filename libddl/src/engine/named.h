@@ -1,4 +1,4 @@
-/* named.h - the operations of a comm that are matched by name. */
+/* named.h - the named operations of a comm. */
 #ifndef DDL_ENGINE_NAMED_H
 #define DDL_ENGINE_NAMED_H
 
@@ -7,16 +7,16 @@
 
 typedef struct ddl__named {
     /* Under the engine's lock. */
-    ddl__names names;                /* submitted and not complete */
-    ddl_work *fresh, **behind_fresh; /* of those, not yet announced; along `next` */
+    ddl__names names;                          /* submitted and not complete */
+    ddl_work *unannounced, **unannounced_tail; /* those not yet announced, linked by `next` */
 
-    /* The driver's, but for the stream's queue. */
-    ddl__book book;     /* rank 0's */
-    ddl__stream stream; /* ordered by rank 0; over the message links */
-    int64_t deadline;   /* no work that waits for its turn runs past its limit before */
+    /* Used by the driver, except for the queue of the stream. */
+    ddl__announcements announcements; /* of rank 0 */
+    ddl__stream stream;               /* ordered by rank 0; runs over the message links */
+    int64_t deadline;                 /* no work that waits for its turn has an earlier limit */
 } ddl__named;
 
-/* Under the lock: a work with a name was submitted. Refused when the name is under way. */
+/* Under the lock: a named work was submitted. Refused while another of this name is under way. */
 ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work);
 
 /* Under the lock: it is complete. */
@@ -25,10 +25,11 @@ void ddl__named_remove(ddl__engine *engine, ddl_work *work);
 /* Whether any are under way; also without the lock. */
 bool ddl__named_pending(const ddl__engine *engine);
 
-/* The driver's: announce, order, run. False when there is nothing to do. */
+/* Called by the driver: announce works, order them (rank 0), and queue what is ordered. False when
+ * there is nothing to do. */
 bool ddl__named_advance(ddl__engine *engine);
 
-/* The driver's: fail when one has waited for its turn past its limit; when one waits for a rank
+/* Called by the driver: fail if a work has waited for its turn past its limit, or waits for a rank
  * that has left. */
 void ddl__named_check_limits(ddl__engine *engine);
 void ddl__named_check_peers(ddl__engine *engine);

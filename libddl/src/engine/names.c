@@ -45,7 +45,8 @@ void ddl__names_remove(ddl__names *names, ddl_work *work)
     atomic_fetch_sub_explicit(&names->n, 1, memory_order_relaxed);
 }
 
-/* ------------------------------------------------------------------------------------- the book */
+/* ------------------------------------------------------------------------------------- the
+ * announcements */
 
 struct ddl__entry {
     ddl__entry *next;
@@ -55,9 +56,9 @@ struct ddl__entry {
     bool by[]; /* rank */
 };
 
-static ddl__entry **find(const ddl__book *book, const char *name, size_t length)
+static ddl__entry **find(const ddl__announcements *announcements, const char *name, size_t length)
 {
-    ddl__entry **at = (ddl__entry **)&book->entries[list_of(name, length)];
+    ddl__entry **at = (ddl__entry **)&announcements->entries[list_of(name, length)];
     while (*at && !is_called((*at)->name, name, length))
         at = &(*at)->next;
     return at;
@@ -85,40 +86,43 @@ static ddl__entry *make_entry(int size, int rank, const char *name, size_t lengt
     return entry;
 }
 
-bool ddl__book_open(ddl__book *book, int size)
+bool ddl__announcements_open(ddl__announcements *announcements, int size)
 {
-    book->size = size;
-    book->last = calloc((size_t)size, sizeof *book->last);
-    return book->last;
+    announcements->size = size;
+    announcements->last = calloc((size_t)size, sizeof *announcements->last);
+    return announcements->last;
 }
 
-ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, size_t length,
-                                const ddl__signature *signature, int *first, ddl__signature *theirs)
+ddl__announce_result ddl__announcements_add(ddl__announcements *announcements, int rank,
+                                            const char *name, size_t length,
+                                            const ddl__signature *signature, int *first,
+                                            ddl__signature *theirs)
 {
-    ddl__entry **at = find(book, name, length), *entry = *at;
-    if (!entry && !(entry = *at = make_entry(book->size, rank, name, length, signature)))
+    ddl__entry **at = find(announcements, name, length), *entry = *at;
+    if (!entry && !(entry = *at = make_entry(announcements->size, rank, name, length, signature)))
         return DDL__NO_MEMORY;
     if (memcmp(&entry->signature, signature, sizeof *signature) != 0) {
         *first = entry->first;
         *theirs = entry->signature;
         return DDL__DIFFERENT;
     }
-    memcpy(book->last[rank], name, length);
-    book->last[rank][length] = 0;
+    memcpy(announcements->last[rank], name, length);
+    announcements->last[rank][length] = 0;
     entry->announced += !entry->by[rank];
     entry->by[rank] = true;
-    if (entry->announced < book->size)
+    if (entry->announced < announcements->size)
         return DDL__ANNOUNCED;
     *at = entry->next;
     free_entry(entry);
     return DDL__COMPLETE;
 }
 
-void ddl__book_missing(const ddl__book *book, const char *name, char *text, size_t size)
+void ddl__announcements_missing(const ddl__announcements *announcements, const char *name,
+                                char *text, size_t size)
 {
-    const ddl__entry *entry = *find(book, name, strlen(name));
+    const ddl__entry *entry = *find(announcements, name, strlen(name));
     size_t n = 0;
-    int left = entry ? book->size - entry->announced : 0;
+    int left = entry ? announcements->size - entry->announced : 0;
     text[0] = 0;
     for (int rank = 0; left > 0 && n < size; rank++) {
         if (entry->by[rank])
@@ -129,24 +133,24 @@ void ddl__book_missing(const ddl__book *book, const char *name, char *text, size
     }
 }
 
-bool ddl__book_has(const ddl__book *book, const char *name, int rank)
+bool ddl__announcements_has(const ddl__announcements *announcements, const char *name, int rank)
 {
-    const ddl__entry *entry = *find(book, name, strlen(name));
+    const ddl__entry *entry = *find(announcements, name, strlen(name));
     return entry && entry->by[rank];
 }
 
-bool ddl__book_lacks(const ddl__book *book, const char *name, int rank)
+bool ddl__announcements_lacks(const ddl__announcements *announcements, const char *name, int rank)
 {
-    const ddl__entry *entry = *find(book, name, strlen(name));
+    const ddl__entry *entry = *find(announcements, name, strlen(name));
     return entry && !entry->by[rank];
 }
 
-void ddl__book_close(ddl__book *book)
+void ddl__announcements_close(ddl__announcements *announcements)
 {
-    free(book->last);
-    book->last = NULL;
+    free(announcements->last);
+    announcements->last = NULL;
     for (unsigned i = 0; i < DDL__NAME_LISTS; i++)
-        for (ddl__entry *entry = book->entries[i], *next; entry; entry = next) {
+        for (ddl__entry *entry = announcements->entries[i], *next; entry; entry = next) {
             next = entry->next;
             free_entry(entry);
         }

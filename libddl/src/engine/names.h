@@ -1,5 +1,5 @@
-/* names.h - operations matched by name: which of them are under way on this rank, and rank 0's book
- * of what all ranks have announced. Knows no links: the engine carries the messages. */
+/* names.h - operations matched by name: those under way on this rank, and the table of rank 0 of
+ * what each rank has announced. Knows no links: the engine carries the messages. */
 #ifndef DDL_ENGINE_NAMES_H
 #define DDL_ENGINE_NAMES_H
 
@@ -10,8 +10,8 @@
 enum { DDL__NAME_LISTS = 64 };
 
 typedef struct ddl__names {
-    ddl_work *lists[DDL__NAME_LISTS]; /* by a hash of the name, along work->next_named */
-    atomic_uint n;                    /* may be looked at without the lock */
+    ddl_work *lists[DDL__NAME_LISTS]; /* by a hash of the name, linked by work->next_named */
+    atomic_uint n;                    /* readable without the lock */
 } ddl__names;
 
 /* The work of this name, or NULL. */
@@ -19,42 +19,44 @@ ddl_work *ddl__names_find(const ddl__names *names, const char *name, size_t leng
 void ddl__names_add(ddl__names *names, ddl_work *work);
 void ddl__names_remove(ddl__names *names, ddl_work *work);
 
-/* ---- rank 0's book; the driver's, which writes under the engine's lock, so that others may read
- * under it ---- */
+/* ---- the table of rank 0. The driver writes it under the engine's lock, so that other threads may
+ * read it under the lock. ---- */
 
 typedef struct ddl__entry ddl__entry;
 
-typedef struct ddl__book {
+typedef struct ddl__announcements {
     int size;
     ddl__entry *entries[DDL__NAME_LISTS];
-    char (*last)[DDL_NAME_MAX]; /* by rank: the name that it has announced last */
-} ddl__book;
+    char (*last)[DDL_NAME_MAX]; /* by rank: the name announced last */
+} ddl__announcements;
 
 /* False when out of memory. */
-bool ddl__book_open(ddl__book *book, int size);
+bool ddl__announcements_open(ddl__announcements *announcements, int size);
 
-typedef enum ddl__verdict {
-    DDL__ANNOUNCED, /* not by all yet */
-    DDL__COMPLETE,  /* by all: it is next in the order, and gone from the book */
-    DDL__DIFFERENT, /* another rank, in *first, announced *theirs under this name */
+typedef enum ddl__announce_result {
+    DDL__ANNOUNCED, /* not by all ranks yet */
+    DDL__COMPLETE,  /* by all: it is next in the order, and gone from the table */
+    DDL__DIFFERENT, /* another rank, *first, has announced *theirs under this name */
     DDL__NO_MEMORY
-} ddl__verdict;
+} ddl__announce_result;
 
-/* Rank `rank` has called this under that name. */
-ddl__verdict ddl__book_announce(ddl__book *book, int rank, const char *name, size_t length,
-                                const ddl__signature *signature, int *first,
-                                ddl__signature *theirs);
+/* This rank has called an operation of this name. */
+ddl__announce_result ddl__announcements_add(ddl__announcements *announcements, int rank,
+                                            const char *name, size_t length,
+                                            const ddl__signature *signature, int *first,
+                                            ddl__signature *theirs);
 
-/* Write the ranks that have not announced the name, as "1, 3 and 4"; "" when it is not in the book.
- */
-void ddl__book_missing(const ddl__book *book, const char *name, char *text, size_t size);
+/* Write the ranks that have not announced the name, as "1, 3 and 4"; "" when it is not in the
+ * table. */
+void ddl__announcements_missing(const ddl__announcements *announcements, const char *name,
+                                char *text, size_t size);
 
-/* Whether that rank has announced it; false when it is not in the book. */
-bool ddl__book_has(const ddl__book *book, const char *name, int rank);
+/* Whether that rank has announced the name; false when it is not in the table. */
+bool ddl__announcements_has(const ddl__announcements *announcements, const char *name, int rank);
 
-/* Whether others have, and that rank has not. */
-bool ddl__book_lacks(const ddl__book *book, const char *name, int rank);
+/* Whether another rank has announced the name, and that rank has not. */
+bool ddl__announcements_lacks(const ddl__announcements *announcements, const char *name, int rank);
 
-void ddl__book_close(ddl__book *book);
+void ddl__announcements_close(ddl__announcements *announcements);
 
 #endif

@@ -7,7 +7,7 @@
 #include "engine/choices.h"
 #include "engine/describe.h"
 
-/* Why it is this one, once for each kind and size class; rank 0 says it for all. */
+/* Log why this plan was chosen, once per kind and size class. Rank 0 logs for all. */
 static void explain(ddl__plans *plans, const ddl__request *request, const ddl__plan *plan)
 {
     int64_t bytes = request->count * (int64_t)request->element;
@@ -40,7 +40,7 @@ static void report(const ddl__request *request, const ddl__plan *plan)
              plan->name, plan->n_steps, (long long)plan->waves, (long long)plan->segment);
 }
 
-/* Within one engine only these differ from call to call. */
+/* Within one engine, only these fields differ from call to call. */
 static bool same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&

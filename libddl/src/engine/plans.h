@@ -1,4 +1,4 @@
-/* plans.h - plans made once and used again: a training step repeats the same few operations. */
+/* plans.h - a cache of plans: a training step repeats the same few operations. */
 #ifndef DDL_ENGINE_PLANS_H
 #define DDL_ENGINE_PLANS_H
 
@@ -11,8 +11,8 @@ typedef struct ddl__plans {
         ddl__request request;
         ddl__plan *plan;
     } entries[DDL__PLANS];
-    uint64_t explained[DDL__ALLTOALL + 1]; /* by kind: the size classes that were */
-    ddl__plan *uneven;                     /* the last one: their counts seldom come again */
+    uint64_t explained[DDL__ALLTOALL + 1]; /* by kind: bits of the size classes that were logged */
+    ddl__plan *uneven;                     /* the last one only: uneven counts seldom repeat */
 } ddl__plans;
 
 /* The plan for this request, valid until the next call. NULL when out of memory. */

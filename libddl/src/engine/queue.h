@@ -1,4 +1,4 @@
-/* queue.h - works one behind the other, linked by `next`: a work is in one queue at most. */
+/* queue.h - a queue of works, linked by `next`: a work is in one queue at most. */
 #ifndef DDL_ENGINE_QUEUE_H
 #define DDL_ENGINE_QUEUE_H
 

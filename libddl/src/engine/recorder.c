@@ -13,13 +13,13 @@ void ddl__recorder_close(ddl__recorder *r)
     free(r->slots);
 }
 
-/* Ordered behind the stamp that says that a record is being written, and before the one that ends
- * it; a fence would do as well, but the thread sanitizer knows none. */
+/* Stores after the first stamp and before the last one. Fences would do, but the thread sanitizer
+ * does not know them. */
 #define SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
 #define GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
 #define OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
 
-void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__lane lane,
+void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__matching matching,
                        const ddl__signature *signature, int64_t started)
 {
     uint64_t number = OWN(r->next);
@@ -32,10 +32,10 @@ void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__lane lane,
     SET(slot->started, started);
     SET(slot->ended, 0);
     SET(slot->status, DDL_INPROGRESS);
-    SET(slot->lane_tag, (long long)work->call.tag * 4 + lane);
+    SET(slot->matching_tag, (long long)work->call.tag * 4 + matching);
     SET(slot->stamp, number + 1);
     SET(r->next, number + 1);
-    if (lane == DDL__BY_ORDER)
+    if (matching == DDL__MATCH_ORDER)
         SET(r->last_ordered, number + 1);
 }
 
@@ -43,7 +43,7 @@ void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status, 
 {
     ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
     if (!work->record || OWN(slot->stamp) != work->record)
-        return; /* never begun; or more than the ring holds has begun since */
+        return; /* never started, or overwritten by later ones */
     SET(slot->status, status);
     SET(slot->ended, ended);
     if (status != DDL_OK)
@@ -69,9 +69,9 @@ bool ddl__record_read(const ddl__recorder *r, uint64_t number, ddl__record *to)
     to->signature.words[1] = GET(slot->words[1]);
     to->submitted = GET(slot->submitted);
     to->started = GET(slot->started);
-    long long lane_tag = GET(slot->lane_tag);
-    to->lane = (ddl__lane)(lane_tag % 4);
-    to->tag = (int)(lane_tag / 4);
+    long long matching_tag = GET(slot->matching_tag);
+    to->matching = (ddl__matching)(matching_tag % 4);
+    to->tag = (int)(matching_tag / 4);
     return GET(slot->stamp) == number + 1;
 }
 
@@ -85,7 +85,7 @@ bool ddl__record_find(const ddl__recorder *r, uint32_t sequence, ddl__record *to
 {
     uint64_t next = GET(r->last_ordered);
     for (uint64_t back = 1; back <= DDL__RECORDS && back <= next; back++)
-        if (ddl__record_read(r, next - back, to) && to->lane == DDL__BY_ORDER &&
+        if (ddl__record_read(r, next - back, to) && to->matching == DDL__MATCH_ORDER &&
             (uint32_t)(to->signature.words[0] >> 32) == sequence)
             return true;
     return false;

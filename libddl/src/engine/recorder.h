@@ -1,12 +1,12 @@
-/* recorder.h - the flight recorder: what a comm's last operations were and when.
+/* recorder.h - the flight recorder: the last operations of a comm, and when they ran.
  *
- * Design notes. The driver writes, a few plain stores for each operation and no clock of its own;
- * anybody may read at any time, without a lock. A record's stamp is 0 while it is written anew;
- * who reads copies it and then looks whether the stamp is still the same. What changes later, the
- * end and the status, is one store each.
+ * Design notes. Only the driver writes: a few plain stores per operation, with no clock of its own.
+ * Any thread may read at any time without a lock. The stamp of a record is 0 while it is rewritten;
+ * a reader copies the record and then checks that the stamp is unchanged. Later changes, the end
+ * and the status, are one store each.
  *
- * Reading a clock takes a good part of the time of the shortest operations, so the end of those is
- * not measured, but for one of DDL__MEASURED: they carry DDL__SHORT instead. */
+ * Reading a clock takes a large part of the time of the shortest operations. Their end is therefore
+ * not measured, except for one of DDL__MEASURED; the others carry DDL__SHORT instead. */
 #ifndef DDL_ENGINE_RECORDER_H
 #define DDL_ENGINE_RECORDER_H
 
@@ -18,14 +18,19 @@ enum {
     DDL__SHORT = 1 /* in place of an end: soon after the start, not measured */
 };
 
-typedef enum ddl__lane { DDL__BY_ORDER, DDL__BY_NAME, DDL__MESSAGE, DDL__LANES } ddl__lane;
+typedef enum ddl__matching {
+    DDL__MATCH_ORDER,
+    DDL__MATCH_NAME,
+    DDL__MATCH_MESSAGE,
+    DDL__MATCHINGS
+} ddl__matching;
 
-/* A copy for readers. */
+/* A copy of a record, for readers. */
 typedef struct ddl__record {
-    uint64_t number; /* of the operation, in the order in which they started */
+    uint64_t number; /* of the operation, in the order of starts */
     ddl__signature signature;
     int64_t submitted, started, ended; /* as of ddl__now; ended 0: under way */
-    ddl__lane lane;
+    ddl__matching matching;
     ddl_status status; /* DDL_INPROGRESS: under way */
     int tag;           /* messages */
 } ddl__record;
@@ -35,14 +40,14 @@ typedef struct ddl__slot {
     atomic_ullong words[2];
     atomic_llong submitted, started, ended;
     atomic_int status;
-    atomic_llong lane_tag; /* lane in the lowest two bits */
+    atomic_llong matching_tag; /* matching in the lowest two bits */
 } ddl__slot;
 
 typedef struct ddl__recorder {
     ddl__slot *slots;
     atomic_ullong next;         /* number of the next operation */
-    atomic_ullong last_ordered; /* number + 1 of the last one by order; 0: none */
-    atomic_ullong ended;        /* how many with DDL_OK, and the bytes they were called with */
+    atomic_ullong last_ordered; /* number + 1 of the last ordered operation; 0: none */
+    atomic_ullong ended;        /* operations with DDL_OK, and the bytes of their calls */
     atomic_llong bytes;
 } ddl__recorder;
 
@@ -51,7 +56,7 @@ bool ddl__recorder_open(ddl__recorder *recorder);
 void ddl__recorder_close(ddl__recorder *recorder);
 
 /* The driver's: the work begins, with this signature. */
-void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__lane lane,
+void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__matching matching,
                        const ddl__signature *signature, int64_t started);
 
 /* The driver's: it has ended; `ended` may be DDL__SHORT. */

@@ -2,22 +2,13 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/dtype.h"
-#include "base/fences.h"
-#include "engine/braid.h"
 #include "engine/describe.h"
+#include "engine/interleave.h"
 #include "engine/steps.h"
+#include "net/stores.h"
 
-enum { SLICE = 64 /* steps after which the driver may look at the clock */ };
-
-_Static_assert((int)DDL__STREAM_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's own words");
-
-/* Memory that a later step overwrites before it is received must be copied. */
-static bool lends(const ddl__link *link, const ddl__step *step)
-{
-    return link->ops->lends && step->stable;
-}
+enum { SLICE = 64 /* steps between returns to the driver, which looks at the clock */ };
 
 void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch)
 {
@@ -32,7 +23,7 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratc
     work->published = 0;
     work->received = false;
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
-    work->braids = ddl__braids(plan, work->element);
+    work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
 }
 
@@ -46,67 +37,47 @@ static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t
         kernels->copy(dst, src, bytes);
 }
 
-/* Copy into shared memory by the better kind of stores. */
-static void store_long(const ddl__kernels *kernels, ddl__stores *stores, void *span,
-                       const void *memory, size_t bytes)
-{
-    bool timed = ddl__stores_time(stores, bytes);
-    bool streamed = timed ? ddl__stores_choose(stores) : stores->streaming;
-    int64_t start = timed ? ddl__now() : 0;
-    if (streamed)
-        kernels->stream(span, memory, bytes);
-    else
-        copy(kernels, span, memory, bytes);
-    if (timed && bytes < DDL__COPY_MINIMUM)
-        ddl__fence_drain();
-    if (timed)
-        ddl__stores_learn(stores, streamed, bytes, ddl__now() - start);
-}
-
-/* Copy to where nobody reads soon, or as usual. */
+/* Copy to the place of the caller, past the caches if the buffer is too long for them. */
 static void land(const ddl__runner *runner, const ddl_work *work, void *dst, const void *src,
                  size_t bytes)
 {
     if (work->lands_far && bytes >= DDL__COPY_MINIMUM)
-        runner->kernels->stream(dst, src, bytes);
+        runner->kernels->copy_nontemporal(dst, src, bytes);
     else
         copy(runner->kernels, dst, src, bytes);
 }
 
+/* Send memory to the remaining targets. Links that do not copy need memory that no later step
+ * overwrites; other memory is copied to a span first. */
 static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                          const void *memory, size_t bytes)
 {
     while (work->published < step->targets) {
         unsigned n = ddl__next_targets(runner, work, step);
         const ddl__link_ops *ops = runner->targets[0]->ops;
-        if (lends(runner->targets[0], step)) {
-            if (!ops->lend(runner->targets, n, memory, bytes, &work->signature))
-                return false;
-        } else {
+        if (ops->zero_copy && !step->stable) {
             void *span = ops->reserve(runner->targets, n, bytes);
             if (!span)
                 return false;
-            if (bytes < DDL__STREAM_MINIMUM)
-                memcpy(span, memory, bytes);
-            else
-                store_long(runner->kernels, ddl__stores_for(runner, work, step, n, bytes), span,
-                           memory, bytes);
+            memcpy(span, memory, bytes);
             ops->publish(runner->targets, n, span, bytes, &work->signature);
+        } else if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature)) {
+            return false;
         }
         work->published += n;
     }
     return true;
 }
 
-/* Send memory to all targets not yet served. */
 static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
                     size_t bytes)
 {
     return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }
 
-/* Where the targets read this rank's memory, the result goes to the caller's buffer and to the span
- * in one pass; where it is not kept, only to the span; where memory is lent, only to the buffer. */
+/* Where the targets read the memory of this rank, one pass writes the result to the buffer of the
+ * caller and to the span. If the result is not kept, it goes only to the span; if user memory is
+ * sent, only to the buffer. */
 static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                        int64_t length)
 {
@@ -116,17 +87,17 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
         if (!ddl__gather(runner, work, step, bytes, k))
             return false;
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
-        bool direct = n && (!kept || !lends(runner->targets[0], step));
+        bool direct = n && (!kept || !(runner->targets[0]->ops->zero_copy && step->stable));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
             return false;
 
-        bool streamed = span && kept && bytes >= DDL__COPY_MINIMUM &&
-                        ddl__streams(runner, work, step, n, bytes);
+        bool nontemporal = span && kept && bytes >= DDL__COPY_MINIMUM &&
+                           ddl__links_nontemporal(runner->targets, n, bytes);
         ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
-                    kept ? span : NULL, streamed, runner->operands, step->operands, (size_t)length,
-                    step->finish ? runner->size : 1);
+                    kept ? span : NULL, nontemporal, runner->operands, step->operands,
+                    (size_t)length, step->finish ? runner->size : 1);
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;
@@ -139,12 +110,11 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 
 static bool take(ddl__runner *runner, ddl_work *work, ddl__link *link, void *dst, size_t bytes)
 {
-    if (!link->ops->shared || bytes < DDL__COPY_MINIMUM)
-        return ddl__comes_next(runner, link) && link->ops->take(link, dst, bytes, &work->signature);
-    const void *span = ddl__step_peek(runner, link, bytes, &work->signature);
+    const void *span = ddl__step_peek(runner, link, dst, bytes, &work->signature);
     if (!span)
         return false;
-    land(runner, work, dst, span, bytes);
+    if (span != dst)
+        land(runner, work, dst, span, bytes);
     link->ops->release(link);
     return true;
 }
@@ -182,49 +152,31 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
 static bool flush(ddl__runner *runner)
 {
     bool empty = true;
-    for (unsigned i = 0; i < runner->n_lending; i++)
-        empty = runner->lending[i]->ops->flush(runner->lending[i]) && empty;
+    for (unsigned i = 0; i < runner->n_zero_copy; i++)
+        empty = runner->zero_copy[i]->ops->flush(runner->zero_copy[i]) && empty;
     return empty;
-}
-
-/* All time since the last mark was this step's: its own, or until it could be made. */
-static void account(const ddl__runner *runner, const ddl_work *work, bool moved)
-{
-    const ddl__step *step = &work->plan->steps[work->step];
-    const uint32_t *ranks = work->plan->ranks;
-    ddl__meter *meter = runner->meter;
-    int level = 0;
-    int64_t now = ddl__now(), spent = now - meter->mark;
-    for (uint32_t i = 0; i < step->operands; i++)
-        if (meter->levels[ranks[step->operand + i]] > level)
-            level = meter->levels[ranks[step->operand + i]];
-    for (uint32_t i = 0; i < step->targets; i++)
-        if (meter->levels[ranks[step->target + i]] > level)
-            level = meter->levels[ranks[step->target + i]];
-    meter->mark = now;
-    meter->spent[level] += spent;
-    meter->waited += moved ? 0 : spent;
 }
 
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
-    unsigned done = 0, braided;
+    unsigned done = 0, together;
     for (; work->wave < plan->waves; work->wave++, work->step = 0) {
         for (; work->step < plan->n_steps; work->step++) {
             const ddl__step *step = &plan->steps[work->step];
             int64_t k = work->wave - step->skew, length = ddl__segment_length(step, k);
             if (length == 0)
                 continue;
-            if (work->braids && done < SLICE && (braided = ddl__braid(runner, work))) {
-                done += braided;
+            if (work->interleaving && done < SLICE &&
+                (together = ddl__interleave_run(runner, work))) {
+                done += together;
                 continue;
             }
             if (work->call.blocks)
                 ddl__sign_block(&work->signature, step->count);
             bool ran = done < SLICE && run_step(runner, work, step, k, length);
             if (runner->meter && done < SLICE)
-                account(runner, work, ran);
+                ddl__meter_account(runner->meter, work, ran);
             if (!ran) {
                 flush(runner);
                 return done ? DDL__MOVED : DDL__BLOCKED;
@@ -246,11 +198,11 @@ static ddl__link *failed(ddl__runner *runner, uint32_t candidate, int *rank)
     return link && link->state != DDL__LINK_OPEN ? link : NULL;
 }
 
-ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank)
+ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int *rank)
 {
     ddl__link *link;
     const ddl__plan *plan = work->plan;
-    if (work->wave >= plan->waves) { /* only lent memory is left to send */
+    if (work->wave >= plan->waves) { /* only user memory is left to send */
         for (int i = 0; i < runner->size; i++)
             if ((link = failed(runner, (uint32_t)i, rank)) && !link->ops->flush(link))
                 return link;
@@ -259,17 +211,19 @@ ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank
     const ddl__step *step = &plan->steps[work->step];
     int64_t k = work->wave - step->skew;
     size_t bytes = (size_t)ddl__segment_length(step, k) * work->element;
-    /* A peer that left or died after publishing what we wait for keeps nobody waiting. */
+    /* A peer that left or died after publishing what this step needs blocks nobody. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
-            (step->kind == DDL__TAKE || !ddl__step_peek(runner, link, bytes, &work->signature)))
+            (step->kind == DDL__TAKE ||
+             !ddl__step_peek(runner, link, NULL, bytes, &work->signature)))
             return link;
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))
             return link;
-    /* Nobody will read what fills the memory that this step wants to publish in. */
+    /* A peer that will not read its spans blocks the memory that this step wants to publish in. */
     for (int i = 0; work->published < step->targets && i < runner->size; i++)
-        if ((link = failed(runner, (uint32_t)i, rank)) && link->ops->owes(link))
+        if ((link = failed(runner, (uint32_t)i, rank)) &&
+            link->ops->flush(link) != DDL__LINK_DRAINED)
             return link;
     return NULL;
 }

@@ -1,45 +1,43 @@
-/* run.h - executing a work's plan: resumable, never blocks. */
+/* run.h - executes the plan of a work: resumable, never blocks. */
 #ifndef DDL_ENGINE_RUN_H
 #define DDL_ENGINE_RUN_H
 
-#include "engine/patience.h"
-#include "engine/stores.h"
+#include "engine/meter.h"
+#include "engine/wait_policy.h"
 #include "engine/work.h"
 #include "reduce/reduce.h"
 
-/* Where an operation's time goes, by the outermost level that a step reaches; nanoseconds. */
-typedef struct ddl__meter {
-    unsigned char *levels; /* by rank: 0 in the same host, 1 in the same rack, ... */
-    int64_t mark;          /* until when all is accounted for */
-    int64_t spent[DDL__DIMENSIONS], waited; /* waited: without anything to do */
-} ddl__meter;
+/* Spans of at least so many bytes, if moved and not reduced, are in no cache before and do not fit
+ * into one after. A plain store would fetch each line from memory first. Up to 16 MiB plain stores
+ * were faster. */
+enum { DDL__FAR_MINIMUM = 32 * 1024 * 1024 };
 
-/* What running needs of an engine. */
+/* What running needs of a stream. */
 typedef struct ddl__runner {
     int rank, size;
     ddl__link **links; /* by rank */
     bool among_frames; /* messages share the links: see frames.h */
     const ddl__kernels *kernels;
-    ddl__link **lending; /* the links that lend, to be flushed */
-    unsigned n_lending;
+    ddl__link **zero_copy; /* links that send user memory, to be flushed */
+    unsigned n_zero_copy;
     ddl__link **targets; /* room for size links */
     const void **operands;
-    ddl__stores (*stores)[DDL__STORES]; /* by target, that of size is several; by length */
-    ddl__caution haste;                 /* braids that do not wait: see braid.c */
-    ddl__meter *meter;                  /* or NULL */
+    unsigned ahead;             /* interleave.c: spans peeked at and not yet released */
+    ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
+    ddl__meter *meter;          /* or NULL */
 } ddl__runner;
 
 typedef enum ddl__progress {
     DDL__BLOCKED, /* nothing could be done */
     DDL__MOVED,   /* something was done, then it blocked */
-    DDL__FINISHED /* complete: the work's buffers are no longer used */
+    DDL__FINISHED /* complete: the buffers of the work are no longer used */
 } ddl__progress;
 
-/* `scratch`: as much memory as the plan wants, until it ends. */
+/* `scratch`: the memory that the plan wants, until it ends. */
 void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch);
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 
-/* The link whose state keeps the blocked work from ever going on, or NULL. */
-ddl__link *ddl__run_culprit(ddl__runner *runner, const ddl_work *work, int *rank);
+/* The link whose state blocks the work for ever, or NULL. */
+ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int *rank);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/dtype.h"
 #include "engine/group.h"
 
-/* Copy, scaled; each product is rounded to the dtype. */
+/* Copy and scale. Each product is rounded to the dtype. */
 static void transfer(const ddl__runner *runner, const ddl__call *call, void *dst, const void *src,
                      int64_t count, double factor)
 {
@@ -59,8 +59,8 @@ static int64_t operand_count(const ddl__runner *runner, const ddl__call *call)
     return last->start + last->count;
 }
 
-/* What is scaled goes where the result will come in an all-reduce. Elsewhere that place is too
- * small, or must keep what it holds, so it goes to memory of our own. */
+/* In an all-reduce, scaled operands go where the result will be. For other kinds that place is too
+ * small, or must keep its contents, so they go to memory of the library. */
 static bool scale_operands(const ddl__runner *runner, ddl_work *work)
 {
     ddl__call *call = &work->call;

@@ -1,36 +1,36 @@
-/* state.h - an engine's insides, for the files of this folder that make it up: engine.c (from its
- * creation to its end), works.c (what callers do), drive.c (what the driver does), complete.c (how
- * works end).
+/* state.h - the insides of an engine, for the files of this folder that make it up: engine.c
+ * (creation and end), works.c (calls of users), drive.c (who drives, and waiting), progress.c (one
+ * pass of the driver), failures.c (how failures are found), complete.c (how works end).
  *
  * Design notes.
  *
- * The works of a stream run one after the other, in the order of submission; messages, over links
- * of their own, complete as they are matched. Whoever holds `driven`
- * is the driver: it alone touches links, plans and current works. A waiter becomes the driver when
- * nobody drives, and keeps the role until what it waits for is complete; other waiters sleep on
- * `changed`. With nobody waiting, the endpoint's thread drives through ddl__engine_background, and
- * gives way at once to any waiter (`waiters`).
+ * The works of a stream run one after the other, in the order of submission. Messages have their
+ * own links and complete as they are matched. The thread that holds `driven` is the driver: it
+ * alone touches links, plans and current works. A waiter becomes the driver if there is none, and
+ * drives until what it waits for is complete; other waiters sleep on `changed`. While nobody waits,
+ * the thread of the endpoint drives through ddl__engine_background, and gives way to any waiter
+ * (`waiters`).
  *
  * `lock` guards the queues, the posted messages, the completed list, `driven`, `waiters`, `failure`
- * and every work's completion; it is never held while a plan runs or a thread sleeps on the links.
+ * and the completion of every work. It is never held while a plan runs or a thread sleeps on the
+ * links.
  *
- * A work is completed exactly once, by ddl__finish under the lock: by the driver when its plan has
- * ended, or by ddl__fail_all when the comm dies, which only the driver calls (an aborter without a
- * driver first becomes it). What the driver itself waits for it completes (ddl__settle) when it
- * takes the lock to leave, or to end the comm: `ended` until then. So a blocking call takes the
- * lock twice, when it enters and when it leaves. After that nothing of the engine points to the
- * work but the completed list, and no link holds its buffers: a plan ends only when all lent memory
- * is sent, and closing the links drops what they had borrowed. A part of a group is the group's
- * memory, and its last part completes the group's work.
+ * A work is completed exactly once, by ddl__finish under the lock. The driver calls it when the
+ * plan has ended, or through ddl__fail_all when the comm dies; a thread that aborts a comm without
+ * a driver becomes the driver first. The driver completes its own awaited work when it retakes the
+ * lock (ddl__settle), and keeps it in `ended` until then. A blocking call thus takes the lock
+ * twice, when it enters and when it leaves. After completion, only the completed list points to the
+ * work, and no link uses its buffers: a plan ends only when all user memory is sent, and closing a
+ * link drops what it had borrowed. The parts of a group belong to the group, and its last part
+ * completes the work of the group.
  *
- * Word that the comm is dead, over a link or from who watches the peers, may overtake what others
- * sent before. Since that has arrived by then, though nobody has looked, the driver runs once more
- * what can be run, and ends only what is blocked.
+ * News that the comm is dead, from a link or from the failure detector, may overtake spans that
+ * were sent before. These have arrived by then, so the driver first runs what can run, and fails
+ * only what is blocked.
  *
- * Waking a sleeping driver: links by their fds, abort and takeover by `wake`, all in `epoll`. Who
- * queues something looks at `asleep` after it; the driver sets it before it looks at the queues for
- * the last time.
- */
+ * A sleeping driver is woken by the descriptors of its links, and by `wake` for aborts and
+ * takeovers; all are in `epoll`. A thread that queues something looks at `asleep` afterwards. The
+ * driver sets `asleep` before its last look at the queues. */
 #ifndef DDL_ENGINE_STATE_H
 #define DDL_ENGINE_STATE_H
 
@@ -40,14 +40,14 @@
 #include "engine/engine.h"
 #include "engine/messages.h"
 #include "engine/named.h"
-#include "engine/patience.h"
 #include "engine/recorder.h"
 #include "engine/stream.h"
+#include "engine/wait_policy.h"
 
-/* What is known of a member's end. */
+/* What is known of the death of a member. */
 typedef struct ddl__loss {
-    atomic_bool ended; /* the system has confirmed that its process has */
-    int64_t noticed;   /* when a link to it was found to be lost; 0: none */
+    atomic_bool ended; /* its process has ended: confirmed by the system */
+    int64_t noticed;   /* when a link to it was found lost; 0: none was */
 } ddl__loss;
 
 struct ddl__engine {
@@ -55,37 +55,36 @@ struct ddl__engine {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
-    uint32_t queued;             /* works for the completed list: pending or in it */
-    int report;                  /* readable while `completed` has works; -1: nobody asked */
+    uint32_t queued;             /* works that are in the completed list, or will be */
+    int report;                  /* readable while `completed` has works; -1: not asked for */
     atomic_uint n_messages;      /* pending works that are messages */
     bool driven;
-    ddl__fp_mode drivers_mode; /* of the driver's thread, but while it drives */
-    atomic_bool
-        asleep; /* the driver sleeps on `epoll`, or is about to look once more and then to */
+    ddl__fp_mode drivers_mode; /* of the thread that drives, to be restored */
+    atomic_bool asleep;        /* the driver sleeps on `epoll`, or looks once more before it does */
     atomic_uint waiters;
     atomic_bool was_driven; /* see ddl__engine_was_driven */
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
-    atomic_bool told;       /* a call has returned it, or a work has ended with it */
+    atomic_bool told;       /* a call has returned the failure, or a work has ended with it */
     char message[DDL__MESSAGE_MAX];
-    atomic_bool abort_asked; /* by a caller, or by who watches the peers */
-    bool abort_by_word;      /* by the latter: what was sent before counts */
+    atomic_bool abort_asked; /* by a caller or the failure detector */
+    bool abort_after_spans;  /* by the latter: spans sent before count */
     ddl_status abort_status;
     char abort_text[DDL__MESSAGE_MAX];
     uint64_t admitted, finished; /* works, ever */
 
-    /* The driver's, but for their queues. */
-    const ddl_work *awaited; /* by the driver itself, to leave with it; or NULL */
-    ddl_work *ended;         /* the same once its plan has ended, and not yet complete */
-    ddl__stream ordered;     /* operations in the order of submission */
-    ddl__named named;        /* operations by name */
+    /* Used by the driver only, except for the queues. */
+    const ddl_work *awaited; /* what the driver itself waits for, or NULL */
+    ddl_work *ended;         /* the same when its plan has ended but it is not complete */
+    ddl__stream ordered;     /* ordered operations */
+    ddl__named named;        /* named operations */
     ddl__messages *messages;
-    ddl__patience patience;
-    ddl__recorder recorder; /* may be read by any thread, as the next */
-    atomic_ullong moves;    /* how often an operation got on without coming to its end */
-    atomic_ullong passes;   /* in how many passes messages got on */
-    atomic_bool founded;    /* all members watch each other: see ddl__engine_founded */
-    ddl__loss *losses;      /* by rank */
-    int64_t unsure_until;   /* a loss is to be believed then; 0: all are */
+    ddl__wait_policy wait_policy;
+    ddl__recorder recorder;    /* read by any thread, like the next three */
+    atomic_ullong moves;       /* how often an operation moved without ending */
+    atomic_ullong passes;      /* passes in which messages moved */
+    atomic_bool created;       /* see ddl__engine_created */
+    ddl__loss *losses;         /* by rank */
+    int64_t unconfirmed_until; /* when to believe a lost link; 0: none is in doubt */
     int epoll, wake;
 };
 
@@ -96,8 +95,8 @@ static inline bool ddl__is_complete(const ddl_work *work)
     return atomic_load_explicit(&work->status, memory_order_acquire) != DDL_INPROGRESS;
 }
 
-/* Whether the work is in the list of completed ones. Leaving it is the last that the engine does to
- * a work: from then on the caller may free it without the lock. */
+/* Whether the work is in the list of completed ones. Leaving the list is the last thing that the
+ * engine does to a work; the caller may then free it without the lock. */
 static inline bool ddl__in_list(const ddl_work *work)
 {
     return atomic_load_explicit(&work->reported, memory_order_acquire);
@@ -113,69 +112,93 @@ static inline bool ddl__is_message(const ddl_work *work)
     return work->call.kind == DDL__SEND || work->call.kind == DDL__RECV;
 }
 
-/* Under the lock, when the list of completed works has become empty or is no longer so. */
+/* Under the lock, when the list of completed works has become empty or non-empty. */
 void ddl__report(ddl__engine *engine);
 
 /* Under the lock: give the work its result. */
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status);
 
-/* Under the lock: the same for all of a list along `next`. */
+/* Under the lock: the same for a list along `next`. */
 void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status);
 
-/* The driver's, under the lock: complete what has ended. */
+/* Called by the driver under the lock: complete its awaited work if that has ended. */
 void ddl__settle(ddl__engine *engine);
 
-/* The driver ends the comm: the first failure wins. */
+/* Called by the driver: end the comm. The first failure wins. */
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Whether an abort was asked for, and not yet carried out. */
-bool ddl__abort_is_due(const ddl__engine *engine);
-
 /* ---- works.c ---- */
 
-/* Under the lock: queue all parts of the group that `whole` is; they are the whole's from then on.
- */
+/* Under the lock: queue all parts of the group that `whole` completes. */
 void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
+
+/* ---- progress.c, called by the driver ---- */
+
+/* Waits of fewer turns are not measured. */
+enum { DDL__SHORT_WAIT_TURNS = 64 };
+
+/* One pass over all that is pending. False when all of it is blocked or there is nothing. */
+bool ddl__advance(ddl__engine *engine);
+
+/* Complete messages that have ended. A message that has failed ends the comm. */
+void ddl__settle_messages(ddl__engine *engine);
+
+/* Whether anything but ordered operations is pending. Any thread. */
+static inline bool ddl__has_more(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
+           ddl__named_pending(engine) || ddl__messages_names_unsent(engine->messages);
+}
+
+/* ---- failures.c, called by the driver ---- */
+
+/* End the comm if a peer has ended it, or if what blocks this rank can no longer come. Only after a
+ * pass that moved nothing. */
+void ddl__check_blocked(ddl__engine *engine);
+
+/* End the comm if anything has run past its own limit. */
+void ddl__check_limits(ddl__engine *engine);
+
+/* Carry out a requested abort. */
+void ddl__abort_execute(ddl__engine *engine);
+
+/* Whether an abort was requested and not yet carried out. Any thread. */
+bool ddl__abort_is_pending(const ddl__engine *engine);
 
 /* ---- drive.c ---- */
 
-/* Under the lock: this thread becomes the driver, and later ceases to be it. The driver runs all
- * kernels and makes all plans, so it does that in the library's floating-point mode. */
-static inline void ddl__begin_to_drive(ddl__engine *engine)
+/* Under the lock: this thread becomes the driver, or ceases to be. The driver runs all kernels and
+ * makes all plans in the floating-point mode of the library. */
+static inline void ddl__driver_start(ddl__engine *engine)
 {
     engine->driven = true;
     engine->drivers_mode = ddl__fp_enter();
 }
 
-static inline void ddl__cease_to_drive(ddl__engine *engine)
+static inline void ddl__driver_stop(ddl__engine *engine)
 {
     ddl__fp_leave(engine->drivers_mode);
     engine->driven = false;
 }
 
-/* Get on with a stream's works. False when it is blocked or there are none. */
-bool ddl__advance_stream(ddl__engine *engine, ddl__stream *stream);
-
-/* The driver's: do what was asked for. */
-void ddl__carry_out_abort(ddl__engine *engine);
-
-/* Wait for this work, or (NULL) for any completed one to take, by driving or by waiting for who
- * drives. Called and left with the lock held. */
+/* Wait for this work, or (NULL) for any completed work, by driving or by waiting for the driver.
+ * The lock is held on entry and on return. */
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline);
 
-/* Under the lock: somebody must drive. */
+/* Under the lock: whether somebody must drive. */
 bool ddl__pending(const ddl__engine *engine);
 
-/* Leave the lock; when works are pending and nobody waits, ask for the endpoint's thread: at once
- * for what was just submitted, soon after a wait, since who has waited mostly waits again. */
+/* Release the lock. If works are pending and nobody waits, ask for the thread of the endpoint: at
+ * once for a new submission, soon after a wait, since a thread that has waited mostly waits again.
+ */
 void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency);
 
-/* Leave the lock, with nobody driving: do what can be done at once, and leave the rest to who waits
- * soon, or to the endpoint's thread. */
+/* Release the lock, with nobody driving: do what can be done at once, and leave the rest to the
+ * next waiter or to the thread of the endpoint. */
 void ddl__advance_and_unlock(ddl__engine *engine);
 
-/* Wake the driver: if it sleeps, since something was queued under the lock; in any case. */
+/* Wake the driver if it sleeps, after something was queued under the lock; or in any case. */
 void ddl__wake_sleeper(ddl__engine *engine);
 void ddl__wake_driver(ddl__engine *engine);
 

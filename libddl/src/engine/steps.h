@@ -1,5 +1,5 @@
-/* steps.h - what a step of a plan means for a work: its memory, its links, and what has come on
- * them. */
+/* steps.h - what a step of a plan means for a work: its memory, its links, and the spans that have
+ * come. */
 #ifndef DDL_ENGINE_STEPS_H
 #define DDL_ENGINE_STEPS_H
 
@@ -22,7 +22,7 @@ static inline unsigned char *ddl__step_destination(const ddl_work *work, const d
     return base + (size_t)(step->dst + k * step->stride) * work->element;
 }
 
-/* The next run of targets that one call can serve: links of one kind. Returns its length. */
+/* Get the next targets that one call can serve: links of one kind. Returns how many. */
 static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *work,
                                          const ddl__step *step)
 {
@@ -37,27 +37,7 @@ static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *wo
     return n;
 }
 
-/* What is known of spans to the next n targets. Each has a core of its own, near or far. */
-static inline ddl__stores *ddl__stores_for(const ddl__runner *runner, const ddl_work *work,
-                                           const ddl__step *step, unsigned n, size_t bytes)
-{
-    uint32_t next = work->plan->ranks[step->target + work->published];
-    return &runner->stores[n == 1 ? next : (uint32_t)runner->size][ddl__stores_class(bytes)];
-}
-
-/* Whether a span of a result is to be streamed to the next n targets. That is not timed, for it is
- * reduced meanwhile: what each of them alone was sent tells. */
-static inline bool ddl__streams(const ddl__runner *runner, const ddl_work *work,
-                                const ddl__step *step, unsigned n, size_t bytes)
-{
-    const uint32_t *next = work->plan->ranks + step->target + work->published;
-    bool any = ddl__stores_for(runner, work, step, n, bytes)->streaming;
-    for (unsigned i = 0; i < n; i++)
-        any = any || runner->stores[next[i]][ddl__stores_class(bytes)].streaming;
-    return any;
-}
-
-/* Whether what comes next is for a stream. Messages that share the link are not for us to take. */
+/* Whether the next span belongs to the stream, not to messages that share the link. */
 static inline bool ddl__comes_next(const ddl__runner *runner, ddl__link *link)
 {
     ddl__signature signature;
@@ -66,13 +46,16 @@ static inline bool ddl__comes_next(const ddl__runner *runner, ddl__link *link)
            (link->ops->next(link, &signature, &bytes) && !ddl__is_frame(&signature));
 }
 
-static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *link, size_t bytes,
-                                         const ddl__signature *signature)
+/* The next span of the stream, or NULL. `into`: see link.h. */
+static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *link, void *into,
+                                         size_t bytes, const ddl__signature *signature)
 {
-    return ddl__comes_next(runner, link) ? link->ops->peek(link, bytes, signature) : NULL;
+    return ddl__comes_next(runner, link)
+               ? link->ops->peek(link, runner->ahead, into, bytes, signature)
+               : NULL;
 }
 
-/* All operands of a reduction, or false while one is missing. Looks at every link, so that all of
+/* Get all operands of a reduction; false while one is missing. Looks at every link, so that all of
  * them make progress. */
 static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                                size_t bytes, int64_t k)
@@ -81,7 +64,7 @@ static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__s
     bool whole = true;
     for (uint32_t i = 0; i < step->operands; i++) {
         ddl__link *link = runner->links[ranks[i]];
-        runner->operands[i] = link ? ddl__step_peek(runner, link, bytes, &work->signature)
+        runner->operands[i] = link ? ddl__step_peek(runner, link, NULL, bytes, &work->signature)
                                    : ddl__step_source(work, step, k);
         whole = whole && runner->operands[i];
     }

@@ -14,15 +14,19 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->size = size;
     runner->links = links;
     runner->kernels = ddl__kernels_best();
-    runner->lending = calloc(n, sizeof *runner->lending);
+    runner->zero_copy = calloc(n, sizeof *runner->zero_copy);
     runner->targets = calloc(n, sizeof *runner->targets);
     runner->operands = calloc(n, sizeof *runner->operands);
-    runner->stores = calloc(n + 1, sizeof *runner->stores);
-    if (!runner->lending || !runner->targets || !runner->operands || !runner->stores)
+    if (!runner->zero_copy || !runner->targets || !runner->operands)
         return false;
-    for (size_t i = 0; i < n; i++)
-        if (links[i] && links[i]->ops->lends)
-            runner->lending[runner->n_lending++] = links[i];
+    for (size_t i = 0; i < n; i++) {
+        if (!links[i])
+            continue;
+        links[i]->copy = runner->kernels->copy;
+        links[i]->copy_nontemporal = runner->kernels->copy_nontemporal;
+        if (links[i]->ops->zero_copy)
+            runner->zero_copy[runner->n_zero_copy++] = links[i];
+    }
     return true;
 }
 
@@ -30,10 +34,9 @@ void ddl__stream_close(ddl__stream *stream)
 {
     ddl__plans_clear(&stream->plans);
     free(stream->scratch);
-    free(stream->runner.lending);
+    free(stream->runner.zero_copy);
     free(stream->runner.targets);
     free(stream->runner.operands);
-    free(stream->runner.stores);
 }
 
 void ddl__stream_push(ddl__stream *stream, ddl_work *work)
@@ -57,13 +60,14 @@ ddl_work *ddl__stream_pop(ddl__stream *stream)
     return work;
 }
 
-/* Whatever is not 0 counts as true, and comes out as 1. */
+/* Whether any value but 0 counts as true, and results are 0 or 1. */
 static bool normalizes(const ddl__call *call)
 {
     return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);
 }
 
-/* Memory for a plan, as much as any has wanted so far: between two plans nobody reads it. */
+/* Memory for a plan: the most that any plan has wanted so far. Nobody reads it between two plans.
+ */
 static bool make_room(ddl__stream *stream, size_t bytes)
 {
     if (bytes <= atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed))

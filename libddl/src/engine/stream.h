@@ -1,4 +1,4 @@
-/* stream.h - operations that run one after the other over one set of links. */
+/* stream.h - a queue of operations that run one after the other over one set of links. */
 #ifndef DDL_ENGINE_STREAM_H
 #define DDL_ENGINE_STREAM_H
 
@@ -10,14 +10,14 @@
 
 typedef struct ddl__stream {
     /* Under the engine's lock. */
-    ddl_work *head, **tail;       /* submitted, not yet current */
-    uint32_t sequence, sequences; /* of the next one, modulo so many (0: 2^32) */
+    ddl_work *head, **tail;       /* submitted, not started */
+    uint32_t sequence, sequences; /* of the next work, modulo `sequences` (0: 2^32) */
 
-    /* The driver's. */
-    ddl_work *next; /* taken from the queue, to become the current one */
+    /* Used by the driver only. */
+    ddl_work *next; /* taken from the queue, to be started next */
     ddl_work *current;
-    bool busy;   /* the next one has waited for the last */
-    bool waited; /* the current one, for longer than a moment: its time is measured */
+    bool busy;   /* the next work was queued while this one ran */
+    bool waited; /* the current work has waited for so long that its time is measured */
     ddl__runner runner;
     ddl__plans plans;
     int64_t segment_bytes, window; /* see ddl__request */
@@ -29,22 +29,23 @@ typedef struct ddl__stream {
     atomic_size_t scratch_bytes; /* any thread may read it */
 } ddl__stream;
 
-/* Over these links, by rank, which stay the caller's. False when out of memory. */
+/* Over these links, by rank, which stay with the caller. False when out of memory. */
 bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links);
 void ddl__stream_close(ddl__stream *stream);
 
-/* Under the engine's lock: queue a work, and take the oldest one, or NULL. */
+/* Under the engine's lock: queue a work; take the oldest one, or NULL. */
 void ddl__stream_push(ddl__stream *stream, ddl_work *work);
 ddl_work *ddl__stream_pop(ddl__stream *stream);
 
-/* The driver's, under the lock: have the next work at hand, unless one is under way. */
+/* Called by the driver under the lock: take the next work from the queue unless one is under way.
+ */
 static inline void ddl__stream_prepare(ddl__stream *stream)
 {
     if (!stream->current && !stream->next)
         stream->next = ddl__stream_pop(stream);
 }
 
-/* Whether this work is not a caller's: see tuning.h. */
+/* Whether this work is the library's own: see tuning.h. */
 static inline bool ddl__stream_is_own(const ddl__stream *stream, const ddl_work *work)
 {
     return stream->tuning && work == &stream->tuning->own;
@@ -55,17 +56,18 @@ static inline bool ddl__stream_pending(const ddl__stream *stream)
     return stream->current || stream->next || stream->head;
 }
 
-/* Make this work the current one, or one of our own that has to run before it; false when out of
+/* Start this work, or an operation of the library that has to run before it. False when out of
  * memory. */
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
 
-/* Get on with the current work. When it is finished, its result lies where the caller wants it. */
+/* Advance the current work. When it is finished, its result is where the caller wants it. */
 ddl__progress ddl__stream_run(ddl__stream *stream);
 
-/* The current work is finished. If it was one of our own: the one to start now, else NULL. */
+/* The current work is finished. If it was the library's own, returns the work to start now,
+ * otherwise NULL. */
 ddl_work *ddl__stream_held(ddl__stream *stream);
 
-/* Bytes of memory that it keeps for plans. Any thread. */
+/* Bytes of memory that the stream keeps for plans. Any thread. */
 static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)
 {
     return atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed);

@@ -5,12 +5,12 @@
 #include "base/clock.h"
 #include "engine/describe.h"
 
-/* How long what was too short to be measured is drawn, in nanoseconds. */
+/* Drawn length of an operation that was too short to be measured, in nanoseconds. */
 enum { SHORT_NS = 1000 };
 
 void ddl__describe_record(char *text, size_t size, const ddl__record *record)
 {
-    if (record->lane != DDL__MESSAGE) {
+    if (record->matching != DDL__MATCH_MESSAGE) {
         ddl__describe_whole(text, size, &record->signature);
         return;
     }
@@ -21,19 +21,19 @@ void ddl__describe_record(char *text, size_t size, const ddl__record *record)
 
 static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now, ddl__text *to)
 {
-    static const char *const lanes[DDL__LANES] = {"by order", "by name", "message"};
+    static const char *const matchings[DDL__MATCHINGS] = {"by order", "by name", "message"};
     char operation[DDL__CALL_MAX];
     ddl__describe_record(operation, sizeof operation, r);
     int64_t length = r->ended == DDL__SHORT ? SHORT_NS : (r->ended ? r->ended : now) - r->started;
     ddl__text_add(to, ",\n{\"name\": ");
     ddl__text_quote(to, operation);
     ddl__text_add(to, ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": ",
-                  lanes[r->lane], rank, r->lane);
+                  matchings[r->matching], rank, r->matching);
     ddl__text_thousandths(to, r->started + epoch);
     ddl__text_add(to, ", \"dur\": ");
     ddl__text_thousandths(to, length);
     ddl__text_add(to, ", \"args\": {\"number\": %llu", (unsigned long long)r->number);
-    if (r->lane != DDL__MESSAGE)
+    if (r->matching != DDL__MATCH_MESSAGE)
         ddl__text_add(to, ", \"sequence\": %llu",
                       (unsigned long long)(r->signature.words[0] >> 32));
     ddl__text_add(to, ", \"queued_us\": ");
@@ -43,8 +43,8 @@ static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
 
-/* What to add to ddl__now for the system's clock. Of several readings the one during which least
- * time passed: where others want the core that can be milliseconds. */
+/* The offset from ddl__now to the system clock. Of several readings, the one that took least time
+ * counts: on a busy core the others may be off by milliseconds. */
 static int64_t epoch_of_now(void)
 {
     int64_t epoch = 0, least = INT64_MAX;

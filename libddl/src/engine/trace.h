@@ -8,8 +8,8 @@
 /* "all-reduce(f32, 10, sum)", "send(f32, 10, to rank 3, tag 7)" */
 void ddl__describe_record(char *text, size_t size, const ddl__record *record);
 
-/* All records as Chrome's trace events, times as microseconds of the system's clock: what several
- * ranks write can be put side by side. Any thread. */
+/* All records as Chrome trace events, with times in microseconds of the system clock, so that the
+ * files of several ranks can be shown together. Any thread. */
 void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
 
 #endif

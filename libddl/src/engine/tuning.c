@@ -11,7 +11,7 @@
 
 enum {
     LINE = 512,
-    TIMES = 2 + DDL__DIMENSIONS /* that a rank reports: all, waited, by level; seconds */
+    TIMES = 2 + DDL__DIMENSIONS /* per rank in a report: total, waited, by level; in seconds */
 };
 
 static const char *const levels[DDL__DIMENSIONS] = {"within hosts", "between hosts",
@@ -47,10 +47,10 @@ ddl__tuning *ddl__tuning_create(int rank, int size, char mode, int dump_iter,
     }
     t->rank = rank;
     t->size = size;
-    t->by = mode == 'r'   ? DDL__BY_RING
-            : mode == 't' ? DDL__BY_TREE
-            : mode == 'h' ? DDL__BY_HALVING
-                          : DDL__BY_CHOICE;
+    t->by = mode == 'r'   ? DDL__ALGORITHM_RING
+            : mode == 't' ? DDL__ALGORITHM_TREE
+            : mode == 'h' ? DDL__ALGORITHM_HALVING
+                          : DDL__ALGORITHM_NONE;
     t->choices = *choices;
     t->explores = mode == 'p' && memcmp(choices, &none, sizeof none) == 0;
     t->dump_iter = dump_iter;
@@ -74,7 +74,8 @@ void ddl__tuning_destroy(ddl__tuning *t)
 
 /* ---------------------------------------------------------------------------------- exploring */
 
-/* By which a request's bytes are classed: of one block where it has several, which all know. */
+/* The size class of a request, by the size of one block where there are several; -1: not explored.
+ */
 static int class_of(ddl__kind kind, int64_t count, size_t element, bool uneven)
 {
     return uneven || (int)kind >= DDL__CHOICE_KINDS || kind == DDL__BARRIER
@@ -93,7 +94,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Begin to explore; NULL when out of memory. With one candidate there is nothing to find out. */
+/* Start exploring; NULL when out of memory. A single candidate is chosen at once. */
 static ddl__exploration *explore(ddl__tuning *t, const ddl__request *request, int class)
 {
     ddl__exploration *e = calloc(1, sizeof *e);
@@ -142,7 +143,7 @@ void ddl__tuning_end(ddl__tuning *t)
     t->sampled = NULL;
 }
 
-/* What all ranks take the longest of. */
+/* Local medians; all-reduced with max. */
 static void bring_medians(ddl__tuning *t, ddl__exploration *e)
 {
     for (int i = 0; i < e->n; i++) {
@@ -183,7 +184,7 @@ static void bring_times(ddl__tuning *t)
         mine[2 + l] = 1e-9 * (double)t->meter.spent[l];
 }
 
-/* Who waited least is whom the others waited for. */
+/* The rank that waited least is the one that the others waited for. */
 static void report(ddl__tuning *t)
 {
     double all = 0, by_level[DDL__DIMENSIONS] = {0}, each = 1e3 / (double)t->operations;
@@ -214,9 +215,9 @@ static void report(ddl__tuning *t)
 
 /* --------------------------------------------------------------------------- our own operations */
 
-static ddl_work *hold(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
+static ddl_work *tuning_insert(ddl__tuning *t, ddl_work *next, ddl__kind kind, ddl_op op, int count)
 {
-    if (!next->submitted) /* it does not begin at once */
+    if (!next->submitted) /* it does not start at once */
         ddl__work_stamp(next);
     free(t->own.message);
     t->own = (ddl_work){.engine = next->engine,
@@ -240,7 +241,7 @@ ddl_work *ddl__tuning_due(ddl__tuning *t, ddl_work *next)
     if (t->dump_iter && t->operations >= t->dump_iter) {
         t->settled = NULL;
         bring_times(t);
-        return hold(t, next, DDL__ALLGATHER, 0, TIMES);
+        return tuning_insert(t, next, DDL__ALLGATHER, 0, TIMES);
     }
     int class = t->explores
                     ? class_of(call->kind, call->count, ddl__dtype_size(call->dtype), call->blocks)
@@ -252,7 +253,7 @@ ddl_work *ddl__tuning_due(ddl__tuning *t, ddl_work *next)
     t->settled_kind = (int)call->kind;
     t->settled_class = class;
     bring_medians(t, e);
-    return hold(t, next, DDL__ALLREDUCE, DDL_MAX, e->n);
+    return tuning_insert(t, next, DDL__ALLREDUCE, DDL_MAX, e->n);
 }
 
 ddl_work *ddl__tuning_drop(ddl__tuning *t)

@@ -27,8 +27,8 @@ ddl_status ddl__work_test(const ddl_work *work)
     return status;
 }
 
-/* A work of which nothing has happened yet, but for its name. */
-static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
+/* Initialise a work, except for its name. */
+static void work_init(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 {
     enum { BEGIN = offsetof(ddl_work, group), END = offsetof(ddl_work, status) };
     work->engine = engine;
@@ -39,7 +39,7 @@ static void prepare(ddl__engine *engine, ddl_work *work, const ddl__call *call)
 }
 
 /* Under the lock. */
-static void enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
+static void work_enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
     if (ddl__is_message(work)) {
         atomic_fetch_add_explicit(&engine->n_messages, 1, memory_order_relaxed);
@@ -55,25 +55,25 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole)
     group->left = group->n_parts;
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl_work *part = &group->parts[i].work;
-        prepare(engine, part, &group->parts[i].call);
+        work_init(engine, part, &group->parts[i].call);
         part->submitted = whole->submitted;
         part->deadline = whole->deadline;
         part->call.timeout_ms = whole->call.timeout_ms;
         part->group = group;
-        enqueue(engine, stream, part);
+        work_enqueue(engine, stream, part);
     }
     if (!group->n_parts)
         ddl__finish(engine, whole, DDL_OK);
 }
 
-/* What is submitted: a call, or a group whose whole is `call`. */
+/* What is submitted: a call, or a group described by `call`. */
 typedef struct submission {
     const ddl__call *call;
     ddl_group *group;
 } submission;
 
 /* Under the lock. */
-static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *work)
+static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_work *work)
 {
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
         return ddl__engine_status(engine);
@@ -91,15 +91,15 @@ static ddl_status admit(ddl__engine *engine, const submission *what, ddl_work *w
         work->whole_of = what->group;
     }
     if (work->name)
-        return DDL_OK; /* until rank 0 says that it is its turn */
+        return DDL_OK; /* queued when rank 0 orders it */
     if (what->group)
         ddl__push_parts(engine, &engine->ordered, work);
     else
-        enqueue(engine, &engine->ordered, work);
+        work_enqueue(engine, &engine->ordered, work);
     return DDL_OK;
 }
 
-/* Under the lock: whether who submits this, if he drives, begins with it. */
+/* Under the lock: true if the submitter, as driver, runs this first. */
 static bool comes_first(const ddl__engine *engine, const submission *what)
 {
     const ddl__call *call = what->call;
@@ -108,10 +108,11 @@ static bool comes_first(const ddl__engine *engine, const submission *what)
            !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
 }
 
-/* Prepare the work for what is submitted, then admit it. The lock is left held on success only. */
-static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *work, bool drives)
+/* Prepare and admit the work. On success the lock is held on return. */
+static ddl_status work_enter(ddl__engine *engine, const submission *what, ddl_work *work,
+                             bool drives)
 {
-    prepare(engine, work, what->call);
+    work_init(engine, work, what->call);
     ddl_status status = DDL_OK;
     if (what->call->name && !(work->name = strdup(what->call->name)))
         status = ddl__fail(DDL_ENOMEM, "no memory for a name");
@@ -120,7 +121,7 @@ static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *w
     if (!drives || !comes_first(engine, what))
         ddl__work_stamp(work);
     if (status == DDL_OK)
-        status = admit(engine, what, work);
+        status = work_admit(engine, what, work);
     if (status == DDL_OK)
         return DDL_OK;
     pthread_mutex_unlock(&engine->lock);
@@ -132,10 +133,10 @@ static ddl_status enter(ddl__engine *engine, const submission *what, ddl_work *w
 static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
 {
     ddl_work work;
-    ddl_status status = enter(engine, what, &work, true);
+    ddl_status status = work_enter(engine, what, &work, true);
     if (status != DDL_OK)
         return status;
-    if (engine->driven) /* what is new need not wait for what the driver waits for */
+    if (engine->driven) /* a new work need not wait for what the driver waits for */
         ddl__wake_sleeper(engine);
     ddl__wait_locked(engine, &work, DDL__NEVER);
     ddl__unlock_and_hand_over(engine, DDL__SOON);
@@ -144,8 +145,8 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     return status;
 }
 
-/* As a blocking call, for some time; then it goes on as a work. */
-static ddl_status submit_patient(ddl__engine *engine, const submission *what, ddl_work **out)
+/* Wait as a blocking call does, for wait_ms. After that the operation goes on as a work. */
+static ddl_status submit_waiting(ddl__engine *engine, const submission *what, ddl_work **out)
 {
     *out = NULL;
     ddl_work *work = malloc(sizeof *work);
@@ -153,7 +154,7 @@ static ddl_status submit_patient(ddl__engine *engine, const submission *what, dd
         free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
-    ddl_status status = enter(engine, what, work, true);
+    ddl_status status = work_enter(engine, what, work, true);
     if (status != DDL_OK) {
         free(work);
         return status;
@@ -171,7 +172,7 @@ static ddl_status submit_patient(ddl__engine *engine, const submission *what, dd
     return status;
 }
 
-/* Short enough for its first steps to take less time than waking a thread for them. */
+/* Whether its first steps take less time than waking a thread for them. */
 static bool is_quick(const submission *what)
 {
     enum { QUICK = 1 << 20 }; /* bytes */
@@ -185,19 +186,19 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
     if (!out)
         return submit_blocking(engine, what);
     if (what->call->wait_ms)
-        return submit_patient(engine, what, out);
+        return submit_waiting(engine, what, out);
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
         free(what->call->blocks);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
     bool quick = is_quick(what);
-    ddl_status status = enter(engine, what, work, quick);
+    ddl_status status = work_enter(engine, what, work, quick);
     if (status != DDL_OK) {
         free(work);
         return status;
     }
-    *out = work; /* before anybody can complete it and hand it out */
+    *out = work; /* before any thread can complete it and hand it out */
     if (engine->driven) {
         ddl__wake_sleeper(engine);
         pthread_mutex_unlock(&engine->lock);
@@ -233,7 +234,7 @@ bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group)
 void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group)
 {
     pthread_mutex_lock(&engine->lock);
-    bool held = group->doomed = group->work;
+    bool held = group->destroyed = group->work;
     pthread_mutex_unlock(&engine->lock);
     if (!held)
         ddl__group_free(group);
@@ -324,48 +325,10 @@ ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
     return DDL_OK;
 }
 
-/* Let the driver end the comm with this status; without one, do it at once. */
-static void ask_for_end(ddl__engine *engine, ddl_status status, const char *text, bool by_word)
+ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    if (!atomic_load_explicit(&engine->abort_asked, memory_order_relaxed)) {
-        snprintf(engine->abort_text, sizeof engine->abort_text, "%s", text);
-        engine->abort_status = status;
-        engine->abort_by_word = by_word;
-        atomic_store_explicit(&engine->abort_asked, true, memory_order_release);
-    }
-    if (engine->driven) {
-        ddl__wake_driver(engine);
-        pthread_mutex_unlock(&engine->lock);
-        return;
-    }
-    ddl__begin_to_drive(engine);
-    pthread_mutex_unlock(&engine->lock);
-    if (ddl__abort_is_due(engine))
-        ddl__carry_out_abort(engine);
-    pthread_mutex_lock(&engine->lock);
-    ddl__cease_to_drive(engine);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
-}
-
-void ddl__engine_abort(ddl__engine *engine, const char *reason)
-{
-    char text[sizeof engine->abort_text];
-    snprintf(text, sizeof text, "%s aborted: %s", engine->config.names[engine->config.rank],
-             reason);
-    ask_for_end(engine, DDL_EABORTED, text, false);
-}
-
-void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
-{
-    ask_for_end(engine, status, text, true);
-}
-
-ddl__pulse ddl__engine_pulse(ddl__engine *engine)
-{
-    pthread_mutex_lock(&engine->lock);
-    ddl__pulse pulse = {
+    ddl__snapshot snapshot = {
         .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
         .told = atomic_load_explicit(&engine->told, memory_order_relaxed),
         .pending = engine->admitted - engine->finished,
@@ -374,10 +337,10 @@ ddl__pulse ddl__engine_pulse(ddl__engine *engine)
         .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
         .scratch =
             ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
-    if (pulse.status != DDL_OK)
-        snprintf(pulse.text, sizeof pulse.text, "%s", engine->message);
+    if (snapshot.status != DDL_OK)
+        snprintf(snapshot.text, sizeof snapshot.text, "%s", engine->message);
     pthread_mutex_unlock(&engine->lock);
-    return pulse;
+    return snapshot;
 }
 
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)

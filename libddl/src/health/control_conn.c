@@ -73,13 +73,13 @@ static void conn_end(ddl__control_conn *conn, int error)
 bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
     while (conn->out.have && conn->fd >= 0) {
-        ssize_t n = ddl__stream_send_bytes(conn->seal, conn->fd, conn->out.bytes, conn->out.have);
+        ssize_t n = ddl__seal_send_bytes(conn->seal, conn->fd, conn->out.bytes, conn->out.have);
         if (n > 0)
             buffer_consume(&conn->out, (size_t)n);
         else if (n < 0 && errno != EINTR)
             break;
     }
-    return !conn->out.have && (!conn->seal || ddl__stream_flush(conn->seal, conn->fd));
+    return !conn->out.have && (!conn->seal || ddl__seal_flush(conn->seal, conn->fd));
 }
 
 bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, const void *content,
@@ -122,7 +122,7 @@ bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler
         if (!buffer_reserve(&conn->in, PIECE))
             break; /* try again later */
         ssize_t n =
-            ddl__stream_recv_bytes(conn->seal, conn->fd, conn->in.bytes + conn->in.have, PIECE);
+            ddl__seal_recv_bytes(conn->seal, conn->fd, conn->in.bytes + conn->in.have, PIECE);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

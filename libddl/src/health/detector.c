@@ -205,13 +205,13 @@ static void send_heartbeats(ddl__health *h, int64_t now)
 
 void ddl__health_announce(ddl__health *h)
 {
-    ddl__pulse pulse = ddl__engine_pulse(h->engine);
-    if (pulse.status == DDL_OK || h->announced)
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    if (snapshot.status == DDL_OK || h->announced)
         return;
     h->announced = true;
     ddl__flight_record_start(h);
-    ddl__notice notice = {.status = pulse.status};
-    snprintf(notice.text, sizeof notice.text, "%.300s", pulse.text);
+    ddl__notice notice = {.status = snapshot.status};
+    snprintf(notice.text, sizeof notice.text, "%.300s", snapshot.text);
     ddl__health_poll_eagerly(h);
     ddl__health_broadcast(h, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
 }

@@ -40,10 +40,10 @@ static void dial_close(control_dial *dial)
  * creation, since it was here: it is marked so, and is handled once the comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
-    ddl__engine_look(h->engine);
-    ddl__pulse pulse = ddl__engine_pulse(h->engine);
-    if (pulse.status != DDL_OK)
-        return ddl__fail(pulse.status, "%s", pulse.text);
+    ddl__engine_poll(h->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    if (snapshot.status != DDL_OK)
+        return ddl__fail(snapshot.status, "%s", snapshot.text);
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];
         const ddl__link *link = ddl__engine_links(h->engine)[i];
@@ -327,11 +327,11 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
     }
     ddl__detector_remove(h);
     send_leave(h);
-    ddl__pulse pulse = ddl__engine_pulse(h->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     if (ddl__operations_compare_last(h, difference))
         ddl__log(DDL__WARN, "%s: the last operations differ: %s", h->names[h->rank], difference);
-    else if (pulse.status == DDL_EMISMATCH && !pulse.told)
-        memcpy(difference, pulse.text, sizeof pulse.text);
+    else if (snapshot.status == DDL_EMISMATCH && !snapshot.told)
+        memcpy(difference, snapshot.text, sizeof snapshot.text);
     ddl__flight_record_join(h);
     health_free(h);
 }

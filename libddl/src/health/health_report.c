@@ -34,7 +34,7 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
                   (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
     ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
     if (h->rank == 0) {
-        ddl__engine_misses(h->engine, "", rank, name);
+        ddl__engine_name_is_missing(h->engine, "", rank, name);
         ddl__text_add(to, ", \"last_name\": ");
         ddl__text_quote(to, name);
     }
@@ -52,7 +52,7 @@ void ddl__health_report(ddl__health *h, ddl__text *to)
     bool first = true;
     for (int rank = 0; rank < h->size; rank++) {
         bool late = !own.ended && ddl__member_is_late(h, rank, &own.last);
-        late = late || (named && ddl__engine_misses(h->engine, oldest.name, rank, last));
+        late = late || (named && ddl__engine_name_is_missing(h->engine, oldest.name, rank, last));
         if (rank == h->rank || !late)
             continue;
         ddl__text_add(to, first ? "%d" : ", %d", rank);

@@ -169,7 +169,7 @@ static void find_nothing_coming(ddl__health *h, const question *q)
     for (int rank = 0; rank < h->size; rank++)
         all_ended = all_ended && (rank == h->rank || (operation_called(q, rank) &&
                                                       h->members[rank].answer.stage == DDL__ENDED));
-    uint64_t moves = ddl__engine_pulse(h->engine).moves;
+    uint64_t moves = ddl__engine_snapshot(h->engine).moves;
     h->stall.idle = all_ended && moves == h->stall.moves ? h->stall.idle + 1 : 0;
     h->stall.moves = moves;
     if (h->stall.idle < IDLE_ROUNDS)
@@ -217,7 +217,7 @@ static bool find_own(const ddl__health *h, const ddl__record *last, uint32_t seq
 bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
 {
     ddl__record last, own;
-    if (ddl__engine_pulse(h->engine).status != DDL_OK ||
+    if (ddl__engine_snapshot(h->engine).status != DDL_OK ||
         !ddl__record_last(ddl__engine_recorder(h->engine), &last))
         return false;
     for (int rank = 0; rank < h->size; rank++) {

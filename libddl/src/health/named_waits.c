@@ -20,7 +20,7 @@ static bool is_missing(const void *context, int rank)
 {
     const question *q = context;
     char last[DDL_NAME_MAX];
-    return ddl__engine_misses(q->health->engine, q->name, rank, last);
+    return ddl__engine_name_is_missing(q->health->engine, q->name, rank, last);
 }
 
 /* Describe the rank's last operations, by name and by order. */
@@ -30,7 +30,7 @@ static size_t describe_last(const question *q, int rank, char *text, size_t size
     ddl__position position =
         rank == h->rank ? ddl__health_position(h, ddl__now()) : h->members[rank].position;
     char last[DDL_NAME_MAX], operation[DDL__CALL_MAX];
-    ddl__engine_misses(h->engine, q->name, rank, last);
+    ddl__engine_name_is_missing(h->engine, q->name, rank, last);
     size_t n = (size_t)snprintf(
         text, size, last[0] ? "; %s last called \"%s\"" : "; %s called none", h->names[rank], last);
     if (!position.last.words[0] || n >= size)

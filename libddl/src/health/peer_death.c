@@ -114,36 +114,36 @@ void ddl__member_expel(ddl__health *h, int rank)
 /* The data that the member sent may still arrive: see the design notes of health_state.h. */
 void ddl__member_start_grace(ddl__health *h, int rank)
 {
-    ddl__engine_bereave(h->engine, rank);
+    ddl__engine_peer_died(h->engine, rank);
     h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
     if (h->grace_rank >= 0)
         return;
-    ddl__pulse pulse = ddl__engine_pulse(h->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     h->grace_rank = rank;
     h->died_at = h->moved_at = ddl__now();
     h->grace_poll_at = h->died_at + DDL__GRACE_POLL;
-    h->grace_begun = pulse.finished + pulse.pending;
-    h->grace_finished = pulse.finished;
-    h->grace_moves = pulse.moves + pulse.passes;
+    h->grace_begun = snapshot.finished + snapshot.pending;
+    h->grace_finished = snapshot.finished;
+    h->grace_moves = snapshot.moves + snapshot.passes;
 }
 
 void ddl__health_check_grace(ddl__health *h, int64_t now)
 {
-    ddl__pulse pulse = ddl__engine_pulse(h->engine);
-    uint64_t moves = pulse.moves + pulse.passes;
-    if (pulse.finished != h->grace_finished || moves != h->grace_moves)
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    uint64_t moves = snapshot.moves + snapshot.passes;
+    if (snapshot.finished != h->grace_finished || moves != h->grace_moves)
         h->moved_at = now;
-    h->grace_finished = pulse.finished;
+    h->grace_finished = snapshot.finished;
     h->grace_moves = moves;
     h->grace_poll_at = now + DDL__GRACE_POLL;
     /* Only the number of pending operations is compared, not their identity, since messages and
      * named operations may end out of order. So the grace period may end a little early. It is
      * never prolonged by a message that has nothing to do with the dead member. */
-    bool over = pulse.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
+    bool over = snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
     bool stands = now - h->moved_at >= DDL__GRACE;
-    if (pulse.status != DDL_OK || over || stands)
+    if (snapshot.status != DDL_OK || over || stands)
         h->grace_poll_at = DDL__NEVER;
-    if (pulse.status == DDL_OK && (over || stands))
+    if (snapshot.status == DDL_OK && (over || stands))
         ddl__health_end(h, DDL_EPEER, "%s is dead: %s", h->names[h->grace_rank],
                         h->members[h->grace_rank].cause);
 }
@@ -183,6 +183,6 @@ void ddl__member_unreachable(ddl__health *h, int rank, int error)
     char text[128];
     if (h->members[rank].fate != DDL__ALIVE)
         return;
-    ddl__member_mark_dead(h, rank, DDL__SILENT, "%s", ddl__stream_error(error, text, sizeof text));
+    ddl__member_mark_dead(h, rank, DDL__SILENT, "%s", ddl__seal_error(error, text, sizeof text));
     ddl__member_expel(h, rank);
 }

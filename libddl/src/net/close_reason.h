@@ -1,5 +1,5 @@
-/* reason.h - what a member whose comm has ended says with its last frames: the reason of a link
- * that it closes. All who read it fail alike. */
+/* close_reason.h - what a member says when its comm has ended: the reason with which it closes its
+ * links. All members that read it fail alike. */
 #ifndef DDL_NET_CLOSE_REASON_H
 #define DDL_NET_CLOSE_REASON_H
 
@@ -8,12 +8,12 @@
 
 #include "base/status.h"
 
-enum { DDL__REASON_MAX = 256 }; /* bytes, with the end */
+enum { DDL__REASON_MAX = 256 }; /* bytes, with the terminating NUL */
 
 typedef struct ddl__reason {
     ddl_status status;
-    /* Whose attempt to create the comm has failed, and which one of its endpoint's; from -1: the
-     * comm was there, or all had met. */
+    /* The rank whose attempt to create the comm has failed, and the number of that attempt at its
+     * endpoint. from -1: the comm was created, or all members had connected. */
     int from;
     uint32_t attempt;
     const char *text;
@@ -21,8 +21,8 @@ typedef struct ddl__reason {
 
 void ddl__reason_write(const ddl__reason *reason, char said[DDL__REASON_MAX]);
 
-/* False where something else was said: then it is all text, of DDL_EABORTED. The text points into
- * what was said. */
+/* False if the text has another form: then all of it is the text of DDL_EABORTED. The text points
+ * into `said`. */
 bool ddl__reason_read(const char *said, ddl__reason *reason);
 
 #endif

@@ -1,10 +1,10 @@
 /* lanes.c - long spans over several connections.
  *
- * Which lane takes the next chunk is decided when it can be sent: the one that will have it there
- * first, by the bytes that the peer has not acknowledged yet and by how fast it acknowledged those
- * before. So lanes of unequal speed add up, and none is told its speed. A full lane is
- * waited for only when all others would take far longer, which would hold up all that follow. The
- * lanes' send buffers are small, that a slow one does not queue for long. */
+ * The lane of the next chunk is chosen when the chunk can be sent: the one that will deliver it
+ * first, judging by its unacknowledged bytes and by how fast earlier bytes were acknowledged. Lanes
+ * of unequal speed thus add up, and no speed is configured. A full lane is waited for only if all
+ * others would take far longer, which would delay all that follows. The send buffers of lanes are
+ * small, so that a slow lane does not queue for long. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
@@ -16,14 +16,14 @@
 #include "net/tcp_link.h"
 
 enum {
-    STRETCH = 256 << 10, /* bytes to measure a lane by */
-    FAR = 4              /* times as long as another lane, and it is not worth it */
+    STRETCH = 256 << 10, /* bytes of one measurement */
+    FAR = 4              /* a lane that takes so many times longer is not used */
 };
 
-/* How long the peer may take to tell in words why a lane has failed. */
+/* How long the peer may take to say why a lane has failed. */
 static const int64_t WORDS_NS = 1000000000;
 
-/* The longest to measure a lane by, and how long what was measured counts when it is not used. */
+/* The longest measurement, and how long a rate counts while the lane is idle. */
 static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
 
 /* -------------------------------------------------------------------------------------- sending */
@@ -53,20 +53,20 @@ void ddl__lanes_drop(ddl__tcp_link *l)
 void ddl__lanes_shut(ddl__tcp_link *l)
 {
     for (unsigned i = 0; i < l->n_lanes; i++) {
-        ddl__stream_drop(l->lanes[i].seal);
+        ddl__seal_drop(l->lanes[i].seal);
         shutdown(l->lanes[i].fd, SHUT_WR);
     }
 }
 
-/* Bytes that the kernel has and the peer not yet, at the least one when there are any. */
+/* Bytes that the peer has not acknowledged; at least one if there are any. */
 static uint64_t unacknowledged(const ddl__lane *lane)
 {
     int bytes = 0;
     return ioctl(lane->fd, SIOCOUTQ, &bytes) || bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
-/* Look at how fast the lane is: over stretches in which it always had something to send, that are
- * long enough to hold many packets. What an idle lane was seen to do is the least that it can. */
+/* Measure the rate of the lane, over periods in which it always had data to send and that hold many
+ * packets. The rate of an idle lane is a lower bound. */
 static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
 {
     uint64_t acknowledged = lane->given > waiting ? lane->given - waiting : 0;
@@ -89,8 +89,8 @@ static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
     }
 }
 
-/* The lane that will have a chunk there first; one that is not known yet counts as the fastest.
- * NULL when it is full, and all others would take far longer: they would hold up what follows. */
+/* The lane that will deliver a chunk first; a lane without a known rate counts as the fastest. NULL
+ * if that lane is full and all others would take far longer. */
 static ddl__lane *lane_choose(ddl__tcp_link *l)
 {
     uint64_t waiting[DDL__LANES_MAX];
@@ -131,7 +131,7 @@ static void lane_assign(ddl__lane *lane, ddl__long_span *span)
     span->cut += lane->out.bytes;
 }
 
-/* The chunk under way has gone. */
+/* The current chunk is sent. */
 static void lane_finish(ddl__tcp_link *l, ddl__lane *lane)
 {
     lane->span->unsent -= lane->out.bytes;
@@ -143,18 +143,18 @@ static void lane_finish(ddl__tcp_link *l, ddl__lane *lane)
     }
 }
 
-/* Sending has come to nothing. */
+/* Sending has failed, unless the socket is full. */
 static void lane_stop(ddl__tcp_link *l, const ddl__lane *lane)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
         return;
     l->error = errno;
-    l->culprit = lane->name;
+    l->failed_lane = lane->name;
     ddl__tcp_drop(l, l->sent ? 1 : 0);
     ddl__lanes_shut(l);
 }
 
-/* Send on the chunk under way; false when the lane is full, or has failed. */
+/* Continue the current chunk; false when the lane is full or has failed. */
 static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
 {
     while (lane->span) {
@@ -163,7 +163,7 @@ static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
         size_t skip = lane->sent;
         ddl__piece_add(pieces, &message.msg_iovlen, &lane->out, sizeof lane->out, &skip);
         ddl__piece_add(pieces, &message.msg_iovlen, lane->payload, lane->out.bytes, &skip);
-        ssize_t k = ddl__stream_send(lane->seal, lane->fd, &message);
+        ssize_t k = ddl__seal_send(lane->seal, lane->fd, &message);
         if (k >= 0) {
             lane->sent += (size_t)k;
             lane->given += (uint64_t)k;
@@ -174,14 +174,14 @@ static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
             return false;
         }
     }
-    if (lane->seal && !ddl__stream_flush(lane->seal, lane->fd)) {
+    if (lane->seal && !ddl__seal_flush(lane->seal, lane->fd)) {
         lane_stop(l, lane);
         return false;
     }
     return true;
 }
 
-/* The oldest long span that is not all given to lanes, or NULL. */
+/* The oldest long span with bytes that no lane has, or NULL. */
 static ddl__long_span *next_to_cut(ddl__tcp_link *l)
 {
     for (unsigned i = 0; i < l->n_long; i++)
@@ -206,16 +206,16 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* Believed after `patience`. */
-static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t patience)
+/* The loss is reported after `delay`. */
+static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
     if (l->lost_at)
         return;
     char words[sizeof l->lost_why - DDL__LANE_NAME];
-    l->lost_at = ddl__now() + patience;
+    l->lost_at = ddl__now() + delay;
     if (error)
         snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
-                 ddl__stream_error(error, words, sizeof words));
+                 ddl__seal_error(error, words, sizeof words));
     else
         snprintf(l->lost_why, sizeof l->lost_why,
                  "%s%sthe peer closed the connection within a span", name, name[0] ? ": " : "");
@@ -226,14 +226,14 @@ void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
     note_loss(l, name, error, WORDS_NS);
 }
 
-/* The peer, if it lives, has noticed it as well and knows better why: its words come first. */
+/* The peer, if alive, has noticed the failure as well and knows more: its reason comes first. */
 static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
 {
     l->broken = true;
     note_loss(l, lane->name, error, 2 * WORDS_NS);
 }
 
-/* A lane may end when it has brought its last chunk, but not all of them while some is missing. */
+/* A lane may end after its last chunk, but not all lanes while bytes are missing. */
 static void lane_end(ddl__tcp_link *l, ddl__lane *lane)
 {
     bool all = true;
@@ -244,7 +244,8 @@ static void lane_end(ddl__tcp_link *l, ddl__lane *lane)
         lane_break(l, lane, 0);
 }
 
-/* A whole header has come: whether its chunk is one of the present long span, and has a place. */
+/* A chunk header has come. True if the chunk belongs to the current long span; its place is set
+ * then. */
 static bool chunk_place(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t bytes)
 {
     uint64_t number = lane->in.signature.words[0], offset = lane->in.signature.words[1];
@@ -263,7 +264,7 @@ static bool chunk_place(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t by
     return true;
 }
 
-/* Receive the rest of a chunk and the next one's header; false when there is no more for now. */
+/* Receive the rest of a chunk and the next header; false when no more can be received now. */
 static bool lane_receive(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t bytes)
 {
     if (lane->got == sizeof lane->in && !lane->left && !chunk_place(l, lane, into, bytes))
@@ -272,7 +273,7 @@ static bool lane_receive(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t b
                               {(char *)&lane->in + lane->got, sizeof lane->in - lane->got}};
     struct msghdr message = {.msg_iov = pieces + !lane->left, .msg_iovlen = 1 + !!lane->left};
     size_t want = pieces[0].iov_len + pieces[1].iov_len;
-    ssize_t k = ddl__stream_recv(lane->seal, lane->fd, &message);
+    ssize_t k = ddl__seal_recv(lane->seal, lane->fd, &message);
     if (k > 0) {
         size_t paid = (size_t)k < lane->left ? (size_t)k : lane->left;
         if (paid)

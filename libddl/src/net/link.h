@@ -1,13 +1,12 @@
 /* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
  *
- * A span is a run of bytes, perhaps none, with a signature. The sender reserves memory, fills it
- * and publishes it, or lends memory it already has; the receiver peeks at a span in place and
- * releases it, or takes it into memory of its own. One published span may have several readers.
+ * A span is a run of bytes, possibly empty, with a signature. The sender reserves memory, fills it
+ * and publishes it, or sends user memory as it is. The receiver peeks at a span in place and
+ * releases it, or receives it into memory of its own. One published span may have several readers.
  *
- * Links know no ranks and no reductions. No call blocks. A link is used by one thread at a time
- * (the comm's driver), except for close, which any thread may call. Links never call up: the driver
- * reads `state`.
- */
+ * Links know no ranks and no reductions. No call blocks. One thread at a time uses a link (the
+ * driver of the comm), except for close, which any thread may call. Links never call up: the driver
+ * reads `state`. */
 #ifndef DDL_NET_LINK_H
 #define DDL_NET_LINK_H
 
@@ -16,13 +15,18 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/status.h"
 
-/* Up to so many bytes of a span may lie among a link's own words: not for streaming stores. */
-enum { DDL__LINK_SHORT = 608 };
+/* Up to so many bytes of a span may lie among the words of a link: no non-temporal stores there.
+ * From DDL__COPY_MINIMUM bytes on, memcpy is not for shared memory (reduce.h). */
+enum { DDL__LINK_SHORT = 608, DDL__COPY_MINIMUM = 2 * 1024 };
 
-/* Equal on both ends of a right program; opaque to the link, which only compares. */
+/* As memcpy. */
+typedef void ddl__link_copy_fn(void *dst, const void *src, size_t bytes);
+
+/* Equal on both ends of a correct program. Links only compare it. */
 typedef struct ddl__signature {
     uint64_t words[2];
 } ddl__signature;
@@ -31,58 +35,62 @@ typedef enum ddl__link_state {
     DDL__LINK_OPEN,
     DDL__LINK_MISMATCH, /* the next span has another signature or length: see `found` */
     DDL__LINK_LEFT,     /* the peer said goodbye */
-    DDL__LINK_ABORTED,  /* the peer killed the comm: see `reason` */
-    DDL__LINK_LOST      /* the connection broke: the peer died, or the wire */
+    DDL__LINK_ABORTED,  /* the peer ended the comm: see `reason` */
+    DDL__LINK_LOST      /* the connection broke: the peer died, or the network */
 } ddl__link_state;
 
+typedef enum ddl__link_pending {
+    DDL__LINK_SENDING, /* user memory may be in use */
+    DDL__LINK_UNREAD,  /* the peer has yet to release spans, in memory of the link */
+    DDL__LINK_DRAINED
+} ddl__link_pending;
+
 typedef struct ddl__link ddl__link;
+typedef struct ddl__stores ddl__stores;
 
 typedef struct ddl__link_ops {
     const char *kind; /* "shm", ... */
-    bool lends;       /* lend does not copy: prefer it to reserve + copy */
-    bool shared;      /* readers read the sender's memory: choice of stores matters */
+    bool zero_copy;   /* send_user does not copy: prefer it to reserve and publish */
+    bool shared;      /* readers read the memory of the sender in place */
 
-    /* Memory for one span to all of `to` (links of one outlet), or NULL while there is no room.
-     * Each is published, in the order of reservation; several may wait for that where memory is
-     * shared, but none that is short and for several. */
+    /* Memory for one span to all of `to` (links of one kind and comm), or NULL while there is no
+     * room. Reserved spans are published in the order of reservation. Several may be reserved at
+     * once where memory is shared, except short spans for several peers. */
     void *(*reserve)(ddl__link *const *to, unsigned n, size_t bytes);
-    /* Publish what was reserved first. Cannot fail. */
+    /* Publish the oldest reserved span. Cannot fail. */
     void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                     const ddl__signature *signature);
-    /* Publish the caller's own memory, to stay unchanged until flush says so; false while there is
-     * no room. */
-    bool (*lend)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                 const ddl__signature *signature);
+    /* Publish user memory, which must not change while flush says DDL__LINK_SENDING. False while
+     * there is no room. */
+    bool (*send_user)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                      const ddl__signature *signature);
+    /* Send what is queued, and tell what of all that was sent is pending. */
+    ddl__link_pending (*flush)(ddl__link *link);
 
-    /* Whether a span comes next, and which: to be peeked at or taken with exactly these. Its bytes
-     * may still be on their way. Without one, and with a state that is not open, none will come. */
+    /* Whether a span comes next, and which one: it must be peeked at with this length and
+     * signature. Its bytes may still be on their way. If there is none and the state is not open,
+     * none will come. */
     bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
-    /* The next span if it has come whole, else NULL. It must have this length and signature. */
-    const void *(*peek)(ddl__link *link, size_t bytes, const ddl__signature *signature);
-    /* Where memory is shared: go on to the span behind the one peeked at, which stays until it is
-     * released. */
-    void (*hold)(ddl__link *link);
-    /* Done with the span peeked at, or with the first of those held. */
+    /* The next span once all of it has come, else NULL. It must have this length and signature.
+     * Where memory is shared, the span lies in the memory of the peer, and `ahead` skips so many
+     * spans that come before it. Elsewhere ahead is 0, and the span is received into `into` unless
+     * that is NULL; call it again with the same arguments. */
+    const void *(*peek)(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                        const ddl__signature *signature);
+    /* Release the next span, which was peeked at. */
     void (*release)(ddl__link *link);
-    /* Receive the next span into dst; false until it is there. Called again with the same
-     * arguments. */
-    bool (*take)(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature);
-
-    /* Push out what was lent; true when no lent memory is in use any more. */
-    bool (*flush)(ddl__link *link);
-    /* Whether spans were published that the peer has not released, or the wire not taken. */
-    bool (*owes)(const ddl__link *link);
-    /* Announce that the driver is going to sleep (true) or is awake; a peer publishing to a sleeper
-     * makes link->fd readable. After announcing it on all links, pass a heavy fence if the arena's
-     * fences (ddl__arena_fence) are joined, and look for spans once more before sleeping. */
+    /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
+     * sleeper makes link->fd readable. After announcing it on all links, pass a heavy fence if the
+     * fences of the arena (ddl__arena_fence) are joined, and look for spans once more before
+     * sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
-    /* link->fd has an event: take in doorbells, goodbyes and errors. */
-    void (*attend)(ddl__link *link);
+    /* link->fd has an event: handle doorbells, goodbyes and errors. */
+    void (*poll)(ddl__link *link);
 
-    /* Tell the peer: goodbye (reason NULL), or that the comm is dead and why. Nothing can be sent
-     * after it. Any thread. */
+    /* Tell the peer goodbye (reason NULL), or that the comm is dead and why. Nothing can be sent
+     * afterwards. Any thread. */
     void (*close)(ddl__link *link, const char *reason);
-    /* Free. */
+    /* Say goodbye unless closed, and free. */
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;
 
@@ -93,9 +101,33 @@ struct ddl__link {
     ddl__signature found; /* MISMATCH: what came instead */
     size_t found_bytes;
     char reason[256]; /* ABORTED, LOST: in words */
+
+    /* For send_user over shared memory; set by the user of the link. NULL: memcpy. */
+    ddl__link_copy_fn *copy, *copy_nontemporal;
+    ddl__stores *stores; /* stores.h; NULL where no memory is shared */
 };
 
-/* The verb, on the links of an array that may have holes. */
+/* The next span in place, or NULL. */
+static inline const void *ddl__link_peek(ddl__link *link, size_t bytes,
+                                         const ddl__signature *signature)
+{
+    return link->ops->peek(link, 0, NULL, bytes, signature);
+}
+
+/* Take the next span into dst; false until all of it has come. */
+static inline bool ddl__link_take(ddl__link *link, void *dst, size_t bytes,
+                                  const ddl__signature *signature)
+{
+    const void *span = link->ops->peek(link, 0, dst, bytes, signature);
+    if (!span)
+        return false;
+    if (span != dst && bytes)
+        memcpy(dst, span, bytes);
+    link->ops->release(link);
+    return true;
+}
+
+/* Close the links of an array that may have holes. */
 static inline void ddl__links_close(ddl__link *const *links, size_t n, const char *reason)
 {
     for (size_t i = 0; i < n; i++)

@@ -23,15 +23,15 @@ typedef struct way {
     ddl__cipher *cipher;
     unsigned char key[DDL__KEY];
     uint64_t number; /* of the next record under this key */
-    size_t from, to; /* what lies in bytes: not sent yet, or not looked at yet */
+    size_t from, to; /* the range of `bytes` not sent yet, or not looked at yet */
     unsigned char *bytes;
 } way;
 
 struct ddl__seal {
     const ddl__crypto *crypto;
     way out, in;
-    size_t clear; /* of what came, decrypted and not taken, from in.from on */
-    int error;    /* that has ended receiving */
+    size_t clear; /* decrypted bytes from in.from on that were not taken yet */
+    int error;    /* the errno that ended receiving */
 };
 
 /* ----------------------------------------------------------------------------------------- keys */
@@ -77,7 +77,7 @@ void ddl__seal_destroy(ddl__seal *seal)
     free(seal);
 }
 
-/* The nonce of the next record; false when a new key is due and cannot be had. */
+/* The nonce of the next record; false if a new key is due and cannot be made. */
 static bool next_record(const ddl__crypto *crypto, way *w, bool out, unsigned char iv[DDL__IV])
 {
     static const char label[] = "libddl renew";
@@ -115,14 +115,14 @@ static size_t get_length(const unsigned char *head)
 
 /* -------------------------------------------------------------------------------------- sending */
 
-bool ddl__stream_owes(const ddl__seal *seal)
+bool ddl__seal_has_unsent(const ddl__seal *seal)
 {
     return seal && seal->out.from < seal->out.to;
 }
 
-bool ddl__stream_flush(ddl__seal *seal, int fd)
+bool ddl__seal_flush(ddl__seal *seal, int fd)
 {
-    while (ddl__stream_owes(seal)) {
+    while (ddl__seal_has_unsent(seal)) {
         way *w = &seal->out;
         ssize_t k = send(fd, w->bytes + w->from, w->to - w->from, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (k >= 0)
@@ -133,14 +133,14 @@ bool ddl__stream_flush(ddl__seal *seal, int fd)
     return true;
 }
 
-void ddl__stream_drop(ddl__seal *seal)
+void ddl__seal_drop(ddl__seal *seal)
 {
     if (seal)
         seal->out.from = seal->out.to = 0;
 }
 
-/* Encrypt what one record takes of the message, after `skip` bytes of it; how much, or 0. */
-static size_t seal_record(ddl__seal *seal, const struct msghdr *message, size_t skip)
+/* Encrypt what fits into one record, after `skip` bytes of the message; returns how much, or 0. */
+static size_t record_seal(ddl__seal *seal, const struct msghdr *message, size_t skip)
 {
     struct iovec pieces[PIECES];
     unsigned char iv[DDL__IV];
@@ -176,13 +176,13 @@ static size_t length_of(const struct msghdr *message)
     return bytes;
 }
 
-ssize_t ddl__stream_send(ddl__seal *seal, int fd, const struct msghdr *message)
+ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message)
 {
     if (!seal)
         return sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t whole = length_of(message), taken = 0;
-    while (ddl__stream_flush(seal, fd) && taken < whole) {
-        size_t n = seal_record(seal, message, taken);
+    while (ddl__seal_flush(seal, fd) && taken < whole) {
+        size_t n = record_seal(seal, message, taken);
         if (!n)
             break;
         taken += n;
@@ -193,7 +193,7 @@ ssize_t ddl__stream_send(ddl__seal *seal, int fd, const struct msghdr *message)
 /* ------------------------------------------------------------------------------------ receiving */
 
 /* Read more; as recv. */
-static ssize_t fill(ddl__seal *seal, int fd)
+static ssize_t seal_fill(ddl__seal *seal, int fd)
 {
     way *w = &seal->in;
     if (w->from == w->to) {
@@ -211,8 +211,8 @@ static ssize_t fill(ddl__seal *seal, int fd)
     return k;
 }
 
-/* Decrypt the next record, if it is here whole. False when it was altered. */
-static bool open_record(ddl__seal *seal)
+/* Decrypt the next record if all of it is here. False if it was altered. */
+static bool record_open(ddl__seal *seal)
 {
     way *w = &seal->in;
     unsigned char iv[DDL__IV], *record = w->bytes + w->from;
@@ -231,8 +231,8 @@ static bool open_record(ddl__seal *seal)
     return true;
 }
 
-/* Hand out what is decrypted, to a piece of the message from `place` on. */
-static size_t take(ddl__seal *seal, const struct msghdr *message, size_t place)
+/* Copy decrypted bytes to the message, from `place` on. */
+static size_t seal_take(ddl__seal *seal, const struct msghdr *message, size_t place)
 {
     way *w = &seal->in;
     size_t taken = 0;
@@ -252,18 +252,18 @@ static size_t take(ddl__seal *seal, const struct msghdr *message, size_t place)
     return taken;
 }
 
-ssize_t ddl__stream_recv(ddl__seal *seal, int fd, const struct msghdr *message)
+ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message)
 {
     if (!seal)
         return recvmsg(fd, (struct msghdr *)(uintptr_t)message, MSG_DONTWAIT);
     size_t want = length_of(message), got = 0;
     ssize_t k = 1;
     while (got < want && k > 0 && !seal->error) {
-        if (!seal->clear && !open_record(seal))
+        if (!seal->clear && !record_open(seal))
             seal->error = EBADMSG;
         else if (seal->clear)
-            got += take(seal, message, got);
-        else if ((k = fill(seal, fd)) < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+            got += seal_take(seal, message, got);
+        else if ((k = seal_fill(seal, fd)) < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
             seal->error = errno;
     }
     if (got || !want)
@@ -278,19 +278,19 @@ ssize_t ddl__stream_recv(ddl__seal *seal, int fd, const struct msghdr *message)
 /* ------------------------------------------------------------------------------------------ both
  */
 
-ssize_t ddl__stream_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n)
+ssize_t ddl__seal_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n)
 {
     struct iovec piece = {(void *)(uintptr_t)bytes, n};
-    return ddl__stream_send(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
+    return ddl__seal_send(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
 }
 
-ssize_t ddl__stream_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n)
+ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n)
 {
     struct iovec piece = {bytes, n};
-    return ddl__stream_recv(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
+    return ddl__seal_recv(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
 }
 
-/* Whether to go on after a call that came to nothing. */
+/* After a call that did nothing: wait, and tell whether to try again. */
 static bool later(int fd, short events, int64_t deadline)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -298,27 +298,27 @@ static bool later(int fd, short events, int64_t deadline)
     return errno == EINTR;
 }
 
-bool ddl__stream_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline)
+bool ddl__seal_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline)
 {
     const char *at = bytes;
     while (n) {
-        ssize_t k = ddl__stream_send_bytes(seal, fd, at, n);
+        ssize_t k = ddl__seal_send_bytes(seal, fd, at, n);
         if (k < 0 && !later(fd, POLLOUT, deadline))
             return false;
         at += k > 0 ? k : 0;
         n -= k > 0 ? (size_t)k : 0;
     }
-    while (!ddl__stream_flush(seal, fd))
+    while (!ddl__seal_flush(seal, fd))
         if (!later(fd, POLLOUT, deadline))
             return false;
     return true;
 }
 
-bool ddl__stream_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline)
+bool ddl__seal_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline)
 {
     char *at = bytes;
     while (n) {
-        ssize_t k = ddl__stream_recv_bytes(seal, fd, at, n);
+        ssize_t k = ddl__seal_recv_bytes(seal, fd, at, n);
         if (k == 0)
             errno = ECONNRESET;
         if (k == 0 || (k < 0 && !later(fd, POLLIN, deadline)))
@@ -329,7 +329,7 @@ bool ddl__stream_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_
     return true;
 }
 
-const char *ddl__stream_error(int error, char *text, size_t size)
+const char *ddl__seal_error(int error, char *text, size_t size)
 {
     errno = error;
     if (error == EBADMSG)

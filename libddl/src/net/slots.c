@@ -43,7 +43,7 @@ size_t ddl__slots_bytes(const ddl__slots *s)
     return s->bytes;
 }
 
-/* The lowest, because it is the likeliest to be in the cache. */
+/* Take the lowest free slot: it is the most likely to be in the cache. */
 void *ddl__slot_find(ddl__slots *s)
 {
     for (unsigned i = 0; i < s->n; i++)

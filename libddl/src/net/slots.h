@@ -1,5 +1,5 @@
-/* slots.h - memory in which spans are built that leave by TCP, shared by the links of one comm. A
- * span fits into one slot, and a slot counts the links that have yet to send it. */
+/* slots.h - memory for spans that leave by TCP, shared by the links of one comm. A span fits into
+ * one slot. A slot counts the links that have yet to send it. */
 #ifndef DDL_NET_SLOTS_H
 #define DDL_NET_SLOTS_H
 
@@ -18,10 +18,10 @@ size_t ddl__slots_bytes(const ddl__slots *slots);
 /* A free slot, or NULL. */
 void *ddl__slot_find(ddl__slots *slots);
 
-/* The count of links that have yet to send this slot; it is free at zero. */
+/* The count of links that have yet to send this slot. At zero the slot is free. */
 atomic_uint *ddl__slot_users(ddl__slots *slots, const void *slot);
 
-/* One link has sent it; users may be NULL, for memory that is not a slot's. */
+/* One link has sent it. users is NULL for memory outside slots. */
 static inline void ddl__slot_leave(atomic_uint *users)
 {
     if (users)

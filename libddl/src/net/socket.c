@@ -32,7 +32,7 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
     return ddl__dial_from(NULL, address, length, deadline);
 }
 
-/* Connect, or begin to. A unix listener whose backlog is full has no room yet, and nothing tells
+/* Connect, or start to. A unix listener with a full backlog has no room yet, and no event tells
  * when it has. */
 static int start_connect(int fd, const struct sockaddr *address, socklen_t length, int64_t deadline)
 {
@@ -47,8 +47,8 @@ static int start_connect(int fd, const struct sockaddr *address, socklen_t lengt
     return 0;
 }
 
-/* A port from which the kernel lets connections leave may be the one that is dialed, where nobody
- * listens yet; TCP then joins the socket to itself. */
+/* The kernel may pick, as local port, the port that is dialed while nobody listens there; TCP then
+ * connects the socket to itself. */
 static bool is_own_end(int fd)
 {
     struct sockaddr_storage ends[2];
@@ -60,7 +60,7 @@ static bool is_own_end(int fd)
            !memcmp(&ends[0], &ends[1], lengths[0]);
 }
 
-/* Without a TIME_WAIT, in which nobody could listen there. */
+/* Close without TIME_WAIT, during which nobody could listen there. */
 static void drop_connection(int fd)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -76,7 +76,7 @@ int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, 
         return -1;
     int error = 0, late = 1;
     socklen_t size = sizeof error;
-    /* Only the address: the port is chosen for this peer, when it is known. */
+    /* Bind the address only: the kernel picks the port when the peer is known. */
     if (from)
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
     if (from && bind(fd, from, length)) {
@@ -189,7 +189,7 @@ ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
 {
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     control room = {0};
-    /* Not the padding as well, in which the kernel would put a second one. */
+    /* Leave out the padding, where the kernel would put a second descriptor. */
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = room.bytes,
@@ -207,7 +207,7 @@ ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
     return k;
 }
 
-/* All bytes by the deadline. What comes along is taken if `passed` is given. */
+/* Receive all bytes by the deadline. A descriptor is taken if `passed` is given. */
 static bool recv_whole(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
 {
     char *at = bytes;

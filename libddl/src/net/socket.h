@@ -1,4 +1,4 @@
-/* socket.h - sockets with deadlines, for connecting peers; links have their own ways. */
+/* socket.h - sockets with deadlines, for connecting peers. Links do not use it. */
 #ifndef DDL_NET_SOCKET_H
 #define DDL_NET_SOCKET_H
 
@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 
-/* A connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. From any address of ours,
- * or from one of the same family and length as the peer's. */
+/* A connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. From any local address,
+ * or from one of the same family and length as that of the peer. */
 int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline);
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline);
@@ -29,23 +29,24 @@ bool ddl__await(int fd, short events, int64_t deadline);
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 
-/* The same over a unix socket, with a descriptor beside the bytes; -1 for none. What comes beside
- * the bytes of ddl__recv_all is not taken. */
+/* The same over a unix socket, with a descriptor (-1: none) beside the bytes. ddl__recv_all
+ * discards a descriptor. */
 bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline);
 bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
 
-/* What has come of the bytes without blocking: their number, 0 when the peer closed, -1 with errno.
- * *passed is set when a descriptor came along. */
+/* Receive without blocking: the number of bytes, 0 when the peer closed, -1 with errno. *passed is
+ * set when a descriptor came along. */
 ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed);
 
-/* The same, but the bytes stay in the socket, and so does what came along: *along tells whether
- * something did, beside the last of these bytes. Nothing is taken before the peer is known. */
+/* The same, but the bytes and the descriptor stay in the socket. *along tells whether a descriptor
+ * came beside the last of these bytes. Used to take nothing before the peer is known. */
 ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along);
 
-/* Whether the peer of a connection sends nothing any more. */
+/* Whether the peer has closed its sending side. */
 bool ddl__has_ended(int fd);
 
-/* Whether the other end of a unix socket, as the kernel has it, is ours. */
+/* Whether, according to the kernel, the other end of a unix socket belongs to this user, or this
+ * process. */
 bool ddl__same_user(int fd);
 bool ddl__same_process(int fd);
 

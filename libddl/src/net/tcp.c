@@ -15,11 +15,11 @@
 
 enum {
     SOCKET_BUFFER = 4 << 20,
-    LANE_BUFFER = 512 << 10, /* what a slow lane may have queued; the kernel doubles it */
-    NEAR_BUFFER = 128 << 10, /* the same where the wire is memory */
+    LANE_BUFFER = 512 << 10, /* what a slow lane may queue; the kernel doubles it */
+    NEAR_BUFFER = 128 << 10, /* the same between ranks of one machine */
 
-    /* A peer whose kernel does not answer is gone, or the wire: probed while nothing is under way,
-     * else seen by what it does not acknowledge. */
+    /* A peer whose kernel does not answer is gone, or the network is. It is probed while nothing is
+     * under way; otherwise its missing acknowledgements show it. */
     KEEPALIVE_IDLE_S = 6,
     KEEPALIVE_EACH_S = 3,
     KEEPALIVE_PROBES = 3,
@@ -30,8 +30,8 @@ static const int64_t EXAMINE_NS = 1000000000;
 
 /* --------------------------------------------------------------------------------- silent peers */
 
-/* Whether data was sent again and again and nothing has come back for long. A peer that takes
- * nothing in, but whose kernel answers, is merely slow. */
+/* Whether data was retransmitted and nothing has come back for a long time. A peer that takes
+ * nothing in, but whose kernel answers, is only slow. */
 static bool is_silent(int fd)
 {
     struct tcp_info info;
@@ -40,7 +40,7 @@ static bool is_silent(int fd)
            info.tcpi_unacked && info.tcpi_last_ack_recv > SILENT_MS;
 }
 
-static void examine(ddl__tcp_link *l)
+static void link_examine(ddl__tcp_link *l)
 {
     static const char why[] = "the peer's host has not acknowledged anything for long";
     if (is_silent(l->fd))
@@ -50,12 +50,12 @@ static void examine(ddl__tcp_link *l)
             ddl__tcp_lose(l, l->lanes[i].name, why);
 }
 
-static void tcp_attend(ddl__link *link)
+static void tcp_poll(ddl__link *link)
 {
     ddl__tcp_look(ddl__tcp_of(link));
 }
 
-/* The kernel wakes sleepers without being asked; a moment to see to the sockets. */
+/* The kernel wakes sleepers by itself; this is a good time to check the sockets. */
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
@@ -65,14 +65,14 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
     if (now < l->examined + EXAMINE_NS)
         return;
     l->examined = now;
-    examine(l);
+    link_examine(l);
 }
 
 /* ------------------------------------------------------------------------------ life and death */
 
-/* A goodbye goes behind everything that waits, an abort in front of all but a span that has begun.
- * When that span's end does not fit into the socket now, the abort cannot be told in words: lent
- * memory may be gone in a moment. */
+/* A goodbye is sent after everything that waits, an abort before everything but a span that has
+ * begun. If the rest of that span does not fit into the socket now, the abort cannot be sent, since
+ * the user memory may be gone soon. */
 static void tcp_close(ddl__link *link, const char *reason)
 {
     static const ddl__signature none;
@@ -94,8 +94,8 @@ static void tcp_close(ddl__link *link, const char *reason)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Closing a socket with something unread, be it the peer's goodbye, resets the connection and
- * discards what we have sent last. */
+/* Closing a socket with unread data, even the goodbye of the peer, resets the connection and
+ * discards what was sent last. */
 static void empty_and_close(int fd)
 {
     char rest[DDL__TCP_PAGE];
@@ -126,19 +126,17 @@ static void tcp_destroy(ddl__link *link)
 
 static const ddl__link_ops tcp_ops = {
     .kind = "tcp",
-    .lends = true,
+    .zero_copy = true,
     .shared = false,
     .reserve = ddl__tcp_reserve,
     .publish = ddl__tcp_publish,
-    .lend = ddl__tcp_lend,
+    .send_user = ddl__tcp_send_user,
     .next = ddl__tcp_next,
     .peek = ddl__tcp_peek,
     .release = ddl__tcp_release,
-    .take = ddl__tcp_take,
     .flush = ddl__tcp_flush,
-    .owes = ddl__tcp_owes,
     .sleeping = tcp_sleeping,
-    .attend = tcp_attend,
+    .poll = tcp_poll,
     .close = tcp_close,
     .destroy = tcp_destroy,
 };
@@ -163,7 +161,7 @@ static void buffer_enlarge(int fd, int option)
 }
 
 /* All but the first are for speed or for noticing ends, and may be refused (by a unix socket). */
-static void prepare(int fd, bool lane)
+static void socket_prepare(int fd, bool lane)
 {
     static const int yes = 1, idle = KEEPALIVE_IDLE_S, each = KEEPALIVE_EACH_S,
                      probes = KEEPALIVE_PROBES, small = LANE_BUFFER;
@@ -192,7 +190,7 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
     l->slots = slots;
     l->examined = ddl__now();
     pthread_mutex_init(&l->lock, NULL);
-    prepare(fd, false);
+    socket_prepare(fd, false);
     return &l->base;
 }
 
@@ -202,9 +200,9 @@ void ddl__tcp_link_name(ddl__link *link, const char *name)
     snprintf(l->name, sizeof l->name, "%s", name);
 }
 
-/* A wire needs a queue that lasts for its delay and while we do something else. Where the wire is
- * memory, whatever is queued is only out of the caches when it is read, and so are the pages that
- * the kernel copies to next. */
+/* A network needs a queue that covers its delay and the time that the driver is busy elsewhere.
+ * Between ranks of one machine, queued data only falls out of the caches before it is read, and so
+ * do the pages that the kernel copies to next. */
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;
@@ -244,9 +242,9 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
     }
 }
 
-/* As a driver watches a link. Nobody reads the events of the descriptor that joins several sockets:
- * it stands for them in the driver's. */
-static bool watch(int epoll, int fd)
+/* Watch a socket as a driver watches a link. Nobody reads the events of the descriptor that joins
+ * several sockets: it represents them in the descriptor of the driver. */
+static bool epoll_watch(int epoll, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
     return !epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
@@ -261,7 +259,7 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name)
     }
     if (link->fd == l->fd) {
         int epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
-        if (epoll < 0 || !watch(epoll, l->fd)) {
+        if (epoll < 0 || !epoll_watch(epoll, l->fd)) {
             ddl__fail(DDL_ESYSTEM, "no descriptor for a TCP link of several sockets: %s",
                       strerror(errno));
             ddl__close_guarded(epoll);
@@ -269,13 +267,13 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name)
         }
         link->fd = epoll;
     }
-    if (l->n_lanes == DDL__LANES_MAX || !watch(link->fd, fd)) {
+    if (l->n_lanes == DDL__LANES_MAX || !epoll_watch(link->fd, fd)) {
         ddl__fail(DDL_ESYSTEM, "no room for %u sockets in a TCP link", l->n_lanes + 1);
         return false;
     }
     ddl__lane *lane = &l->lanes[l->n_lanes++];
     lane->fd = ddl__guard(fd);
     snprintf(lane->name, sizeof lane->name, "%s", name);
-    prepare(fd, true);
+    socket_prepare(fd, true);
     return true;
 }

@@ -1,21 +1,20 @@
-/* tcp_link.h - a TCP link's insides, for the files of this folder that make it up: tcp.c (from its
- * creation to its end), tcp_send.c, tcp_receive.c, and lanes.c (long spans over several
- * connections).
+/* tcp_link.h - the insides of a TCP link, for the files of this folder that make it up: tcp.c
+ * (creation and end), tcp_send.c, tcp_receive.c, and lanes.c (long spans over several connections).
  *
- * Design notes
+ * Design notes.
  *
- * Wire. A frame is a 24-byte header (type, length, signature) and its payload: a span, nothing
- * (goodbye) or a reason in words (abort). Bytes are in the host's order; that both ends agree on it
- * and on the version is settled by the handshake before there is a link, and a stream that is out
- * of step is found by the magic in the type.
+ * Wire format. A frame is a 24-byte header (type, length, signature) and its payload: a span,
+ * nothing (goodbye) or a reason in words (abort). Bytes are in host order. The handshake makes sure
+ * that both ends agree on byte order and version; the magic number in the type detects a stream
+ * that is out of step.
  *
- * Lanes. A link is one connection, which alone tells the order of things, and perhaps further ones,
- * its lanes, on which long spans travel: then only their headers go over the first, and their
- * payload over whichever lanes have room, in chunks that say of which long span and which place in
- * it they are. Both ends know from the length alone whether a span is long. A lane's chunk that
- * belongs to a later span waits in the lane's socket, which holds up nothing but this lane.
+ * Lanes. A link has one connection that alone determines the order of spans, and optionally further
+ * connections, its lanes, which carry long spans. Only the header of a long span goes over the
+ * first connection. Its payload goes over whichever lanes have room, in chunks that name the long
+ * span and their place in it. Both ends know from the length alone whether a span is long. A chunk
+ * of a later span waits in the socket of its lane, and blocks nothing but that lane.
  *
- * Locks. `lock` guards the sending half, because any thread may close; it is held for non-blocking
+ * Locks. `lock` guards the sending half, because any thread may close. It is held for non-blocking
  * system calls only. The receiving half belongs to the driver alone. */
 #ifndef DDL_NET_TCP_LINK_H
 #define DDL_NET_TCP_LINK_H
@@ -27,10 +26,10 @@
 #include "net/tcp.h"
 
 enum {
-    DDL__TCP_QUEUE = 64, /* frames waiting on one link, the farewell included */
+    DDL__TCP_QUEUE = 64, /* frames that wait on one link, including the farewell */
     DDL__TCP_PAGE = 4096,
-    DDL__LONG_SPAN = 64 << 10, /* bytes from which a span goes by lanes */
-    DDL__CHUNK = 64 << 10,     /* bytes of a long span to one lane at a time */
+    DDL__LONG_SPAN = 64 << 10, /* bytes from which a span goes over lanes */
+    DDL__CHUNK = 64 << 10,     /* bytes of a long span per chunk */
     DDL__LANE_NAME = 96
 };
 
@@ -39,28 +38,28 @@ typedef enum ddl__tcp_type {
     DDL__TCP_SPAN = 0x6c646401,
     DDL__TCP_GOODBYE,
     DDL__TCP_ABORT,
-    DDL__TCP_CHUNK /* on lanes, and nothing else there */
+    DDL__TCP_CHUNK /* on lanes only */
 } ddl__tcp_type;
 
 typedef struct ddl__tcp_header {
     uint32_t type;
     uint32_t bytes;           /* of payload */
-    ddl__signature signature; /* of a chunk: the long span's number and the place in it */
+    ddl__signature signature; /* of a chunk: the number of the long span and the place in it */
 } ddl__tcp_header;
 _Static_assert(sizeof(ddl__tcp_header) == 24, "the wire format");
 
 typedef struct ddl__tcp_frame {
     ddl__tcp_header head;
-    const void *payload; /* NULL: goes by lanes, or there is none */
-    atomic_uint *users;  /* of the slot in which the payload lies; NULL: lent */
+    const void *payload; /* NULL: none, or it goes over lanes */
+    atomic_uint *users;  /* of the slot with the payload; NULL: user memory */
 } ddl__tcp_frame;
 
-/* A long span on its way out. */
+/* A long span that is being sent. */
 typedef struct ddl__long_span {
     const char *payload;
     size_t bytes;
-    size_t cut;    /* given to lanes */
-    size_t unsent; /* not taken by the kernel yet */
+    size_t cut;    /* assigned to lanes */
+    size_t unsent; /* not accepted by the kernel yet */
     uint64_t number;
     atomic_uint *users;
 } ddl__long_span;
@@ -70,64 +69,66 @@ typedef struct ddl__lane {
     ddl__seal *seal; /* NULL: not encrypted */
     char name[DDL__LANE_NAME];
 
-    /* Sending: the chunk that is under way. */
+    /* Sending: the current chunk. */
     ddl__tcp_header out;
     const char *payload;
     ddl__long_span *span; /* NULL: none */
-    size_t sent;          /* bytes of it, header included */
+    size_t sent;          /* bytes sent of it, with its header */
 
-    /* How fast it goes: bytes per second, 0 while unknown, from what the peer has acknowledged. */
+    /* The rate in bytes per second, from what the peer has acknowledged; 0: unknown. */
     double rate;
-    uint64_t given;        /* bytes to the kernel, ever */
-    uint64_t acknowledged; /* of these, when the present stretch began */
-    int64_t looked;        /* when that was */
-    bool busy;             /* something was under way then */
+    uint64_t given;        /* bytes accepted by the kernel so far */
+    uint64_t acknowledged; /* bytes acknowledged at the start of the measurement */
+    int64_t looked;        /* when the measurement began */
+    bool busy;             /* data was unacknowledged then */
 
-    /* Receiving: what is left of a chunk, and the header of the next one. */
+    /* Receiving: the rest of a chunk, and the header of the next one. */
     char *place;
     size_t left;
     ddl__tcp_header in;
     size_t got;
-    bool event; /* has come since the last EAGAIN */
+    bool event; /* an event has come since the last EAGAIN */
     bool ended;
 } ddl__lane;
 
 typedef struct ddl__tcp_link {
-    ddl__link base; /* base.fd: the socket, or with lanes an epoll descriptor of all of them */
+    ddl__link base; /* base.fd: the socket; with lanes, an epoll descriptor of all sockets */
     int fd;
-    ddl__seal *seal; /* its sending half is the lock's */
+    ddl__seal *seal; /* its sending half is under the lock */
     char name[DDL__LANE_NAME];
     ddl__slots *slots;
     unsigned n_lanes;
     ddl__lane *lanes; /* [DDL__LANES_MAX], made with the first */
 
-    pthread_mutex_t lock; /* from here to `farewell`, and the lanes' sending halves */
-    bool closed;          /* nothing more is accepted */
-    bool shut;            /* nothing more is sent */
-    int error;            /* that ended sending, an errno */
-    const char *culprit;  /* the lane that it was: then only the farewell is sent; or NULL */
+    pthread_mutex_t
+        lock;    /* guards the fields down to `farewell`, and the sending halves of lanes */
+    bool closed; /* no more frames are accepted */
+    bool shut;   /* nothing more is sent */
+    int error;   /* the errno that ended sending */
+    const char *
+        failed_lane; /* the name of the lane that failed: then only the farewell is sent; or NULL */
     unsigned oldest, queued;
-    size_t sent; /* bytes of the oldest frame */
+    size_t sent; /* bytes sent of the oldest frame */
     ddl__tcp_frame queue[DDL__TCP_QUEUE];
     unsigned first_long, n_long;
-    uint64_t long_sent; /* their numbers so far */
+    uint64_t long_sent; /* how many so far */
     ddl__long_span long_spans[DDL__TCP_QUEUE];
     char farewell[256];
 
-    ddl__tcp_header head; /* of the frame that is coming */
-    size_t got;           /* bytes of it that have come */
+    ddl__tcp_header head; /* of the frame that is being received */
+    size_t got;           /* bytes received of it */
     bool event;           /* has come since the last EAGAIN */
     void *buffer;
     size_t capacity;
 
-    /* The long span that is coming. */
+    /* The long span that is being received. */
     bool assembling;
-    bool broken;              /* it will never be whole */
-    size_t unplaced, missing; /* bytes of it: not announced by chunks, not here */
-    uint64_t long_received;   /* those before it */
-    int64_t lost_at;          /* a lane has failed, which is believed then; 0: none has */
+    bool broken;              /* it will never be complete */
+    size_t unplaced, missing; /* bytes without a chunk yet; bytes not received */
+    uint64_t long_received;   /* long spans received before it */
+    int64_t lost_at;          /* when to report the failure of a lane; 0: none failed */
     char lost_why[160];
-    int64_t examined; /* when the sockets' health was last looked at */
+    int64_t examined; /* when the health of the sockets was last checked */
 } ddl__tcp_link;
 
 static inline ddl__tcp_link *ddl__tcp_of(ddl__link *link)
@@ -135,13 +136,14 @@ static inline ddl__tcp_link *ddl__tcp_of(ddl__link *link)
     return (ddl__tcp_link *)link;
 }
 
-/* Whether a span of so many bytes goes by lanes. */
+/* Whether a span of this length goes over lanes. */
 static inline bool ddl__tcp_is_long(const ddl__tcp_link *l, size_t bytes)
 {
     return l->n_lanes && bytes >= DDL__LONG_SPAN;
 }
 
-/* Add what is left of a piece of memory after *skip bytes, and lower *skip by the piece. */
+/* Append what is left of a piece of memory after *skip bytes, and lower *skip by what was skipped.
+ */
 static inline void ddl__piece_add(struct iovec *pieces, size_t *n, const void *memory, size_t bytes,
                                   size_t *skip)
 {
@@ -151,24 +153,24 @@ static inline void ddl__piece_add(struct iovec *pieces, size_t *n, const void *m
         pieces[(*n)++] = (struct iovec){(char *)(uintptr_t)memory + skipped, bytes - skipped};
 }
 
-/* Whether something waits to be sent: frames, long spans, or what is encrypted already. */
+/* Whether anything waits to be sent: frames, long spans, or encrypted bytes. */
 static inline bool ddl__tcp_waits(const ddl__tcp_link *l)
 {
-    bool waits = l->queued || l->n_long || (l->seal && ddl__stream_owes(l->seal));
+    bool waits = l->queued || l->n_long || (l->seal && ddl__seal_has_unsent(l->seal));
     for (unsigned i = 0; l->seal && !waits && i < l->n_lanes; i++)
-        waits = ddl__stream_owes(l->lanes[i].seal);
+        waits = ddl__seal_has_unsent(l->lanes[i].seal);
     return waits;
 }
 
-/* ---- tcp_send.c: with the lock held, but for the link's verbs ---- */
+/* ---- tcp_send.c: called with the lock held, except for the verbs ---- */
 
 void ddl__tcp_enqueue(ddl__tcp_link *l, ddl__tcp_type type, const void *payload, size_t bytes,
                       const ddl__signature *signature, atomic_uint *users);
 
-/* Forget all long spans, and all frames but the `keep` oldest. */
+/* Drop all long spans, and all frames but the `keep` oldest. */
 void ddl__tcp_drop(ddl__tcp_link *l, unsigned keep);
 
-/* Nothing more will be sent; what waits is dropped. */
+/* Stop sending, and drop what waits. */
 void ddl__tcp_stop(ddl__tcp_link *l);
 
 /* Send as much as the sockets take. */
@@ -177,37 +179,36 @@ void ddl__tcp_push(ddl__tcp_link *l);
 void *ddl__tcp_reserve(ddl__link *const *to, unsigned n, size_t bytes);
 void ddl__tcp_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                       const ddl__signature *signature);
-bool ddl__tcp_lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                   const ddl__signature *signature);
-bool ddl__tcp_flush(ddl__link *link);
-bool ddl__tcp_owes(const ddl__link *link);
+bool ddl__tcp_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                        const ddl__signature *signature);
+ddl__link_pending ddl__tcp_flush(ddl__link *link);
 
-/* ---- tcp_receive.c: the driver's ---- */
+/* ---- tcp_receive.c: called by the driver ---- */
 
 void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason);
 
-/* Look for a farewell or an end. */
+/* Look for a farewell or an end of file. */
 void ddl__tcp_look(ddl__tcp_link *l);
 
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes);
-const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *signature);
+const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                          const ddl__signature *signature);
 void ddl__tcp_release(ddl__link *link);
-bool ddl__tcp_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature);
 
 /* ---- lanes.c ---- */
 
-/* With the lock: queue a long span; send as much as the lanes take; whether nothing is left; forget
- * all; end the lanes' sending. */
+/* With the lock held: queue a long span; send as much as the lanes accept; drop all; end sending on
+ * all lanes. */
 void ddl__lanes_append(ddl__tcp_link *l, const void *payload, size_t bytes, atomic_uint *users);
 void ddl__lanes_push(ddl__tcp_link *l);
 void ddl__lanes_drop(ddl__tcp_link *l);
 void ddl__lanes_shut(ddl__tcp_link *l);
 
-/* The driver's: bring what has come of the present long span to its place; true when it is whole.
+/* Called by the driver: receive what has come of the current long span; true when it is complete.
  */
 bool ddl__lanes_receive(ddl__tcp_link *l, void *into, size_t bytes);
 
-/* Sending on a lane has failed: the link is lost unless the peer soon says something else. */
+/* Sending on a lane has failed: the link is lost unless the peer soon gives a reason. */
 void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error);
 
 #endif

@@ -1,15 +1,14 @@
 /* tcp_receive.c - the receiving half of a TCP link.
  *
- * `got` counts the bytes of the next frame that have come over the first connection, header
- * included, and is the whole state. Header and payload are read by one recvmsg, the payload
- * straight into its place, on the assumption that the next frame is the span that is expected;
- * never more, so the stream stays in step. Where the assumption fails the span expected will never
- * come, and its place may hold the first bytes of something else. A header read early by attend
- * waits for its span to be asked for.
+ * `got` counts the bytes of the next frame received over the first connection, header included, and
+ * is the whole state. One recvmsg reads header and payload, the payload straight into its place,
+ * assuming that the next frame is the expected span. It never reads more, so the stream stays in
+ * step. If the assumption is wrong, the expected span will never come, and its place may hold the
+ * first bytes of another frame. A header that poll has read waits until its span is asked for.
  *
- * Edges. A short read or write means that the socket is exhausted and that an event will follow,
- * except for an end of file right behind the data, which came with an event already seen. So after
- * an event the next reads go on until EAGAIN. */
+ * Edges. A short read or write means that the socket is exhausted and an event will follow. An end
+ * of file right behind the data is the exception: it came with an event already seen. After an
+ * event, reads therefore go on until EAGAIN. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -26,17 +25,17 @@ void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
     snprintf(l->base.reason, sizeof l->base.reason, "%s%s%s", name, name[0] ? ": " : "", reason);
 }
 
-/* The stream has ended with an errno, or 0. */
+/* The connection has ended, with an errno or 0. */
 static void lose_stream(ddl__tcp_link *l, int error)
 {
     if (!error) {
         pthread_mutex_lock(&l->lock);
-        error = l->culprit ? 0 : l->error;
+        error = l->failed_lane ? 0 : l->error;
         pthread_mutex_unlock(&l->lock);
     }
     if (error) {
         char text[128];
-        ddl__tcp_lose(l, l->name, ddl__stream_error(error, text, sizeof text));
+        ddl__tcp_lose(l, l->name, ddl__seal_error(error, text, sizeof text));
     } else {
         ddl__tcp_lose(l, l->name,
                       l->got ? "the peer closed the connection within a span"
@@ -44,16 +43,16 @@ static void lose_stream(ddl__tcp_link *l, int error)
     }
 }
 
-/* Nothing more is there now; a lane that has failed is believed after a while. */
-static bool nothing(ddl__tcp_link *l)
+/* Nothing more has come. Report the failure of a lane when it is due. Always false. */
+static bool link_check_loss(ddl__tcp_link *l)
 {
     if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
         ddl__tcp_lose(l, "", l->lost_why);
     return false;
 }
 
-/* A header has just come, and `extra` bytes behind it to where a span was expected. False when it
- * is not one of ours. The text of a control frame goes to its own place. */
+/* A header has come, with `extra` bytes behind it in the place of the expected span. False if it is
+ * not valid. The text of a control frame is moved to its own place. */
 static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
 {
     uint32_t bytes = l->head.bytes;
@@ -74,11 +73,11 @@ static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
     return false;
 }
 
-/* What is to be done about the frame that is coming. */
+/* What to do about the current frame. */
 typedef enum progress { MORE, WHOLE, STOP } progress;
 
-/* The header of a long span has come, the one that is expected. */
-static progress assemble(ddl__tcp_link *l, void *into, size_t bytes)
+/* The header of the expected long span has come. */
+static progress span_assemble(ddl__tcp_link *l, void *into, size_t bytes)
 {
     if (!l->assembling) {
         l->assembling = true;
@@ -87,7 +86,7 @@ static progress assemble(ddl__tcp_link *l, void *into, size_t bytes)
     return ddl__lanes_receive(l, into, bytes) ? WHOLE : STOP;
 }
 
-/* Compare a known header with the expected span; signature NULL: none is. */
+/* Compare the header with the expected span; signature NULL: none is expected. */
 static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
                              const ddl__signature *signature)
 {
@@ -102,7 +101,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
             return STOP;
         }
         if (ddl__tcp_is_long(l, bytes))
-            return assemble(l, into, bytes);
+            return span_assemble(l, into, bytes);
         return l->got == sizeof l->head + bytes ? WHOLE : MORE;
     }
     if (l->got < sizeof l->head + l->head.bytes)
@@ -112,8 +111,8 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
     return STOP;
 }
 
-/* Receive over the first connection what is left of a frame; false when it is exhausted. */
-static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
+/* Receive the rest of a frame over the first connection; false when the socket is exhausted. */
+static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
 {
     struct iovec pieces[2];
     struct msghdr message = {.msg_iov = pieces};
@@ -121,7 +120,7 @@ static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
     ddl__piece_add(pieces, &message.msg_iovlen, &l->head, sizeof l->head, &skip);
     ddl__piece_add(pieces, &message.msg_iovlen, into, bytes, &skip);
     size_t before = l->got, want = sizeof l->head + bytes - before;
-    ssize_t k = ddl__stream_recv(l->seal, l->fd, &message);
+    ssize_t k = ddl__seal_recv(l->seal, l->fd, &message);
     if (k > 0) {
         l->got += (size_t)k;
         if (before < sizeof l->head && l->got >= sizeof l->head &&
@@ -140,9 +139,10 @@ static bool read_frame(ddl__tcp_link *l, void *into, size_t bytes)
     return true;
 }
 
-/* Receive the next span into `into`; true when it is whole. With signature NULL, only look what
- * comes next. */
-static bool receive(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
+/* Receive the next span; true when it is complete. With signature NULL, only look what comes next.
+ */
+static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
+                         const ddl__signature *signature)
 {
     bool more = true;
     while (l->base.state == DDL__LINK_OPEN) {
@@ -151,27 +151,27 @@ static bool receive(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signa
         if (l->got >= sizeof l->head) {
             progress p = header_match(l, into, bytes, signature);
             if (p != MORE)
-                return p == WHOLE || nothing(l);
+                return p == WHOLE || link_check_loss(l);
             if (l->head.type != DDL__TCP_SPAN) {
                 place = l->base.reason;
                 room = l->head.bytes;
             }
         }
         if (!more)
-            return nothing(l);
-        more = read_frame(l, place, room);
+            return link_check_loss(l);
+        more = frame_read(l, place, room);
     }
     return false;
 }
 
-/* Bytes of the present span's payload that have yet to come over the first connection. */
+/* Bytes of the current span that have yet to come over the first connection. */
 static size_t inline_left(const ddl__tcp_link *l)
 {
     size_t payload = ddl__tcp_is_long(l, l->head.bytes) ? 0 : l->head.bytes;
     return sizeof l->head + payload - l->got;
 }
 
-/* A span that was expected will never come whole: go past it and all that follow to the farewell in
+/* The expected span will never be complete. Skip it and all that follows, up to the farewell in
  * which the peer says why. */
 static void seek_farewell(ddl__tcp_link *l)
 {
@@ -179,7 +179,7 @@ static void seek_farewell(ddl__tcp_link *l)
     l->event = true;
     while (l->base.state == DDL__LINK_OPEN) {
         if (l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN) {
-            receive(l, NULL, 0, NULL);
+            span_receive(l, NULL, 0, NULL);
             if (l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN)
                 return;
         }
@@ -189,11 +189,11 @@ static void seek_farewell(ddl__tcp_link *l)
             continue;
         }
         ssize_t k =
-            ddl__stream_recv_bytes(l->seal, l->fd, rest, left < sizeof rest ? left : sizeof rest);
+            ddl__seal_recv_bytes(l->seal, l->fd, rest, left < sizeof rest ? left : sizeof rest);
         if (k > 0) {
             l->got += (size_t)k;
         } else if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            nothing(l);
+            link_check_loss(l);
             return;
         } else if (k == 0 || errno != EINTR) {
             lose_stream(l, k ? errno : 0);
@@ -209,10 +209,10 @@ void ddl__tcp_look(ddl__tcp_link *l)
     if (l->broken)
         seek_farewell(l);
     else
-        receive(l, NULL, 0, NULL);
+        span_receive(l, NULL, 0, NULL);
 }
 
-/* While the state is open, a header that has come is that of a span. */
+/* While the state is open, a received header is that of a span. */
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
@@ -220,7 +220,7 @@ bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
         seek_farewell(l);
         return false;
     }
-    receive(l, NULL, 0, NULL);
+    span_receive(l, NULL, 0, NULL);
     if (link->state != DDL__LINK_OPEN || l->got < sizeof l->head || l->head.type != DDL__TCP_SPAN)
         return false;
     *signature = l->head.signature;
@@ -228,19 +228,24 @@ bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     return true;
 }
 
-/* The same for who wants it: what is broken stays so. */
-static bool obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
+/* Receive the expected span, unless the link is broken. */
+static bool span_obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__signature *signature)
 {
-    if (!l->broken && receive(l, into, bytes, signature))
+    if (!l->broken && span_receive(l, into, bytes, signature))
         return true;
     if (l->broken)
         seek_farewell(l);
     return false;
 }
 
-const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *signature)
+const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
+                          const ddl__signature *signature)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
+    assert(!ahead);
+    (void)ahead;
+    if (into)
+        return span_obtain(l, into, bytes, signature) ? into : NULL;
     if (!l->buffer || l->capacity < bytes) {
         assert(l->got <= sizeof l->head || l->head.type != DDL__TCP_SPAN);
         free(l->buffer);
@@ -254,7 +259,7 @@ const void *ddl__tcp_peek(ddl__link *link, size_t bytes, const ddl__signature *s
             return NULL;
         }
     }
-    return obtain(l, l->buffer, bytes, signature) ? l->buffer : NULL;
+    return span_obtain(l, l->buffer, bytes, signature) ? l->buffer : NULL;
 }
 
 void ddl__tcp_release(ddl__link *link)
@@ -263,12 +268,4 @@ void ddl__tcp_release(ddl__link *link)
     l->got = 0;
     l->long_received += l->assembling;
     l->assembling = false;
-}
-
-bool ddl__tcp_take(ddl__link *link, void *dst, size_t bytes, const ddl__signature *signature)
-{
-    if (!obtain(ddl__tcp_of(link), dst, bytes, signature))
-        return false;
-    ddl__tcp_release(link);
-    return true;
 }

@@ -1,12 +1,13 @@
 /* tcp_send.c - the sending half of a TCP link.
  *
- * Frames wait in a ring, each pointing at lent memory or at a slot; the oldest may be half sent. A
- * frame that finds the ring empty goes out at once; flush sends the rest, many frames to a system
- * call. A slot counts the links that have yet to send it and is free again at zero. The last place
- * in the ring is kept for the farewell. A link that was closed or whose sending failed swallows
- * what it is given, so that nobody waits for room on a dead link; what has happened is learned by
- * receiving, where a goodbye, an abort and data may still lie in front of the error. A lane's
- * failure leaves the first connection for the farewell. */
+ * Frames wait in a ring and point at user memory or at a slot; the oldest may be half sent. A frame
+ * that finds the ring empty is sent at once. flush sends the rest, many frames per system call. A
+ * slot counts the links that have yet to send it and is free at zero. The last place of the ring is
+ * reserved for the farewell.
+ *
+ * A link that is closed, or whose sending has failed, discards what it is given, so that nobody
+ * waits for room on a dead link. The cause is learned by receiving, where a goodbye, an abort and
+ * data may precede the error. If a lane fails, the first connection remains for the farewell. */
 #include <assert.h>
 #include <errno.h>
 #include <sys/socket.h>
@@ -20,7 +21,7 @@ static ddl__tcp_frame *queue_at(ddl__tcp_link *l, unsigned i)
     return &l->queue[(l->oldest + i) % DDL__TCP_QUEUE];
 }
 
-/* Of its payload what goes over the first connection. */
+/* The bytes of the payload that go over the first connection. */
 static size_t inline_bytes(const ddl__tcp_frame *f)
 {
     return f->payload ? f->head.bytes : 0;
@@ -66,7 +67,7 @@ void ddl__tcp_stop(ddl__tcp_link *l)
 {
     ddl__tcp_drop(l, 0);
     l->closed = true;
-    ddl__stream_drop(l->seal);
+    ddl__seal_drop(l->seal);
     if (!l->shut) {
         shutdown(l->fd, SHUT_WR);
         ddl__lanes_shut(l);
@@ -74,7 +75,7 @@ void ddl__tcp_stop(ddl__tcp_link *l)
     l->shut = true;
 }
 
-/* Sending has come to nothing. */
+/* Sending has failed, unless the socket is full. */
 static void stop_unless_full(ddl__tcp_link *l)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -83,7 +84,7 @@ static void stop_unless_full(ddl__tcp_link *l)
     ddl__tcp_stop(l);
 }
 
-/* Send as many frames as the first connection takes. */
+/* Send as many frames as the first connection accepts. */
 static void push_frames(ddl__tcp_link *l)
 {
     while (l->queued) {
@@ -98,7 +99,7 @@ static void push_frames(ddl__tcp_link *l)
             bytes += sizeof f->head + payload;
         }
         bytes -= l->sent;
-        ssize_t k = ddl__stream_send(l->seal, l->fd, &message);
+        ssize_t k = ddl__seal_send(l->seal, l->fd, &message);
         if (k >= 0) {
             queue_advance(l, (size_t)k);
             if ((size_t)k < bytes)
@@ -108,7 +109,7 @@ static void push_frames(ddl__tcp_link *l)
             return;
         }
     }
-    if (l->seal && !l->shut && !ddl__stream_flush(l->seal, l->fd))
+    if (l->seal && !l->shut && !ddl__seal_flush(l->seal, l->fd))
         stop_unless_full(l);
 }
 
@@ -121,14 +122,14 @@ void ddl__tcp_push(ddl__tcp_link *l)
         ddl__tcp_stop(l);
 }
 
-/* Unlock in the driver's thread. After a failure to send, receive the cause. */
+/* Unlock, in the thread of the driver. After a failure to send, receive the cause. */
 static void unlock(ddl__tcp_link *l)
 {
     int error = l->error;
-    const char *culprit = l->culprit;
+    const char *failed_lane = l->failed_lane;
     pthread_mutex_unlock(&l->lock);
-    if (culprit)
-        ddl__lanes_fail(l, culprit, error);
+    if (failed_lane)
+        ddl__lanes_fail(l, failed_lane, error);
     if (error)
         ddl__tcp_look(l);
 }
@@ -137,7 +138,7 @@ static void send_span(ddl__tcp_link *l, const void *payload, size_t bytes,
                       const ddl__signature *signature, atomic_uint *users)
 {
     pthread_mutex_lock(&l->lock);
-    if (l->closed || l->culprit) {
+    if (l->closed || l->failed_lane) {
         ddl__slot_leave(users);
     } else {
         ddl__tcp_enqueue(l, DDL__TCP_SPAN, payload, bytes, signature, users);
@@ -176,8 +177,8 @@ void ddl__tcp_publish(ddl__link *const *to, unsigned n, void *span, size_t bytes
         send_span(ddl__tcp_of(to[i]), span, bytes, signature, users);
 }
 
-bool ddl__tcp_lend(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
-                   const ddl__signature *signature)
+bool ddl__tcp_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
+                        const ddl__signature *signature)
 {
     if (!all_have_room(to, n))
         return false;
@@ -186,21 +187,12 @@ bool ddl__tcp_lend(ddl__link *const *to, unsigned n, const void *memory, size_t 
     return true;
 }
 
-bool ddl__tcp_flush(ddl__link *link)
+ddl__link_pending ddl__tcp_flush(ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     pthread_mutex_lock(&l->lock);
     ddl__tcp_push(l);
     bool empty = !ddl__tcp_waits(l);
     unlock(l);
-    return empty;
-}
-
-bool ddl__tcp_owes(const ddl__link *link)
-{
-    ddl__tcp_link *l = ddl__tcp_of((ddl__link *)(uintptr_t)link);
-    pthread_mutex_lock(&l->lock);
-    bool waiting = ddl__tcp_waits(l);
-    pthread_mutex_unlock(&l->lock);
-    return waiting;
+    return empty ? DDL__LINK_DRAINED : DDL__LINK_SENDING;
 }

@@ -1,156 +1,132 @@
-/* builder.h - what the algorithms make their plans with. For the files of this folder and its test.
- */
+/* builder.h - what every algorithm has and uses: its descriptor, steps, lists of ranks, segments.
+ * For the files of this folder and its tests. */
 #ifndef DDL_PLAN_BUILDER_H
 #define DDL_PLAN_BUILDER_H
 
-#include "plan/plan.h"
+#include "plan/costs.h"
+#include "plan/request.h"
 
-/* What cuts plans up, and decides between them in shared memory. Bytes, but where it says
- * otherwise. */
+/* How plans are cut, in bytes unless said otherwise. */
 enum {
-    /* Up to these: everybody sends everything to everybody and reduces it all; a single hop. Among
-     * many ranks less, as ddl__one_hop_pays has it. */
-    DDL__ONE_SHOT_SHARED = 8 << 10,
-    DDL__ONE_SHOT_DECLARED = 4 << 10, /* the same for levels that a mode string declares */
-
-    DDL__SEGMENT_SHARED = 256 << 10, /* stays in a core's second-level cache with its operands */
+    DDL__SEGMENT_SHARED = 256 << 10, /* fits a core's second-level cache with its operands */
     DDL__SEGMENT_WIRES = 128 << 10,
-    DDL__SEGMENT_WIRES_SHORT = 64 << 10, /* the least that goes over several interfaces at once */
+    DDL__SEGMENT_WIRES_SHORT = 64 << 10, /* the shortest that is divided between interfaces */
     DDL__SEGMENT_MAX = 1 << 30,
 
-    /* Shares begin at multiples of a cache line, so that no two ranks write to one. */
-    DDL__LINE = 64,
-
-    /* Waves whose spans fit the window. Two would do; the others are slack for ranks that run at
-     * different speeds and for what a ring of memory wastes at its end. */
-    DDL__WAVES = 4,
-
-    /* Segments that a ring keeps under way on each link: enough to hide a hop's latency, few enough
-     * for DDL__LINK_SPANS and for a small window. */
+    /* Segments under way on each link of a ring: they hide latency and fit a small window. */
     DDL__RING_DEPTH = 8,
 
-    /* Spans that a pairwise exchange keeps under way, to all peers together: the least hide a
-     * wire's latency where there are few peers, the most leave room for long segments. */
-    DDL__PAIRS_LEAST_WIRES = 8,
-    DDL__PAIRS_MOST = 16
+    /* At most for one-shot: in shared memory; over levels that a mode string declares. */
+    DDL__ONE_SHOT_SHARED = 8 << 10,
+    DDL__ONE_SHOT_DECLARED = 4 << 10,
+
+    /* Waves whose spans fit the window. Two are needed, the others are slack. */
+    DDL__WAVES = 4
 };
 
 typedef struct ddl__builder {
     const ddl__request *request;
     ddl__plan *plan;
     uint32_t step_room, n_ranks, rank_room;
-    bool failed; /* out of memory: later calls do nothing */
+    bool failed; /* out of memory; later calls do nothing */
 } ddl__builder;
 
-/* Consecutive ranks, going round past the last. `first` may be out of range on either side. */
+typedef struct ddl__algorithm_descriptor {
+    const char *name;
+    unsigned kinds; /* bits of the operations that it carries out: DDL__KIND, or several */
+
+    /* Whether it can carry out such a request; NULL: always. */
+    bool (*fits)(const ddl__request *request);
+
+    /* Add the time that it takes; NULL: none. */
+    void (*cost)(ddl__cost *cost);
+
+    /* Add the steps of one rank. Returns how many segments must fit the window, unless it sets
+     * plan->segment and the steps' pieces itself. */
+    int64_t (*build)(ddl__builder *builder);
+
+    /* Whether to compare it with others for a request that fits; NULL: always. */
+    bool (*competes)(const ddl__request *request);
+
+    /* Over wires, compare segments of DDL__SEGMENT_WIRES_SHORT too. */
+    bool has_short_segments;
+} ddl__algorithm_descriptor;
+
+#define DDL__ALGORITHM_DECLARE(number, descriptor)                                                 \
+    extern const ddl__algorithm_descriptor ddl__##descriptor;
+DDL__ALGORITHM_TABLE(DDL__ALGORITHM_DECLARE, DDL__ALGORITHM_DECLARE)
+
+/* Operands or targets of a step: `n` ranks from `first` on, modulo the size; or with a list of `of`
+ * ranks, those from index `first` on, modulo its length. */
 typedef struct ddl__ranks {
     int first, n;
+    const uint32_t *list;
+    int of;
 } ddl__ranks;
 
-static inline ddl__ranks ddl__nobody(void)
+static inline ddl__ranks ddl__no_ranks(void)
 {
-    return (ddl__ranks){0, 0};
+    return (ddl__ranks){0};
 }
 
-static inline ddl__ranks ddl__one(int rank)
+static inline ddl__ranks ddl__one_rank(int64_t rank)
 {
-    return (ddl__ranks){rank, 1};
+    return (ddl__ranks){.first = (int)rank, .n = 1};
 }
 
-/* In rank order: what a reduction that is the same everywhere needs. */
-static inline ddl__ranks ddl__everyone(const ddl__request *request)
+static inline ddl__ranks ddl__listed_ranks(const uint32_t *list, uint32_t n)
 {
-    return (ddl__ranks){0, request->size};
+    return (ddl__ranks){.n = (int)n, .list = list, .of = (int)n};
 }
 
-/* Everybody else, beginning after this rank, so that not all go to the same one at once. */
-static inline ddl__ranks ddl__others(const ddl__request *request)
+/* In rank order, so that all ranks reduce in the same order. */
+static inline ddl__ranks ddl__all_ranks(const ddl__request *request)
 {
-    return (ddl__ranks){request->rank + 1, request->size - 1};
+    return (ddl__ranks){.n = request->size};
 }
 
-/* The rank that lies `distance` further round, in range. */
-static inline int ddl__around(const ddl__request *request, int64_t distance)
+/* All but this rank, from the next one on, so that not all send to the same rank at once. */
+static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 {
-    int64_t rank = (request->rank + distance) % request->size;
-    return (int)(rank < 0 ? rank + request->size : rank);
+    return (ddl__ranks){.first = request->rank + 1, .n = request->size - 1};
 }
 
-/* Append a step; none if its count is 0. Its operand and target fields are filled in here. */
-void ddl__add(ddl__builder *builder, ddl__step step, ddl__ranks operands, ddl__ranks targets);
+/* Append a step with its operands and targets, unless its count is 0. */
+void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands,
+                      ddl__ranks targets);
 
-/* What rank `i` is responsible for: an equal part of what is reduced to one result, beginning on a
- * cache line and at most one line longer than any other; its block of a reduce-scatter or an
- * all-gather. */
-ddl__share ddl__share_of(const ddl__request *request, int i);
+/* The same with one peer: the target of a publish, the operand of a take. */
+void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer);
 
-/* Some of a list of ranks, going round past its last. */
-typedef struct ddl__members {
-    const uint32_t *ranks;
-    uint32_t of, first, n;
-} ddl__members;
-void ddl__add_among(ddl__builder *builder, ddl__step step, ddl__members operands,
-                    ddl__members targets);
+/* Make room in an array, whose pointer is at `items`. False when out of memory. */
+bool ddl__grow(void *items, uint32_t *room, uint32_t needed, size_t size);
 
-/* What of this rank's send buffer is meant for rank `i`, and where in its recv buffer lies what
- * comes from there. */
-ddl__share ddl__block_to(const ddl__request *request, int i);
-ddl__share ddl__block_from(const ddl__request *request, int i);
-
-/* Rounds between a pairwise exchange's sending and taking. */
-int ddl__pairs_lag(const ddl__request *request);
-
-/* Elements of a segment where the longest share has `longest` and `spans` must fit the window. */
+/* Elements of a segment where the longest step has `longest` and `spans` must fit the window. */
 int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans);
-
-/* The algorithms. Each adds its steps and returns how many whole segments must fit the window. */
-int64_t ddl__build_one_shot(ddl__builder *builder);
-int64_t ddl__build_direct(ddl__builder *builder);
-int64_t ddl__build_ring(ddl__builder *builder);
-int64_t ddl__build_chain(ddl__builder *builder);
-int64_t ddl__build_pairwise(ddl__builder *builder);
-int64_t ddl__build_dissemination(ddl__builder *builder);
-
-/* Of blocks, over hosts of several ranks; if the request is one that this can be done for. */
-int64_t ddl__build_hosts(ddl__builder *builder);
-bool ddl__fits_hosts(const ddl__request *request);
-
-/* The same of an all-to-all of even and small blocks. */
-int64_t ddl__build_exchange(ddl__builder *builder);
-bool ddl__fits_exchange(const ddl__request *request);
-
-/* From and to a root, over hosts of several ranks. */
-int64_t ddl__build_leaders(ddl__builder *builder);
-
-/* Over the levels of the topology. Sets pieces, strides and the plan's segment. */
-int64_t ddl__build_nested(ddl__builder *builder);
-int64_t ddl__build_halving(ddl__builder *builder);
-
-/* A binomial tree of the hosts' first ranks, and in each host all at its own. */
-int64_t ddl__build_tree(ddl__builder *builder);
-
-/* The same of a gather and a scatter of even and small blocks. */
-int64_t ddl__build_tree_blocks(ddl__builder *builder);
-bool ddl__fits_tree_blocks(const ddl__request *request);
 
 /* ---- choice.c ---- */
 
-int64_t ddl__build_alone(ddl__builder *builder);
+typedef struct ddl__algorithm_entry {
+    ddl__algorithm number;
+    const ddl__algorithm_descriptor *descriptor;
+} ddl__algorithm_entry;
 
-/* Whether the algorithm can do what is asked for; and the one that it is chosen. */
-bool ddl__algorithm_fits(ddl__algorithm by, const ddl__request *request);
-ddl__algorithm ddl__algorithm_choose(const ddl__request *request);
-int64_t ddl__algorithm_build(ddl__algorithm by, ddl__builder *builder);
+/* The algorithm of that number; NULL if it does not fit the request. */
+const ddl__algorithm_entry *ddl__algorithm_find(ddl__algorithm number, const ddl__request *request);
 
-/* ---- costs.c ---- */
+/* The one that is asked for, if it fits, else the one that is chosen. */
+const ddl__algorithm_entry *ddl__algorithm_choose(const ddl__request *request);
 
-/* How long it is predicted to take, in seconds. */
-double ddl__algorithm_cost(ddl__algorithm by, const ddl__request *request);
+/* ---- Of single algorithms. ---- */
 
-/* Whether a short reduction in shared memory takes no longer by one hop than by two. */
-bool ddl__one_hop_pays(const ddl__request *request);
+/* Whether one-shot takes no longer than direct for a short reduction in shared memory. */
+bool ddl__one_shot_beats_direct(const ddl__request *request);
 
-/* Bytes of a segment, as asked for or chosen: the same on all ranks. */
-int64_t ddl__algorithm_segment(ddl__algorithm by, const ddl__request *request);
+/* Rounds between sending and receiving in pairwise. */
+int ddl__pairwise_lag(const ddl__request *request);
+
+/* Hierarchical; with `halves`, each level of wires is divided by two repeatedly. */
+void ddl__hierarchical_cost(ddl__cost *cost, bool halves);
+int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves);
 
 #endif

@@ -1,29 +1,54 @@
-/* Exchange between ranks that read each other's memory: every rank hands each other one its part,
- * and reduces its own share over all of them in one pass. Everything moves once. */
+/* Direct: each operation in the fewest hops, with every byte moved once.
+ *
+ * All-reduce in shared memory: every rank sends each other rank the share that this one is
+ * responsible for, reduces its own share over all ranks in one pass, and sends the result to all.
+ * Reduce-scatter is the first half of that, all-gather the second; a reduce sends the results only
+ * to the root. In a broadcast all ranks read from the root. Over wires only operations of one hop
+ * are done so.
+ *
+ * Steps: 2; 1 for reduce-scatter, all-gather and broadcast. Messages: p - 1 from each rank in each
+ * step. Bytes: 2 N (1 - 1/p) from each rank, half of that in one step; N (p - 1) in a broadcast. */
 #include "plan/builder.h"
+
+/* All ranks must read each other's memory for an operation of two steps. */
+static bool fits(const ddl__request *request)
+{
+    return request->all_shared || ddl__request_is(request, DDL__KIND(BROADCAST) | DDL__BLOCK_KINDS);
+}
+
+static void cost(ddl__cost *c)
+{
+    if (c->request->kind == DDL__BROADCAST)
+        ddl__cost_add_direct(c, c->n, true);
+    else if (ddl__request_is(c->request, DDL__BLOCK_KINDS))
+        ddl__cost_add_direct(c, c->n / c->p, false);
+    else
+        for (int way = 0; way < 2; way++)
+            ddl__cost_add_memory(c, c->p - 1, 2 * c->n / c->p * (c->p - 1));
+}
 
 static void take_from_others(ddl__builder *builder, uint32_t skew)
 {
     const ddl__request *request = builder->request;
     for (int i = 1; i < request->size; i++) {
-        int peer = ddl__around(request, i);
+        int peer = ddl__rank_at(request, i);
         ddl__share share = ddl__share_of(request, peer);
         ddl__step take = {
             .kind = DDL__TAKE, .skew = skew, .dst = share.start, .count = share.count};
-        ddl__add(builder, take, ddl__one(peer), ddl__nobody());
+        ddl__builder_add_peer(builder, take, peer);
     }
 }
 
-/* Hand out the others' shares; one wave later reduce the own one, and give it to `targets`. */
+/* Send the others their shares; one wave later reduce the own share and send it to `targets`. */
 static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl__ranks targets)
 {
     const ddl__request *request = builder->request;
     for (int i = 1; i < request->size; i++) {
-        int peer = ddl__around(request, i);
+        int peer = ddl__rank_at(request, i);
         ddl__share share = ddl__share_of(request, peer);
         ddl__step publish = {
             .kind = DDL__PUBLISH, .stable = 1, .src = share.start, .count = share.count};
-        ddl__add(builder, publish, ddl__nobody(), ddl__one(peer));
+        ddl__builder_add_peer(builder, publish, peer);
     }
     ddl__share own = ddl__share_of(request, request->rank);
     ddl__step reduce = {.kind = DDL__REDUCE,
@@ -34,15 +59,15 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
                         .src = own.start,
                         .dst = dst,
                         .count = own.count};
-    ddl__add(builder, reduce, ddl__everyone(request), targets);
+    ddl__builder_add(builder, reduce, ddl__all_ranks(request), targets);
 }
 
-/* In place, a share that was handed out is overwritten by its result: made from it, so received. */
+/* In place, a share that was sent is overwritten only by a result that was made from it. */
 static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
-    reduce_own_share(builder, true, own.start, ddl__others(request));
+    reduce_own_share(builder, true, own.start, ddl__other_ranks(request));
     take_from_others(builder, 2);
     return (int64_t)DDL__WAVES * request->size;
 }
@@ -51,18 +76,18 @@ static int64_t build_reduce_scatter(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
-    reduce_own_share(builder, true, request->in_place ? own.start : 0, ddl__nobody());
+    reduce_own_share(builder, true, request->in_place ? own.start : 0, ddl__no_ranks());
     return (int64_t)DDL__WAVES * (request->size - 1);
 }
 
-/* As an all-reduce, but only the root gets the results, and only its buffer is written. */
+/* As an all-reduce, but only the root receives the results, and only its buffer is written. */
 static int64_t build_reduce_to_root(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     ddl__share own = ddl__share_of(request, request->rank);
     bool is_root = request->rank == request->root;
     reduce_own_share(builder, is_root, own.start,
-                     is_root ? ddl__nobody() : ddl__one(request->root));
+                     is_root ? ddl__no_ranks() : ddl__one_rank(request->root));
     if (is_root)
         take_from_others(builder, 2);
     return (int64_t)DDL__WAVES * request->size;
@@ -77,9 +102,9 @@ static int64_t build_allgather(ddl__builder *builder)
                          .src = request->in_place ? own.start : 0,
                          .count = own.count};
     ddl__step copy = {.kind = DDL__COPY, .dst = own.start, .count = own.count};
-    ddl__add(builder, publish, ddl__nobody(), ddl__others(request));
+    ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__other_ranks(request));
     if (!request->in_place)
-        ddl__add(builder, copy, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     take_from_others(builder, 1);
     return DDL__WAVES;
 }
@@ -91,26 +116,29 @@ static int64_t build_broadcast(ddl__builder *builder)
         .kind = DDL__PUBLISH, .space = DDL__OUT, .stable = 1, .count = request->count};
     ddl__step take = {.kind = DDL__TAKE, .count = request->count};
     if (request->rank == request->root)
-        ddl__add(builder, publish, ddl__nobody(), ddl__others(request));
+        ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__other_ranks(request));
     else
-        ddl__add(builder, take, ddl__one(request->root), ddl__nobody());
+        ddl__builder_add_peer(builder, take, request->root);
     return DDL__WAVES;
 }
 
-int64_t ddl__build_direct(ddl__builder *builder)
+static int64_t build(ddl__builder *builder)
 {
-    switch (builder->request->kind) {
-    case DDL__ALLREDUCE: return build_allreduce(builder);
-    case DDL__REDUCE_SCATTER: return build_reduce_scatter(builder);
-    case DDL__ALLGATHER: return build_allgather(builder);
-    case DDL__BROADCAST: return build_broadcast(builder);
-    case DDL__REDUCE_TO_ROOT: return build_reduce_to_root(builder);
-    case DDL__BARRIER: /* needs no buffers: see dissemination.c */
-    case DDL__GATHER:  /* see pairwise.c */
-    case DDL__SCATTER:
-    case DDL__ALLTOALL:
-    case DDL__SEND: /* are not planned */
-    case DDL__RECV: break;
-    }
-    return 1;
+    ddl__kind kind = builder->request->kind;
+    if (kind == DDL__ALLREDUCE)
+        return build_allreduce(builder);
+    if (kind == DDL__REDUCE_SCATTER)
+        return build_reduce_scatter(builder);
+    if (kind == DDL__REDUCE_TO_ROOT)
+        return build_reduce_to_root(builder);
+    if (kind == DDL__ALLGATHER)
+        return build_allgather(builder);
+    return build_broadcast(builder);
 }
+
+const ddl__algorithm_descriptor ddl__direct = {.name = "direct",
+                                               .kinds = DDL__KIND(ALLREDUCE) | DDL__ROOTED_KINDS |
+                                                        DDL__BLOCK_KINDS,
+                                               .fits = fits,
+                                               .cost = cost,
+                                               .build = build};

@@ -1,17 +1,36 @@
-/* A barrier: in round k every rank tells the one 2^k further round that it has heard of 2^k ranks,
- * itself among them. After log2(size) rounds everybody has heard of everybody. */
+/* Dissemination: the barrier.
+ *
+ * In round k every rank sends an empty message to the rank 2^k after it, modulo p, and receives one
+ * from the rank 2^k before it. After round k a rank has heard, directly or not, from the 2^(k + 1)
+ * ranks up to itself. After ceil(log2 p) rounds it has heard from all.
+ *
+ * Steps: ceil(log2 p). Messages: one from each rank in each round. Bytes: none that count. */
 #include "plan/builder.h"
 
-int64_t ddl__build_dissemination(ddl__builder *builder)
+static void cost(ddl__cost *c)
+{
+    double rounds = ddl__cost_log2(c->request->size);
+    if (c->h > 1) {
+        ddl__cost_add_chain(c, rounds, rounds, 0, 0);
+        ddl__cost_add_work(c, rounds, 0);
+    } else {
+        c->path += rounds * DDL__SHARED_LATENCY;
+    }
+}
+
+/* Each round is a wave of its own, so it starts when the one before has been received. */
+static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
     uint32_t round = 0;
     for (int64_t distance = 1; distance < request->size; distance *= 2, round++) {
-        /* Each round lies in a wave of its own, hence after the one before has been taken. */
         ddl__step publish = {.kind = DDL__PUBLISH, .skew = round, .count = 1};
         ddl__step take = {.kind = DDL__TAKE, .skew = round, .count = 1};
-        ddl__add(builder, publish, ddl__nobody(), ddl__one(ddl__around(request, distance)));
-        ddl__add(builder, take, ddl__one(ddl__around(request, -distance)), ddl__nobody());
+        ddl__builder_add_peer(builder, publish, ddl__rank_at(request, distance));
+        ddl__builder_add_peer(builder, take, ddl__rank_at(request, -distance));
     }
     return DDL__WAVES;
 }
+
+const ddl__algorithm_descriptor ddl__dissemination = {
+    .name = "dissemination", .kinds = DDL__KIND(BARRIER), .cost = cost, .build = build};

@@ -1,73 +1,67 @@
-/* All-gather and reduce-scatter of blocks over hosts of several ranks: each block crosses to every
- * other host once, and within a host travels in shared memory.
+/* Hosts: all-gather and reduce-scatter over hosts of several ranks.
  *
- * Every host has an agent for each rank of the others: it takes the rank's block and passes it on
- * to its host, or reduces what its host has for that rank and sends it. Ranks of a host are spread
- * over the agents of another in proportion.
+ * Each block crosses to every other host once, and travels within a host in shared memory. Every
+ * host has an agent for each rank of the other hosts. In an all-gather the agent receives the
+ * rank's block and forwards it to its host. In a reduce-scatter it reduces what its host has for
+ * the rank and sends the sum there. The ranks of a host are spread evenly over the agents of
+ * another.
  *
- * Hosts take turns: in round d every host sends to the one d further round and receives from the
- * one d before it, so that every wire is busy both ways and no host is sent to by two. A round
- * lasts as many waves as the longest block has segments, so the rounds follow each other without a
- * gap. A block is added up from its own host's contributions on, then in the order of the rounds.
- */
-#include "plan/houses.h"
+ * In round d every host sends to the host d after it and receives from the host d before it, modulo
+ * the number of hosts. So every wire is busy both ways, and no host receives from two at once. A
+ * round has as many waves as the longest block has segments, so rounds follow each other without a
+ * gap.
+ *
+ * The order of additions of a block is its own host's ranks first, then the sums of the other hosts
+ * in the order of the rounds.
+ *
+ * Steps: a hop in memory, h - 1 rounds that do not wait for each other, a hop in memory. Messages:
+ * h - 1 from each rank over wires. Bytes: N (1 - 1/h) each way on each host's wire. */
+#include "plan/builder.h"
+#include "plan/host_groups.h"
 
 enum {
     LAG = 3,            /* waves between sending over a wire and taking */
-    BLOCKS_MAX = 7,     /* of another host for one agent: their spans have to fit its links */
+    BLOCKS_MAX = 7,     /* of one host for the same agent, so that their spans fit its links */
     WAVES_MAX = 1 << 30 /* of all rounds */
 };
 
 typedef struct rounds {
     ddl__builder *builder;
-    ddl__houses of;
-    int64_t segment, waves; /* elements; of the longest block */
+    ddl__host_groups groups;
+    int64_t segment, waves; /* elements; those of the longest block */
 } rounds;
-
-/* --------------------------------------------------------------------------------------- hosts */
 
 static uint32_t ranks_on(const rounds *h, int host)
 {
-    return ddl__ranks_on(&h->of, host);
+    return ddl__host_size(&h->groups, host);
 }
 
-/* The host that lies `distance` further round. */
+/* The host `distance` after this one. */
 static int host_at(const rounds *h, int distance)
 {
-    return (h->of.self + distance + h->of.hosts) % h->of.hosts;
+    return (h->groups.self + distance + h->groups.hosts) % h->groups.hosts;
 }
 
-/* Who on `host` stands for rank `i` of host `its`. */
+/* The agent on `host` for rank `i` of host `its`. */
 static uint32_t agent_on(const rounds *h, int host, uint32_t i, int its)
 {
-    return h->of.ranks[h->of.first[host] + h->of.local[i] * ranks_on(h, host) / ranks_on(h, its)];
+    return h->groups
+        .ranks[h->groups.first[host] + h->groups.local[i] * ranks_on(h, host) / ranks_on(h, its)];
 }
 
-static ddl__members one(const uint32_t *rank)
+static ddl__ranks own_host(const rounds *h)
 {
-    return (ddl__members){.ranks = rank, .of = 1, .n = 1};
+    return ddl__listed_ranks(ddl__host_ranks(&h->groups, h->groups.self),
+                             ranks_on(h, h->groups.self));
 }
 
-static ddl__members nobody(void)
+static ddl__ranks rest_of_host(const rounds *h)
 {
-    return (ddl__members){0};
-}
-
-static ddl__members own_host(const rounds *h)
-{
-    uint32_t n = ranks_on(h, h->of.self);
-    return (ddl__members){.ranks = h->of.ranks + h->of.first[h->of.self], .of = n, .n = n};
-}
-
-static ddl__members rest_of_host(const rounds *h)
-{
-    ddl__members all = own_host(h);
-    all.first = h->of.local[h->builder->request->rank] + 1;
+    ddl__ranks all = own_host(h);
+    all.first = (int)h->groups.local[h->builder->request->rank] + 1;
     all.n--;
     return all;
 }
-
-/* ---------------------------------------------------------------------------------------- steps */
 
 /* A step over the block of rank `i` in a buffer of all blocks. */
 static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t skew)
@@ -83,7 +77,7 @@ static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t s
                        .stride = h->segment};
 }
 
-/* Of an all-gather: blocks of the host `distance` before this one. */
+/* All-gather: receive and forward the blocks of the host `distance` before this one. */
 static void gather_from(const rounds *h, int distance)
 {
     ddl__builder *builder = h->builder;
@@ -94,17 +88,17 @@ static void gather_from(const rounds *h, int distance)
     ddl__step publish = over_block(h, DDL__PUBLISH, rank, sent);
     if (!builder->request->in_place)
         publish.src = 0;
-    uint32_t agent = agent_on(h, to, rank, h->of.self);
-    ddl__add_among(builder, publish, nobody(), one(&agent));
-    for (uint32_t i = h->of.first[from]; i < h->of.first[from + 1]; i++)
-        if (agent_on(h, h->of.self, h->of.ranks[i], from) == rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->of.ranks[i], sent + LAG),
-                           one(&h->of.ranks[i]), rest_of_host(h));
-    for (uint32_t i = h->of.first[from]; i < h->of.first[from + 1]; i++) {
-        agent = agent_on(h, h->of.self, h->of.ranks[i], from);
+    uint32_t agent = agent_on(h, to, rank, h->groups.self);
+    ddl__builder_add_peer(builder, publish, agent);
+    for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++)
+        if (agent_on(h, h->groups.self, h->groups.ranks[i], from) == rank)
+            ddl__builder_add(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG),
+                             ddl__one_rank(h->groups.ranks[i]), rest_of_host(h));
+    for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++) {
+        agent = agent_on(h, h->groups.self, h->groups.ranks[i], from);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__TAKE, h->of.ranks[i], sent + LAG + 1),
-                           one(&agent), nobody());
+            ddl__builder_add_peer(
+                builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG + 1), agent);
     }
 }
 
@@ -116,101 +110,97 @@ static void build_allgather(const rounds *h)
     ddl__step copy = over_block(h, DDL__COPY, rank, 0);
     if (!builder->request->in_place)
         publish.src = copy.src = 0;
-    ddl__members others = rest_of_host(h);
+    ddl__ranks others = rest_of_host(h);
     if (others.n)
-        ddl__add_among(builder, publish, nobody(), others);
+        ddl__builder_add(builder, publish, ddl__no_ranks(), others);
     if (!builder->request->in_place)
-        ddl__add_among(builder, copy, nobody(), nobody());
-    for (uint32_t i = 0; i < others.n; i++) {
-        const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
-        ddl__add_among(builder, over_block(h, DDL__TAKE, *peer, 1), one(peer), nobody());
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
+    for (int i = 0; i < others.n; i++) {
+        uint32_t peer = others.list[(others.first + i) % others.of];
+        ddl__builder_add_peer(builder, over_block(h, DDL__TAKE, peer, 1), peer);
     }
-    for (int distance = 1; distance < h->of.hosts; distance++)
+    for (int distance = 1; distance < h->groups.hosts; distance++)
         gather_from(h, distance);
 }
 
-/* Of a reduce-scatter: what this host has for the one `distance` further round. Blocks of others
- * may lie in a buffer that has to stay as it is, so what is reduced for them is not kept. */
+/* Reduce-scatter: send what this host has for the host `distance` after it. No sum is kept here. */
 static void reduce_for(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
     int to = host_at(h, distance);
-    for (uint32_t i = h->of.first[to]; i < h->of.first[to + 1]; i++) {
-        uint32_t agent = agent_on(h, h->of.self, h->of.ranks[i], to);
+    for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
+        uint32_t agent = agent_on(h, h->groups.self, h->groups.ranks[i], to);
         if (agent != rank)
-            ddl__add_among(builder, over_block(h, DDL__PUBLISH, h->of.ranks[i], skew), nobody(),
-                           one(&agent));
+            ddl__builder_add_peer(builder, over_block(h, DDL__PUBLISH, h->groups.ranks[i], skew),
+                                  agent);
     }
-    for (uint32_t i = h->of.first[to]; i < h->of.first[to + 1]; i++) {
-        if (agent_on(h, h->of.self, h->of.ranks[i], to) != rank)
+    for (uint32_t i = h->groups.first[to]; i < h->groups.first[to + 1]; i++) {
+        if (agent_on(h, h->groups.self, h->groups.ranks[i], to) != rank)
             continue;
-        bool alone = ranks_on(h, h->of.self) == 1;
+        bool single = ranks_on(h, h->groups.self) == 1;
         ddl__step step =
-            over_block(h, alone ? DDL__PUBLISH : DDL__REDUCE, h->of.ranks[i], skew + 1);
-        step.stable = alone;
-        ddl__add_among(builder, step, alone ? nobody() : own_host(h), one(&h->of.ranks[i]));
+            over_block(h, single ? DDL__PUBLISH : DDL__REDUCE, h->groups.ranks[i], skew + 1);
+        step.stable = single;
+        ddl__builder_add(builder, step, single ? ddl__no_ranks() : own_host(h),
+                         ddl__one_rank(h->groups.ranks[i]));
     }
 }
 
-/* Of a reduce-scatter: add what the host `distance` before this one has for this rank to what there
- * is; with distance 0, begin with what this one has. */
+/* Reduce-scatter: add what the host `distance` before this one has for this rank. Distance 0
+ * is its own host. */
 static void add_up(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
     ddl__step reduce = over_block(h, DDL__REDUCE, rank, skew);
     reduce.keep = 1;
-    reduce.finish = distance + 1 == h->of.hosts;
+    reduce.finish = distance + 1 == h->groups.hosts;
     if (!builder->request->in_place)
         reduce.dst = 0;
     if (distance == 0) {
-        ddl__add_among(builder, reduce, own_host(h), nobody());
+        ddl__builder_add(builder, reduce, own_host(h), ddl__no_ranks());
         return;
     }
     int from = host_at(h, -distance);
-    uint32_t operands[] = {rank, agent_on(h, from, rank, h->of.self)};
-    /* A rank that is alone has not copied its own. */
-    bool begins = distance == 1 && ranks_on(h, h->of.self) == 1;
+    uint32_t operands[] = {rank, agent_on(h, from, rank, h->groups.self)};
+    /* The only rank of a host has not reduced its own block yet. */
+    bool begins = distance == 1 && ranks_on(h, h->groups.self) == 1;
     if (!begins) {
         reduce.space = DDL__OUT;
         reduce.src = reduce.dst;
     }
-    ddl__add_among(builder, reduce, (ddl__members){.ranks = operands, .of = 2, .n = 2}, nobody());
+    ddl__builder_add(builder, reduce, ddl__listed_ranks(operands, 2), ddl__no_ranks());
 }
 
 static void build_reduce_scatter(const rounds *h)
 {
-    ddl__members others = rest_of_host(h);
-    for (uint32_t i = 0; i < others.n; i++) {
-        const uint32_t *peer = &others.ranks[(others.first + i) % others.of];
-        ddl__add_among(h->builder, over_block(h, DDL__PUBLISH, *peer, 0), nobody(), one(peer));
+    ddl__ranks others = rest_of_host(h);
+    for (int i = 0; i < others.n; i++) {
+        uint32_t peer = others.list[(others.first + i) % others.of];
+        ddl__builder_add_peer(h->builder, over_block(h, DDL__PUBLISH, peer, 0), peer);
     }
     if (others.n)
         add_up(h, 0, 1);
-    for (int distance = 1; distance < h->of.hosts; distance++) {
+    for (int distance = 1; distance < h->groups.hosts; distance++) {
         int64_t skew = (distance - 1) * h->waves;
         reduce_for(h, distance, skew);
         add_up(h, distance, skew + 1 + LAG);
     }
 }
 
-/* ------------------------------------------------------------------------------------------ all */
-
-/* Of one rank's spans in a wave: blocks of the largest host, for an all-gather those of it that one
- * agent passes on; and the first exchange within the host. */
+/* The most spans that one rank publishes in a wave. */
 static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_t for_agent)
 {
     return request->kind == DDL__ALLGATHER ? 1 + (int64_t)for_agent : 2 * (int64_t)most;
 }
 
-/* The largest host, and how many ranks of one host may have the same agent on another of several
- * ranks. */
+/* The ranks of the largest host; the most of one host with the same agent on another of several. */
 static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
 {
     uint32_t least = UINT32_MAX;
     *most = 0;
-    for (int i = 0; i < h->of.hosts; i++) {
+    for (int i = 0; i < h->groups.hosts; i++) {
         uint32_t n = ranks_on(h, i);
         *most = n > *most ? n : *most;
         least = n > 1 && n < least ? n : least;
@@ -218,14 +208,14 @@ static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
     *for_agent = (*most + least - 1) / least;
 }
 
-/* Divide blocks into segments. False where spans do not fit the links, or the rounds the waves. */
+/* Cut blocks into segments. False if the spans do not fit the links, or the rounds the waves. */
 static bool cut_blocks(rounds *h)
 {
     const ddl__request *request = h->builder->request;
     uint32_t most, for_agent;
     largest(h, &most, &for_agent);
     int64_t spans = DDL__WAVES * spans_in_wave(request, most, for_agent);
-    if (request->topology->declared) /* what should go over wires may have to fit as well */
+    if (request->topology->declared) /* spans between hosts may use the window too */
         spans *= 2;
     int64_t longest = 0;
     for (int i = 0; i < request->size; i++) {
@@ -233,25 +223,35 @@ static bool cut_blocks(rounds *h)
         longest = count > longest ? count : longest;
     }
     h->segment = ddl__choose_segment(request, longest, spans);
-    h->waves = longest / h->segment + (longest % h->segment != 0);
-    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->of.hosts;
+    h->waves = ddl__quotient(longest, h->segment);
+    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->groups.hosts;
 }
 
-bool ddl__fits_hosts(const ddl__request *request)
+static bool fits(const ddl__request *request)
 {
+    if (!ddl__request_has_hosts(request))
+        return false;
     ddl__builder builder = {.request = request};
     rounds h = {.builder = &builder};
-    bool fits = !ddl__houses_open(&h.of, request) || cut_blocks(&h); /* or building fails as well */
-    ddl__houses_close(&h.of);
-    return fits;
+    /* Out of memory: building fails too. */
+    bool fitting = !ddl__host_groups_create(&h.groups, request) || cut_blocks(&h);
+    ddl__host_groups_destroy(&h.groups);
+    return fitting;
 }
 
-int64_t ddl__build_hosts(ddl__builder *builder)
+static void cost(ddl__cost *c)
 {
-    if (builder->request->kind == DDL__ALLTOALL)
-        return ddl__build_exchange(builder);
+    double block = c->n / c->p, segments = ddl__cost_segments(c, block), others = c->h - 1;
+    ddl__cost_add_memory(c, c->x * segments, c->n);
+    ddl__cost_add_chain(c, 1, others * segments, others * block, others * block * c->x);
+    ddl__cost_add_work(c, others * segments, others * block);
+    ddl__cost_add_memory(c, c->x * segments, c->n);
+}
+
+static int64_t build(ddl__builder *builder)
+{
     rounds h = {.builder = builder};
-    if (ddl__houses_open(&h.of, builder->request)) {
+    if (ddl__host_groups_create(&h.groups, builder->request)) {
         cut_blocks(&h);
         builder->plan->segment = h.segment;
         if (builder->request->kind == DDL__ALLGATHER)
@@ -261,6 +261,9 @@ int64_t ddl__build_hosts(ddl__builder *builder)
     } else {
         builder->failed = true;
     }
-    ddl__houses_close(&h.of);
+    ddl__host_groups_destroy(&h.groups);
     return 1;
 }
+
+const ddl__algorithm_descriptor ddl__hosts = {
+    .name = "hosts", .kinds = DDL__BLOCK_KINDS, .fits = fits, .cost = cost, .build = build};

@@ -1,120 +1,90 @@
-/* Broadcast and reduce over hosts of several ranks: leaders, one of each host, make up a chain, and
- * the other ranks of a host read from theirs or add to it in shared memory. So every wire carries
- * the data once, however ranks are numbered, and the chain is as long as there are hosts.
+/* Leaders: broadcast and reduce of long messages over hosts of several ranks.
  *
- * The root leads its host and the chain. A reduction goes the other way, from the last host to the
- * root; each leader adds its host's ranks in order. */
+ * One rank leads each host: the root its own, elsewhere the first. The leaders are a chain that
+ * starts at the root of a broadcast and ends at the root of a reduce. The other ranks of a host
+ * read from their leader in shared memory. In a reduce it is the other way round: a leader adds
+ * what comes from the chain and its host's operands, in rank order.
+ *
+ * Steps: h - 1 over wires and 1 in memory, and one more for each further segment. Messages: one for
+ * each segment on each wire. Bytes: N on each wire, however the ranks are numbered. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
+#include "plan/host_groups.h"
 
-typedef struct team {
-    uint32_t *all, *others; /* ranks of this rank's host; without itself */
-    uint32_t n;             /* in all */
-    uint32_t leader, before,
-        after; /* the leaders of this host and of its neighbours in the chain */
-    bool is_first, is_last;
-} team;
-
-static int host_of(const ddl__request *request, int rank)
+static void cost(ddl__cost *c)
 {
-    return ddl__topology_group(request->topology, DDL__HOSTS, rank);
+    ddl__cost_add_pipeline(c, c->h);
+    ddl__cost_add_leaders(c, 1);
 }
 
-static uint32_t leader_of(const ddl__request *request, int host)
-{
-    int rank = 0;
-    if (host_of(request, request->root) == host)
-        return (uint32_t)request->root;
-    while (host_of(request, rank) != host)
-        rank++;
-    return (uint32_t)rank;
-}
+/* A position in the chain. */
+typedef struct chain_link {
+    uint32_t leader;        /* of its host */
+    uint32_t before, after; /* its neighbours in the chain; `before` is towards the root */
+    bool is_first, is_last; /* first: the root's host */
+    uint32_t *peers, n; /* `after`, if any, then the ranks of the host; in a reduce with itself */
+} chain_link;
 
-static bool find_team(const ddl__request *request, team *t)
+static void find_link(const ddl__request *request, const ddl__host_groups *groups, chain_link *l)
 {
-    int hosts = request->topology->groups[DDL__HOSTS], own = host_of(request, request->rank);
-    int root = host_of(request, request->root);
-    *t = (team){.all = calloc(2 * (size_t)request->size, sizeof *t->all),
-                .leader = leader_of(request, own),
-                .before = leader_of(request, (own + hosts - 1) % hosts),
-                .after = leader_of(request, (own + 1) % hosts),
-                .is_first = own == root,
-                .is_last = (own + 1) % hosts == root};
-    if (!t->all)
-        return false;
-    t->others = t->all + request->size;
-    uint32_t n_others = 0;
-    for (int r = 0; r < request->size; r++) {
-        if (host_of(request, r) != own)
-            continue;
-        t->all[t->n++] = (uint32_t)r;
-        if (r != request->rank)
-            t->others[n_others++] = (uint32_t)r;
+    int hosts = groups->hosts, own = groups->self, root = request->root;
+    int after = (own + 1) % hosts, before = (own + hosts - 1) % hosts;
+    l->leader = ddl__host_leader(groups, request, own, root);
+    l->before = ddl__host_leader(groups, request, before, root);
+    l->after = ddl__host_leader(groups, request, after, root);
+    l->is_first = own == ddl__host_of(request, root);
+    l->is_last = after == ddl__host_of(request, root);
+    if (!l->is_last)
+        l->peers[l->n++] = l->after;
+    for (uint32_t i = 0; i < ddl__host_size(groups, own); i++) {
+        uint32_t rank = ddl__host_ranks(groups, own)[i];
+        if (rank != l->leader || request->kind != DDL__BROADCAST)
+            l->peers[l->n++] = rank;
     }
-    return true;
 }
 
-static ddl__members some(const uint32_t *ranks, uint32_t n)
-{
-    return (ddl__members){.ranks = ranks, .of = n, .n = n};
-}
-
-static void build_broadcast(ddl__builder *builder, const team *t)
+static void add_step(ddl__builder *builder, const chain_link *l)
 {
     const ddl__request *request = builder->request;
-    ddl__step step = {.kind = DDL__TAKE, .space = DDL__OUT, .stable = 1, .count = request->count};
-    if ((uint32_t)request->rank != t->leader) {
-        ddl__add_among(builder, step, some(&t->leader, 1), some(NULL, 0));
-        return;
-    }
-    uint32_t *targets = t->others; /* before the others of the host: its way is the longest */
-    uint32_t n = t->n - 1;
-    if (!t->is_last) {
-        for (uint32_t i = n++; i > 0; i--)
-            targets[i] = targets[i - 1];
-        targets[0] = t->after;
-    }
-    if (t->is_first)
-        step.kind = DDL__PUBLISH;
-    ddl__add_among(builder, step, t->is_first ? some(NULL, 0) : some(&t->before, 1),
-                   some(targets, n));
-}
-
-static void build_reduce(ddl__builder *builder, const team *t)
-{
-    const ddl__request *request = builder->request;
+    bool leads = (uint32_t)request->rank == l->leader, reduces = leads && l->n > 1;
+    ddl__ranks before = l->is_first ? ddl__no_ranks() : ddl__one_rank(l->before);
+    ddl__ranks peers = leads ? ddl__listed_ranks(l->peers, l->n) : ddl__no_ranks();
+    ddl__ranks next = leads ? before : ddl__one_rank(l->leader); /* towards the root */
     ddl__step step = {.kind = DDL__PUBLISH, .stable = 1, .count = request->count};
-    if ((uint32_t)request->rank != t->leader) {
-        ddl__add_among(builder, step, some(NULL, 0), some(&t->leader, 1));
+    if (request->kind == DDL__BROADCAST) {
+        step.kind = leads && l->is_first ? DDL__PUBLISH : DDL__TAKE;
+        step.space = DDL__OUT;
+        ddl__builder_add(builder, step, next, peers);
         return;
     }
-    uint32_t *operands = t->all, n = t->n; /* what comes in, then the host's */
-    if (!t->is_last) {
-        for (uint32_t i = n++; i > 0; i--)
-            operands[i] = operands[i - 1];
-        operands[0] = t->after;
-    }
-    if (n > 1) {
+    if (reduces) {
         step.kind = DDL__REDUCE;
-        step.keep = step.finish = t->is_first;
-        step.stable = 0; /* others have nowhere to keep it */
+        step.keep = step.finish = l->is_first;
+        step.stable = 0; /* only the root has a buffer to keep the sum */
     }
-    ddl__add_among(builder, step, n > 1 ? some(operands, n) : some(NULL, 0),
-                   t->is_first ? some(NULL, 0) : some(&t->before, 1));
+    ddl__builder_add(builder, step, reduces ? peers : ddl__no_ranks(), next);
 }
 
-int64_t ddl__build_leaders(ddl__builder *builder)
+static int64_t build(ddl__builder *builder)
 {
-    team t;
-    if (!find_team(builder->request, &t)) {
+    const ddl__request *request = builder->request;
+    ddl__host_groups groups;
+    chain_link l = {.peers = calloc((size_t)request->size + 1, sizeof *l.peers)};
+    if (ddl__host_groups_create(&groups, request) && l.peers) {
+        find_link(request, &groups, &l);
+        add_step(builder, &l);
+    } else {
         builder->failed = true;
-        return 1;
     }
-    if (builder->request->kind == DDL__BROADCAST)
-        build_broadcast(builder, &t);
-    else
-        build_reduce(builder, &t);
-    free(t.all);
+    ddl__host_groups_destroy(&groups);
+    free(l.peers);
     return DDL__WAVES;
 }
+
+const ddl__algorithm_descriptor ddl__leaders = {.name = "leaders",
+                                                .kinds = DDL__ROOTED_KINDS,
+                                                .fits = ddl__request_has_hosts,
+                                                .cost = cost,
+                                                .build = build,
+                                                .has_short_segments = true};

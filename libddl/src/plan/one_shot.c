@@ -1,19 +1,48 @@
-/* Everybody sends everything to everybody, or to the root, and everybody there reduces all of it.
- * More bytes than needed, but one hop. */
+/* One-shot: all-reduce and reduce of short messages.
+ *
+ * Every rank sends its whole buffer to every other rank, or only to the root. Every receiver
+ * reduces all p buffers in rank order.
+ *
+ * Steps: 1. Messages: p - 1 from each rank. Bytes: N (p - 1) from each rank, N to the root. That is
+ * more than needed, but no rank waits for a second hop. */
 #include "plan/builder.h"
 
-int64_t ddl__build_one_shot(ddl__builder *builder)
+/* One-shot reads p buffers and writes one. Direct reads and writes a p-th part of them twice, but
+ * has one more hop, its messages, and one more turn of all ranks that share a core. */
+bool ddl__one_shot_beats_direct(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    double n = (double)request->element * (double)request->count, p = request->size;
+    double saved = DDL__SHARED_LATENCY + (p - 1) * DDL__SHARED_MESSAGE +
+                   (t && t->oversubscription > 1 ? DDL__SHARED_SWITCH : 0);
+    return n * (p + 1 - 4 * (p - 1) / p) * DDL__CACHED_BYTE <= saved;
+}
+
+static void cost(ddl__cost *c)
+{
+    bool to_root = c->request->kind == DDL__REDUCE_TO_ROOT;
+    ddl__cost_add_direct(c, c->n, to_root);
+    ddl__cost_add_passes(c, c->n + (to_root ? 1 : c->p) * c->n); /* a copy; the reduction */
+}
+
+static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    /* In place the result overwrites what was sent, and nothing tells that the last peer has it. */
+    /* In place, the result overwrites what was sent before the last peer may have read it. */
     ddl__step publish = {
         .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
     ddl__step reduce = {.kind = DDL__REDUCE, .keep = 1, .finish = 1, .count = request->count};
     bool rooted = request->kind == DDL__REDUCE_TO_ROOT, is_root = request->rank == request->root;
     if (!rooted || !is_root)
-        ddl__add(builder, publish, ddl__nobody(),
-                 rooted ? ddl__one(request->root) : ddl__others(request));
+        ddl__builder_add(builder, publish, ddl__no_ranks(),
+                         rooted ? ddl__one_rank(request->root) : ddl__other_ranks(request));
     if (!rooted || is_root)
-        ddl__add(builder, reduce, ddl__everyone(request), ddl__nobody());
+        ddl__builder_add(builder, reduce, ddl__all_ranks(request), ddl__no_ranks());
     return DDL__WAVES;
 }
+
+const ddl__algorithm_descriptor ddl__one_shot = {.name = "one-shot",
+                                                 .kinds = DDL__KIND(ALLREDUCE) |
+                                                          DDL__KIND(REDUCE_TO_ROOT),
+                                                 .cost = cost,
+                                                 .build = build};

@@ -1,25 +1,38 @@
-/* Blocks from rank to rank. An all-to-all, a gather and a scatter are one plan, in which a rank has
- * blocks for all others, for one or for none.
+/* Pairwise: gather, scatter and all-to-all.
  *
- * In round r of a wave, rank i deals with rank r - i, and so that one with rank i: in each round
- * all are busy with different peers, and what is taken comes to where the block lay that was sent
- * to the same peer, so an all-to-all in place overwrites only what it has sent. Each round is taken
- * `lag` rounds after it was sent, going on into the next waves; that bounds the spans under way,
- * however many ranks there are. */
+ * Each block goes directly from its sender to its receiver. The three operations are one plan, in
+ * which a rank has blocks for all ranks, for one or for none.
+ *
+ * In round r rank i deals with rank r - i, modulo p, and that rank deals with rank i. So in each
+ * round all ranks have different peers. What is received in a round replaces what was sent in it,
+ * so an all-to-all in place overwrites only what it has sent. What round r sends is received `lag`
+ * rounds later, in a later wave if need be, which limits the spans under way for any number of
+ * ranks.
+ *
+ * Steps: 1. Messages and bytes: every block once. */
 #include "plan/builder.h"
 
-int ddl__pairs_lag(const ddl__request *request)
+/* The spans that a rank keeps under way, to all peers together. The least hides a wire's latency
+ * where there are few peers; the most leaves room for long segments. */
+enum { LAG_LEAST_WIRES = 8, LAG_MOST = 16 };
+
+static void cost(ddl__cost *c)
 {
-    int lag = request->size;
-    if (!request->all_shared && lag < DDL__PAIRS_LEAST_WIRES)
-        lag = DDL__PAIRS_LEAST_WIRES;
-    return lag < DDL__PAIRS_MOST ? lag : DDL__PAIRS_MOST;
+    ddl__cost_add_direct(c, c->n, c->request->kind != DDL__ALLTOALL);
 }
 
-/* Itself now and then. */
+int ddl__pairwise_lag(const ddl__request *request)
+{
+    int lag = request->size;
+    if (!request->all_shared && lag < LAG_LEAST_WIRES)
+        lag = LAG_LEAST_WIRES;
+    return lag < LAG_MOST ? lag : LAG_MOST;
+}
+
+/* In some rounds a rank deals with itself. */
 static int peer_in(const ddl__request *request, int round)
 {
-    return ddl__around(request, (int64_t)round - 2 * (int64_t)request->rank);
+    return ddl__rank_at(request, (int64_t)round - 2 * (int64_t)request->rank);
 }
 
 static void add_send(ddl__builder *builder, int round)
@@ -30,11 +43,11 @@ static void add_send(ddl__builder *builder, int round)
     ddl__step step = {.kind = DDL__PUBLISH, .src = block.start, .count = block.count};
     if (peer != request->rank) {
         step.stable = request->kind != DDL__ALLTOALL || !request->in_place;
-        ddl__add(builder, step, ddl__nobody(), ddl__one(peer));
+        ddl__builder_add_peer(builder, step, peer);
     } else if (!request->in_place) {
         step.kind = DDL__COPY;
         step.dst = ddl__block_from(request, peer).start;
-        ddl__add(builder, step, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(builder, step, ddl__no_ranks(), ddl__no_ranks());
     }
 }
 
@@ -45,18 +58,21 @@ static void add_take(ddl__builder *builder, int round, uint32_t skew)
     ddl__share block = ddl__block_from(request, peer);
     ddl__step take = {.kind = DDL__TAKE, .skew = skew, .dst = block.start, .count = block.count};
     if (peer != request->rank)
-        ddl__add(builder, take, ddl__one(peer), ddl__nobody());
+        ddl__builder_add_peer(builder, take, peer);
 }
 
-int64_t ddl__build_pairwise(ddl__builder *builder)
+static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    int size = request->size, lag = ddl__pairs_lag(request);
+    int size = request->size, lag = ddl__pairwise_lag(request);
     for (int round = 0; round < size; round++) {
-        int sent = ((round - lag) % size + size) % size; /* `lag` rounds ago */
+        int sent = ((round - lag) % size + size) % size; /* the round `lag` ago */
         add_send(builder, round);
         add_take(builder, sent, (uint32_t)(sent + lag) / (uint32_t)size);
     }
-    /* The ones under way and the one that is being sent; the rest is slack. */
+    /* The spans under way and the one that is being sent; the rest is slack. */
     return lag + DDL__WAVES;
 }
+
+const ddl__algorithm_descriptor ddl__pairwise = {
+    .name = "pairwise", .kinds = DDL__PAIRWISE_KINDS, .cost = cost, .build = build};

@@ -1,18 +1,18 @@
 /* plan.h - an operation as data: what one rank publishes, reduces and takes, in which order.
  *
- * PURE: no I/O, no clock, no threads, no getenv. A plan is a function of its request alone, so the
- * plans of all ranks can be made and checked in one process.
+ * PURE: no I/O, no clock, no threads, no getenv. A plan depends only on its request, so the plans
+ * of all ranks can be made and checked in one process.
  *
- * A plan is a short list of steps, each over one share of the buffers, applied to the share's
- * segments as a software pipeline: in wave w the steps run in list order, step s on segment
- * w - s.skew, when the share has that segment. Ranks execute their waves in order and block only
- * on a missing span or a full link. Links between two ranks keep order, so a span needs no label:
- * the receiver's plan consumes in the order in which the sender's plan published.
+ * A plan is a short list of steps. Each step covers one share of the buffers, cut into segments,
+ * and the segments pass through the steps as a software pipeline: in wave w the steps run in list
+ * order, step s on segment w - s.skew, if its share has that segment. A rank executes its waves in
+ * order. It blocks only on a missing span or a full link. A link keeps order, so spans need no
+ * label: the receiver's plan consumes them in the order in which the sender's plan publishes them.
  *
- * Why no plan can deadlock: call (operation, wave, place in the list) the time of a step. Every
- * span is consumed at a later time than it is published, and what is published before a step and
- * consumed at its time or after it fits the link together with the step's own span. So whatever
- * step has the earliest time of all that are left can run.
+ * No plan can deadlock. Let the time of a step be (operation, wave, index in the list). Every span
+ * is consumed at a later time than it is published. All spans that are published before a step and
+ * consumed at its time or later fit the link together with the step's own span. So of all steps
+ * that are left, the one with the earliest time can run.
  */
 #ifndef DDL_PLAN_PLAN_H
 #define DDL_PLAN_PLAN_H
@@ -21,10 +21,10 @@
 #include <stdint.h>
 
 #include "ddl/ddl.h"
+#include "plan/algorithms.h"
 #include "topo/topology.h"
 
-/* So many spans must fit a link from one rank to another, whatever their lengths; with more it may
- * say that it has no room. No plan needs more than half of them. */
+/* The spans that a link must have room for, of any length. No plan needs more than half of them. */
 enum { DDL__LINK_SPANS = 32 };
 
 typedef enum ddl__kind {
@@ -41,65 +41,47 @@ typedef enum ddl__kind {
     DDL__RECV
 } ddl__kind;
 
-/* The ways to carry out an operation; docs/algorithms.md has each. */
-typedef enum ddl__algorithm {
-    DDL__BY_CHOICE,
-    DDL__BY_ALONE,
-    DDL__BY_DISSEMINATION,
-    DDL__BY_PAIRWISE,
-    DDL__BY_ONE_SHOT,
-    DDL__BY_DIRECT,
-    DDL__BY_NESTED,
-    DDL__BY_HALVING,
-    DDL__BY_TREE,
-    DDL__BY_RING,
-    DDL__BY_HOSTS,
-    DDL__BY_LEADERS,
-    DDL__BY_CHAIN,
-    DDL__ALGORITHMS
-} ddl__algorithm;
-
 typedef enum ddl__step_kind {
-    DDL__PUBLISH, /* send `in` at src to the targets */
-    DDL__REDUCE,  /* reduce the operands in order (own: `in` at src; others: their next span); store
-                     at dst if `keep`; send the result to the targets, if any */
-    DDL__TAKE, /* receive operand 0's next span into dst; then send it on to the targets, if any */
-    DDL__COPY  /* in at src to dst, locally */
+    DDL__PUBLISH, /* send src to the targets */
+    DDL__REDUCE, /* reduce the operands in order: of this rank src, of others their next span. Store
+                    the result at dst if `keep`, and send it to the targets */
+    DDL__TAKE,   /* receive operand 0's next span into dst, and send it on to the targets */
+    DDL__COPY    /* copy src to dst */
 } ddl__step_kind;
 
-/* The caller's send and recv buffer. In place, and in a broadcast, both are the recv buffer. In a
- * barrier each is one element of any content. And scratch memory, for what a rank passes on for
- * others: as much as the plan says, of any content at first, and the plan's alone until it ends. */
+/* The caller's send and recv buffer, and scratch memory for data that a rank forwards. In place,
+ * and in a broadcast, the send buffer is the recv buffer. In a barrier each is one element of any
+ * content. The plan says how much scratch memory it needs, of any content. */
 typedef enum ddl__space { DDL__IN, DDL__OUT, DDL__SCRATCH } ddl__space;
 
 typedef struct ddl__step {
     uint8_t kind;       /* ddl__step_kind */
     uint8_t space;      /* ddl__space in which src lies */
     uint8_t keep;       /* REDUCE: store the result at dst */
-    uint8_t finish;     /* REDUCE: the last reduction of this share; average divides here */
-    uint8_t to_scratch; /* dst lies in the scratch memory, not in the recv buffer */
-    uint8_t stable;   /* what is sent lies in a buffer and no step overwrites it before the targets
-                         have received it: a link may lend it. Else it must be copied */
-    uint32_t skew;    /* waves by which this step follows the first */
-    uint32_t operand; /* index of the first in plan->ranks */
+    uint8_t finish;     /* REDUCE: the last one of this share; average divides here */
+    uint8_t to_scratch; /* dst lies in the scratch memory, else in the recv buffer */
+    uint8_t stable;     /* no step overwrites what is sent before the targets have received it, so a
+                           link may send it from there. Else it must copy it */
+    uint32_t skew;      /* waves by which this step follows the first */
+    uint32_t operand;   /* index of the first in plan->ranks */
     uint32_t operands;
     uint32_t target; /* index of the first in plan->ranks */
     uint32_t targets;
     int64_t src; /* elements from the start of the buffer in `space` */
     int64_t dst; /* elements from the start of the recv buffer, or of the scratch memory */
     int64_t count;
-    /* Segment k is `piece` elements from k * piece on in the share; in the buffers they begin
-     * `stride` elements behind those of segment k - 1. */
+    /* Segment k is the share's elements from k * piece on, `piece` of them. In the buffers it
+     * begins `stride` elements after segment k - 1. */
     int64_t piece, stride;
 } ddl__step;
 
 typedef struct ddl__plan {
     ddl__algorithm by;
-    const char *name; /* its own: "one-shot", "direct", "ring", ... static */
+    const char *name; /* of the algorithm; static */
     int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
-    int64_t landing; /* elements that come into the recv buffer for good; 0 where any are reduced */
-    int64_t scratch; /* elements; 0: none */
+    int64_t landing; /* elements received into the recv buffer; 0 if the plan reduces any */
+    int64_t scratch; /* elements */
     uint32_t n_steps;
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
@@ -116,17 +98,18 @@ typedef struct ddl__request {
     int rank, size, root;
     int64_t count; /* as in the public call: of a block where buffers hold one for each rank, which
                       together are less than 2^63 bytes; barrier, uneven blocks: ignored */
-    /* Uneven blocks, by rank: those of the send buffer that go to it, those of the recv buffer that
-       come from it. Equal on all ranks are the counts of an all-gather and a reduce-scatter; of the
-       other kinds, those of the two ends. NULL: even. Borrowed until the plan is made. */
+    /* Uneven blocks, by rank: the part of the send buffer that goes there, the part of the recv
+       buffer that comes from there. All ranks know the counts of an all-gather and a
+       reduce-scatter; of other operations, sender and receiver know theirs. NULL: even. Borrowed
+       until the plan is made. */
     const ddl__share *sent, *received;
     size_t element;
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
-    ddl__algorithm by;     /* asked for, if it can do it; else, and with BY_CHOICE, one is chosen */
-    int64_t segment_bytes; /* 0: chosen */
+    ddl__algorithm by;             /* asked for; one is chosen if it is none or does not fit */
+    int64_t segment_bytes;         /* 0: chosen */
     int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
                        peers together (shared memory) or to one (wires); 0: no limit. Must hold
                        4 * size elements, but at least 12 */
@@ -136,15 +119,19 @@ typedef struct ddl__request {
 ddl__plan *ddl__plan_create(const ddl__request *request);
 void ddl__plan_destroy(ddl__plan *plan);
 
-/* The same by another algorithm than the chosen one, by its name, to compare them (`ddl plan`).
- * NULL also when it cannot do what is asked for. */
+/* The same with the algorithm of that name. NULL also if it does not fit the request. */
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
-ddl__algorithm ddl__algorithm_named(const char *name); /* BY_CHOICE: there is none of that name */
+/* DDL__ALGORITHM_NONE if there is none. "nested" is the old name of hierarchical. */
+ddl__algorithm ddl__algorithm_named(const char *name);
 
-/* The algorithms that are worth a comparison for a request, the chosen one first, with what each is
- * predicted to take. All members of a comm get the same list. Returns their number. */
+/* Whether it fits the request; the seconds that it is predicted to take, 0 if it does not fit. */
+bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
+double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
+
+/* The algorithms that are worth a comparison for a request, with their predicted times. The chosen
+ * one is the first. All members of a comm get the same list. Returns the number. */
 typedef struct ddl__candidate {
     ddl__algorithm by;
     double seconds;

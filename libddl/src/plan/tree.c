@@ -1,135 +1,122 @@
-/* All-reduce, reduce and broadcast for small messages over wires: the hosts' leaders make up a
- * binomial tree, and the other ranks of a host read from theirs or add to it in shared memory. The
- * fewest messages that there can be, each with all of the data: one up from each host and one down.
+/* Tree: all-reduce, reduce and broadcast of small messages over wires.
  *
- * The root's host is at place 0, the others follow round. Place i has the children i + 1, i + 2,
- * i + 4, ..., as far as i is a multiple of twice that; so child i + d stands for the places from
- * i + d up to i + 2 d. A leader adds its own host's ranks, in order, then its children, in order.
- */
+ * One rank leads each host: the root its own, elsewhere the first. The leaders are a binomial tree,
+ * and the other ranks of a host read from their leader or send to it in shared memory. Each message
+ * has the whole buffer. In a reduction every leader adds its host's ranks in order, then its
+ * children in order, and sends the sum to its parent. A result goes back the same way.
+ *
+ * The root's host has position 0, and the hosts after it the next positions, modulo h. Position i
+ * has the children i + 1, i + 2, i + 4, ..., as far as i is a multiple of twice the distance. So
+ * the child i + d and all below it are the positions from i + d up to i + 2 d.
+ *
+ * Steps: ceil(log2 h) over wires and 1 in memory; twice that for all-reduce. Messages: h - 1 over
+ * wires each way, the fewest that there can be. Bytes: N log2 h on the root's wire each way. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
+#include "plan/host_groups.h"
 
 enum {
-    LAG = 3, /* waves between sending up and taking what comes down */
+    LAG = 3, /* waves between sending to the parent and receiving the result */
     CHILDREN_MAX = 31
 };
 
+static void cost(ddl__cost *c)
+{
+    double ways = c->request->kind == DDL__ALLREDUCE ? 2 : 1, levels = ddl__cost_log2(c->h);
+    double segments = ddl__cost_segments(c, c->n), part = ways * (c->h - 1) / c->p;
+    ddl__cost_add_chain(c, ways * levels, ways * levels * segments, ways * levels * c->n,
+                        ways * levels * c->n);
+    ddl__cost_add_work(c, part * segments, part * c->n);
+    ddl__cost_add_leaders(c, ways);
+}
+
+/* A rank's part in the tree. */
 typedef struct node {
-    uint32_t *up, *down; /* whose parts a leader adds; to whom it passes the result on */
-    uint32_t n_up, n_down;
-    uint32_t leader, parent;
+    uint32_t leader, parent; /* of its host; of that leader */
     bool is_root;
+    uint32_t *sources, *targets; /* whose operands a leader reduces; to whom it sends the result */
+    uint32_t n_sources, n_targets;
 } node;
-
-static int hosts_of(const ddl__request *request)
-{
-    return request->topology ? request->topology->groups[DDL__HOSTS] : request->size;
-}
-
-static int host_of(const ddl__request *request, int rank)
-{
-    return request->topology ? ddl__topology_group(request->topology, DDL__HOSTS, rank) : rank;
-}
-
-static int root_of(const ddl__request *request)
-{
-    return request->kind == DDL__ALLREDUCE ? 0 : request->root;
-}
-
-/* Who leads the host at a place of the tree. */
-static uint32_t leader_at(const ddl__request *request, int place)
-{
-    int root = root_of(request), rank = 0;
-    int host = (host_of(request, root) + place) % hosts_of(request);
-    if (place == 0)
-        return (uint32_t)root;
-    while (host_of(request, rank) != host)
-        rank++;
-    return (uint32_t)rank;
-}
 
 static bool find_node(const ddl__request *request, node *n)
 {
-    int hosts = hosts_of(request), host = host_of(request, request->rank);
-    int place = (host - host_of(request, root_of(request)) + hosts) % hosts;
+    int root = request->kind == DDL__ALLREDUCE ? 0 : request->root;
     size_t room = (size_t)request->size + CHILDREN_MAX;
-    *n = (node){.up = calloc(2 * room, sizeof *n->up),
-                .leader = leader_at(request, place),
-                .parent = leader_at(request, place & (place - 1)),
-                .is_root = request->rank == root_of(request)};
-    if (!n->up)
-        return false;
-    n->down = n->up + room;
-    int distance = 1;
-    for (int r = 0; r < request->size; r++)
-        if (host_of(request, r) == host)
-            n->up[n->n_up++] = (uint32_t)r;
-    for (; !(place & distance) && place + distance < hosts; distance *= 2)
-        n->up[n->n_up++] = leader_at(request, place + distance);
-    /* The longest ways first, then the host. */
-    for (uint32_t i = n->n_up; i-- > 0;)
-        if (n->up[i] != (uint32_t)request->rank)
-            n->down[n->n_down++] = n->up[i];
-    return true;
+    ddl__host_groups groups;
+    *n = (node){.sources = calloc(2 * room, sizeof *n->sources), .is_root = request->rank == root};
+    if (ddl__host_groups_create(&groups, request) && n->sources) {
+        int hosts = groups.hosts, own = groups.self, root_host = ddl__host_of(request, root);
+        int position = (own - root_host + hosts) % hosts;
+        int parent = (root_host + (position & (position - 1))) % hosts;
+        n->leader = ddl__host_leader(&groups, request, own, root);
+        n->parent = ddl__host_leader(&groups, request, parent, root);
+        for (uint32_t i = 0; i < ddl__host_size(&groups, own); i++)
+            n->sources[n->n_sources++] = ddl__host_ranks(&groups, own)[i];
+        for (int d = 1; !(position & d) && position + d < hosts; d *= 2)
+            n->sources[n->n_sources++] =
+                ddl__host_leader(&groups, request, (own + d) % hosts, root);
+        /* The child with the longest way to its leaves first, the ranks of the host last. */
+        n->targets = n->sources + room;
+        for (uint32_t i = n->n_sources; i-- > 0;)
+            if (n->sources[i] != (uint32_t)request->rank)
+                n->targets[n->n_targets++] = n->sources[i];
+    }
+    ddl__host_groups_destroy(&groups);
+    return n->n_sources;
 }
 
-static ddl__members some(const uint32_t *ranks, uint32_t n)
-{
-    return (ddl__members){.ranks = ranks, .of = n, .n = n};
-}
-
-/* The root sends what it has made, if that is wanted, in the same step. */
-static void send_up(ddl__builder *builder, const node *n, bool comes_down)
+/* Send this rank's operand, or the sum of a leader, to the parent. The root keeps the sum, and
+ * sends it in the same step if it `returns`. */
+static void add_reduction(ddl__builder *builder, const node *n, bool returns)
 {
     const ddl__request *request = builder->request;
+    ddl__ranks sources = ddl__listed_ranks(n->sources, n->n_sources);
     ddl__step step = {.kind = DDL__PUBLISH, .stable = 1, .count = request->count};
     if ((uint32_t)request->rank != n->leader) {
-        ddl__add_among(builder, step, some(NULL, 0), some(&n->leader, 1));
-    } else if (n->is_root) {
-        step.kind = DDL__REDUCE;
-        step.keep = step.finish = 1;
-        ddl__add_among(builder, step, some(n->up, n->n_up),
-                       comes_down ? some(n->down, n->n_down) : some(NULL, 0));
-    } else {
-        bool alone = n->n_up == 1;
-        step.kind = alone ? DDL__PUBLISH : DDL__REDUCE;
-        step.stable = alone; /* there may be nowhere to keep it */
-        ddl__add_among(builder, step, alone ? some(NULL, 0) : some(n->up, n->n_up),
-                       some(&n->parent, 1));
+        ddl__builder_add_peer(builder, step, n->leader);
+        return;
     }
+    ddl__ranks results = returns ? ddl__listed_ranks(n->targets, n->n_targets) : ddl__no_ranks();
+    bool is_leaf = n->n_sources == 1 && !n->is_root;
+    step.kind = is_leaf ? DDL__PUBLISH : DDL__REDUCE;
+    step.keep = step.finish = n->is_root;
+    step.stable = is_leaf || n->is_root; /* elsewhere there may be no buffer to keep a sum */
+    ddl__builder_add(builder, step, is_leaf ? ddl__no_ranks() : sources,
+                     n->is_root ? results : ddl__one_rank(n->parent));
 }
 
-/* In place it overwrites what was sent up: made from it, so received. */
-static void come_down(ddl__builder *builder, const node *n, uint32_t skew)
+/* Receive the result and send it on. In place it overwrites what was sent, and was made from it. */
+static void add_result(ddl__builder *builder, const node *n, uint32_t skew)
 {
     const ddl__request *request = builder->request;
     bool leads = (uint32_t)request->rank == n->leader;
     ddl__step step = {.kind = DDL__TAKE, .stable = 1, .skew = skew, .count = request->count};
-    ddl__add_among(builder, step, some(leads ? &n->parent : &n->leader, 1),
-                   leads ? some(n->down, n->n_down) : some(NULL, 0));
+    ddl__builder_add(builder, step, ddl__one_rank(leads ? n->parent : n->leader),
+                     leads ? ddl__listed_ranks(n->targets, n->n_targets) : ddl__no_ranks());
 }
 
-int64_t ddl__build_tree(ddl__builder *builder)
+static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    bool reduces = request->kind != DDL__BROADCAST;
-    bool comes_down = request->kind != DDL__REDUCE_TO_ROOT;
+    bool reduces = request->kind != DDL__BROADCAST, returns = request->kind != DDL__REDUCE_TO_ROOT;
     ddl__step publish = {
         .kind = DDL__PUBLISH, .space = DDL__OUT, .stable = 1, .count = request->count};
     node n;
-    if (request->kind == DDL__GATHER || request->kind == DDL__SCATTER)
-        return ddl__build_tree_blocks(builder);
-    if (!find_node(request, &n)) {
-        builder->failed = true;
-        return 1;
-    }
+    builder->failed = !find_node(request, &n);
     if (reduces)
-        send_up(builder, &n, comes_down);
+        add_reduction(builder, &n, returns);
     else if (n.is_root)
-        ddl__add_among(builder, publish, some(NULL, 0), some(n.down, n.n_down));
-    if (comes_down && !n.is_root)
-        come_down(builder, &n, reduces ? LAG : 0);
-    free(n.up);
-    return reduces && comes_down ? 2 * (LAG + 1) : DDL__WAVES;
+        ddl__builder_add(builder, publish, ddl__no_ranks(),
+                         ddl__listed_ranks(n.targets, n.n_targets));
+    if (returns && !n.is_root)
+        add_result(builder, &n, reduces ? LAG : 0);
+    free(n.sources);
+    return reduces && returns ? 2 * (LAG + 1) : DDL__WAVES;
 }
+
+const ddl__algorithm_descriptor ddl__tree = {.name = "tree",
+                                             .kinds = DDL__KIND(ALLREDUCE) | DDL__ROOTED_KINDS,
+                                             .fits = ddl__request_has_wires,
+                                             .cost = cost,
+                                             .build = build};

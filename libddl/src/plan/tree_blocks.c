@@ -1,149 +1,149 @@
-/* Gather and scatter of small blocks over wires, along the tree of tree.c: each leader collects the
- * blocks of its host and of the hosts below it, and sends them up as one message; or gets those and
- * sends each child its part. The fewest messages that there can be, and log2(hosts) at the root
- * instead of one from each rank.
+/* Tree, for gather and scatter: small blocks over wires, along the binomial tree of tree.c.
  *
- * Blocks lie in the order of the places, and at a place in that of the ranks, so that those of a
- * child and all below it are one run. The messages of one distance between parent and child go
- * after each other in the waves: up, the shortest distance first; down, the longest. */
+ * In a gather each leader collects the blocks of its host and of all positions below its own in its
+ * scratch memory, and sends them to its parent as one message. A scatter goes the other way: each
+ * leader receives those blocks and sends each child its part.
+ *
+ * Blocks are ordered by position, and by rank at one position, so that the blocks of a child and
+ * all below it are contiguous. Messages between positions of different distance follow each other
+ * in the waves: in a gather the shortest distance goes first, in a scatter the longest.
+ *
+ * Steps: ceil(log2 h) over wires and 1 in memory. Messages: h - 1 over wires, log2 h of them at the
+ * root, the fewest that there can be. Bytes: N (1 - 1/h) on the root's wire, N being all blocks; up
+ * to (N / 2) log2 h on all wires together. */
 #include <stdlib.h>
 
-#include "plan/houses.h"
+#include "plan/builder.h"
+#include "plan/host_groups.h"
 
 enum {
-    LAG = 1,  /* waves between sending and taking */
-    SPANS = 8 /* of a segment that one rank may have under way, twice what it needs */
+    LAG = 1,  /* waves between sending and receiving */
+    SPANS = 8 /* segments that one rank may have under way: twice what it needs */
 };
 
-typedef struct grove {
+typedef struct tree {
     ddl__builder *builder;
-    ddl__houses of;
-    int place, root_host;
-    uint32_t *start; /* of place q in order; the last place's end at start[hosts] */
-    uint32_t *order; /* the ranks, place by place */
+    ddl__host_groups groups;
+    int position, root_host;
+    uint32_t *order; /* all ranks by position */
+    uint32_t *start; /* position q has order[start[q]] up to order[start[q + 1]] */
     int64_t segment;
-    uint32_t wiring; /* waves of a message at most */
-    int doublings;   /* of the distance 1 up to all hosts */
-} grove;
+    uint32_t sending; /* waves of the longest message */
+    int doublings;    /* log2 of the number of hosts, rounded up */
+} tree;
 
-/* ----------------------------------------------------------------------------------- the places */
-
-static int host_at(const grove *g, int place)
+static int host_at(const tree *t, int position)
 {
-    return (g->root_host + place) % g->of.hosts;
+    return (t->root_host + position) % t->groups.hosts;
 }
 
-static uint32_t leader_at(const grove *g, int place)
+static uint32_t leader_at(const tree *t, int position)
 {
-    return place ? ddl__ranks_of(&g->of, host_at(g, place))[0]
-                 : (uint32_t)g->builder->request->root;
+    const ddl__request *request = t->builder->request;
+    return ddl__host_leader(&t->groups, request, host_at(t, position), request->root);
 }
 
-/* All blocks of a host must fit a segment, and those of all hosts a message. */
-static bool cut(grove *g)
+/* Cut messages into segments. False if those of one host do not fit one, or all a message. */
+static bool cut(tree *t)
 {
-    const ddl__request *request = g->builder->request;
+    const ddl__request *request = t->builder->request;
     uint32_t most, least;
-    ddl__houses_range(&g->of, &most, &least);
+    ddl__host_groups_range(&t->groups, &most, &least);
     if (request->count > DDL__SEGMENT_MAX / (int64_t)request->element / request->size)
         return false;
     int64_t all = request->count * request->size;
-    g->segment = ddl__choose_segment(request, all, SPANS);
-    g->wiring = (uint32_t)(all / g->segment + (all % g->segment != 0));
-    return most * request->count <= g->segment;
+    t->segment = ddl__choose_segment(request, all, SPANS);
+    t->sending = (uint32_t)ddl__quotient(all, t->segment);
+    return most * request->count <= t->segment;
 }
 
-static bool open_grove(grove *g, ddl__builder *builder)
+static bool tree_create(tree *t, ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    *g = (grove){.builder = builder};
-    if (!ddl__houses_open(&g->of, request))
+    *t = (tree){.builder = builder};
+    if (!ddl__host_groups_create(&t->groups, request))
         return false;
-    int hosts = g->of.hosts;
-    g->start = calloc((size_t)hosts + 1 + (size_t)request->size, sizeof *g->start);
-    if (!g->start)
+    int hosts = t->groups.hosts;
+    t->start = calloc((size_t)hosts + 1 + (size_t)request->size, sizeof *t->start);
+    if (!t->start)
         return false;
-    g->order = g->start + hosts + 1;
-    g->root_host = ddl__house_of(request, request->root);
-    g->place = (g->of.self - g->root_host + hosts) % hosts;
-    while (1 << g->doublings < hosts)
-        g->doublings++;
+    t->order = t->start + hosts + 1;
+    t->root_host = ddl__host_of(request, request->root);
+    t->position = (t->groups.self - t->root_host + hosts) % hosts;
+    while (1 << t->doublings < hosts)
+        t->doublings++;
     for (int q = 0; q < hosts; q++) {
-        uint32_t n = ddl__ranks_on(&g->of, host_at(g, q));
+        uint32_t n = ddl__host_size(&t->groups, host_at(t, q));
         for (uint32_t i = 0; i < n; i++)
-            g->order[g->start[q] + i] = ddl__ranks_of(&g->of, host_at(g, q))[i];
-        g->start[q + 1] = g->start[q] + n;
+            t->order[t->start[q] + i] = ddl__host_ranks(&t->groups, host_at(t, q))[i];
+        t->start[q + 1] = t->start[q] + n;
     }
     return true;
 }
 
-static void close_grove(grove *g)
+static void tree_destroy(tree *t)
 {
-    ddl__houses_close(&g->of);
-    free(g->start);
+    ddl__host_groups_destroy(&t->groups);
+    free(t->start);
 }
 
-/* Places from q on that lie below it, itself among them: where they end. */
-static int end_below(const grove *g, int q)
+/* The end of the positions from q on that are q or below it. */
+static int end_below(const tree *t, int q)
 {
-    int end = q ? q + (q & -q) : g->of.hosts;
-    return end < g->of.hosts ? end : g->of.hosts;
+    int end = q ? q + (q & -q) : t->groups.hosts;
+    return end < t->groups.hosts ? end : t->groups.hosts;
 }
 
-static int64_t blocks_below(const grove *g, int q)
+static int64_t blocks_below(const tree *t, int q)
 {
-    return (int64_t)g->start[end_below(g, q)] - g->start[q];
+    return (int64_t)t->start[end_below(t, q)] - t->start[q];
 }
 
-/* Whether this place has a child so far away. */
-static bool has_child(const grove *g, int distance)
+/* Whether this position has a child at that distance. */
+static bool has_child(const tree *t, int distance)
 {
-    return !(g->place & distance) && (g->place & (distance - 1)) == 0 &&
-           g->place + distance < g->of.hosts;
+    return !(t->position & distance) && (t->position & (distance - 1)) == 0 &&
+           t->position + distance < t->groups.hosts;
 }
 
-/* ---------------------------------------------------------------------------------------- steps */
-
-static void add(const grove *g, ddl__step step, int64_t blocks, uint32_t skew, uint32_t peer)
+static void add(const tree *t, ddl__step step, int64_t blocks, uint32_t skew, uint32_t peer)
 {
-    bool comes = step.kind == DDL__TAKE, goes = step.kind == DDL__PUBLISH;
     step.stable = 1;
     step.skew = skew;
-    step.count = blocks * g->builder->request->count;
-    step.piece = step.stride = g->segment;
-    ddl__add(g->builder, step, comes ? ddl__one((int)peer) : ddl__nobody(),
-             goes ? ddl__one((int)peer) : ddl__nobody());
+    step.count = blocks * t->builder->request->count;
+    step.piece = step.stride = t->segment;
+    ddl__builder_add_peer(t->builder, step, peer);
 }
 
-/* Where the blocks of a place and all below it lie in the scratch memory. */
-static int64_t region(const grove *g, int q)
+/* Where the scratch memory has the blocks of a position and all below it. */
+static int64_t region(const tree *t, int q)
 {
-    uint32_t first = g->place ? g->start[g->place] : g->start[1];
-    return ((int64_t)g->start[q] - first) * g->builder->request->count;
+    uint32_t first = t->position ? t->start[t->position] : t->start[1];
+    return ((int64_t)t->start[q] - first) * t->builder->request->count;
 }
 
-/* The first wave of the messages over so many doublings of the distance 1. */
-static uint32_t wave_of(const grove *g, int doublings)
+/* The first wave of the messages of the k-th distance, in their order. */
+static uint32_t wave_of(const tree *t, int k)
 {
-    return (uint32_t)doublings * (g->wiring + LAG);
+    return (uint32_t)k * (t->sending + LAG);
 }
 
-/* At the root, blocks of a child and all below it: between the caller's buffer, where they lie by
- * rank, and the scratch memory, where they follow each other. One run needs no such place. */
-static bool is_run(const grove *g, int q)
+/* Whether the blocks of a position and all below it are contiguous in the root's buffer. */
+static bool is_run(const tree *t, int q)
 {
-    uint32_t n = (uint32_t)blocks_below(g, q);
-    return ddl__run_of(g->order + g->start[q], n) == n;
+    uint32_t n = (uint32_t)blocks_below(t, q);
+    return ddl__run_length(t->order + t->start[q], n) == n;
 }
 
-static void bring(const grove *g, int q, uint32_t skew, bool in)
+/* At the root, copy the blocks of a child and all below it to the scratch memory or from it. */
+static void copy_blocks(const tree *t, int q, uint32_t skew, bool in)
 {
-    const ddl__request *request = g->builder->request;
-    uint32_t end = g->start[end_below(g, q)];
-    int64_t scratch = region(g, q);
-    for (uint32_t at = g->start[q], run; at < end; at += run, scratch += run * request->count) {
-        run = ddl__run_of(g->order + at, end - at);
-        int rank = (int)g->order[at];
+    const ddl__request *request = t->builder->request;
+    uint32_t end = t->start[end_below(t, q)];
+    int64_t scratch = region(t, q);
+    for (uint32_t at = t->start[q], run; at < end; at += run, scratch += run * request->count) {
+        run = ddl__run_length(t->order + at, end - at);
+        int rank = (int)t->order[at];
         ddl__step copy = {.kind = DDL__COPY, .dst = scratch, .to_scratch = 1};
         copy.src = ddl__block_to(request, rank).start;
         if (!in) {
@@ -154,151 +154,161 @@ static void bring(const grove *g, int q, uint32_t skew, bool in)
         }
         copy.skew = skew;
         copy.count = copy.piece = copy.stride = run * request->count;
-        ddl__add(g->builder, copy, ddl__nobody(), ddl__nobody());
+        ddl__builder_add(t->builder, copy, ddl__no_ranks(), ddl__no_ranks());
     }
 }
 
-/* Of a gather: from the others of the host, and to whom it is led. */
-static void gather_host(const grove *g, bool keeps)
+/* Collect the blocks of the own host in a gather, distribute them in a scatter. */
+static void add_host(const tree *t, uint32_t skew)
 {
-    const ddl__request *request = g->builder->request;
-    const uint32_t *ranks = ddl__ranks_of(&g->of, g->of.self);
-    bool is_root = g->place == 0;
-    for (uint32_t i = 0; i < ddl__ranks_on(&g->of, g->of.self) && keeps; i++) {
+    const ddl__request *request = t->builder->request;
+    const uint32_t *ranks = ddl__host_ranks(&t->groups, t->groups.self);
+    bool is_root = t->position == 0, gathers = request->kind == DDL__GATHER;
+    for (uint32_t i = 0; i < ddl__host_size(&t->groups, t->groups.self); i++) {
         bool own = ranks[i] == (uint32_t)request->rank;
-        ddl__step step = {.kind = own ? DDL__COPY : DDL__TAKE,
-                          .to_scratch = !is_root,
+        int64_t scratch = (int64_t)i * request->count;
+        ddl__step step = {.kind = own       ? DDL__COPY
+                                  : gathers ? DDL__TAKE
+                                            : DDL__PUBLISH,
                           .src = ddl__block_to(request, request->root).start,
-                          .dst = is_root ? ddl__block_from(request, (int)ranks[i]).start
-                                         : (int64_t)i * request->count};
+                          .dst = ddl__block_from(request, request->root).start};
+        if (gathers) {
+            step.to_scratch = !is_root;
+            step.dst = is_root ? ddl__block_from(request, (int)ranks[i]).start : scratch;
+        } else {
+            step.space = is_root ? DDL__IN : DDL__SCRATCH;
+            step.src = is_root ? ddl__block_to(request, (int)ranks[i]).start : scratch;
+        }
         if (!own || !is_root || !request->in_place)
-            add(g, step, 1, !own, ranks[i]);
+            add(t, step, 1, gathers ? !own : skew, ranks[i]);
     }
 }
 
-static void gather(const grove *g)
+static void gather(const tree *t)
 {
-    const ddl__request *request = g->builder->request;
-    uint32_t leader = leader_at(g, g->place), begin = 2;
-    int64_t blocks = blocks_below(g, g->place);
+    const ddl__request *request = t->builder->request;
+    uint32_t leader = leader_at(t, t->position), begin = 2;
+    int64_t blocks = blocks_below(t, t->position);
     ddl__step send = {.kind = DDL__PUBLISH, .src = ddl__block_to(request, request->root).start};
     if ((uint32_t)request->rank != leader) {
-        add(g, send, 1, 0, leader);
+        add(t, send, 1, 0, leader);
         return;
     }
-    gather_host(g, blocks > 1 || g->place == 0);
+    if (blocks > 1 || t->position == 0)
+        add_host(t, 0);
     int k = 0;
-    for (; k < g->doublings && (g->place & 1 << k) == 0; k++) {
-        if (!has_child(g, 1 << k))
+    for (; k < t->doublings && (t->position & 1 << k) == 0; k++) {
+        if (!has_child(t, 1 << k))
             continue;
-        int q = g->place + (1 << k);
-        uint32_t skew = begin + wave_of(g, k) + LAG;
-        bool straight = g->place == 0 && is_run(g, q);
-        ddl__step take = {.kind = DDL__TAKE, .to_scratch = !straight};
+        int q = t->position + (1 << k);
+        uint32_t skew = begin + wave_of(t, k) + LAG;
+        bool in_place = t->position == 0 && is_run(t, q);
+        ddl__step take = {.kind = DDL__TAKE, .to_scratch = !in_place};
         take.dst =
-            straight ? ddl__block_from(request, (int)g->order[g->start[q]]).start : region(g, q);
-        add(g, take, blocks_below(g, q), skew, leader_at(g, q));
-        if (g->place == 0 && !straight)
-            bring(g, q, skew + g->wiring - 1, false);
+            in_place ? ddl__block_from(request, (int)t->order[t->start[q]]).start : region(t, q);
+        add(t, take, blocks_below(t, q), skew, leader_at(t, q));
+        if (t->position == 0 && !in_place)
+            copy_blocks(t, q, skew + t->sending - 1, false);
     }
-    if (g->place == 0)
+    if (t->position == 0)
         return;
     send.space = blocks > 1 ? DDL__SCRATCH : DDL__IN;
-    add(g, send, blocks, begin + wave_of(g, k), leader_at(g, g->place & (g->place - 1)));
+    add(t, send, blocks, begin + wave_of(t, k), leader_at(t, t->position & (t->position - 1)));
 }
 
-/* Of a scatter: to the others of the host. */
-static void scatter_host(const grove *g, uint32_t skew)
+static void scatter(const tree *t)
 {
-    const ddl__request *request = g->builder->request;
-    const uint32_t *ranks = ddl__ranks_of(&g->of, g->of.self);
-    bool is_root = g->place == 0;
-    for (uint32_t i = 0; i < ddl__ranks_on(&g->of, g->of.self); i++) {
-        bool own = ranks[i] == (uint32_t)request->rank;
-        ddl__step step = {.kind = own ? DDL__COPY : DDL__PUBLISH,
-                          .space = is_root ? DDL__IN : DDL__SCRATCH,
-                          .src = is_root ? ddl__block_to(request, (int)ranks[i]).start
-                                         : (int64_t)i * request->count,
-                          .dst = ddl__block_from(request, request->root).start};
-        if (!own || !is_root || !request->in_place)
-            add(g, step, 1, skew, ranks[i]);
-    }
-}
-
-static void scatter(const grove *g)
-{
-    const ddl__request *request = g->builder->request;
-    uint32_t leader = leader_at(g, g->place), last = wave_of(g, g->doublings);
-    int64_t blocks = blocks_below(g, g->place);
+    const ddl__request *request = t->builder->request;
+    uint32_t leader = leader_at(t, t->position), last = wave_of(t, t->doublings);
+    int64_t blocks = blocks_below(t, t->position);
     ddl__step take = {.kind = DDL__TAKE, .dst = ddl__block_from(request, request->root).start};
     if ((uint32_t)request->rank != leader) {
-        add(g, take, 1, last + 1, leader);
+        add(t, take, 1, last + 1, leader);
         return;
     }
     int k = 0;
-    while (k < g->doublings && (g->place & 1 << k) == 0)
+    while (k < t->doublings && (t->position & 1 << k) == 0)
         k++;
-    if (g->place) {
+    if (t->position) {
         take.to_scratch = blocks > 1;
         take.dst = blocks > 1 ? 0 : take.dst;
-        add(g, take, blocks, wave_of(g, g->doublings - 1 - k) + LAG,
-            leader_at(g, g->place & (g->place - 1)));
+        add(t, take, blocks, wave_of(t, t->doublings - 1 - k) + LAG,
+            leader_at(t, t->position & (t->position - 1)));
     }
     while (--k >= 0) {
-        if (!has_child(g, 1 << k))
+        if (!has_child(t, 1 << k))
             continue;
-        int q = g->place + (1 << k);
-        uint32_t skew = wave_of(g, g->doublings - 1 - k);
-        bool straight = g->place == 0 && is_run(g, q);
-        if (g->place == 0 && !straight)
-            bring(g, q, skew, true);
-        ddl__step send = {.kind = DDL__PUBLISH, .space = straight ? DDL__IN : DDL__SCRATCH};
+        int q = t->position + (1 << k);
+        uint32_t skew = wave_of(t, t->doublings - 1 - k);
+        bool in_place = t->position == 0 && is_run(t, q);
+        if (t->position == 0 && !in_place)
+            copy_blocks(t, q, skew, true);
+        ddl__step send = {.kind = DDL__PUBLISH, .space = in_place ? DDL__IN : DDL__SCRATCH};
         send.src =
-            straight ? ddl__block_to(request, (int)g->order[g->start[q]]).start : region(g, q);
-        add(g, send, blocks_below(g, q), skew, leader_at(g, q));
+            in_place ? ddl__block_to(request, (int)t->order[t->start[q]]).start : region(t, q);
+        add(t, send, blocks_below(t, q), skew, leader_at(t, q));
     }
-    if (blocks > 1 || g->place == 0)
-        scatter_host(g, last);
+    if (blocks > 1 || t->position == 0)
+        add_host(t, last);
 }
 
-/* Elements of the scratch memory in use. */
-static int64_t scratch_of(const grove *g)
+/* Elements of scratch memory that are needed. */
+static int64_t scratch_of(const tree *t)
 {
-    int64_t blocks = blocks_below(g, g->place), in_runs = 0;
-    bool leads = (uint32_t)g->builder->request->rank == leader_at(g, g->place);
+    int64_t blocks = blocks_below(t, t->position), in_runs = 0;
+    bool leads = (uint32_t)t->builder->request->rank == leader_at(t, t->position);
     if (!leads || blocks == 1)
         return 0;
-    for (int d = 1; g->place == 0 && d < g->of.hosts; d *= 2)
-        in_runs += is_run(g, d) ? blocks_below(g, d) : 0;
-    if (g->place == 0)
-        blocks -= g->start[1];
-    return in_runs == blocks ? 0 : blocks * g->builder->request->count;
+    for (int d = 1; t->position == 0 && d < t->groups.hosts; d *= 2)
+        in_runs += is_run(t, d) ? blocks_below(t, d) : 0;
+    if (t->position == 0)
+        blocks -= t->start[1];
+    return in_runs == blocks ? 0 : blocks * t->builder->request->count;
 }
 
-/* ------------------------------------------------------------------------------------------ all */
-
-bool ddl__fits_tree_blocks(const ddl__request *request)
+static bool fits(const ddl__request *request)
 {
+    if (!ddl__request_forwards_blocks(request))
+        return false;
     ddl__builder builder = {.request = request};
-    grove g;
-    bool fits = !open_grove(&g, &builder) || cut(&g); /* or building fails as well */
-    close_grove(&g);
-    return fits;
+    tree t;
+    bool fitting = !tree_create(&t, &builder) || cut(&t); /* out of memory: building fails too */
+    tree_destroy(&t);
+    return fitting;
 }
 
-int64_t ddl__build_tree_blocks(ddl__builder *builder)
+/* The longest message has half of all blocks. It follows one of a quarter or is followed by it. */
+static void cost(ddl__cost *c)
 {
-    grove g;
-    if (open_grove(&g, builder) && cut(&g)) {
-        builder->plan->segment = g.segment;
-        builder->plan->scratch = scratch_of(&g);
+    double levels = ddl__cost_log2(c->h), far = c->h - 1;
+    double below = levels * c->h / 2 * c->x * c->n; /* bytes of all messages */
+    double all = (c->p - c->x) * c->n, segments = ddl__cost_segments(c, all / 2);
+    if (c->x > 1)
+        ddl__cost_add_memory(c, c->x - 1, 2 * c->x * c->n);
+    ddl__cost_add_chain(c, levels, levels - 1 + segments, all, all * (levels > 1 ? 1.25 : 1));
+    ddl__cost_add_work(c, far / c->p, below / c->p);
+    ddl__cost_add_passes(c, 2 * all);
+}
+
+static int64_t build(ddl__builder *builder)
+{
+    tree t;
+    if (tree_create(&t, builder) && cut(&t)) {
+        builder->plan->segment = t.segment;
+        builder->plan->scratch = scratch_of(&t);
         if (builder->request->kind == DDL__GATHER)
-            gather(&g);
+            gather(&t);
         else
-            scatter(&g);
+            scatter(&t);
     } else {
         builder->failed = true;
     }
-    close_grove(&g);
+    tree_destroy(&t);
     return 1;
 }
+
+const ddl__algorithm_descriptor ddl__tree_blocks = {.name = "tree",
+                                                    .kinds = DDL__KIND(GATHER) | DDL__KIND(SCATTER),
+                                                    .fits = fits,
+                                                    .cost = cost,
+                                                    .build = build};

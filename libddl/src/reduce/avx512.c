@@ -9,7 +9,7 @@
 #define LOAD_PART(from, bytes)                                                                     \
     ((u8_lanes)_mm512_maskz_loadu_epi8(FIRST(bytes), (const void *)(from)))
 #define STORE_PART(to, v, bytes) _mm512_mask_storeu_epi8((void *)(to), FIRST(bytes), (__m512i)(v))
-#define STREAM(to, v)            _mm512_stream_si512((__m512i *)(to), (__m512i)(v))
+#define STORE_NT(to, v)          _mm512_stream_si512((__m512i *)(to), (__m512i)(v))
 #define FENCE()                  _mm_sfence()
 
 #include "reduce/kernels.h"

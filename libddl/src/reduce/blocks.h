@@ -1,12 +1,11 @@
-/* blocks.h - small floats by blocks: widened to f32 on the stack, reduced by the kernels of f32,
+/* blocks.h - small floats in blocks: widened to f32 on the stack, reduced by the kernels of f32,
  * and narrowed once.
  *
- * Part of kernels.h, for fp8, and for f16 where no instruction converts it: one conversion each way
- * then serves all ops. A vector of them widens to two or four of f32, each second or fourth element
- * to the same one, so that none has to move to another lane. A block of f32 thus has another order,
- * and is whole vectors, zero beyond the last element: element-wise work minds neither.
- */
-enum { BLOCK = 1024, VECTORS = BLOCK * f32_size / WIDTH }; /* two of them stay in the L1 cache */
+ * Part of kernels.h, for fp8, and for f16 without a conversion instruction: one conversion each way
+ * serves all ops. A vector widens to two or four vectors of f32; every second or fourth element
+ * goes to the same one, so that none has to change its lane. A block of f32 thus has another order,
+ * and is padded with zeros to whole vectors. Element-wise work does not care about either. */
+enum { BLOCK = 1024, VECTORS = BLOCK * f32_size / WIDTH }; /* two blocks stay in the L1 cache */
 
 typedef struct small_float {
     void (*widen)(f32_lanes *to, const char *from, size_t bytes);
@@ -16,7 +15,7 @@ typedef struct small_float {
 
 #define UNROLLED _Pragma("GCC unroll 4") /* so that shifts are by constants */
 
-/* Up to whole vectors. */
+/* Rounded up to whole vectors. */
 static size_t filled(size_t bytes)
 {
     return (bytes + WIDTH - 1) / WIDTH * WIDTH;
@@ -63,7 +62,7 @@ static SHARED void block_scale(char *dst, const char *src, size_t count, double 
         block_reduce(dst, operands, n, count, divisor, &t, step, last);                            \
     }
 
-/* Of elements of `bits` bits, which t_widen and t_narrow have in the lowest bits of lanes. */
+/* For elements of `bits` bits, which t_widen and t_narrow keep in the lowest bits of lanes. */
 #define SMALL_FLOAT(t, bits)                                                                       \
     static void t##_widen_block(f32_lanes *to, const char *from, size_t bytes)                     \
     {                                                                                              \

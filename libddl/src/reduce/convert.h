@@ -1,15 +1,15 @@
-/* convert.h - lanes of every dtype, and those of small floats to f32 and back.
+/* convert.h - lanes of every dtype, and conversions of small floats to f32 and back.
  *
- * Part of kernels.h, which says what WIDTH is. Conversions round to nearest even. They are exact
- * also where the calling thread flushes subnormals to zero: none occurs as an f32.
- */
+ * Part of kernels.h, which explains WIDTH. Conversions round to nearest even. They are exact even
+ * if the calling thread flushes subnormals to zero, since no subnormal f32 occurs. */
 #include <stdint.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Of each dtype: the type that is computed in; that of sums and products, where integers wrap; that
- * of quotients; the size in memory. An integer's quotient in a type twice as exact never rounds up
- * to the next integer, so that it truncates right, and divides many lanes at once. */
+/* For each dtype: the type of the computation; of sums and products, where integers wrap; of
+ * quotients; and the size in memory. The quotient of integers is computed in a type with twice the
+ * precision. It never rounds up to the next integer, so it truncates correctly, and many lanes are
+ * divided at once. */
 #define TYPE(t, element, wrapping, quotient, size)                                                 \
     typedef element t##_element;                                                                   \
     typedef quotient t##_quotient;                                                                 \
@@ -34,18 +34,18 @@ typedef uint16_t half_lanes __attribute__((vector_size(WIDTH / 2)));
 #define SELECT(mask, a, b)                                                                         \
     ((__typeof__(a))(((__typeof__(mask))(a) & (mask)) | ((__typeof__(mask))(b) & ~(mask))))
 
-/* For magnitudes below 2^31: signed comparisons are the cheaper ones. */
+/* For magnitudes below 2^31: signed comparisons are cheaper. */
 INLINE i32_lanes below(u32_lanes magnitude, int32_t bound)
 {
     return (i32_lanes)magnitude < bound;
 }
 
-/* A format has `bits` bits, of which `fraction` are the fraction's. Its least normal number as f32
- * bits; how much shorter its fraction is. */
+/* A format has `bits` bits, of which `fraction` are the fraction. Its smallest normal number as f32
+ * bits; how many bits shorter its fraction is. */
 #define LEAST(bits, fraction) (uint32_t)((129 - (1 << ((bits) - (fraction)-2))) << 23)
 #define DROP(fraction)        (23 - (fraction))
 
-/* From the lowest bits of each lane. Magnitudes from `limit` on are infinity and NaNs. */
+/* From the lowest bits of each lane. Magnitudes from `limit` on are infinity and NaN. */
 INLINE f32_lanes widen(u32_lanes small, int bits, int fraction, int32_t limit)
 {
     const uint32_t least = LEAST(bits, fraction);
@@ -72,14 +72,14 @@ INLINE f32_lanes e4m3_widen(u32_lanes byte)
     return widen(byte, 8, 3, 0x7f);
 }
 
-/* Magnitudes from `limit` on, as f32 bits, give `special`. */
+/* Magnitudes from `limit` on, as f32 bits, become `special`. */
 INLINE u32_lanes narrow(f32_lanes f, int bits, int fraction, int32_t limit, u32_lanes special)
 {
     const uint32_t least = LEAST(bits, fraction), drop = DROP(fraction);
     u32_lanes magnitude = (u32_lanes)f & 0x7fffffff;
     u32_lanes normal = magnitude - (least - (1u << 23)) + ((1u << (drop - 1)) - 1);
     normal = (normal + (magnitude >> drop & 1)) >> drop;
-    /* A number whose neighbours are as far from it as subnormals from each other: adding rounds. */
+    /* A number whose neighbours are as far apart as subnormals: adding it rounds. */
     const u32_lanes coarse = (u32_lanes){0} + least + (drop << 23);
     u32_lanes tiny = (u32_lanes)((f32_lanes)magnitude + (f32_lanes)coarse) - coarse;
     u32_lanes small = SELECT(below(magnitude, (int32_t)least), tiny, normal);
@@ -98,13 +98,13 @@ INLINE u32_lanes e5m2_narrow(f32_lanes f)
     return narrow(f, 8, 2, 143 << 23, 0x7c | ((u32_lanes)(f != f) & 3));
 }
 
-/* From 480 on, where the next number after the greatest, 448, would be. */
+/* From 480 on, where the number after the largest one, 448, would be. */
 INLINE u32_lanes e4m3_narrow(f32_lanes f)
 {
     return narrow(f, 8, 3, 0x43f00000, (u32_lanes){0} + 0x7f);
 }
 
-/* The bfloat16 is the result's upper half. */
+/* The upper half of the result is the bfloat16. */
 INLINE u32_lanes bf16_round(f32_lanes f)
 {
     u32_lanes bits = (u32_lanes)f;

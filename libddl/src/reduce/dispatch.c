@@ -26,7 +26,7 @@ static bool has_avx512(void)
 
 static bool has_avx2(void)
 {
-    /* Not every compiler that has __builtin_cpu_supports knows "f16c". */
+    /* Some compilers with __builtin_cpu_supports do not know "f16c". */
     unsigned a, b, c = 0, d;
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
@@ -69,14 +69,15 @@ const ddl__kernels *ddl__kernels_best(void)
 }
 
 void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
-                 bool stream, const void *const *operands, size_t n, size_t count, int64_t divisor)
+                 bool nontemporal, const void *const *operands, size_t n, size_t count,
+                 int64_t divisor)
 {
     ddl__reduce_fn *reduce = kernels->reduce[dtype][op];
     if (!copy) {
         reduce(dst, operands, n, count, divisor);
         return;
     }
-    /* Blocks end where a cache line of the copy ends, so that streaming writes whole lines. */
+    /* Blocks end at a cache line of the copy, so that non-temporal stores write whole lines. */
     enum { BLOCK = 8192, LINE = 64 };
     const size_t size = ddl__dtype_size(dtype);
     const void *block[n];
@@ -86,8 +87,8 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
         size_t length = (BLOCK - (uintptr_t)also % LINE) / size;
         length = length < count ? length : count;
         reduce(to, block, n, length, divisor);
-        if (stream)
-            kernels->stream(also, to, length * size);
+        if (nontemporal)
+            kernels->copy_nontemporal(also, to, length * size);
         else
             kernels->copy(also, to, length * size);
         for (size_t k = 0; k < n; k++)

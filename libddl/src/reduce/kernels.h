@@ -1,28 +1,28 @@
-/* kernels.h - all kernels of one instruction set, in the compiler's generic vectors.
+/* kernels.h - all kernels of one instruction set, in the generic vectors of the compiler.
  *
- * Included once by each instruction set's file, which is compiled with its flags and defines
+ * Included once by the file of each instruction set, which is compiled with its flags and defines
  *   ISA                           its name; the table is ddl__kernels_<ISA>
  *   WIDTH                         bytes of a vector register
  *   F16_WIDEN(h), F16_NARROW(f)   optional: conversions between half_lanes and f32_lanes
  *   LOAD_PART(from, bytes), STORE_PART(to, v, bytes)
  *                                 optional: the first bytes, fewer than WIDTH, of u8_lanes
- *   STREAM(to, v), FENCE()        optional: store u8_lanes past the caches at an aligned address;
- *                                 order such stores before the later ones
- * The arithmetic is one source, compiled without contraction: IEEE 754 then gives the same bits.
+ *   STORE_NT(to, v), FENCE()      optional: a non-temporal store of u8_lanes to an aligned address;
+ *                                 a fence between such stores and later ones
+ * The arithmetic is one source, compiled without contraction, so IEEE 754 gives the same bits.
  *
- * A kernel passes once over the elements: it loads a vector from each operand, combines them in
- * registers and stores the result, which may thus replace an operand. Every access to memory is a
- * memcpy of a constant size, hence one instruction. What fills no vector goes through copies that
- * do (partial). Code is kept small by sharing: integers that wrap need no signs, bits no widths,
- * complex numbers are pairs of floats, and small floats that no instruction converts go through the
- * kernels of f32 (blocks.h).
+ * A kernel makes one pass over the elements: it loads a vector from each operand, combines them in
+ * registers and stores the result, which may replace an operand. Every memory access is a memcpy of
+ * constant size, that is, one instruction. A rest that fills no vector goes through copies that do
+ * (partial). Sharing keeps the code small: wrapping integers need no signs, bit operations no
+ * widths, complex numbers are pairs of floats, and small floats without a conversion instruction
+ * use the kernels of f32 (blocks.h).
  */
 #include <string.h>
 
 #include "reduce/convert.h"
 #include "reduce/reduce.h"
 
-/* One function for many kernels, of which the compiler shall not make copies for some of them. */
+/* One function for many kernels. The compiler must not clone it for some of them. */
 #if __has_attribute(noclone)
 #define SHARED __attribute__((noinline, noclone))
 #else
@@ -31,7 +31,7 @@
 
 /* -------------------------------------------------------------------------- loads and stores */
 
-/* A kernel's unit of work is t_block, which takes t_step bytes of memory. */
+/* The unit of work of a kernel is t_block, which takes t_step bytes of memory. */
 #define MEMORY(t, format, block, WIDEN, NARROW)                                                    \
     typedef block t##_block;                                                                       \
     enum { t##_step = sizeof(format) };                                                            \
@@ -47,7 +47,7 @@
         memcpy(to, &memory, sizeof memory);                                                        \
     }
 
-/* The even and the odd halves apart, so that none has to move to another lane. */
+/* Even and odd halves apart, so that no element has to change its lane. */
 typedef struct pair {
     f32_lanes even, odd;
 } pair;
@@ -82,7 +82,8 @@ INLINE u8_lanes load_part(const char *from, size_t bytes)
 #define STORE_PART(to, v, bytes) memcpy(to, &(v), bytes)
 #endif
 
-/* The bytes behind the last whole WIDTH, by the same kernel, which reduces `elements` at once. */
+/* Reduce the bytes after the last whole WIDTH with the same kernel, which reduces `elements` at
+ * once. */
 static SHARED void partial(void *dst, const void *const *operands, size_t n, size_t bytes,
                            int64_t divisor, ddl__reduce_fn *kernel, size_t elements)
 {
@@ -104,7 +105,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
 #define AND(t, a, b)     ((a) & (b))
 #define OR(t, a, b)      ((a) | (b))
 #define XOR(t, a, b)     ((a) ^ (b))
-/* Of logical values, until TRUTH: zero or not. */
+/* Of logical values before TRUTH: zero or not zero. */
 #define BOTH(t, a, b) ((a) & (t##_lanes)((b) != 0))
 #define ODD(t, a, b)  ((t##_lanes)(((a) != 0) ^ ((b) != 0)))
 
@@ -114,7 +115,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
 #define TRUTH(t, v, divisor)  ((t##_lanes)((v) != 0) & 1)
 #define TIMES(t, v, factor)   ((v) * (factor))
 
-/* The same on blocks of either shape. */
+/* The same for blocks of either shape. */
 #define COMBINE_ONE(t, OP, a, b) OP(t, a, b)
 #define COMBINE_TWO(t, OP, a, b) ((pair){OP(t, (a).even, (b).even), OP(t, (a).odd, (b).odd)})
 #define FINISH_ONE(t, OP, v, d)  OP(t, v, d)
@@ -148,7 +149,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
             partial(dst, operands, n, bytes, divisor, t##_##name, WIDTH / t##_size);               \
     }
 
-/* A kernel that is another dtype's. */
+/* A kernel that is the kernel of another dtype. */
 #define SAME(t, name, as, as_name)                                                                 \
     static void t##_##name(void *dst, const void *const *operands, size_t n, size_t count,         \
                            int64_t divisor)                                                        \
@@ -156,7 +157,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
         as##_##as_name(dst, operands, n, t##_size / as##_size * count, divisor);                   \
     }
 
-/* What depends on the sign; u is the unsigned type of t's width. */
+/* Kernels that depend on the sign. u is the unsigned type of the same width as t. */
 #define ORDERED(t, u)                                                                              \
     INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
     {                                                                                              \
@@ -204,7 +205,8 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
         memcpy((char *)dst + at, rest, bytes - at);                                                \
     }
 
-/* Dividing by a power of two is multiplying by its inverse, to the bit, and much faster. */
+/* Multiplying by the inverse of a power of two equals dividing by it, bit for bit, and is faster.
+ */
 #define FLOATS(t, shape)                                                                           \
     INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
     {                                                                                              \
@@ -261,7 +263,8 @@ SMALL_FLOAT(f16, 16)
 
 /* ------------------------------------------------------------------------------------ copies */
 
-/* Four vectors at a time. Their loads come first, so no compiler makes a call of memcpy of it. */
+/* Four vectors at a time. All loads come first, so that no compiler turns it into a call of memcpy.
+ */
 #define COPIES(name, STORE, DONE)                                                                  \
     INLINE void name##_four(char *to, const char *from)                                            \
     {                                                                                              \
@@ -290,13 +293,13 @@ SMALL_FLOAT(f16, 16)
         DONE;                                                                                      \
     }
 
-#ifndef STREAM
-#define STREAM  u8_store
-#define FENCE() (void)0
+#ifndef STORE_NT
+#define STORE_NT u8_store
+#define FENCE()  (void)0
 #endif
 
 COPIES(copy, u8_store, (void)0)
-COPIES(stream, STREAM, FENCE())
+COPIES(copy_nontemporal, STORE_NT, FENCE())
 
 /* ------------------------------------------------------------------------------------- table */
 
@@ -357,6 +360,6 @@ const ddl__kernels TABLE(ISA) = {.name = TABLE_NAME(ISA),
                                            [DDL_C64] = c64_scale,
                                            [DDL_C128] = c128_scale},
                                  .copy = copy,
-                                 .stream = stream,
+                                 .copy_nontemporal = copy_nontemporal,
                                  .copy_lines = copy_lines,
-                                 .stream_lines = stream_lines};
+                                 .copy_nontemporal_lines = copy_nontemporal_lines};

@@ -1,4 +1,4 @@
-/* neon.c - kernels for arm64. Its streaming copy is a plain one. */
+/* neon.c - kernels for arm64. Its non-temporal copy is a plain one. */
 #include <arm_neon.h>
 
 #define ISA           neon

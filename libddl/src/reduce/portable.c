@@ -4,8 +4,8 @@
 
 #ifdef __SSE2__
 #include <emmintrin.h>
-#define STREAM(to, v) _mm_stream_si128((__m128i *)(to), (__m128i)(v))
-#define FENCE()       _mm_sfence()
+#define STORE_NT(to, v) _mm_stream_si128((__m128i *)(to), (__m128i)(v))
+#define FENCE()         _mm_sfence()
 #endif
 
 #include "reduce/kernels.h"

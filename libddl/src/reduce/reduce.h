@@ -10,22 +10,22 @@
 
 #include "ddl/ddl.h"
 
-/* dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i < count; n >= 1 operands.
- * Rounds fp8, f16 and bf16 once, at the end. dst may equal any of the operands, but not overlap one
- * otherwise. DDL_AVERAGE reduces like DDL_SUM, dividing by `divisor` before the last rounding
- * (floats) or truncating (integers); other ops ignore the divisor, and 1 divides by nothing.
- * No pointer needs any alignment. */
+/* dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i < count and n >= 1
+ * operands. fp8, f16 and bf16 are rounded once, at the end. dst may equal an operand but not
+ * overlap it otherwise. DDL_AVERAGE reduces like DDL_SUM and divides by `divisor`, before the last
+ * rounding (floats) or truncating (integers). Other ops ignore the divisor; 1 divides by nothing.
+ * No alignment is needed. */
 typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, size_t count,
                             int64_t divisor);
 
-/* dst[i] = src[i] * factor, rounded once: computed in f64 for f64 and c128, otherwise in f32, with
- * the factor rounded to that first. dst may equal src, but not overlap it otherwise. No pointer
- * needs any alignment. */
+/* dst[i] = src[i] * factor, rounded once. Computed in f64 for f64 and c128, otherwise in f32 with
+ * the factor rounded to f32 first. dst may equal src but not overlap it otherwise. No alignment is
+ * needed. */
 typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double factor);
 
-/* Plain copy, and a copy whose stores go past the caches (followed by a store fence). For what is
- * longer than some hundred bytes. The C library's memcpy is not for memory that cores share: it may
- * be `rep movsb`, which is up to twice as slow there. */
+/* A plain copy, and one whose stores bypass the caches, followed by a store fence. For more than
+ * some hundred bytes. They exist because memcpy may be `rep movsb`, which is up to twice as slow on
+ * memory that cores share. */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 
 enum { DDL__LINES = 256 };
@@ -33,25 +33,26 @@ enum { DDL__LINES = 256 };
 /* One instruction set's kernels. */
 typedef struct ddl__kernels {
     const char *name; /* "portable", "avx2", "avx512", "neon" */
-    /* Index by the ABI's values. NULL where ddl__reduces (base/dtype.h) says no. */
+    /* Indexed by the values of the ABI. NULL where ddl__reduces (base/dtype.h) is false. */
     ddl__reduce_fn *reduce[18][12];
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
-    ddl__copy_fn *copy, *stream;
-    /* The same of a multiple of DDL__LINES bytes; streamed, to the start of a cache line, and
-     * without the fence: a stream has to follow, of no bytes if need be. */
-    ddl__copy_fn *copy_lines, *stream_lines;
+    ddl__copy_fn *copy, *copy_nontemporal;
+    /* The same for a multiple of DDL__LINES bytes. The non-temporal one needs a destination aligned
+     * to a cache line, and a later copy_nontemporal, of zero bytes if need be, for the fence. */
+    ddl__copy_fn *copy_lines, *copy_nontemporal_lines;
 } ddl__kernels;
 
-/* The best this CPU runs. Thread-safe, cheap after the first call. */
+/* The best kernels for this CPU. Thread-safe, and cheap after the first call. */
 const ddl__kernels *ddl__kernels_best(void);
 
-/* By name, NULL when this build or this CPU has none: for tests that compare instruction sets. */
+/* By name; NULL if this build or CPU has none. For tests that compare instruction sets. */
 const ddl__kernels *ddl__kernels_named(const char *name);
 
-/* kernels->reduce, then when `copy` is not NULL also copy[i] = dst[i], streamed on request. Works
- * block by block, so that the second store finds the result in the nearest cache. */
+/* kernels->reduce; then, unless `copy` is NULL, copy[i] = dst[i], with non-temporal stores on
+ * request. Works block by block, so that the second store finds the result in the nearest cache. */
 void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
-                 bool stream, const void *const *operands, size_t n, size_t count, int64_t divisor);
+                 bool nontemporal, const void *const *operands, size_t n, size_t count,
+                 int64_t divisor);
 
 #endif

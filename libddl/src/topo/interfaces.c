@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-enum { SLOWER = 8 /* times, and an interface is left out */ };
+enum { SLOWER = 8 /* an interface that is so many times slower is left out */ };
 
 /* ------------------------------------------------------------------------------------- addresses
  */
@@ -36,7 +36,7 @@ static bool same_network(const ddl__interface *a, const ddl__interface *b)
 /* ---------------------------------------------------------------------------------------- filter
  */
 
-/* "1.2.3.4/24" or "::1", as an address with its prefix; false when it is something else. */
+/* Read "1.2.3.4/24" or "::1" as an address with its prefix. False if it is something else. */
 static bool read_network(const char *item, size_t n, ddl__interface *to)
 {
     char text[INET6_ADDRSTRLEN];
@@ -102,14 +102,14 @@ static bool passes(const char *filter, const ddl__interface *i, bool *named)
     return *named || !any;
 }
 
-/* A network inside this host, with the same addresses on every other. */
+/* A network inside this host. Other hosts have the same addresses. */
 static bool is_inner(const ddl__interface *i)
 {
     return !strncmp(i->name, "docker", 6) || !strncmp(i->name, "virbr", 5) ||
            !strncmp(i->name, "lxcbr", 5);
 }
 
-/* What there is, as far as it fits. */
+/* List the interfaces, as far as they fit. */
 static void list(const ddl__interface *all, unsigned n, char *text, size_t size)
 {
     text[0] = 0;
@@ -129,13 +129,13 @@ static void list(const ddl__interface *all, unsigned n, char *text, size_t size)
 /* -------------------------------------------------------------------------------------- selection
  */
 
-/* Small is to be tried first. Loopback leads another host to itself. */
+/* Lower values are tried first. On another host a loopback address means that host. */
 static unsigned order_of(const ddl__interface *i)
 {
     return 2 * i->loopback + (i->family == 6);
 }
 
-/* Order them, those that are equal in it as they came. */
+/* Sort them by order_of, stably. */
 static void sort(ddl__interface *all, unsigned n)
 {
     for (unsigned i = 1; i < n; i++)
@@ -197,7 +197,7 @@ static void add(search *s, int ours, int theirs)
     s->found->path[s->found->n++] = (ddl__path){(int8_t)ours, (int8_t)theirs};
 }
 
-/* Whether an interface on either side has a path already; it may have two addresses. */
+/* Whether the interface on either side has a path already, maybe by its other address. */
 static bool is_taken(const search *s, const ddl__interface *ours, const ddl__interface *theirs)
 {
     for (unsigned i = 0; i < s->found->n; i++) {
@@ -209,7 +209,7 @@ static bool is_taken(const search *s, const ddl__interface *ours, const ddl__int
     return false;
 }
 
-/* Addresses that are ours as well lead to ourselves. */
+/* An address that this host has too leads to this host. */
 static bool leads_away(const search *s, const ddl__interface *theirs)
 {
     for (unsigned i = 0; i < s->n_ours; i++)
@@ -237,14 +237,14 @@ static void add_routed(search *s, const int8_t *route)
             add(s, route[j], (int)j);
 }
 
-/* Of a path, 0 when it is not known. */
+/* The speed of a path; 0: not known. */
 static uint32_t speed_of(const search *s, ddl__path p)
 {
     uint32_t a = s->ours[p.ours].speed, b = s->theirs[p.theirs].speed;
     return !a || (b && b < a) ? b : a;
 }
 
-/* The fastest in front, those much slower left out. */
+/* Sort the paths, the fastest first, and drop those that are much slower. */
 static void drop_slow(search *s)
 {
     ddl__paths *found = s->found;

@@ -1,4 +1,4 @@
-/* interfaces.h - which network interfaces to use, and which of ours with which of a peer's.
+/* interfaces.h - which network interfaces to use, and which local one with which of a peer.
  *
  * PURE: no I/O, no clock, no threads, no getenv.
  */
@@ -23,24 +23,24 @@ typedef struct ddl__interface {
     uint8_t bytes[16];
 } ddl__interface;
 
-/* Keep of *n addresses those to use, at most DDL__INTERFACES_MAX and one of each family for each
- * interface, those first that should be tried first.
+/* Keep those of *n addresses that are to be used: at most DDL__INTERFACES_MAX, and for each
+ * interface one of each family. The order is that in which to try them.
  *
  *   filter = item { "," item }          item = [ "^" ] ( name | address [ "/" bits ] )
  *
- * A name means all interfaces whose names begin so, an address the network it is in. Used is what
- * an item names and no "^" item does; without items other than "^" ones, or with "" or NULL, all
- * but the bridges of containers and virtual machines, if there are others. DDL_EINVAL for an item
- * that is none, and, with a list of what there is, where nothing is left. */
+ * A name means all interfaces whose names begin with it; an address means its network. An interface
+ * is used if an item without "^" names it and no item with "^" does. If there are only items with
+ * "^", or the filter is "" or NULL, all other interfaces are used, except the bridges of containers
+ * and virtual machines if there are others. DDL_EINVAL for a malformed item, and, with a list of
+ * the interfaces, if none is left. */
 ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *filter);
 
-/* How two addresses are joined: by which of ours (-1: by whichever the route takes) to which of
- * theirs. */
+/* From which local address (-1: the one that the route takes) to which of the peer's. */
 typedef struct ddl__path {
     int8_t ours, theirs;
 } ddl__path;
 
-/* Those to use at once, and behind them those to try when the first one does not answer. */
+/* The paths to use at once, then those to try if the first one does not answer. */
 typedef struct ddl__paths {
     unsigned n, at_once;
     ddl__path path[2 * DDL__INTERFACES_MAX];
@@ -48,12 +48,12 @@ typedef struct ddl__paths {
 
 typedef enum ddl__where { DDL__WHERE_UNKNOWN, DDL__SAME_HOST, DDL__OTHER_HOST } ddl__where;
 
-/* route[j] is the one of ours by which the system would go to theirs[j], or -1.
+/* route[j] is the local address from which the system would reach theirs[j], or -1.
  *
- * Interfaces in one network are joined pair by pair; where there are none, those between which
- * there is a route, each at most once. Loopback leads to no other host, nor does an address that
- * both hosts have. An interface much slower than the fastest, where speeds are known, is not worth
- * its share. On one host one path is as good as several. */
+ * Interfaces in one network are paired. If there are none, interfaces with a route between them
+ * are, each once at most. A loopback address leads to no other host, and neither does an address
+ * that both hosts have. An interface is left out if it is much slower than the fastest, where
+ * speeds are known. Within a host one path is used, since several are no faster. */
 ddl__paths ddl__paths_between(const ddl__interface *ours, unsigned n_ours,
                               const ddl__interface *theirs, unsigned n_theirs, ddl__where where,
                               const int8_t *route);

@@ -13,7 +13,7 @@ typedef struct ddl__locality {
     int local_size;
 } ddl__locality;
 
-/* shared[i * size + j] is not 0 when rank i has opened memory of rank j. */
+/* shared[i * size + j] is not 0 if rank i has opened memory of rank j. */
 ddl__locality ddl__locality_of(const unsigned char *shared, int rank, int size);
 
 #endif

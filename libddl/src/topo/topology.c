@@ -26,8 +26,8 @@ static bool share(const unsigned char *shared, int size, int i, int j)
     return i == j || (shared[a * n + b] && shared[b * n + a]);
 }
 
-/* Collect in `members` whoever is joined to `first` by a chain of ranks that share memory, and mark
- * them as `found`. */
+/* Collect in `members` the ranks that are joined to `first` by a chain of pairs that share memory,
+ * and mark them as `found`. */
 static int joined(const unsigned char *shared, int size, int first, int *members, bool *found)
 {
     int n = 0;
@@ -51,8 +51,8 @@ static bool is_clique(const unsigned char *shared, int size, const int *members,
     return true;
 }
 
-/* Ranks that are joined are looked at once, when the first of them is, so the time is that of
- * reading `shared`. Those that are no clique are a host each, in their turn. */
+/* A set of joined ranks is examined once, at its first rank, so the time is that of reading
+ * `shared`. If not all pairs of the set share memory, each of its ranks becomes a host. */
 static ddl_status find_hosts(ddl__topology *t, const unsigned char *shared)
 {
     int *host = grouping_of(t, DDL__HOSTS);
@@ -81,7 +81,7 @@ static ddl_status find_hosts(ddl__topology *t, const unsigned char *shared)
 
 /* ---------------------------------------------------------------------------- racks and aisles */
 
-/* A positive number, moving *at past it; 0 when there is none. */
+/* Read a positive number and move *at past it. 0: there is none. */
 static int number(const char **at)
 {
     int n = 0;
@@ -90,8 +90,8 @@ static int number(const char **at)
     return n > 1 << 20 ? 0 : n;
 }
 
-/* Give the next hosts, in the order of their numbers, their racks and aisles. The number of hosts
- * described, or -1; those that do not exist are only counted. */
+/* Set the racks and aisles of the hosts, in the order of their numbers. Returns the number of hosts
+ * described, including hosts that do not exist, or -1 if the text is malformed. */
 static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *aisle)
 {
     int64_t host = 0;
@@ -121,7 +121,7 @@ static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *ai
     return host;
 }
 
-/* A positive number with a fraction, as "0.5", whatever the locale; 0 when there is none. */
+/* Read a positive number such as "0.5", in any locale. 0: there is none. */
 static double quantity(const char **at)
 {
     double value = 0, unit = 1;
@@ -133,7 +133,7 @@ static double quantity(const char **at)
     return value;
 }
 
-/* The wires behind the "@" of a description, if it has any. */
+/* Read the wires after the "@" of a description, if it has one. False if they are malformed. */
 static bool read_wires(ddl__topology *t, const char *text)
 {
     const char *at = strchr(text, '@');
@@ -229,7 +229,7 @@ ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__top
     return DDL_OK;
 }
 
-/* The cores that the ranks of a machine share: those on which any of them may run. */
+/* The number of cores on which any rank of a machine may run. */
 static double cores_for(const ddl__topology *t, const ddl__location *locations, uint64_t machine)
 {
     uint64_t cores = 0, all = 0;
@@ -275,7 +275,7 @@ static bool is_known(const ddl__topology *t, const ddl__location *locations, int
     return true;
 }
 
-/* Ranks of one host on one node, where nodes are neither hosts nor single ranks. */
+/* Number the nodes, unless every node is a whole host or every node has one rank. */
 static ddl_status find_nodes(ddl__topology *t, const ddl__location *locations)
 {
     t->nodes = 0;
@@ -311,7 +311,7 @@ void ddl__topology_destroy(ddl__topology *topology)
     free(topology);
 }
 
-bool ddl__topology_is_nested(const ddl__topology *t)
+bool ddl__topology_is_hierarchical(const ddl__topology *t)
 {
     int hosts = t->groups[DDL__HOSTS], racks = t->groups[DDL__RACKS];
     int aisles = t->groups[DDL__AISLES];

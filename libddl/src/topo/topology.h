@@ -2,9 +2,10 @@
  *
  * PURE: no I/O, no clock, no threads, no getenv.
  *
- * Ranks make up hosts, hosts racks, racks aisles, and all aisles together the comm. Groups may be
- * of unequal sizes, and ranks of a group need not be neighbours in number. In an equal machine
- * there are X ranks in each host, Y hosts in each rack, Z racks in each aisle and W aisles.
+ * A host has ranks, a rack has hosts, an aisle has racks, and the comm has aisles. Groups of a
+ * level may have different sizes, and the ranks of a group need not have consecutive numbers. If
+ * all groups of a level have the same size, there are X ranks in each host, Y hosts in each rack, Z
+ * racks in each aisle and W aisles.
  */
 #ifndef DDL_TOPO_TOPOLOGY_H
 #define DDL_TOPO_TOPOLOGY_H
@@ -23,7 +24,7 @@ enum {
     DDL__DIMENSIONS
 };
 
-/* What joins the groups of a level: 0 where it is not known. */
+/* The wires between the groups of a level. 0: not known. */
 typedef struct ddl__speed {
     double latency, bandwidth; /* seconds; bytes per second, each way */
 } ddl__speed;
@@ -31,20 +32,22 @@ typedef struct ddl__speed {
 typedef struct ddl__topology {
     int size;
     int groups[DDL__GROUPINGS];       /* how many hosts, racks, aisles */
-    bool declared;                    /* by a mode string; else hosts are proven to share memory */
+    bool declared;                    /* by a mode string; else each host has proven that it shares
+                                         memory */
     ddl__speed wires[DDL__GROUPINGS]; /* of hosts, racks, aisles */
-    int machines;                     /* that the ranks run on; 0: not known */
-    double oversubscription;          /* ranks for each core of the fullest machine; 0: not known */
-    /* By rank: its NUMA node, those of all hosts numbered by their first ranks; NULL: no host has
-       ranks on several nodes, or each has one alone. */
+    int machines;                     /* on which the ranks run; 0: not known */
+    double oversubscription;          /* ranks per core on the fullest machine; 0: not known */
+    /* By rank: its NUMA node. The nodes of all hosts are numbered by their first ranks. NULL: no
+       host has ranks on several nodes, or no node has several ranks. */
     int *node;
     int nodes;
     int group[]; /* [grouping * size + rank], numbered by their first ranks */
 } ddl__topology;
 
-/* Hosts from proof: shared[i * size + j] is not 0 when rank i has opened memory of rank j. Where
- * sharing is not mutual between all of those that are joined by it, each of them is a host of its
- * own. Racks and aisles from a description, as of $DDL_TOPOLOGY; NULL or "": one of each.
+/* Hosts come from proof: shared[i * size + j] is not 0 if rank i has opened memory of rank j. Of a
+ * set of ranks that is joined by such pairs, but in which not all pairs share memory, each rank is
+ * a host of its own. Racks and aisles come from a description, such as $DDL_TOPOLOGY; NULL or "" is
+ * one of each.
  *
  *   description = [ aisle { ";" aisle } ] [ "@" wires ]      in the order of their first ranks
  *   aisle       = racks { "," racks }
@@ -52,27 +55,27 @@ typedef struct ddl__topology {
  *   wires       = wire [ "," wire [ "," wire ] ]              of hosts, of racks, of aisles
  *   wire        = number ":" number       latency in us, bandwidth in Gbit/s
  *
- * "2,2" is two racks of two hosts; "4x8;4x8" two aisles of eight racks of four hosts; "@30:10" says
- * that hosts are joined by 10 Gbit/s with 30 us. DDL_EINVAL naming the description when it is none
- * or is not of as many hosts. When the ranks are part of what is described, which part is not
- * known: then more hosts count as no description. */
+ * "2,2" is two racks of two hosts; "4x8;4x8" is two aisles of eight racks of four hosts; "@30:10"
+ * says that the wires between hosts have 30 us and 10 Gbit/s. DDL_EINVAL naming the description if
+ * it is malformed or has another number of hosts. With `is_part`, the ranks are a part of what is
+ * described, and it is not known which: then a description of more hosts counts as none. */
 ddl_status ddl__topology_create(const unsigned char *shared, int size, const char *description,
                                 bool is_part, ddl__topology **topology);
 
 /* X x Y x Z x W ranks in the order of their numbers. */
 ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__topology **topology);
 
-/* Where a rank runs: equal machines are one. 0: not known. */
+/* Where a rank runs. 0: not known. */
 typedef struct ddl__location {
-    uint64_t machine;
-    uint64_t cores; /* of the machine, as far as its ranks may use them */
-    uint64_t own;   /* on which this rank may run; ... */
-    uint64_t mask;  /* ... those with the same number may run on the same ones, others on others */
-    uint64_t node;  /* of the machine, + 1, on which all those lie; 0: on several */
+    uint64_t machine; /* the same number for ranks of the same machine */
+    uint64_t cores;   /* of the machine, that its ranks may use */
+    uint64_t own;     /* cores on which this rank may run */
+    uint64_t mask;    /* the same number for ranks that may run on the same cores */
+    uint64_t node;    /* 1 + the NUMA node that has all those cores; 0: several nodes have them */
 } ddl__location;
 
-/* Add what the ranks' locations tell, locations[rank]. A host of which some rank's node is not
- * known counts as one node. */
+/* Add machines, oversubscription and nodes from the ranks' locations, locations[rank]. A host
+ * counts as one node if the node of any of its ranks is not known. */
 ddl_status ddl__topology_locate(ddl__topology *topology, const ddl__location *locations);
 
 void ddl__topology_destroy(ddl__topology *topology);
@@ -82,8 +85,8 @@ static inline int ddl__topology_group(const ddl__topology *topology, int groupin
     return topology->group[grouping * topology->size + rank];
 }
 
-/* Whether there are several levels: several hosts, and several ranks in some host or several hosts
- * in some of several racks. */
-bool ddl__topology_is_nested(const ddl__topology *topology);
+/* Whether there are several levels: several hosts, some with several ranks; or several racks, some
+ * with several hosts; or several aisles, some with several racks. */
+bool ddl__topology_is_hierarchical(const ddl__topology *topology);
 
 #endif

@@ -1,0 +1,104 @@
+"""One rank of one library. It runs the scheduler's commands and sleeps in between.
+
+    python worker.py KIND SOCKET
+
+KIND is the module of this folder that calls the library: ddl, gloo or mpi. SOCKET is the path of
+the scheduler's Unix socket. `Worker` has the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from typing import Any
+
+from command_loop import run_commands
+from data import Data
+
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+def pin() -> None:
+    """Pin this rank to a core, before the library starts its threads."""
+    rank = next((int(os.environ[v]) for v in _RANK_VARIABLES if v in os.environ), 0)
+    os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
+
+
+class Worker:
+    """The commands; each has one answer.
+
+    prepare  operation, dtype, bytes: make the buffers
+    run      way, iterations, batch: time the calls; the answer has the seconds of each iteration,
+             per call
+    release  free the buffers
+    """
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.data: Data | None = None
+
+    def prepare(self, operation: str, dtype: str, bytes: int) -> dict[str, Any]:
+        self.data = Data(operation, dtype, bytes, self.library.rank, self.library.size)
+        self.library.use(self.data)
+        return {}
+
+    def release(self) -> dict[str, Any]:
+        self.library.use(None)
+        self.data = None
+        return {}
+
+    def run(self, way: str, iterations: int, batch: int) -> dict[str, Any]:
+        data, barrier, clock = self.data, self.library.barrier, time.perf_counter
+        timed = self._timed(way, batch)
+        seconds = []
+        begin = clock()
+        for _ in range(iterations):
+            data.rewrite()
+            barrier()
+            seconds.append(timed() / batch)
+            # A rank that checks early would delay another one on the same core.
+            barrier()
+            data.check()
+        return {"seconds": seconds, "wall": clock() - begin}
+
+    def _timed(self, way: str, batch: int) -> Any:
+        """A function that makes `batch` calls and returns the seconds they took.
+
+        Repeated in-place sums would make the numbers grow, so all calls but the first of a batch
+        take the maximum, which leaves them unchanged.
+        """
+        if way == "c":
+            return self.library.loop(batch)
+        first, again = self.library.calls(way)
+        clock, others = time.perf_counter, range(batch - 1)
+
+        def timed() -> float:
+            start = clock()
+            first()
+            for _ in others:
+                again()
+            return clock() - start
+
+        return timed
+
+
+def main(kind: str, path: str) -> None:
+    """Join the library's ranks, then run the scheduler's commands."""
+    if kind != "gloo":  # its thread and the caller's run faster on two cores
+        pin()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    library = importlib.import_module(kind).join()
+    worker = Worker(library)
+    host = os.readlink("/proc/self/ns/net")
+    run_commands(
+        worker,
+        path,
+        {"rank": library.rank, "size": library.size, "version": library.version, "host": host},
+    )
+    library.leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,53 @@
+# The module of csrc/fast_path.c.
+from typing import Any
+
+from typing_extensions import Self
+
+class FastPath:
+    """The users of the ddl_comm at this address, and its fast operations, which return whether they
+    took the call."""
+
+    def __init__(self, handle: int, dropped: list[tuple[int, object]]) -> None: ...
+    @property
+    def users(self) -> int: ...
+    def __enter__(self) -> bool:
+        """Count this thread as a user; whether the comm is open."""
+
+    def __exit__(self, *_: object) -> None: ...
+    def close(self) -> int: ...
+    def drop(self, work: int, keep: object) -> None:
+        """Drop a work. A pending one goes to `dropped`, with what must live until it is
+        complete."""
+
+    def allreduce(self, send: Any, recv: Any, op: int, name: Any) -> bool: ...
+    def reduce_scatter(self, send: Any, recv: Any, op: int) -> bool: ...
+    def broadcast(self, array: Any, root: Any) -> bool: ...
+    def allgather(self, send: Any, recv: Any) -> bool: ...
+    def barrier(self) -> bool: ...
+    def allreduce_async(
+        self, comm: Any, kind: type, send: Any, recv: Any, op: int, name: Any
+    ) -> Any:
+        """A `kind` of Pending; None if it did not take the call."""
+
+class Pending:
+    """An operation under way. It takes the ddl_work * out of the slot at this address, and leaves
+    NULL there."""
+
+    def __new__(
+        cls, comm: Any, fast_path: FastPath, slot: int, result: Any, keep: object, sender: Any
+    ) -> Self: ...
+    _comm: Any
+    _sender: Any
+    _result: Any
+    _address: int
+
+    def wait(self, timeout: float | None = None) -> Any: ...
+    def done(self) -> bool: ...
+    def _look(self, milliseconds: int) -> int:
+        """The status after at most so long; TIMED_OUT while it is pending."""
+
+def address(array: Any) -> int: ...
+def test(work: int) -> int: ...
+def destroy(work: int) -> None: ...
+def fail_exit() -> None:
+    """Make the process end with exit code 1 instead of 0."""

@@ -1,0 +1,143 @@
+"""The handle of an endpoint, and what uses it: the comms made from it.
+
+Endpoint makes the first ones, and Comm makes further ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from ddl_core import fork_guard
+from ddl_core._lib import check, fail_exit, ffi, lib
+from ddl_core.errors import InvalidState, Mismatch
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Made = TypeVar("Made", bound=Closable)
+
+
+class EndpointHandle:
+    """A ddl_endpoint, which is closed after its comms."""
+
+    def __init__(self, handle: Any) -> None:
+        self._fork_count = fork_guard.count
+        self._lock = threading.RLock()
+        self._joining = 0  # comms under way, which need the handle
+        self._comms: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._handle = handle
+        _open.add(self)
+
+    def _live(self) -> Any:
+        if self._fork_count != fork_guard.count:
+            raise InvalidState("this process was forked from the one that made the endpoint")
+        if self._handle is None:
+            raise InvalidState("the endpoint is closed")
+        return self._handle
+
+    def _join(self, create: Callable[[Any, Any], int], make: Callable[[Any], Made]) -> Made | None:
+        """Create a ddl_comm by `create(endpoint, slot)`, and pass it to `make`, whose result it
+        returns. None if `create` stores none."""
+        with self._lock:
+            handle = self._live()
+            self._joining += 1
+
+        def join() -> Made | None:
+            try:
+                slot = ffi.new("ddl_comm **")
+                check(create(handle, slot))
+                if slot[0] == ffi.NULL:
+                    return None
+                comm = make(slot[0])
+                with self._lock:
+                    self._comms.add(comm)
+                    closed = self._handle is None
+                if closed:
+                    comm.close()
+                    raise InvalidState("the endpoint was closed while it joined")
+                return comm
+            finally:
+                with self._lock:
+                    self._joining -= 1
+                    last = self._joining == 0 and self._handle is None
+                if last:
+                    lib.ddl_endpoint_destroy(handle)
+
+        return _interruptible(join)
+
+    def _close(self) -> None:
+        if self._fork_count != fork_guard.count:
+            return  # a forked child has neither its threads nor its memory
+        with self._lock:
+            handle, self._handle = self._handle, None
+            comms = list(self._comms)
+        difference = None
+        for comm in comms:
+            try:
+                comm.close()
+            except Mismatch as error:
+                difference = difference or error
+        with self._lock:
+            in_use = self._joining > 0  # the last thread that joins destroys it
+        if handle is not None and not in_use:
+            lib.ddl_endpoint_destroy(handle)
+        if difference is not None:
+            raise difference
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            with suppress(Mismatch):  # the log has it
+                self._close()
+
+
+def _interruptible(join: Callable[[], Made | None]) -> Made | None:
+    """Run `join` so that Ctrl-C ends the wait, which may take minutes. Only Python code of the main
+    thread notices signals, so `join` runs in another one."""
+    if threading.current_thread() is not threading.main_thread():
+        return join()
+    future: Future[Made | None] = Future()
+
+    def run() -> None:
+        try:
+            comm = join()
+        except BaseException as error:
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            try:
+                future.set_result(comm)
+            except InvalidStateError:  # nobody waits any more
+                if comm is not None:
+                    comm.close()
+
+    try:
+        threading.Thread(target=run, name="ddl-join", daemon=True).start()
+        return future.result()
+    except KeyboardInterrupt:
+        if not future.cancel() and future.exception() is None:
+            comm = future.result()
+            if comm is not None:
+                comm.close()
+        raise
+
+
+_open: weakref.WeakSet[EndpointHandle] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Leave all comms before Python ends, so that peers do not take the end for a crash. A mismatch
+    that is found only now fails the program by its exit code: an exception would not."""
+    for endpoint in list(_open):
+        try:
+            endpoint._close()
+        except Mismatch:  # the log has it
+            fail_exit()

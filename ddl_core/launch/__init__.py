@@ -1,1 +1,0 @@
-"""ddlrun: start the ranks of a job, look after them, and end together."""

@@ -1,1 +1,0 @@
-"""The command line tool `ddl`: plans and simulations of described clusters."""

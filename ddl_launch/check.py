@@ -1,0 +1,254 @@
+"""`ddlrun --check`: what each host has and how they reach each other. A rank on each runs it."""
+
+from __future__ import annotations
+
+import glob
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import ddl_core
+from ddl_core import Comm
+
+_PACKAGES = ("numpy", "torch", "tensorflow", "jax")
+_ROUNDS, _SMALL, _LARGE, _REPEATS = 50, 8, 8 << 20, 3
+_SKEW = 1.0  # seconds
+_SLOW = 0.5  # of the fastest pair's bandwidth
+
+
+def main() -> int:
+    comm = ddl_core.init()
+    facts = _gather(comm, _facts())
+    ways = _gather(comm, _ways(facts, comm.rank))
+    skews = _skews(comm)
+    latency, bandwidth = _measure(comm)
+    code = 0
+    if comm.rank == 0:
+        findings = _findings(facts, ways, skews, bandwidth)
+        _print(facts, ways, latency, bandwidth)
+        for finding in findings:
+            print(finding)
+        code = int(any(finding.startswith("error") for finding in findings))
+        print("no problem was found" if not findings else f"{len(findings)} findings")
+    ddl_core.finalize()
+    return code
+
+
+def _facts() -> dict[str, Any]:
+    versions = {"libddl": ddl_core.version(), "Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "-"
+    return {
+        "host": socket.gethostname(),
+        "versions": versions,
+        "cores": len(os.sched_getaffinity(0)),
+        "accelerators": len(glob.glob("/dev/nvidia[0-9]*")),
+        "open files": _limit_of_files(),
+    }
+
+
+def _limit_of_files() -> int:
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # to which libddl raises the soft one
+    return hard if hard >= 0 else 1 << 62
+
+
+def _gather(comm: Comm, value: Any) -> list[Any]:
+    """The values of all ranks."""
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = np.zeros(comm.size, np.int64)
+    comm.allgather(np.array([text.size], np.int64), sizes)
+    longest = int(sizes.max())
+    own = np.zeros(longest, np.uint8)
+    own[: text.size] = text
+    everybody = np.zeros(comm.size * longest, np.uint8)
+    comm.allgather(own, everybody)
+    rows = everybody.reshape(comm.size, longest)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _ways(facts: list[dict[str, Any]], rank: int) -> list[str]:
+    """The interface by which each host is reached, or why it is not."""
+    names = os.environ["DDL_HOST_LIST"].split(";") if "DDL_HOST_LIST" in os.environ else []
+    ways = []
+    for other, fact in enumerate(facts):
+        name = names[other].rpartition(":")[0] if names else fact["host"]
+        ways.append("" if other == rank else _way(name))
+    return ways
+
+
+def _way(host: str) -> str:
+    try:
+        known = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(known[0][4])
+            address = probe.getsockname()[0]
+    except OSError as error:
+        return f"?{error.strerror}"
+    return f"{_interface(address)} {address}"
+
+
+def _interface(address: str) -> str:
+    import fcntl
+    import struct
+
+    for _, name in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                found = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()))
+            except OSError:
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return "?"
+
+
+def _skews(comm: Comm) -> list[float]:
+    """How far each host's clock is ahead of rank 0's, in seconds, by the fastest of several
+    exchanges."""
+    skews = [0.0] * comm.size
+    for rank in range(1, comm.size):
+        best = float("inf")
+        for _ in range(10):
+            word = np.zeros(1)
+            if comm.rank == 0:
+                sent = time.time()
+                comm.send(word, rank)
+                comm.recv(word, rank)
+                took = time.time() - sent
+                if took < best:
+                    best, skews[rank] = took, float(word[0]) - sent - took / 2
+            elif comm.rank == rank:
+                comm.recv(word, 0)
+                word[0] = time.time()
+                comm.send(word, 0)
+    return skews
+
+
+def _measure(comm: Comm) -> tuple[list[list[float]], list[list[float]]]:
+    """One-way latency in seconds and bandwidth in bytes per second, of each pair in turn."""
+    n = comm.size
+    latency, bandwidth = ([[0.0] * n for _ in range(n)] for _ in range(2))
+    small, large = np.zeros(_SMALL, np.uint8), np.zeros(_LARGE, np.uint8)
+    for low in range(n):
+        for high in range(low + 1, n):
+            comm.barrier()
+            if comm.rank not in (low, high):
+                continue
+            other = low + high - comm.rank
+            times = [_exchange(comm, small, other, comm.rank == low) for _ in range(_ROUNDS)]
+            latency[low][high] = sorted(times)[_ROUNDS // 2] / 2
+            times = [_exchange(comm, large, other, comm.rank == low) for _ in range(_REPEATS)]
+            bandwidth[low][high] = 2 * _LARGE / min(times)
+    comm.barrier()
+    rows = _gather(comm, [latency, bandwidth])
+    for low in range(n):
+        for high in range(low + 1, n):
+            latency[low][high] = rows[low][0][low][high]
+            bandwidth[low][high] = rows[low][1][low][high]
+    return latency, bandwidth
+
+
+def _exchange(comm: Comm, data: np.ndarray[Any, Any], other: int, first: bool) -> float:
+    begun = time.perf_counter()
+    for sends in (first, not first):
+        if sends:
+            comm.send(data, other)
+        else:
+            comm.recv(data, other)
+    return time.perf_counter() - begun
+
+
+def _findings(
+    facts: list[dict[str, Any]],
+    ways: list[list[str]],
+    skews: list[float],
+    bandwidth: list[list[float]],
+) -> list[str]:
+    """The problems, each with the host and the remedy."""
+    found = []
+    first = facts[0]
+    for fact in facts[1:]:
+        host = fact["host"]
+        for name, version in fact["versions"].items():
+            if version != first["versions"][name]:
+                found.append(
+                    f"error: {host} has {name} {version}, {first['host']} has"
+                    f" {first['versions'][name]}: install the same on both"
+                )
+        for what in ("cores", "accelerators"):
+            if fact[what] != first[what]:
+                found.append(
+                    f"warning: {host} has {fact[what]} {what}, {first['host']} has {first[what]}:"
+                    " the slower holds up the other; give -H HOST:N by what each has"
+                )
+    for fact, skew in zip(facts, skews, strict=True):
+        if abs(skew) > _SKEW:
+            found.append(
+                f"warning: the clock of {fact['host']} is {skew:+.1f} s off {first['host']}'s:"
+                " run NTP there, else logs and certificates do not fit"
+            )
+        if fact["open files"] < 4096 and len(facts) > 64:
+            found.append(
+                f"warning: {fact['host']} allows {fact['open files']} open files: ulimit -Hn"
+            )
+    for fact, row in zip(facts, ways, strict=True):
+        for other, way in zip(facts, row, strict=True):
+            if way.startswith(("?", "lo ")):
+                found.append(
+                    f"error: {fact['host']} reaches {other['host']} by {way}: correct"
+                    f" /etc/hosts or DNS on {fact['host']}"
+                )
+    fastest = max(value for row in bandwidth for value in row)
+    for i, speeds in enumerate(bandwidth):
+        for j, value in enumerate(speeds):
+            if value and value < _SLOW * fastest:
+                found.append(
+                    f"warning: between {facts[i]['host']} and {facts[j]['host']} only"
+                    f" {value * 8 / 1e9:.2f} Gbit/s: look at their cables, or leave one out"
+                )
+    return found
+
+
+def _print(
+    facts: list[dict[str, Any]],
+    ways: list[list[str]],
+    latency: list[list[float]],
+    bandwidth: list[list[float]],
+) -> None:
+    versions = facts[0]["versions"].items()
+    print(", ".join(f"{name} {version}" for name, version in versions if version != "-"))
+    for fact, row in zip(facts, ways, strict=True):
+        by = ", ".join(dict.fromkeys(way for way in row if way))
+        print(
+            f"{fact['host']:12} {fact['cores']:4} cores {fact['accelerators']:3} accelerators  {by}"
+        )
+    names = [fact["host"] for fact in facts]
+    width = max(9, *(len(name) + 1 for name in names))
+    print("one way in us above the diagonal, Gbit/s below it:")
+    print(" " * width + "".join(f"{name:>{width}}" for name in names))
+    for i, name in enumerate(names):
+        cells = []
+        for j in range(len(names)):
+            if i < j:
+                cells.append(f"{1e6 * latency[i][j]:.1f}")
+            elif i > j:
+                cells.append(f"{8e-9 * bandwidth[j][i]:.2f}")
+            else:
+                cells.append("-")
+        print(f"{name:{width}}" + "".join(f"{cell:>{width}}" for cell in cells))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""ddlrun: from its options to the ranks' environments, and the run."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import random
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ddl_launch import placement, submit, topology
+from ddl_launch.allocation import Allocation, find_allocation
+from ddl_launch.arguments import parse
+from ddl_launch.console import Console
+from ddl_launch.errors import FAILED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
+from ddl_launch.hosts import (
+    Host,
+    Layout,
+    lay_out,
+    parse_hosts,
+    read_hostfile,
+    read_rankfile,
+)
+from ddl_launch.job import Job, Plan
+from ddl_launch.launchers import find_launcher
+from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
+
+_PORTS = range(20000, 32000)  # below Linux's ephemeral ports
+_CHECK = ["-m", "ddl_launch.check"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ddlrun with `argv` (None: the process's own). Returns the exit code."""
+    console = Console()
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = parse(words)
+        if arguments.submit:
+            return submit.submit(arguments, words, _command(arguments), console)
+        return _run(arguments, console)
+    except LaunchError as error:
+        console.log(str(error))
+        return error.code
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    _refuse_several(os.environ)
+    arguments.no_prefix |= arguments.check  # rank 0 prints a table
+    layout, cores, allocation = _where(arguments)
+    environment = _shared(arguments, layout, console)
+    folder: Path | None = arguments.output_dir
+    if folder is not None and not arguments.dry_run:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(USAGE, f"--output-dir {folder}: {error.strerror}") from None
+    command = _command(arguments)
+    if all(_is_this_machine(host) for host in layout.hosts):
+        return _run_here(arguments, command, layout.size, environment, cores, console)
+    for host in layout.hosts:
+        if host == "localhost" or host.startswith("127."):
+            raise LaunchError(USAGE, f"-H {host}: other hosts cannot reach it by that name")
+    scheduler = allocation.scheduler if allocation else None
+    plan = RemotePlan(
+        launcher=find_launcher(arguments.launcher, scheduler),
+        layout=layout,
+        command=command,
+        environment=environment,
+        exported=[name for name, _ in arguments.x],
+        binding=_binding(arguments.bind, cores, layout.size),
+        rsh=arguments.rsh or os.environ.get("DDL_RSH"),
+        more=[word for text in arguments.mpiarg for word in shlex.split(text)],
+        prefix=not arguments.no_prefix,
+        output_dir=folder,
+        grace=arguments.grace,
+        start_timeout=arguments.start_timeout,
+        verbose=arguments.verbose,
+    )
+    if arguments.dry_run:
+        print(preview(plan, _free_ports(2)))
+        return 0
+    return RemoteJob(plan, console).run()
+
+
+def _refuse_several(env: Mapping[str, str]) -> None:
+    """Refuse to run as several processes of a launcher: each would start all ranks."""
+    for name, what in (
+        ("OMPI_COMM_WORLD_SIZE", "mpirun"),
+        ("PMI_SIZE", "mpirun"),
+        ("SLURM_STEP_NUM_TASKS", "srun"),
+    ):
+        if name == "SLURM_STEP_NUM_TASKS" and not env.get("SLURM_STEP_ID", "").isdecimal():
+            continue
+        if env.get(name, "1") not in ("0", "1"):
+            raise LaunchError(
+                USAGE,
+                f"{what} has started ddlrun {env[name]} times: start it once, or the program by"
+                f" {what} without ddlrun",
+            )
+
+
+# ---- which ranks, where ----
+
+
+def _where(
+    arguments: argparse.Namespace,
+) -> tuple[Layout, dict[int, str], Allocation | None]:
+    """The hosts of the ranks, the cores that are given, and the allocation."""
+    given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
+    if len(given) > 1:
+        raise LaunchError(USAGE, f"-{given[0]} and -{given[1]} both say which hosts: give one")
+    allocation = find_allocation(os.environ)
+    if arguments.rankfile:
+        layout, cores = read_rankfile(arguments.rankfile)
+        if arguments.n not in (None, layout.size):
+            raise LaunchError(
+                USAGE, f"-n {arguments.n}, but {arguments.rankfile} has {layout.size} ranks"
+            )
+        return layout, cores, allocation
+    if arguments.host:
+        hosts = parse_hosts(arguments.host, "-H")
+    elif arguments.hostfile:
+        hosts = read_hostfile(arguments.hostfile)
+    elif allocation:
+        hosts = allocation.hosts
+    else:
+        hosts = [Host("localhost")]
+        if arguments.n is None and arguments.accelerators is None and not arguments.check:
+            raise LaunchError(
+                USAGE,
+                "the following arguments are required: -n, or -H for other hosts"
+                " (ddlrun --help tells more)",
+            )
+    if arguments.check:
+        return Layout(tuple(host.name for host in hosts)), {}, allocation
+    per_host = arguments.accelerators
+    layout = lay_out(hosts, arguments.n, per_host)
+    return layout, {}, allocation
+
+
+def _binding(binding: str, cores: Mapping[int, str], size: int) -> str:
+    return "/".join(cores.get(rank, "all") for rank in range(size)) if cores else binding
+
+
+def _is_this_machine(host: str) -> bool:
+    return host in ("localhost", "127.0.0.1", socket.gethostname())
+
+
+# ---- the ranks' environments ----
+
+
+def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> dict[str, str]:
+    """The environment that all ranks share."""
+    shared = dict(os.environ)
+    for name, value in arguments.x:
+        if value is not None:
+            shared[name] = value
+        elif name not in shared:
+            raise LaunchError(USAGE, f"-x {name}: there is no such variable here")
+    shape = (arguments.nodes, arguments.racks, arguments.aisles)
+    if any(shape):
+        description = topology.describe(len(layout.hosts), *shape)
+        shared.pop("DDL_TOPOLOGY", None)
+        if description:
+            shared["DDL_TOPOLOGY"] = description
+    mode, others, variables = topology.library_options(arguments.ddloption)
+    shared |= variables
+    if mode and arguments.mode:
+        raise LaunchError(USAGE, "-mode is given twice, once by -ddlarg")
+    options, remark = topology.mode_option(arguments.mode or mode, layout.size)
+    options = f"{options} {others}".strip()
+    if remark:
+        console.log(remark)
+    if arguments.no_ddloptions:
+        shared.pop("DDL_OPTIONS", None)
+    elif options:
+        shared["DDL_OPTIONS"] = options
+    if arguments.tcp:
+        shared["DDL_LINKS"] = "inproc,shm,tcp"
+    return shared
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    """The command to execute. LaunchError if it cannot be executed."""
+    if arguments.check:
+        return [sys.executable, *_CHECK]
+    command = list(arguments.command)
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise LaunchError(USAGE, "no PROGRAM is given (ddlrun --help tells more)")
+    program = command[0]
+    if program.endswith(".py"):
+        if not Path(program).is_file():
+            raise LaunchError(NOT_FOUND, f"there is no file {program}")
+        return [sys.executable, *command]
+    if shutil.which(program):
+        return command
+    path = Path(program)
+    if "/" not in program:
+        hint = f"; did you mean ./{program}?" if path.is_file() else ""
+        raise LaunchError(NOT_FOUND, f"there is no program {program} in PATH{hint}")
+    if path.is_dir():
+        raise LaunchError(NOT_EXECUTABLE, f"{program} is a folder")
+    if path.exists():
+        raise LaunchError(NOT_EXECUTABLE, f"{program} is not executable")
+    raise LaunchError(NOT_FOUND, f"there is no file {program}")
+
+
+# ---- on this machine ----
+
+
+def _run_here(
+    arguments: argparse.Namespace,
+    command: list[str],
+    size: int,
+    shared: dict[str, str],
+    cores: Mapping[int, str],
+    console: Console,
+) -> int:
+    nodes, limit = placement.look()
+    if cores:
+        bound = [placement.parse_cores(cores.get(rank, "")) for rank in range(size)]
+    else:
+        bound = [placement.share(nodes, rank, size, arguments.bind) for rank in range(size)]
+    number = placement.threads(limit, size)
+    if size > 1 and placement.THREADS[0] not in shared:
+        console.log(
+            f"OMP_NUM_THREADS={number} for each of {size} ranks on"
+            f" {sum(map(len, nodes))} cores; set it to choose otherwise"
+        )
+        shared |= placement.thread_variables(shared, number)
+    shared.setdefault("PYTHONUNBUFFERED", "1")
+    if _has_loopback():  # no other host needs to reach these ranks
+        shared.setdefault("DDL_INTERFACES", "lo")
+    if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
+        columns, lines = shutil.get_terminal_size()
+        prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
+        shared |= {"COLUMNS": str(columns - prefix), "LINES": str(lines)}
+    if arguments.verbose:
+        for rank, mine in enumerate(bound):
+            console.log(f"rank {rank} on cores {placement.format_cores(mine)}")
+    if arguments.dry_run:
+        print(f"{size} times, on this machine: {shlex.join(command)}")
+        return 0
+    secret = secrets.token_hex(32) if _have_libcrypto() else ""
+    if not secret:
+        console.log(
+            "there is no libcrypto.so.3 (Debian: libssl3): these ranks connect without a secret, so"
+            " any user of this machine could be one of them; see ddl doctor"
+        )
+    plan = Plan(
+        command,
+        _environments(shared, size, secret),
+        bound,
+        not arguments.no_prefix,
+        arguments.output_dir,
+        arguments.grace,
+        summary=arguments.verbose,
+    )
+    return Job(plan, console).run()
+
+
+def _has_loopback() -> bool:
+    """Whether loopback is up. In a new network namespace it is not."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+        except OSError:
+            return False
+    return True
+
+
+def _have_libcrypto() -> bool:
+    """Whether libddl can use a secret, by the names that libddl/src/base/crypto.c looks for."""
+    for name in ("libcrypto.so.3", "libcrypto.so.1.1"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dict[str, str]]:
+    """The environment of each rank."""
+    ours, torchs = _free_ports(2)
+    job = {
+        "DDL_SIZE": str(size),
+        "DDL_LOCAL_SIZE": str(size),
+        "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{ours}",
+        "DDL_SECRET": secret,
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(torchs),
+    }
+    names = ("DDL_RANK", "DDL_LOCAL_RANK", "RANK", "LOCAL_RANK")
+    return [{**shared, **job, **dict.fromkeys(names, str(rank))} for rank in range(size)]
+
+
+def _free_ports(number: int) -> list[int]:
+    """Different ports that are free now. The ranks use them soon after."""
+    free = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == number:
+            return free
+    raise LaunchError(FAILED, f"no free port from {_PORTS.start} to {_PORTS.stop - 1}")

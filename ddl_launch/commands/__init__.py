@@ -1,0 +1,1 @@
+"""The command line tool `ddl`; further commands come by the entry points `ddl.commands`."""

@@ -1,0 +1,8 @@
+"""`python -m ddl_launch.commands` is ddl."""
+
+import sys
+
+from ddl_launch.commands.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

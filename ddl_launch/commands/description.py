@@ -1,0 +1,91 @@
+"""Reads descriptions in TOML. Errors name the file and the key."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from ddl_launch.errors import CommandError
+
+_T = TypeVar("_T")
+
+
+class DescriptionError(CommandError):
+    """What is wrong with a file, and at which key."""
+
+
+class Table:
+    """A table of a file. Every key must be read before `end`."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any], where: str = "") -> None:
+        self.path, self._values, self._where = path, values, where
+        self._known: set[str] = set()
+
+    def get(self, key: str, convert: Callable[[Any], _T], default: _T | None = None) -> _T:
+        """The value of a key, converted by `convert`, which raises ValueError. Without a default
+        the key is required."""
+        self._known.add(key)
+        if key not in self._values:
+            if default is None:
+                raise self.error(key, "is missing")
+            return default
+        try:
+            return convert(self._values[key])
+        except ValueError as error:
+            raise self.error(key, str(error)) from None
+
+    def tables(self, key: str) -> Iterator[Table]:
+        """The tables in a list, which may be missing."""
+        self._known.add(key)
+        value = self._values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(key, "is not a list of tables")
+        for i, item in enumerate(value):
+            yield Table(self.path, item, f"{self._where}{key}[{i}].")
+
+    def end(self) -> None:
+        """Raise DescriptionError if there is an unknown key."""
+        for key in self._values:
+            if key not in self._known:
+                raise self.error(key, f"is unknown; there are {', '.join(sorted(self._known))}")
+
+    def error(self, key: str, problem: str) -> DescriptionError:
+        return DescriptionError(f"{self.path}: {self._where}{key}: {problem}")
+
+
+def read(path: Path) -> Table:
+    """Read the whole file."""
+    try:
+        return Table(path, tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise DescriptionError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DescriptionError(f"{path}: {error}") from None
+
+
+def text(value: object) -> str:
+    """A string of at least one character."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def positive(value: object) -> int:
+    """A number from 1 on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{value!r} is not a number from 1 on")
+    return value
+
+
+def share(value: object) -> float:
+    """A number above 0, at most 1."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 1:
+        raise ValueError(f"{value!r} is not a share above 0 and up to 1")
+    return float(value)

@@ -1,0 +1,216 @@
+"""The findings of `ddl doctor` about this installation: the library, its network interfaces, Python
+packages, and the adapters' native parts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import ipaddress
+import os
+import platform
+import re
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import ddl_core
+from ddl_core import native
+from ddl_core.endpoint import Endpoint
+from ddl_core.environment import detect, metrics_port
+from ddl_core.errors import DdlError, InvalidArgument, Unsupported
+from ddl_launch.commands.finding import Finding, note, ok, wrong
+
+# An endpoint's address, as libddl/src/comm/address.c writes it.
+_MAGIC, _FORMAT = 0x61644464, 2
+_HEAD = struct.Struct("<IHQQQHBB")
+_IP = struct.Struct("<BBB16sI16s")
+_SLOW = 4  # times slower than the fastest
+
+# The adapter, its framework's package, and the beginning of the folders of its native part.
+_ADAPTERS = (
+    ("ddl_torch", "torch", "torch"),
+    ("ddl_tensorflow", "tensorflow", "tensorflow"),
+    ("ddl_jax", "jax", "jaxlib"),
+)
+_OTHERS = ("keras", "mpi4py")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An address of a network interface; speed in Mbit/s, 0 if unknown."""
+
+    name: str
+    address: str
+    speed: int
+    loopback: bool
+
+    def __str__(self) -> str:
+        rate = f", {self.speed / 1000:g} Gbit/s" if self.speed else ""
+        return f"{self.name} {self.address}{rate}"
+
+
+def interfaces(address: bytes) -> list[Interface]:
+    """The interfaces of an endpoint's address, in the order in which they are tried. Raises
+    ValueError for another format."""
+    try:
+        magic, form, _, _, _, _, count, host = _HEAD.unpack_from(address)
+        if (magic, form) != (_MAGIC, _FORMAT):
+            raise ValueError(f"addresses have format {form}, this tool knows {_FORMAT}")
+        found = []
+        for i in range(count):
+            at = _HEAD.size + host + i * _IP.size
+            family, prefix, loopback, name, speed, raw = _IP.unpack_from(address, at)
+            ip = ipaddress.ip_address(raw[:4] if family == 4 else raw)
+            text = name.rstrip(b"\0").decode()
+            found.append(Interface(text, f"{ip}/{prefix}", speed, bool(loopback)))
+    except struct.error as error:
+        raise ValueError(f"an address is cut off: {error}") from None
+    return found
+
+
+def libcrypto() -> Iterator[Finding]:
+    """Whether libcrypto, which proves a job's secret, can be used."""
+    try:
+        with Endpoint(secret="doctor", host="127.0.0.1", ports="", sockets=1, encrypt=False):
+            used = _mapped("libcrypto.so")
+            yield ok("libcrypto", f"usable, {used}" if used else "usable")
+    except Unsupported:
+        yield wrong(
+            "libcrypto",
+            "libcrypto.so.3 is missing: a job with a secret cannot start",
+            "install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to go without a secret",
+        )
+    except DdlError as error:
+        yield wrong("libcrypto", str(error), "see the message")
+
+
+def _mapped(name: str) -> str:
+    """The file that this process has mapped whose name begins so, or ""."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if path.rpartition("/")[2].startswith(name):
+            return f"/{path}"
+    return ""
+
+
+def network() -> Iterator[Finding]:
+    """The interfaces that libddl sees, and which of them it uses."""
+    chosen_by = os.environ.get("DDL_INTERFACES", "")
+    names = ",".join(name for _, name in socket.if_nameindex())
+    try:
+        with Endpoint(interfaces=names or None) as endpoint:
+            there = interfaces(endpoint.address)
+        with Endpoint() as endpoint:
+            chosen = interfaces(endpoint.address)
+    except (DdlError, ValueError) as error:
+        change = f'DDL_INTERFACES is "{chosen_by}": correct it' if chosen_by else "see the reason"
+        yield wrong("network", str(error), change)
+        return
+    fastest = max((i.speed for i in chosen), default=0)
+    for interface in there:
+        if interface not in chosen:
+            yield ok("interface", f"{interface}, not used")
+        elif 0 < interface.speed * _SLOW < fastest:
+            yield note(
+                *("interface", f"{interface}, much slower than the fastest"),
+                f"DDL_INTERFACES=^{interface.name}, or see why it is slow (ethtool)",
+            )
+        else:
+            yield ok("interface", str(interface))
+    because = f' by DDL_INTERFACES="{chosen_by}"' if chosen_by else ""
+    outward = sorted({i.name for i in chosen if not i.loopback})
+    if outward:
+        yield ok("network", f"{', '.join(outward)} would be used{because}")
+    else:
+        yield note(
+            *("network", f"no other host can be reached, only loopback is used{because}"),
+            "for more hosts bring an interface up (ip link), or correct DDL_INTERFACES",
+        )
+
+
+def environment(env: Mapping[str, str]) -> Iterator[Finding]:
+    """The launcher, and its variables."""
+    try:
+        world = detect(env)
+        metrics_port(env)
+    except InvalidArgument as error:
+        yield wrong("environment", str(error), "correct or unset it")
+        return
+    if world.warning:
+        yield note("environment", world.warning, "see there")
+    else:
+        rank = f"rank {world.rank} of {world.size}" if world.size else "a rank of an MPI's job"
+        yield ok("environment", "no launcher's" if world.launcher == "alone" else rank)
+
+
+def library() -> Iterator[Finding]:
+    """The libddl that is loaded, and the packages that it needs."""
+    loaded, path = ddl_core.version(), Path(ddl_core.library_path())
+    told = f"{loaded}, ABI {path.name}, {path.parent}"
+    installed = _version("libddl")
+    if installed not in (None, loaded):
+        yield wrong(
+            *("libddl", f"{told}; but the package is {installed}"),
+            "pip install --force-reinstall libddl",
+        )
+    else:
+        yield ok("libddl", told)
+    yield ok("Python", platform.python_version())
+    for package in ("numpy", "cffi"):
+        yield _package(package)
+
+
+def frameworks() -> Iterator[Finding]:
+    """The installed frameworks that have adapters, and the adapters' native parts."""
+    for package in _OTHERS:
+        if _version(package):
+            yield _package(package)
+    for adapter, package, folder in _ADAPTERS:
+        if _version(package):
+            yield _package(package)
+            yield _native(adapter, folder)
+
+
+def _native(adapter: str, folder: str) -> Finding:
+    what = f"{adapter}'s native part"
+    build = f"python -m {adapter} build"
+    try:
+        cache = native.cache_folder() / adapter
+        pattern = f"{folder}-{_version(folder)}*-libddl-{ddl_core.version()}-*/*.so"
+        if any(cache.glob(pattern)):
+            return ok(what, f"built, in {cache}")
+        compiler = " ".join(native.compiler())
+    except native.BuildError as error:
+        return wrong(what, f"not built, and cannot be: {error}", f"then {build}")
+    return note(what, f"not built; at first use it takes a minute ({compiler})", build)
+
+
+def _package(name: str) -> Finding:
+    """The version of a package, compared with the least that libddl requires."""
+    version, least = _version(name), _least(name)
+    if version is None:
+        return wrong(name, "not installed", f"pip install {name}")
+    if least and _numbers(version) < _numbers(least):
+        return wrong(name, f"{version} is older than {least}", f"pip install '{name}>={least}'")
+    return ok(name, version)
+
+
+def _least(name: str) -> str | None:
+    try:
+        needs = importlib.metadata.requires("libddl") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = (re.match(rf"{re.escape(name)}\s*>=\s*([\d.]+)", need) for need in needs)
+    return next((match[1] for match in found if match), None)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,135 @@
+"""`ddl plan`: the possible plans for each size, and libddl's choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddl_launch.commands.cluster import Cluster
+from ddl_launch.commands.quantities import show_bytes, show_seconds
+from ddl_launch.commands.simulation import (
+    OPERATIONS,
+    SPANS_MAX,
+    Prediction,
+    SimulationError,
+    TooLongError,
+    hops,
+    simulate,
+)
+from ddl_launch.commands.tables import level_names, shares, show, show_cluster
+
+_SPANS_MAX = 3_000_000  # a few seconds
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan for messages of a size. `prediction` is None if it sends too many messages to
+    simulate."""
+
+    bytes: int
+    plan: str
+    chosen: bool
+    hops: int
+    prediction: Prediction | None
+
+
+def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[Candidate]:
+    """All possible plans, the chosen one first."""
+    possible = _possible(cluster, operation)
+    for nbytes in sizes:
+        chosen, best = _predict(cluster, operation, nbytes, None)
+        yield Candidate(nbytes, chosen, True, possible.get(chosen, 0), best)
+        for plan, n in possible.items():
+            if plan == chosen:
+                continue
+            try:
+                _, other = _predict(cluster, operation, nbytes, plan)
+            except SimulationError:  # only for shorter messages
+                continue
+            yield Candidate(nbytes, plan, False, n, other)
+
+
+def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
+    """The possible plans and their hops; 0 if these were not counted."""
+    found = {}
+    for plan in OPERATIONS[operation][1]:
+        try:
+            found[plan] = hops(cluster, operation, plan, _SPANS_MAX)
+        except TooLongError:
+            found[plan] = 0
+        except SimulationError:
+            continue
+    return found
+
+
+def _predict(
+    cluster: Cluster, operation: str, nbytes: int, plan: str | None
+) -> tuple[str, Prediction | None]:
+    spans_max = _SPANS_MAX if plan else SPANS_MAX  # the chosen plan may take longer
+    try:
+        found = simulate(cluster, operation, nbytes, plan, spans_max=spans_max)
+    except TooLongError as error:
+        return error.plan, None
+    return found.plan, found
+
+
+def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
+    """For people."""
+    names = level_names(cluster)
+    rows = [["message", "  plan", "time", "cost", "hops", "pieces", *names]]
+    last = None
+    for c in found:
+        size = show_bytes(c.bytes) if c.bytes != last else ""
+        last = c.bytes
+        if c.prediction:
+            time, cost = show_seconds(c.prediction.seconds), show_seconds(c.prediction.estimated)
+            sent = [show_bytes(c.prediction.piece)]
+            sent += shares(cluster, c.prediction.busiest, c.bytes)
+        else:
+            time, cost, sent = "-", "-", ["-"] * (1 + len(names))
+        plan = f"{'*' if c.chosen else ' '} {c.plan}"
+        rows.append([size, plan, time, cost, str(c.hops or "-"), *sent])
+    notes = [
+        "* chosen by libddl; N: the message; hops: messages that wait for one another",
+        "time: simulated; cost: by the formulas by which libddl chooses",
+        "pieces: in which messages are sent, at most",
+    ]
+    if cluster.shared:
+        notes.append(f"{cluster.shared.name}: what a rank sends through shared memory, at most")
+    if cluster.wires:
+        wires = ", ".join(level.name for level in cluster.wires)
+        notes.append(f"{wires}: what one wire carries each way, at most")
+    if any(c.prediction is None for c in found):
+        notes.append("-: too many messages to simulate here")
+    return "\n".join(
+        [show_cluster(cluster), "", f"{operation}, f32, in place", show(rows), "", *notes]
+    )
+
+
+def as_json(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
+    """For programs: seconds and bytes; null where a plan was not simulated."""
+    names = level_names(cluster)
+    skip = 0 if cluster.shared else 1
+    items = [
+        {
+            "bytes": c.bytes,
+            "plan": c.plan,
+            "chosen": c.chosen,
+            "hops": c.hops,
+            "seconds": c.prediction.seconds if c.prediction else None,
+            "cost": c.prediction.estimated if c.prediction else None,
+            "piece": c.prediction.piece if c.prediction else None,
+            "sent": dict(zip(names, c.prediction.sent[skip:], strict=True))
+            if c.prediction
+            else None,
+            "busiest": dict(zip(names, c.prediction.busiest[skip:], strict=True))
+            if c.prediction
+            else None,
+        }
+        for c in found
+    ]
+    cluster_item = {"name": cluster.name, "ranks": cluster.size, "hosts": len(cluster.hosts)}
+    return json.dumps(
+        {"cluster": cluster_item, "operation": operation, "candidates": items}, indent=1
+    )

@@ -1,0 +1,147 @@
+"""Simulates the plans of all ranks, by the extension module _plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ddl_launch import _plans
+from ddl_launch.commands.cluster import Cluster, Cores
+from ddl_launch.errors import CommandError
+
+# The ddl__kind in plan.h, and the possible algorithms.
+OPERATIONS = {
+    "allreduce": (1, ("hierarchical", "halving", "tree", "direct", "ring", "one-shot")),
+    "reduce_scatter": (2, ("hosts", "direct", "ring")),
+    "allgather": (3, ("hosts", "direct", "ring")),
+    "broadcast": (4, ("direct", "tree", "leaders", "chain")),
+    "reduce": (6, ("direct", "tree", "leaders", "chain", "one-shot")),
+    "gather": (7, ("pairwise", "tree")),
+    "scatter": (8, ("pairwise", "tree")),
+    "alltoall": (9, ("pairwise", "hosts")),
+}
+_WHOLE = {"allreduce", "broadcast", "reduce"}  # elsewhere count is of one of `size` blocks
+_ELEMENT = 4
+SPANS_MAX = 20_000_000  # about a minute
+
+
+class SimulationError(CommandError):
+    """Why there is no prediction."""
+
+
+class TooLongError(SimulationError):
+    """The plan sends more messages than a simulation can take."""
+
+    def __init__(self, message: str, plan: str) -> None:
+        super().__init__(message)
+        self.plan = plan
+
+
+class Busy(NamedTuple):
+    """A time in which the wire of a level's group carried data."""
+
+    level: int
+    group: int
+    inward: bool
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The time of the plans of all ranks, and what they send."""
+
+    plan: str
+    piece: int  # bytes of the longest that is sent at once
+    seconds: float
+    estimated: float  # by the costs by which libddl chooses
+    spans: int
+    sent: tuple[int, ...]  # bytes at each level, together
+    busiest: tuple[int, ...]  # by one rank through shared memory; over one wire, one way
+    busy: tuple[Busy, ...]
+
+
+def simulate(
+    cluster: Cluster,
+    operation: str,
+    nbytes: int,
+    plan: str | None = None,
+    *,
+    busy_max: int = 0,
+    spans_max: int = SPANS_MAX,
+) -> Prediction:
+    """Simulate `operation` on f32 buffers of `nbytes` (of all blocks together), by the named plan
+    or by libddl's choice. Raises SimulationError if that is impossible."""
+    levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
+    bandwidth = [level.bandwidth if level else 1.0 for level in levels]
+    latency = [level.latency if level else 0.0 for level in levels]
+    speeds = (bandwidth, latency, cluster.memory, cluster.cores)
+    return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max)
+
+
+def check(
+    cluster: Cluster, operation: str, count: int, plan: str | None = None, segment: int = 0
+) -> str | None:
+    """Run the plans on numbers, with `count` elements (of each block) and segments of `segment`
+    bytes (0: as chosen). Returns what is wrong with the result, or None."""
+    ffi = _plans.ffi
+    kind, _ = OPERATIONS[operation]
+    groups = ffi.new("int[]", cluster.groups())
+    name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
+    speeds = [[1e9] * 4, [1e-5] * 4, 1e9, 0.0, 0.0, 0, 1]
+    machine = ffi.new("ddl_machine *", [cluster.size, groups, *speeds])
+    question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, 0, 0])
+    error = _plans.lib.ddl_check(machine, question, segment)
+    return None if error == ffi.NULL else ffi.string(error).decode()
+
+
+def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
+    """The number of messages that follow each other in a plan: its time if only messages cost
+    time."""
+    endless = ([1e30] * 4, [1.0] * 4, 1e30, Cores())
+    smallest = _ELEMENT * cluster.size
+    return round(_ask(cluster, operation, smallest, plan, endless, 0, spans_max).seconds)
+
+
+def _ask(
+    cluster: Cluster,
+    operation: str,
+    nbytes: int,
+    plan: str | None,
+    speeds: tuple[list[float], list[float], float, Cores],
+    busy_max: int,
+    spans_max: int,
+) -> Prediction:
+    ffi = _plans.ffi
+    kind, _ = OPERATIONS[operation]
+    parts = 1 if operation in _WHOLE else cluster.size
+    groups = ffi.new("int[]", cluster.groups())
+    name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
+    busy = ffi.new("ddl_busy[]", busy_max)
+    bandwidth, latency, memory, cores = speeds
+    costs = [cores.message, cores.byte, cores.number, cores.hosts]
+    machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory, *costs])
+    count = -(-nbytes // (_ELEMENT * parts))
+    question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, spans_max, busy_max])
+    answer = ffi.new("ddl_answer *", {"busy": busy})
+    error = _plans.lib.ddl_simulate(machine, question, answer)
+    if error != ffi.NULL:
+        problem, found = ffi.string(error).decode(), ffi.string(answer.name).decode()
+        message = f"{operation} of {nbytes} bytes on {cluster.size} ranks, plan {plan or found}"
+        if problem.endswith("too long"):
+            raise TooLongError(f"{message}: {problem}", found)
+        raise SimulationError(f"{message}: {problem}")
+    n = len(cluster.levels)
+    return Prediction(
+        ffi.string(answer.name).decode(),
+        answer.piece,
+        answer.seconds,
+        answer.estimated,
+        answer.spans,
+        tuple(answer.bytes[i] for i in range(n)),
+        tuple(answer.busiest[i] for i in range(n)),
+        tuple(
+            Busy(b.level, b.group, bool(b.inward), b.start, b.end)
+            for b in (busy[i] for i in range(answer.n_busy))
+        ),
+    )

@@ -1,0 +1,214 @@
+"""`ddl trace`: joins the ranks' flight records to one timeline, and summarizes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddl_launch.commands.quantities import show_seconds
+from ddl_launch.commands.tables import show
+from ddl_launch.errors import CommandError
+
+_NAME = re.compile(r"ddl-([0-9a-f]{16})-rank\d+\.json")  # as comm/black_box.c has it
+_LANES = ("by order", "by name", "message")
+_SLOWEST = 5
+_SUCCESS = "ok"
+
+
+class TraceError(CommandError):
+    """Which file is wrong, and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An operation of a rank. Times are microseconds, `start` of the system's clock."""
+
+    name: str
+    lane: int
+    start: float
+    length: float
+    number: int
+    sequence: int | None  # of those by order: equal on all members of the comm
+    status: str
+    short: bool  # `length` was not measured
+
+    @property
+    def done(self) -> bool:
+        return self.status == _SUCCESS
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of one rank and comm, with the events in the order of their starts."""
+
+    path: Path
+    comm: str  # "" where the file's name does not tell
+    rank: int
+    name: str
+    events: tuple[Event, ...]
+    raw: tuple[dict[str, Any], ...]
+
+    def last(self, lane: int | None = None) -> Event | None:
+        found = [e for e in self.events if lane is None or e.lane == lane]
+        return found[-1] if found else None
+
+
+def files(given: Iterable[Path]) -> list[Path]:
+    """The given files, and all records in the given folders. Raises TraceError for an empty
+    folder."""
+    found: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(p for p in path.iterdir() if _NAME.fullmatch(p.name))
+        if not inside:
+            raise TraceError(f"{path}: there is no file ddl-COMM-rankN.json in this folder")
+        found += inside
+    return found
+
+
+def read(paths: Sequence[Path]) -> list[Record]:
+    """The records by comm, then by rank. TraceError names a file that is no record, and two of one
+    rank and comm."""
+    records = [_read(path) for path in paths]
+    seen: dict[tuple[str, int], Path] = {}
+    for record in records:
+        before = seen.setdefault((record.comm, record.rank), record.path)
+        if before is not record.path:
+            raise TraceError(f"{record.path}: is of rank {record.rank}, as {before} is")
+    begun = {r.comm: min((e.start for e in r.events), default=0.0) for r in reversed(records)}
+    return sorted(records, key=lambda r: (begun[r.comm], r.comm, r.rank))
+
+
+def _read(path: Path) -> Record:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: {error}") from None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{path}: is no JSON, or was cut off: {error}") from None
+    try:
+        raw = value["traceEvents"]
+        (head,) = (e for e in raw if e["ph"] == "M" and e["name"] == "process_name")
+        events = [_event(e) for e in raw if e["ph"] == "X"]
+        rank, name = int(head["pid"]), str(head["args"]["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(
+            f"{path}: is no trace that one rank of libddl has written"
+            f" ({type(error).__name__}: {error})"
+        ) from None
+    comm = _NAME.fullmatch(path.name)
+    events.sort(key=lambda e: e.number)
+    kept = tuple(e for e in raw if e["ph"] == "X")
+    return Record(path, comm[1] if comm else "", rank, name, tuple(events), kept)
+
+
+def _event(e: dict[str, Any]) -> Event:
+    more = e["args"]
+    return Event(
+        str(e["name"]),
+        int(e["tid"]),
+        float(e["ts"]),
+        float(e["dur"]),
+        int(more["number"]),
+        more.get("sequence"),
+        str(more["status"]),
+        bool(more.get("short", False)),
+    )
+
+
+def merge(records: Sequence[Record]) -> dict[str, Any]:
+    """One trace with a process row for each record. Process ids are the ranks if there is one
+    comm."""
+    one = len({r.comm for r in records}) == 1
+    events: list[dict[str, Any]] = []
+    for i, record in enumerate(records):
+        pid = record.rank if one else i
+        label = record.name if one else f"{record.name}, comm {record.comm or '?'}"
+        events.append(_head("process_name", pid, 0, name=label))
+        events.append(_head("process_sort_index", pid, 0, sort_index=i))
+        for lane in sorted({e.lane for e in record.events}):
+            name = _LANES[lane] if lane < len(_LANES) else str(lane)
+            events.append(_head("thread_name", pid, lane, name=name))
+        events += [{**e, "pid": pid} for e in record.raw]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _head(name: str, pid: int, tid: int, /, **args: object) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def summary(records: Sequence[Record], size: int | None = None) -> str:
+    """For people: for each comm the last operation of each rank, the ranks that were waited for,
+    and the slowest operations.
+
+    size: of the comms; None: unknown, so ranks missing at the end are not reported.
+    """
+    by_comm: dict[str, list[Record]] = {}
+    for record in records:
+        by_comm.setdefault(record.comm, []).append(record)
+    parts = [_comm_summary(comm, found, size) for comm, found in by_comm.items()]
+    return "\n\n".join(parts)
+
+
+def _comm_summary(comm: str, records: Sequence[Record], size: int | None) -> str:
+    highest = records[-1].rank + 1
+    known = f"{size}" if size else f"at least {highest}"
+    size = max(size or 0, highest)
+    lines = [f"comm {comm or '?'}: {len(records)} of {known} ranks"]
+    rows = [["rank", "last operation", "number", "ended with", "after"]]
+    for record in records:
+        last = record.last()
+        if last is None:
+            rows.append([record.name, "none", "-", "-", "-"])
+            continue
+        number = last.number if last.sequence is None else last.sequence
+        rows.append([record.name, last.name, str(number), last.status, _length(last)])
+    lines += [show(rows), *_waited_for(records, size)]
+    slow = sorted(
+        ((e, r) for r in records for e in r.events if e.done and not e.short),
+        key=lambda pair: -pair[0].length,
+    )[:_SLOWEST]
+    if slow:
+        rows = [["slowest", "on", "number", "time"]]
+        rows += [[e.name, r.name, str(e.number), _length(e)] for e, r in slow]
+        lines += ["", show(rows)]
+    return "\n".join(lines)
+
+
+def _length(event: Event) -> str:
+    return "short" if event.short else show_seconds(event.length * 1e-6)
+
+
+def _waited_for(records: Sequence[Record], size: int) -> list[str]:
+    """The ranks that had not begun the first failed operation by order, and those without a record,
+    as killed processes write none."""
+    lines = []
+    lasts = {r.rank: r.last(0) for r in records}
+    failed = [e for e in lasts.values() if e and not e.done and e.sequence is not None]
+    if failed:
+        first = min(failed, key=lambda e: e.sequence or 0)
+        late = [
+            r.name
+            for r in records
+            if ((last := lasts[r.rank]) is None or (last.sequence or 0) < (first.sequence or 0))
+        ]
+        if late:
+            lines.append(
+                f"waited for in {first.name} as operation {first.sequence}: {', '.join(late)}"
+            )
+    here = {r.rank for r in records}
+    gone = [str(rank) for rank in range(size) if rank not in here]
+    if gone:
+        word = "ranks" if len(gone) > 1 else "rank"
+        lines.append(f"no file of {word} {', '.join(gone)}: killed, or not among those given")
+    return lines

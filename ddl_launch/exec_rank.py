@@ -1,0 +1,42 @@
+"""Become one rank's program, which dies when the launcher dies, even by SIGKILL.
+
+Run as a script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports nothing of the project.
+CORES, as "0-3,8": those to run on; "": as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    launcher, cores, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher:  # it died before it could be watched
+        sys.exit(1)
+    if cores:
+        os.sched_setaffinity(0, _numbers(cores))
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"ddlrun: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _numbers(text: str) -> set[int]:
+    numbers = set()
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+if __name__ == "__main__":
+    main()

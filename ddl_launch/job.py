@@ -1,0 +1,183 @@
+"""The ranks of this machine: processes of ddlrun's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ddl_launch import exec_rank, reports, witness
+from ddl_launch.console import Console, Stream
+from ddl_launch.failure import Failure
+from ddl_launch.placement import format_cores
+from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
+
+_TAIL_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: `command` once per environment in `environments`, which are the ranks.
+
+    cores        the cores of each rank
+    prefix       mark each line of output with its rank
+    output_dir   write the output of rank N to rank.N.out and rank.N.err there instead
+    grace        seconds between SIGTERM and SIGKILL when a job is ended
+    summary      say at the end how long it took
+    """
+
+    command: list[str]
+    environments: list[dict[str, str]]
+    cores: list[list[int]]
+    prefix: bool
+    output_dir: Path | None
+    grace: float
+    summary: bool = False
+
+
+class Job(Supervisor):
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        size = len(plan.environments)
+        super().__init__(size, console, plan.grace, plan.output_dir, plan.summary)
+        self._plan = plan
+        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._outputs: list[Output] = []
+        self._streams: dict[IO[bytes], Stream] = {}
+        self._host = socket.gethostname()
+        self._reports = reports.Reports()
+        self._witness = witness.Witness(self._selector)
+        self._own = {reports.VARIABLE: self._reports.name, witness.VARIABLE: self._witness.name}
+
+    def _start(self) -> None:
+        if self._reports.socket is not None:
+            self._selector.register(self._reports.socket, selectors.EVENT_READ, self._read_reports)
+        for rank in range(self._size):
+            self._start_rank(rank)
+
+    def _start_rank(self, rank: int) -> None:
+        here = Path(exec_rank.__file__)
+        cores = format_cores(self._plan.cores[rank])
+        wrapper = [sys.executable, "-I", "-S", str(here), str(os.getpid()), cores]
+        folder = self._plan.output_dir
+        out, err = output_files(folder, rank) if folder else (subprocess.PIPE, subprocess.PIPE)
+        process = subprocess.Popen(
+            [*wrapper, *self._plan.command],
+            env=self._environment(rank),
+            stdin=None if rank == 0 and has_input() else subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,  # a process group of its own, for signals
+        )
+        self._ranks.append(process)
+        self._running.add(rank)
+        for file in (out, err):
+            if not isinstance(file, int):
+                file.close()
+        prefix = f"[{rank}] " if self._plan.prefix else ""
+        output = Output(self._console, rank, prefix, None)
+        self._outputs.append(output)
+        for pipe, stream in ((process.stdout, output.out), (process.stderr, output.err)):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+                self._streams[pipe] = stream
+                self._selector.register(
+                    pipe, selectors.EVENT_READ, lambda pipe=pipe: self._pump(pipe)
+                )
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        """The rank's environment, with the sockets of this ddlrun instead of those of an outer
+        one."""
+        environment = {**self._plan.environments[rank], **self._own}
+        return {name: v for name, v in environment.items() if v or name not in self._own}
+
+    def _pump(self, pipe: IO[bytes]) -> None:
+        if pipe not in self._streams:  # closed since it was ready
+            return
+        stream = self._streams[pipe]
+        data = os.read(pipe.fileno(), CHUNK)
+        if not data:
+            self._close(pipe)
+        self._show(stream, data)
+
+    def _reader_has_gone(self, sink: Any) -> None:
+        for other in [p for p, s in self._streams.items() if s.sink is sink]:
+            self._close(other)
+
+    def _close(self, pipe: IO[bytes]) -> None:
+        del self._streams[pipe]
+        self._selector.unregister(pipe)
+        pipe.close()
+
+    def _has_output(self) -> bool:
+        return bool(self._streams)
+
+    def _drain(self) -> None:
+        super()._drain()
+        for stream in self._streams.values():
+            stream.end()
+
+    def _ended(self) -> list[Failure]:
+        found = []
+        for rank in sorted(self._running):
+            pid = self._ranks[rank].pid
+            # Not reaped before the job ends, so that no other process gets the group's number.
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                self._running.discard(rank)
+                by_signal = ended.si_code != os.CLD_EXITED
+                found.append(Failure(rank, pid, ended.si_status, by_signal, self._host))
+        return found
+
+    def _read_reports(self) -> None:
+        for data in self._reports.read():
+            report = reports.parse(data)
+            if report is not None:
+                self._take_report(report)
+
+    def _is_late(self) -> bool:
+        return False
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on {self._host} (pid {self._ranks[rank].pid})"
+
+    def _last_lines(self, rank: int) -> list[bytes]:
+        if self._plan.output_dir is None:
+            return list(self._outputs[rank].last)
+        with open(self._plan.output_dir / f"rank.{rank}.err", "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read().splitlines()[-20:]
+
+    def _is_in_sight(self) -> bool:
+        return self._plan.output_dir is None
+
+    def _send_signal(self, number: int) -> None:
+        for rank in self._running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._ranks[rank].pid, number)
+
+    def _clean_up(self) -> None:
+        for process in self._ranks:
+            if self._first is not None or self._running:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in list(self._streams):
+            self._close(pipe)
+        self._witness.close()
+        self._selector.close()
+        self._reports.close()
+
+
+def has_input() -> bool:
+    """Whether a rank may read our stdin. Not if it is a terminal: only ddlrun is in its
+    foreground."""
+    return sys.stdin is not None and not sys.stdin.isatty()

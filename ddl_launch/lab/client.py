@@ -1,0 +1,249 @@
+"""Make a laboratory, run programs on its hosts, remove it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from ddl_launch.errors import CommandError
+
+_ROOT = Path("/run/ddl-lab")
+_HERE = Path(__file__).parent
+_MOST_HOSTS, _MOST_NICS = 128, 8
+_LIMIT = 60.0  # seconds in which a laboratory is made or removed
+
+
+class LabError(CommandError):
+    """Why a call to a laboratory failed."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """name: "h1", ...; addresses: of each interface; process: its process 1, seen from outside."""
+
+    name: str
+    addresses: list[str]
+    process: int
+
+
+def missing() -> str:
+    """Why this machine cannot have a laboratory; "" if it can."""
+    if os.geteuid() != 0:
+        return "a laboratory needs root, for namespaces"
+    programs = {
+        "ip": "iproute2",
+        "tc": "iproute2",
+        "unshare": "util-linux",
+        "nsenter": "util-linux",
+    }
+    for program, package in programs.items():
+        if not shutil.which(program):
+            return f"a laboratory needs {program} (Debian: {package})"
+    return ""
+
+
+class Lab:
+    """Hosts h1, h2, ... on one machine, which reach each other by wire alone; a context manager.
+
+    hosts   how many
+    rate    of each interface, each way, as tc writes it ("1gbit"); None: not shaped
+    nics    interfaces of each host, eth0, eth1, ..., each on a network of its own
+    name    by which `ddl lab --name` and `Lab.find` know it; None: one of this process's own
+    keep    it stays when this process ends, until `down`
+
+    Raises LabError when there cannot be one (see `missing`) or one of this name is there already.
+    """
+
+    def __init__(
+        self,
+        hosts: int,
+        *,
+        rate: str | None = None,
+        nics: int = 1,
+        name: str | None = None,
+        keep: bool = False,
+    ) -> None:
+        if reason := missing():
+            raise LabError(reason)
+        if not 1 <= hosts <= _MOST_HOSTS or not 1 <= nics <= _MOST_NICS:
+            raise LabError(f"a laboratory has 1 to {_MOST_HOSTS} hosts of 1 to {_MOST_NICS} nics")
+        self._folder = _folder(name or f"p{os.getpid()}-{time.monotonic_ns() % 10**6}")
+        with self._lock() as lock:
+            shutil.rmtree(self._folder, ignore_errors=True)  # left by a daemon that was killed
+            self._folder.mkdir()
+            life = "free" if keep else "tied"
+            self._start([str(self._folder), str(hosts), str(nics), rate or "", life], lock)
+
+    def _lock(self) -> IO[bytes]:
+        """A lock on the name, which the daemon inherits and holds until all is removed."""
+        path = self._folder.with_suffix(".lock")
+        _ROOT.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = open(path, "wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is(lock, path):
+                    return lock
+            except BlockingIOError:
+                if self._folder.exists():
+                    lock.close()
+                    raise LabError(
+                        f"there is a laboratory {self._folder.name!r} already: ddl lab down"
+                        " removes it"
+                    ) from None
+            lock.close()  # its holder is just starting or ending
+            time.sleep(0.01)
+
+    def _start(self, arguments: list[str], lock: IO[bytes]) -> None:
+        keep = arguments[-1] == "free"
+        self._daemon: subprocess.Popen[str] | None = subprocess.Popen(
+            [sys.executable, "-m", "ddl_launch.lab.daemon", *arguments],
+            cwd="/",
+            stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if keep else None,  # else its reader waits for the daemon
+            text=True,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
+        assert self._daemon.stdout
+        with self._daemon.stdout as stdout:
+            said = stdout.readline().strip()
+        if said != "ready":
+            if self._daemon.stdin:
+                self._daemon.stdin.close()
+            self._daemon.wait()
+            path = self._folder.with_suffix(".lock")
+            if _is(lock, path):  # else the name may be another laboratory's
+                shutil.rmtree(self._folder, ignore_errors=True)
+                path.unlink()
+            raise LabError(said or "the laboratory's daemon could not start")
+
+    @classmethod
+    def find(cls, name: str) -> Lab:
+        """The laboratory of that name, made by another process."""
+        lab = cls.__new__(cls)
+        lab._folder, lab._daemon = _folder(name), None
+        if not _answers(lab._folder):
+            raise LabError(f"there is no laboratory {name!r}: ddl lab up N makes one of N hosts")
+        return lab
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All hosts, in order."""
+        return [Host(**host) for host in self._ask({"do": "show"})["hosts"]]
+
+    def at(self, host: str, *command: str | Path) -> list[str]:
+        """The command line that runs `command` on a host, in the caller's folder and environment.
+        It ends with the command's exit code; if it is killed, the command ends."""
+        reach = [sys.executable, "-I", "-S", str(_HERE / "reach.py"), str(self._folder / "socket")]
+        return [*reach, "exec", host, *map(str, command)]
+
+    def run(
+        self,
+        host: str,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host to its end, with `env` added to this environment. The output is
+        text."""
+        return subprocess.run(
+            self.at(host, *command),
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def connect(self, host: str, on: bool, nic: int = 0) -> None:
+        """Cut the link of a host's interface, or restore it."""
+        self._ask({"do": "connect", "host": host, "nic": nic, "on": on})
+
+    def sent(self, host: str, nic: int = 0) -> int:
+        """The bytes that a host has sent on an interface so far, headers included."""
+        path = f"/sys/class/net/eth{nic}/statistics/tx_bytes"
+        done = self.run(host, ["cat", path], timeout=_LIMIT)
+        if done.returncode:
+            raise LabError(f"{host}: {done.stderr.strip()}")
+        return int(done.stdout)
+
+    def down(self) -> None:
+        """End everything on all hosts and remove them. A second call does nothing."""
+        with contextlib.suppress(LabError):
+            self._ask({"do": "down"})
+        if self._daemon is not None:
+            if self._daemon.stdin:
+                self._daemon.stdin.close()
+            self._daemon.wait(_LIMIT)
+            self._daemon = None
+        deadline = time.monotonic() + _LIMIT
+        while self._folder.exists():
+            if time.monotonic() > deadline:
+                raise LabError(f"the laboratory {self._folder.name!r} does not end")
+            time.sleep(0.01)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        text = json.dumps(request).encode()
+        answer = b""
+        with socket.socket(socket.AF_UNIX) as daemon:
+            try:
+                daemon.connect(str(self._folder / "socket"))
+                daemon.sendall(struct.pack("!I", len(text)) + text)
+                while piece := daemon.recv(65536):
+                    answer += piece
+            except OSError:
+                answer = b""
+        if not answer:
+            raise LabError(f"the laboratory {self._folder.name!r} has ended")
+        said: dict[str, Any] = json.loads(answer)
+        if "error" in said:
+            raise LabError(said["error"])
+        return said
+
+
+def _is(file: IO[bytes], path: Path) -> bool:
+    """Whether `path` still names this file."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
+def _folder(name: str) -> Path:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name):
+        raise LabError(
+            f"{name!r} is no name for a laboratory: letters, digits, - and _, at most 32"
+        )
+    return _ROOT / name
+
+
+def _answers(folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as daemon:
+        return daemon.connect_ex(str(folder / "socket")) == 0

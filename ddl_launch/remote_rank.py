@@ -1,0 +1,392 @@
+"""One rank that mpirun or srun started for a ddlrun on another host: it connects, runs, reports.
+
+Run as a script: remote_rank.py [--] PROGRAM ARGS... It imports no more of the project than its
+siblings.
+The environment has
+
+    DDL_HOST_LIST   the ranks of all hosts, "h1:0,1;h2:2,3"
+    DDL_CONTROL     where ddlrun listens, "address,address:port"; without it, PROGRAM is run at once
+    DDL_SECRET      the job's secret
+    DDL_BIND        how to bind to cores: numa, core, none; or "0-3/all", the cores of each rank
+
+and, from the launcher, the rank. It announces itself to ddlrun, which sends GO when all ranks have.
+Then its output goes to ddlrun, and signals come from there. When ddlrun goes silent, it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import random
+import secrets
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any, NoReturn
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import frames  # type: ignore[import-not-found, unused-ignore]
+import placement  # type: ignore[import-not-found, unused-ignore]
+import reports  # type: ignore[import-not-found, unused-ignore]
+import witness  # type: ignore[import-not-found, unused-ignore]
+
+_CHUNK = 64 * 1024
+_CONNECT = 5.0  # seconds for each of ddlrun's addresses
+_PORTS = range(20000, 32000)  # below Linux's ephemeral ports
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # not for the program
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+
+class _Identity:
+    """The number of this rank and its host, from DDL_HOST_LIST and the launcher."""
+
+    def __init__(self) -> None:
+        lists: dict[str, list[int]] = {}
+        for item in os.environ.get("DDL_HOST_LIST", "").split(";"):
+            host, _, numbers = item.rpartition(":")
+            lists[host] = [int(rank) for rank in numbers.split(",") if rank]
+        self.size = sum(map(len, lists.values()))
+        self.rank = _first_number(_RANKS)
+        seen = _first_number(_SIZES, self.size)
+        if not 0 <= self.rank < self.size or seen != self.size:
+            sys.exit(
+                f"ddlrun: the launcher started this as rank {self.rank} of {seen}, not of"
+                f" {self.size}: do mpirun or srun --mpi=... and the program belong together?"
+            )
+        self.host, ranks = next((h, r) for h, r in lists.items() if self.rank in r)
+        self.first = next(h for h, r in lists.items() if 0 in r)
+        self.local_rank, self.local_size = ranks.index(self.rank), len(ranks)
+
+
+def _first_number(names: tuple[str, ...], default: int = -1) -> int:
+    for name in names:
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return default
+
+
+def main() -> int:
+    command = sys.argv[2:] if sys.argv[1:2] == ["--"] else sys.argv[1:]
+    identity = _Identity()
+    nodes, limit = placement.look()
+    cores, cores_wanted = _cores(identity, nodes)
+    threads = placement.threads(limit, identity.local_size)
+    os.environ.update(placement.thread_variables(os.environ, threads))
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    os.environ.update(_variables(identity))
+    if "DDL_CONTROL" not in os.environ:
+        os.sched_setaffinity(0, cores)
+        os.execvp(command[0], command)
+    hello: dict[str, Any] = {
+        "rank": identity.rank,
+        "host": socket.gethostname(),
+        "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
+        "library": _digest_of_library(),
+        "ports": _free_ports(2) if identity.rank == 0 else [],
+        "cores": placement.format_cores(cores),
+        "allowed": sum(map(len, nodes)),
+        "threads": os.environ[placement.THREADS[0]],
+    }
+    connection = _connect(os.environ.pop("DDL_CONTROL"))
+    rank = _Rank(connection, os.environ.get("DDL_SECRET", ""), command, cores)
+    return rank.run(hello)
+
+
+def _variables(identity: _Identity) -> dict[str, str]:
+    own = {
+        "RANK": identity.rank,
+        "SIZE": identity.size,
+        "LOCAL_RANK": identity.local_rank,
+        "LOCAL_SIZE": identity.local_size,
+    }
+    torchs = {"RANK": "RANK", "SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK"}
+    torchs["LOCAL_SIZE"] = "LOCAL_WORLD_SIZE"
+    return {
+        **{f"DDL_{name}": str(value) for name, value in own.items()},
+        **{torchs[name]: str(value) for name, value in own.items()},
+    }
+
+
+def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
+    """The cores of this rank, and why the wanted ones cannot be had."""
+    binding = os.environ.get("DDL_BIND", "numa")
+    if binding in placement.BINDINGS:
+        return placement.share(nodes, identity.local_rank, identity.local_size, binding), ""
+    everything = [core for node in nodes for core in node]
+    mine = binding.split("/")[identity.rank]
+    wanted = everything if mine == "all" else placement.parse_cores(mine)
+    if set(wanted) - set(everything):
+        return everything, (
+            f"-rankfile gives it cores {placement.format_cores(wanted)}, but only"
+            f" {placement.format_cores(everything)} are there"
+        )
+    return wanted, ""
+
+
+def _why_not(command: list[str]) -> str:
+    """Why the program cannot run on this host; "" if it can."""
+    program = command[0]
+    if not shutil.which(program):
+        where = "" if "/" in program else f" in PATH ({os.environ.get('PATH', '')})"
+        return f"there is no program {program}{where}"
+    script = next((word for word in command[1:2] if word.endswith(".py")), None)
+    if script and not os.path.isfile(script):
+        return f"there is no file {script} in {os.getcwd()}"
+    return ""
+
+
+def _no_way(identity: _Identity) -> str:
+    """Why this host cannot reach that of the rendezvous; "" if it may."""
+    if identity.host == identity.first:
+        return ""
+    try:
+        known = socket.getaddrinfo(identity.first, 9, socket.AF_INET, socket.SOCK_DGRAM)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(known[0][4])
+            mine = probe.getsockname()[0]
+    except OSError as error:
+        return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
+    if mine.startswith("127."):
+        return f"it takes {identity.first} for itself ({known[0][4][0]}); correct its /etc/hosts"
+    return ""
+
+
+def _no_interface() -> str:
+    """Which of the given interfaces this host lacks; "" if none."""
+    there = [name for _, name in socket.if_nameindex()]
+    for variable in _INTERFACES:
+        for name in filter(None, os.environ.get(variable, "").split(",")):
+            if name not in there:
+                return f"{variable} says {name}, but there is only {', '.join(there)}"
+    return ""
+
+
+def _digest_of_library() -> str:
+    """Identifies the build of libddl in the ddl_core beside this package; "" if there is none."""
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    core = os.path.join(packages, "ddl_core")
+    libraries = sorted(glob.glob(f"{glob.escape(core)}/**/*.so*", recursive=True))
+    digest = hashlib.sha256()
+    for library in libraries:
+        with open(library, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:12] if libraries else ""
+
+
+def _free_ports(number: int) -> list[int]:
+    free: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            free.append(port)
+        if len(free) == number:
+            break
+    return free
+
+
+def _connect(control: str) -> socket.socket:
+    addresses, _, port = control.rpartition(":")
+    why: object = ""
+    for address in addresses.split(","):
+        try:
+            connection = socket.create_connection((address, int(port)), _CONNECT)
+        except OSError as error:
+            why = error
+            continue
+        connection.settimeout(frames.TICK)
+        frames.enable_keepalive(connection)
+        return connection
+    sys.exit(f"ddlrun: {socket.gethostname()} cannot reach ddlrun at {control}: {why}")
+
+
+class _Rank:
+    def __init__(
+        self, connection: socket.socket, secret: str, command: list[str], cores: list[int]
+    ) -> None:
+        self._connection = connection
+        self._secret = secret
+        self._command = command
+        self._cores = cores
+        self._nonce = secrets.token_bytes(32)
+        self._frames = frames.Frames()
+        self._selector = selectors.DefaultSelector()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._open = 0  # of its stdout and stderr
+        self._input = bytearray()  # for its stdin
+        self._input_ends = False
+        self._reported = False
+        self._reports = reports.Reports()
+        self._witness = witness.Witness(
+            self._selector, lambda ended: self._send(frames.frame(frames.WITNESSED, ended))
+        )
+
+    def run(self, hello: dict[str, Any]) -> int:
+        signal.signal(signal.SIGTERM, self._give_up)  # the launcher ends the job
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        wake, woken = socket.socketpair()
+        woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        self._hello = hello
+        self._selector.register(self._connection, selectors.EVENT_READ, self._receive)
+        self._selector.register(wake, selectors.EVENT_READ, lambda: wake.recv(_CHUNK) and None)
+        while True:
+            for key, _ in self._selector.select(frames.TICK):
+                key.data()
+            self._report_end()
+            self._look()
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(_CHUNK)
+            received = self._frames.feed(data) if data else [(frames.FINISH, b"lost")]
+        except (OSError, ValueError):
+            self._give_up()
+        for kind, payload in received:
+            if kind == frames.NONCE:
+                self._hello["nonce"] = self._nonce.hex()
+                self._send(frames.proven(frames.HELLO, self._hello, payload, self._secret))
+            elif kind == frames.GO:
+                self._go(payload)
+            elif kind == frames.SIGNAL:
+                self._signal(payload[0])
+            elif kind == frames.INPUT:
+                self._take_input(payload)
+            elif kind == frames.WITNESSED:
+                self._witness.spread(payload)
+            elif kind == frames.FINISH:
+                if payload != b"well":
+                    self._give_up()
+                os._exit(0)
+
+    def _go(self, payload: bytes) -> None:
+        try:
+            settings = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
+        except ValueError as error:
+            sys.exit(f"ddlrun: what answers at DDL_CONTROL is not ddlrun: {error}")
+        for name in _HIDDEN:
+            os.environ.pop(name, None)
+        os.environ.update(settings["environment"])
+        for name, own in (
+            (reports.VARIABLE, self._reports.name),
+            (witness.VARIABLE, self._witness.name),
+        ):
+            os.environ.pop(name, None)
+            if own:
+                os.environ[name] = own
+        if self._reports.socket is not None:
+            self._selector.register(self._reports.socket, selectors.EVENT_READ, self._pass_reports)
+        os.sched_setaffinity(0, self._cores)
+        here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exec_rank.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", here, str(os.getpid()), "", *self._command],
+            stdin=subprocess.PIPE if settings["input"] else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            close_fds=False,  # an MPI's descriptors are for the program
+        )
+        if self._process.stdin:
+            os.set_blocking(self._process.stdin.fileno(), False)
+        for pipe, kind in ((self._process.stdout, frames.OUT), (self._process.stderr, frames.ERR)):
+            assert pipe is not None
+            self._open += 1
+            self._selector.register(
+                pipe, selectors.EVENT_READ, lambda pipe=pipe, kind=kind: self._pass(pipe, kind)
+            )
+
+    def _pass(self, pipe: Any, kind: bytes) -> None:
+        data = os.read(pipe.fileno(), _CHUNK)
+        if not data:
+            self._selector.unregister(pipe)
+            self._open -= 1
+        self._send(frames.frame(kind, data))
+
+    def _pass_reports(self) -> None:
+        for data in self._reports.read():
+            self._send(frames.frame(frames.REPORT, data))
+
+    def _report_end(self) -> None:
+        process = self._process
+        if process is None or self._reported:
+            return
+        # Not reaped before the job ends, so that no other process gets the group's number.
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return
+        self._reported = True
+        self._pass_reports()
+        for pipe, kind in ((process.stdout, frames.OUT), (process.stderr, frames.ERR)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            with contextlib.suppress(BlockingIOError):  # others hold it open
+                while data := os.read(pipe.fileno(), _CHUNK):
+                    self._send(frames.frame(kind, data))
+        text = f"{process.pid} {ended.si_status} {int(ended.si_code != os.CLD_EXITED)}"
+        self._send(frames.frame(frames.ENDED, text.encode()))
+
+    def _take_input(self, data: bytes) -> None:
+        stdin = self._process.stdin if self._process else None
+        if stdin is None or stdin.closed:
+            return
+        if not self._input:
+            self._selector.register(stdin, selectors.EVENT_WRITE, self._feed)
+        self._input += data
+        self._input_ends = not data
+
+    def _feed(self) -> None:
+        """Write input to the program, and report to ddlrun how much it took: then more is sent."""
+        assert self._process and self._process.stdin
+        stdin, taken = self._process.stdin, 0
+        over = self._input_ends
+        try:
+            taken = os.write(stdin.fileno(), self._input) if self._input else 0
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads it any more
+            self._input.clear()
+            over = True
+        del self._input[:taken]
+        if not self._input:
+            self._selector.unregister(stdin)
+            if over:
+                stdin.close()
+        if taken:
+            self._send(frames.frame(frames.TAKEN, str(taken).encode()))
+
+    def _send(self, data: bytes) -> None:
+        """Waits as long as ddlrun does not read, if its host still answers."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._connection.send(rest) :]
+            except TimeoutError:
+                self._look()
+            except OSError:
+                self._give_up()
+
+    def _look(self) -> None:
+        if frames.is_silent(self._connection):
+            self._give_up()
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+    def _give_up(self, *_: object) -> NoReturn:
+        """End the program, and this process."""
+        self._signal(signal.SIGKILL)
+        os._exit(0 if self._reported else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

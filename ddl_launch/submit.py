@@ -1,0 +1,182 @@
+"""`ddlrun --submit`: a batch script, or a Kubeflow MPIJob, that runs the same ddlrun in a job.
+
+What is written depends on the options alone, so writing it again changes nothing. Slurm's is tested
+with a real one; those of LSF, PBS and Kubernetes follow their documentation and are untested there:
+
+    LSF         IBM Spectrum LSF 10.1, "bsub" and "Resource requirement strings" (span[ptile=N])
+    PBS         PBS Professional, User's Guide, "Requesting Resources" (select=N:mpiprocs=M)
+    Kubernetes  Kubeflow MPI Operator, kubeflow.org/v2beta1, "MPIJob"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddl_launch.console import Console
+from ddl_launch.errors import FAILED, NOT_FOUND, USAGE, LaunchError
+from ddl_launch.topology import count_hosts
+
+_SUBMIT = {
+    "slurm": ["sbatch"],
+    "lsf": ["bsub"],
+    "pbs": ["qsub"],
+    "k8s": ["kubectl", "apply", "-f"],
+}
+_PACKAGES = {"slurm": "Debian: slurm-client", "k8s": "kubectl"}
+_OWN = ("--submit", "--submitarg", "--image", "--name")  # each with a value
+_LIMIT = 120.0  # seconds for the scheduler to take it
+
+
+def submit(
+    arguments: argparse.Namespace, words: Sequence[str], command: list[str], console: Console
+) -> int:
+    """Write the job, show or submit it; the exit code."""
+    hosts, ranks = _shape(arguments)
+    kind = arguments.submit
+    if arguments.host or arguments.hostfile or arguments.rankfile:
+        raise LaunchError(USAGE, "--submit: the hosts come from the scheduler, not from -H")
+    name = arguments.name or _name_of(command)
+    inner = _inner(words)
+    if kind == "k8s":
+        if not arguments.image:
+            raise LaunchError(USAGE, "--submit k8s: --image is missing")
+        text, path = manifest(name, arguments.image, hosts, ranks, inner), Path(f"{name}.yaml")
+    else:
+        text = script(kind, name, hosts, ranks, inner, arguments.submitarg, arguments.image)
+        path = Path(f"{name}.{kind}")
+    if arguments.dry_run:
+        print(text, end="")
+        return 0
+    program = _SUBMIT[kind]
+    if not shutil.which(program[0]):
+        hint = _PACKAGES.get(kind, "the scheduler's own")
+        raise LaunchError(NOT_FOUND, f"--submit {kind}: there is no {program[0]} here ({hint})")
+    path.write_text(text)
+    done = subprocess.run(
+        program if kind == "lsf" else [*program, str(path)],
+        stdin=path.open() if kind == "lsf" else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT,
+    )
+    said = (done.stdout + done.stderr).strip()
+    if done.returncode:
+        raise LaunchError(FAILED, f"{program[0]} refused {path}: {said}")
+    console.log(f"{path}: {said}")
+    return 0
+
+
+def script(
+    kind: str,
+    name: str,
+    hosts: int,
+    ranks: int,
+    inner: list[str],
+    more: Sequence[str],
+    image: str | None,
+) -> str:
+    """A batch script for `ranks` ranks on each of `hosts` hosts, that runs the ddlrun `inner`."""
+    if kind == "slurm":
+        own = [f"--job-name={name}", f"--nodes={hosts}", f"--ntasks-per-node={ranks}"]
+        own += [f"--output={name}.%j.out", *more]
+        lines = [f"#SBATCH {option}" for option in own]
+        if image:  # of the pyxis plugin
+            inner = [*inner[:3], f"--mpiarg=--container-image={image}", *inner[3:]]
+        begin: list[str] = []
+    elif image:
+        raise LaunchError(USAGE, f"--image has no meaning with --submit {kind}")
+    elif kind == "lsf":
+        own = [f"-J {name}", f"-n {hosts * ranks}", f'-R "span[ptile={ranks}]"']
+        own += [f"-o {name}.%J.out", *more]
+        lines = [f"#BSUB {option}" for option in own]
+        begin = []
+    else:
+        own = [f"-N {name}", f"-l select={hosts}:ncpus={ranks}:mpiprocs={ranks}"]
+        own += ["-j oe", *more]
+        lines = [f"#PBS {option}" for option in own]
+        begin = ['cd "$PBS_O_WORKDIR"']
+    return "\n".join(["#!/bin/sh", *lines, "", *begin, f"exec {shlex.join(inner)}"]) + "\n"
+
+
+def manifest(name: str, image: str, hosts: int, ranks: int, inner: list[str]) -> str:
+    """A Kubeflow MPIJob. The image has libddl, Open MPI, and sshd for the workers."""
+    command = ["ddlrun", *inner[3:]]
+    return f"""\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata:
+  name: {name}
+spec:
+  slotsPerWorker: {ranks}
+  mpiImplementation: OpenMPI
+  runPolicy:
+    cleanPodPolicy: Running
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template:
+        spec:
+          containers:
+          - name: launcher
+            image: {json.dumps(image)}
+            command: {json.dumps(command)}
+    Worker:
+      replicas: {hosts}
+      template:
+        spec:
+          containers:
+          - name: worker
+            image: {json.dumps(image)}
+"""
+
+
+def _shape(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Hosts, and ranks on each."""
+    hosts = count_hosts(arguments.nodes, arguments.racks, arguments.aisles)
+    ranks, size = arguments.accelerators, arguments.n
+    if hosts is None and size and ranks and size % ranks == 0:
+        hosts = size // ranks
+    if hosts and ranks is None and size and size % hosts == 0:
+        ranks = size // hosts
+    if hosts is None or ranks is None:
+        raise LaunchError(
+            USAGE, "--submit: say how many hosts, and ranks on each: -nodes 2 -accelerators 4"
+        )
+    if size not in (None, hosts * ranks):
+        raise LaunchError(USAGE, f"-n {size} is not {hosts} hosts of {ranks} ranks")
+    return hosts, ranks
+
+
+def _name_of(command: Sequence[str]) -> str:
+    words = [word for word in command if word.endswith(".py")] or [command[0]]
+    name = re.sub(r"[^a-z0-9]+", "-", Path(words[0]).stem.lower()).strip("-")
+    return name[:50] or "ddlrun"
+
+
+def _inner(words: Sequence[str]) -> list[str]:
+    """The same ddlrun without what is for the submission."""
+    rest, kept = list(words), []
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        plain = "--" + word.lstrip("-").partition("=")[0]
+        if plain in _OWN:
+            if "=" not in word and rest:
+                rest.pop(0)
+        elif plain not in ("--dry-run", "--t"):
+            kept.append(word)
+            if _takes_value(word) and rest:
+                kept.append(rest.pop(0))
+    return [sys.executable, "-m", "ddl_launch", *kept, *rest]
+
+
+def _takes_value(word: str) -> bool:
+    flags = ("tcp", "no_ddloptions", "v", "verbose", "no-prefix", "check", "")
+    return "=" not in word and word.lstrip("-") not in flags

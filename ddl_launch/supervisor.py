@@ -1,0 +1,298 @@
+"""Run ranks, on this machine or on several: their output, their signals, and their common end."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ddl_launch import reports, root_cause
+from ddl_launch.console import Console, Stream
+from ddl_launch.errors import FAILED, LaunchError
+from ddl_launch.failure import Failure
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+DRAIN = 1.0  # seconds for output that other processes hold open after all ranks have ended
+CHUNK = 64 * 1024
+_TAIL = 20  # lines of the first rank that failed
+# Seconds from the first failure to the report: to collect the errors of other ranks, and the end of
+# a rank that they blame.
+_SETTLE = 0.3
+_LATEST = 2.0
+
+
+class Output:
+    """Where the stdout and stderr of a rank go: to the console, or to files. Keeps its last
+    lines."""
+
+    def __init__(self, console: Console, rank: int, prefix: str, host: int | None) -> None:
+        self.last: deque[bytes] = deque(maxlen=_TAIL)
+        self.out = console.stream(rank, prefix, console.out, host, self.last)
+        self.err = console.stream(rank, prefix, console.err, host, self.last)
+
+
+class Supervisor(ABC):
+    """One run of ranks. `run` may be called once, in the main thread.
+
+    grace        seconds between SIGTERM and SIGKILL when a job is ended
+    output_dir   where the ranks' output is, when it is in files
+    summary      say at the end how long it took, also when all went well
+    """
+
+    def __init__(
+        self, size: int, console: Console, grace: float, output_dir: Path | None, summary: bool
+    ) -> None:
+        self._size = size
+        self._console = console
+        self._grace = grace
+        self._output_dir = output_dir
+        self._summary = summary
+        self._running: set[int] = set()
+        self._states = {rank: root_cause.RankState() for rank in range(size)}
+        self._first: Failure | None = None
+        self._report_at: float | None = None  # when to report the failures so far
+        self._report_latest = 0.0
+        self._kill_at: float | None = None  # when the grace is over
+        self._asked_to_end = 0
+        self._begun = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Run to the end. Returns the job's exit code: 0, or that of the rank that failed first."""
+        with self._signals() as wake:
+            self._selector.register(wake, selectors.EVENT_READ, lambda: self._take_signals(wake))
+            try:
+                self._start()
+                while self._running or (self._report_at is not None and self._first is None):
+                    self._turn(self._time_left())
+                self._drain()
+            except LaunchError as error:
+                self._console.log(str(error))
+                self._first = self._first or Failure(-1, 0, error.code, by_signal=False)
+            except OSError as error:
+                self._console.log(f"cannot go on: {error}")
+                self._first = self._first or Failure(-1, 0, FAILED, by_signal=False)
+            finally:
+                self._clean_up()
+        self._sum_up()
+        return self._first.exit_code if self._first else 0
+
+    # ---- for subclasses ----
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start all ranks, or their launcher, and fill `_running`."""
+
+    @abstractmethod
+    def _ended(self) -> list[Failure]:
+        """Remove ranks that have ended from `_running`. Returns how they ended."""
+
+    @abstractmethod
+    def _read_reports(self) -> None:
+        """Pass reports that have arrived to `_take_report`."""
+
+    @abstractmethod
+    def _is_late(self) -> bool:
+        """Whether a failure may be reported later than usual."""
+
+    @abstractmethod
+    def _send_signal(self, number: int) -> None:
+        """Send a signal to all running ranks."""
+
+    @abstractmethod
+    def _name(self, rank: int) -> str:
+        """The rank, its host and its process, for messages."""
+
+    @abstractmethod
+    def _last_lines(self, rank: int) -> list[bytes]:
+        """The last lines that a rank wrote."""
+
+    @abstractmethod
+    def _is_in_sight(self) -> bool:
+        """Whether the ranks' last lines are right above on the user's screen."""
+
+    @abstractmethod
+    def _has_output(self) -> bool:
+        """Whether more output may come."""
+
+    @abstractmethod
+    def _clean_up(self) -> None:
+        """Leave no process of a failed job, and no zombie."""
+
+    # ---- one turn of the loop ----
+
+    def _turn(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
+            key.data()
+        self._read_reports()
+        now = time.monotonic()
+        for end in self._ended():
+            self._states[end.rank].end, self._states[end.rank].at = end, now
+        self._check_failures()
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill_at = None
+            for rank in sorted(self._running):
+                self._console.log(
+                    f"{self._name(rank)} has not ended within {self._grace:g} s of SIGTERM:"
+                    " killing it"
+                )
+            self._send_signal(signal.SIGKILL)
+
+    def _time_left(self) -> float | None:
+        deadlines = [deadline for deadline in self._deadlines() if deadline is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _deadlines(self) -> list[float | None]:
+        """When to act next even if nothing arrives."""
+        return [self._kill_at, None if self._first else self._report_at]
+
+    def _drain(self) -> None:
+        """Pass on the rest of the output after all ranks have ended. Other processes may hold it
+        open, so not for long."""
+        deadline = time.monotonic() + DRAIN
+        while self._has_output() and time.monotonic() < deadline:
+            self._turn(max(0.0, deadline - time.monotonic()))
+
+    # ---- the end of ranks ----
+
+    def _take_report(self, report: reports.Report) -> None:
+        state = self._states.get(report.rank)
+        if state is None:
+            return
+        if report.kind == "raised":
+            state.raised, state.raised_at = report.text, time.monotonic()
+        else:
+            state.waits = report.kind == "joining"
+            state.joinings += report.kind == "joining"
+            state.joined += report.kind == "joined"
+
+    def _check_failures(self) -> None:
+        """Report the root cause when it is clear; its consequences may be known before it."""
+        if self._first is not None:
+            return
+        self._read_reports()  # of ranks that have just ended
+        failed = [rank for rank, state in self._states.items() if state.failed]
+        if not failed:
+            self._check_absent()
+            return
+        now = time.monotonic()
+        if self._report_at is None:
+            self._report_at, self._report_latest = now + _SETTLE, now + _LATEST
+        if self._is_late():
+            self._report_latest = max(self._report_latest, now + _SETTLE)
+            self._report_at = max(self._report_at, now + _SETTLE)
+        for rank in failed:
+            lines = self._last_lines(rank)
+            self._states[rank].tail = [line.decode(errors="replace") for line in lines]
+        rank, is_open = root_cause.find(self._states)
+        if is_open and now >= self._report_at:
+            self._report_at = min(self._report_latest, now + _SETTLE)
+        is_over = not self._running and not self._has_output()
+        if is_over or now >= (self._report_latest if is_open else self._report_at):
+            self._report(root_cause.describe(rank, self._states, self._name(rank)))
+
+    def _check_absent(self) -> None:
+        """End a job whose ranks would wait until their timeout for one that has ended."""
+        absent = root_cause.find_absent(self._states)
+        if absent is None:
+            self._report_at = None
+        elif self._report_at is None:  # more ranks may begin to wait
+            self._report_at = time.monotonic() + _SETTLE
+            self._report_latest = self._report_at + _LATEST
+        elif time.monotonic() >= self._report_at:
+            self._report(absent)
+
+    def _report(self, first: Failure) -> None:
+        self._first = first
+        others = len(self._running)
+        where = self._output_dir
+        self._console.log(
+            f"{first}"
+            + (f"; ending the other {others}" if others else "")
+            + (f"; its output is in {where}/rank.{first.rank}.err" if where else "")
+        )
+        self._end()
+
+    def _end(self) -> None:
+        self._send_signal(signal.SIGTERM)
+        self._kill_at = time.monotonic() + self._grace
+
+    def _sum_up(self) -> None:
+        """Log the job's result, and the last lines of the rank that failed if they are out of
+        sight."""
+        first, seconds = self._first, time.monotonic() - self._begun
+        if first is None:
+            if self._summary:
+                self._console.log(f"{self._size} ranks ended well after {seconds:.1f} s")
+            return
+        if first.rank < 0:
+            return
+        last = [] if self._size == 1 or self._is_in_sight() else self._last_lines(first.rank)
+        if last:
+            self._console.log(f"the last lines of rank {first.rank}:")
+            self._console.show([b"  | " + line for line in last])
+        if self._summary:
+            self._console.log(f"failed after {seconds:.1f} s: {first}")
+
+    # ---- signals ----
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        numbers = (*FORWARDED, signal.SIGCHLD)
+        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            ours.close()
+            theirs.close()
+
+    def _take_signals(self, wake: socket.socket) -> None:
+        for number in wake.recv(CHUNK):
+            if number not in FORWARDED:
+                continue  # SIGCHLD
+            if number in _ENDING:
+                self._asked_to_end += 1
+                if self._asked_to_end == 2:
+                    name = signal.Signals(number).name
+                    self._console.log(f"{name} again: ending all ranks")
+                    self._end()
+                    continue
+            self._send_signal(number)
+
+    # ---- output ----
+
+    def _show(self, stream: Stream, data: bytes) -> None:
+        """Pass on the output of a rank. Empty data is its end."""
+        try:
+            if data:
+                stream.feed(data)
+            else:
+                stream.end()
+        except BrokenPipeError:
+            # As in a pipeline without ddlrun, whose writer gets SIGPIPE.
+            self._console.abandon(stream.sink)
+            self._reader_has_gone(stream.sink)
+
+    @abstractmethod
+    def _reader_has_gone(self, sink: Any) -> None:
+        """Called when the reader of our stdout or stderr has gone."""
+
+
+def output_files(folder: Path, rank: int) -> tuple[IO[bytes], IO[bytes]]:
+    """The files that take a rank's stdout and stderr."""
+    return open(folder / f"rank.{rank}.out", "wb"), open(folder / f"rank.{rank}.err", "wb")

@@ -1,0 +1,94 @@
+"""PowerAI DDL's mode, nodes, racks and aisles as DDL_OPTIONS and DDL_TOPOLOGY. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from ddl_launch.errors import USAGE, LaunchError
+
+_MODES = {
+    "b": "NCCL where it is possible",
+    "n": "NCCL",
+}
+_OWN = "rdthp"  # libddl's own
+_REFUSED = {
+    "m": "MPI's own collectives",
+    "c": "RCS",
+}
+_LEVELS = {"0": "warn", "1": "info", "2": "debug"}
+
+
+def count_hosts(nodes: int | None, racks: int | None, aisles: int | None) -> int | None:
+    """The number of hosts that -nodes (in each rack), -racks (in each aisle) and -aisles give.
+    None: not given."""
+    return None if nodes is None else nodes * (racks or 1) * (aisles or 1)
+
+
+def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | None) -> str:
+    """DDL_TOPOLOGY: "4x8;4x8" for 2 aisles of 8 racks of 4 hosts; "" for a single rack."""
+    groups = (racks or 1) * (aisles or 1)
+    said = f"-nodes {nodes or '?'} -racks {racks or 1} -aisles {aisles or 1}"
+    wanted = count_hosts(nodes, racks, aisles)
+    if wanted is not None and wanted != hosts:
+        raise LaunchError(USAGE, f"{said} means {wanted} hosts, but there are {hosts}")
+    if hosts % groups:
+        raise LaunchError(USAGE, f"{said}: {hosts} hosts cannot be {groups} equal racks")
+    if groups == 1:
+        return ""
+    return ";".join([f"{hosts // groups}x{racks or 1}"] * (aisles or 1))
+
+
+def mode_option(mode: str | None, size: int) -> tuple[str, str]:
+    """DDL_OPTIONS for -mode, "" if libddl is to choose; and a remark for the user."""
+    if mode is None:
+        return "", ""
+    found = re.fullmatch(r"([a-z])(?::(\d+(?:x\d+){0,3}))?", mode)
+    if not found or found[1] not in (*_MODES, *_REFUSED, *_OWN):
+        raise LaunchError(
+            USAGE,
+            f"-mode {mode}: it is A or A:XxY, up to four numbers, with A one of r (one ring), d"
+            " (the levels of the numbers), t (trees), h (halving), p (try all, keep the fastest),"
+            " and the original's b and n",
+        )
+    letter, numbers = found[1], found[2]
+    if letter in _REFUSED:
+        raise LaunchError(
+            USAGE,
+            f"-mode {mode}: libddl has no mode {letter} ({_REFUSED[letter]}): leave it out",
+        )
+    if numbers:
+        product = math.prod(map(int, numbers.split("x")))
+        if product != size:
+            raise LaunchError(USAGE, f"-mode {mode} is for {product} ranks, but there are {size}")
+    if letter == "d" and not numbers:
+        raise LaunchError(USAGE, "-mode d: the numbers are missing, such as d:2x3")
+    if letter in _OWN:
+        return f"-mode {letter}:{numbers or size}", ""
+    taken = f"it is taken as d:{numbers}" if numbers else "libddl chooses by itself"
+    remark = f"-mode {mode}: {letter} was {_MODES[letter]}; {taken}"
+    return (f"-mode d:{numbers}" if numbers else ""), remark
+
+
+def library_options(words: Sequence[str]) -> tuple[str | None, str, dict[str, str]]:
+    """PowerAI DDL's library options as a -mode (None: not given), further DDL_OPTIONS, and
+    variables to set."""
+    mode, others, variables = None, [], {}
+    rest = [word for text in words for word in text.split()]
+    while rest:
+        name, value = rest[0], rest[1] if len(rest) > 1 else ""
+        if name == "-mode" and value:
+            mode = value
+        elif name == "-dbg_level" and value in _LEVELS:
+            variables["DDL_LOG"] = _LEVELS[value]
+        elif name in ("-dump_iter", "-dev_sync", "-rebind_iter") and value.isdecimal():
+            others += [name, value]  # libddl logs which of them it ignores
+        else:
+            raise LaunchError(
+                USAGE,
+                f"-ddlarg {name} {value}".strip()
+                + ": it is -mode A:XxY, -dump_iter N or -dbg_level 0|1|2",
+            )
+        rest = rest[2:]
+    return mode, " ".join(others), variables

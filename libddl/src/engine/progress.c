@@ -1,0 +1,150 @@
+/* One pass of the driver: messages, then named operations, then ordered ones. */
+#include "base/clock.h"
+#include "engine/state.h"
+
+void ddl__settle_messages(ddl__engine *engine)
+{
+    ddl_work *finished = ddl__messages_finished(engine->messages);
+    if (finished) {
+        pthread_mutex_lock(&engine->lock);
+        ddl__finish_list(engine, finished, DDL_OK);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    const char *text;
+    ddl_status status = ddl__messages_failure(engine->messages, &text);
+    if (status != DDL_OK)
+        ddl__fail_all(engine, status, "%s", text);
+}
+
+/* Only the driver counts. */
+static void counter_increment(atomic_ullong *counter)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
+/* Messages, also those of named operations. */
+static bool advance_messages(ddl__engine *engine)
+{
+    bool moved = ddl__messages_run(engine->messages);
+    if (moved)
+        counter_increment(&engine->passes);
+    ddl__settle_messages(engine);
+    return moved;
+}
+
+static ddl__matching stream_matching(const ddl__engine *engine, const ddl__stream *stream)
+{
+    return stream == &engine->ordered ? DDL__MATCH_ORDER : DDL__MATCH_NAME;
+}
+
+/* Whether the operation took so little time that no clock need be read: see recorder.h. */
+static bool stream_was_short(const ddl__engine *engine, const ddl__stream *stream)
+{
+    const ddl_work *work = stream->current;
+    return work->plan->waves == 1 && !stream->waited &&
+           engine->wait_policy.turns < DDL__SHORT_WAIT_TURNS && work->record % DDL__MEASURED;
+}
+
+/* Begin the work, or the library's own operation that has to run before it: see tuning.h. */
+static bool stream_start(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
+{
+    if (!ddl__stream_start(stream, work)) {
+        ddl__fail_all(engine, DDL_ENOMEM,
+                      "%s: no memory for a plan and the scaling of %lld elements",
+                      engine->config.names[engine->config.rank], (long long)work->call.count);
+        return false;
+    }
+    stream->waited = false;
+    return true;
+}
+
+/* Record the start of the current work. Its first spans are on their way by now, so there is time
+ * to read the clock. It started now if it was queued behind another work, otherwise at its
+ * submission. */
+static void stream_record(ddl__engine *engine, ddl__stream *stream)
+{
+    ddl_work *work = stream->current;
+    if (!work->submitted)
+        ddl__work_stamp(work);
+    if (!ddl__stream_is_own(stream, work) && !work->call.uncounted)
+        ddl__record_start(&engine->recorder, work, stream_matching(engine, stream),
+                          &work->signature, stream->busy ? ddl__now() : work->submitted);
+}
+
+static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
+{
+    if (!stream->next) {
+        pthread_mutex_lock(&engine->lock);
+        ddl__stream_prepare(stream);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    ddl_work *work = stream->next;
+    stream->next = NULL;
+    return work;
+}
+
+/* The plan of the current work has ended. See `ended` in state.h. */
+static void stream_end(ddl__engine *engine, ddl__stream *stream)
+{
+    ddl_work *work = stream->current;
+    stream->current = NULL;
+    stream->busy = false;
+    if (work == engine->awaited) {
+        engine->ended = work;
+        return;
+    }
+    pthread_mutex_lock(&engine->lock);
+    ddl__finish(engine, work, DDL_OK);
+    ddl__stream_prepare(stream);
+    stream->busy = stream->next;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* False when the stream is blocked or has no works. */
+static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
+{
+    if (!stream->current) {
+        ddl_work *work = stream_take_next(engine, stream);
+        if (!work || !stream_start(engine, stream, work))
+            return false;
+    }
+    ddl__progress progress = ddl__stream_run(stream);
+    if (!stream->current->record)
+        stream_record(engine, stream);
+    if (progress == DDL__MOVED)
+        counter_increment(&engine->moves);
+    if (progress != DDL__FINISHED)
+        return progress == DDL__MOVED;
+    ddl_work *held = ddl__stream_held(stream);
+    if (held) {
+        stream->busy = true;
+        return stream_start(engine, stream, held);
+    }
+    ddl__record_end(&engine->recorder, stream->current, DDL_OK,
+                    stream_was_short(engine, stream) ? DDL__SHORT : ddl__now());
+    stream_end(engine, stream);
+    return true;
+}
+
+/* Advance messages and named operations. A named operation starts only when the order to run it is
+ * sent to all ranks. */
+static bool advance_more(ddl__engine *engine)
+{
+    bool named = ddl__named_pending(engine);
+    ddl__messages_set_named(engine->messages, named);
+    bool moved = advance_messages(engine);
+    if (!named)
+        return moved;
+    moved = ddl__named_advance(engine) || moved;
+    ddl__stream *stream = &engine->named.stream;
+    if (stream->current || !ddl__messages_names_unsent(engine->messages))
+        moved = advance_stream(engine, stream) || moved;
+    return moved;
+}
+
+bool ddl__advance(ddl__engine *engine)
+{
+    bool moved = ddl__has_more(engine) && advance_more(engine);
+    return advance_stream(engine, &engine->ordered) || moved;
+}

@@ -1,0 +1,242 @@
+#include "net/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/forks.h"
+
+static size_t rings_bytes(unsigned readers)
+{
+    size_t bytes = sizeof(ddl__arena_header) + readers * sizeof(ddl__arena_ring);
+    return (bytes + 4095) & ~(size_t)4095;
+}
+
+static size_t private_stride(uint64_t private_bytes)
+{
+    return rings_bytes(1) + ((private_bytes + 4095) & ~(uint64_t)4095);
+}
+
+static void *memfd_map(int fd, size_t offset, size_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    if (base == MAP_FAILED) {
+        ddl__fail(DDL_ESYSTEM, "mmap of %zu shared bytes: %s", bytes, strerror(errno));
+        return NULL;
+    }
+    /* A forked child must not keep the memory of its parent alive. */
+    madvise(base, bytes, MADV_DONTFORK);
+    return base;
+}
+
+static void outlet_place(ddl__arena_outlet *o, void *memory, unsigned readers, uint64_t bytes)
+{
+    o->shared = memory;
+    o->bytes = (unsigned char *)memory + rings_bytes(readers);
+    o->size = bytes;
+    o->n_readers = readers;
+}
+
+/* Map the first outlet, and n private ones beginning with that of reader `first`. Pages are
+ * allocated when they are first written: zeroing them here would take most of the time of creating
+ * a comm, and many comms never need them. */
+static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t private_bytes,
+                             unsigned first, unsigned n)
+{
+    ddl__arena *arena = calloc(1, sizeof *arena);
+    if (!arena) {
+        ddl__fail(DDL_ENOMEM, "no memory for an arena");
+        return NULL;
+    }
+    atomic_init(&arena->references, 1);
+    arena->fd = -1;
+    arena->first = first;
+    arena->private_bytes = private_bytes;
+    size_t stride = private_stride(private_bytes), mapped = rings_bytes(readers) + bytes;
+    void *base = memfd_map(fd, 0, mapped);
+    if (base) {
+        arena->mapped = mapped;
+        outlet_place(&arena->outlet, base, readers, bytes);
+        arena->privates = memfd_map(fd, mapped + first * stride, n * stride);
+    }
+    if (arena->privates) {
+        arena->privates_mapped = n * stride;
+        return arena;
+    }
+    ddl__arena_drop(arena);
+    return NULL;
+}
+
+/* Resize an empty file. Above RLIMIT_FSIZE the kernel would end the process by SIGXFSZ, unless that
+ * is handled. */
+static bool memfd_resize(int fd, size_t total)
+{
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < total) {
+        ddl__fail(DDL_ESYSTEM,
+                  "shared memory of %zu bytes is a file, and files may have %llu bytes here: raise "
+                  "ulimit -f",
+                  total, (unsigned long long)limit.rlim_cur);
+        return false;
+    }
+    if (ftruncate(fd, (off_t)total)) {
+        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", total, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes)
+{
+    bytes = (bytes + 4095) & ~(size_t)4095;
+    size_t total = rings_bytes(readers) + bytes + readers * private_stride(private_bytes);
+    int fd = memfd_create("libddl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        ddl__fail(DDL_ESYSTEM, "no memory file (memfd_create): %s", strerror(errno));
+        return NULL;
+    }
+    if (!memfd_resize(fd, total)) {
+        close(fd);
+        return NULL;
+    }
+    /* Peers must be able to trust the size. */
+    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    ddl__arena *arena = arena_map(fd, readers, bytes, private_bytes, 0, readers);
+    if (!arena) {
+        close(fd);
+        return NULL;
+    }
+    arena->fd = ddl__guard(fd);
+    arena->outlet.readers = calloc(readers, sizeof *arena->outlet.readers);
+    if (!arena->outlet.readers) {
+        ddl__arena_drop(arena);
+        ddl__fail(DDL_ENOMEM, "no memory for %u readers", readers);
+        return NULL;
+    }
+    ddl__arena_header *shared = arena->outlet.shared;
+    shared->magic = DDL__ARENA_MAGIC;
+    shared->layout = DDL__ARENA_LAYOUT;
+    shared->readers = readers;
+    shared->queue = DDL__ARENA_QUEUE;
+    shared->bytes = bytes;
+    shared->private_bytes = private_bytes;
+    return arena;
+}
+
+void ddl__arena_fence(ddl__arena *arena, const ddl__fences *fences)
+{
+    arena->fences = fences;
+}
+
+int ddl__arena_fd(const ddl__arena *arena)
+{
+    return arena->fd;
+}
+
+/* Whether a file of `total` bytes fits its header. No sum may overflow. */
+static bool header_fits(const ddl__arena_header *said, uint64_t total)
+{
+    uint64_t rings = rings_bytes(said->readers), readers = said->readers;
+    if (!readers || rings > total || said->bytes > total - rings || said->private_bytes > total)
+        return false;
+    uint64_t rest = total - rings - said->bytes;
+    return said->bytes % DDL__ARENA_LINE == 0 && rest % readers == 0 &&
+           rest / readers == private_stride(said->private_bytes);
+}
+
+/* A file that can shrink would end this process when it is read. The header is copied before it is
+ * checked, since the peer can write it at any time. */
+ddl__arena *ddl__arena_open(int fd, unsigned number)
+{
+    ddl__arena_header said;
+    struct stat status;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) ||
+        pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said) {
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory is no sealed file with a header");
+        return NULL;
+    }
+    if (said.magic != DDL__ARENA_MAGIC || said.layout != DDL__ARENA_LAYOUT ||
+        said.queue != DDL__ARENA_QUEUE) {
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory has layout %u, ours is %d", said.layout,
+                  DDL__ARENA_LAYOUT);
+        return NULL;
+    }
+    if (!header_fits(&said, (uint64_t)status.st_size)) {
+        ddl__fail(DDL_EREFUSED,
+                  "a peer's shared memory of %lld bytes says %u readers, %llu bytes for all and "
+                  "%llu for each",
+                  (long long)status.st_size, said.readers, (unsigned long long)said.bytes,
+                  (unsigned long long)said.private_bytes);
+        return NULL;
+    }
+    if (number >= said.readers) {
+        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", number, said.readers);
+        return NULL;
+    }
+    return arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);
+}
+
+ddl__arena *ddl__arena_share(ddl__arena *arena)
+{
+    atomic_fetch_add_explicit(&arena->references, 1, memory_order_relaxed);
+    return arena;
+}
+
+void ddl__arena_drop(ddl__arena *arena)
+{
+    if (!arena || atomic_fetch_sub_explicit(&arena->references, 1, memory_order_acq_rel) > 1)
+        return;
+    if (arena->mapped)
+        munmap(arena->outlet.shared, arena->mapped);
+    if (arena->privates_mapped)
+        munmap(arena->privates, arena->privates_mapped);
+    ddl__close_guarded(arena->fd);
+    free(arena->outlet.readers);
+    free(arena);
+}
+
+/* The private outlet of a reader, as its owner or that reader sees it. */
+void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, unsigned number)
+{
+    size_t stride = private_stride(arena->private_bytes);
+    outlet_place(o, arena->privates + (number - arena->first) * stride, 1, arena->private_bytes);
+}
+
+/* Move the tail up to the oldest span that some reader still needs. */
+static void outlet_reclaim(ddl__arena_outlet *own)
+{
+    uint64_t tail = own->head;
+    for (unsigned i = 0; i < own->n_readers; i++) {
+        ddl__arena_reader *r = &own->readers[i];
+        if (r->published == r->released)
+            continue;
+        r->released = atomic_load_explicit(&own->shared->rings[i].released, memory_order_seq_cst);
+        if (r->published != r->released && r->starts[r->released % DDL__ARENA_QUEUE] < tail)
+            tail = r->starts[r->released % DDL__ARENA_QUEUE];
+    }
+    own->tail = tail;
+}
+
+void *ddl__outlet_reserve(ddl__arena_outlet *own, size_t bytes)
+{
+    uint64_t size = own->size, need = ddl__whole_lines(bytes);
+    uint64_t start = own->reserved, place = start % size;
+    if (place + need > size)
+        start += size - place; /* a span never wraps: leave the rest of this round */
+    if (start + need - own->tail > size) {
+        outlet_reclaim(own);
+        if (own->tail == own->reserved) /* empty: the rest of the round is free as well */
+            own->tail = own->head = own->reserved = start;
+    }
+    if (start + need - own->tail > size)
+        return NULL;
+    own->reserved = start + need;
+    return own->bytes + start % size;
+}

@@ -1,0 +1,132 @@
+/* arena.h - the memory behind links over shared memory, for arena.c and shm.c.
+ *
+ * Design notes.
+ *
+ * An arena is the outgoing memory of one rank. It consists of outlets. An outlet is a ring of bytes
+ * for spans and, for each reader, a ring of entries that say where the next span lies. Only the
+ * owner writes bytes and entries; only the reader writes the `released` count of its ring. Every
+ * cache line thus has one writer.
+ *
+ * A short span travels inside its entry, right behind the words that describe it: caches fetch the
+ * second line of a pair with the first, and prefetch more of what is read in order. A span
+ * elsewhere is fetched only when its entry has come, so its reader waits for a far core twice. A
+ * span for many readers has to be very short to be stored for each of them.
+ *
+ * The first outlet serves all readers, and one that does not read blocks the others. After it comes
+ * a private outlet for each reader, for the links beside the first ones: there nobody blocks
+ * anybody. Their memory is all zero until it is used, and costs nothing until then.
+ *
+ * Order: the owner fills span and entry, then stores the stamp of the entry. The reader loads the
+ * stamp before it reads either. The reader stores `released` after its last read, and the owner
+ * loads it before it writes there again. Bytes are reused in order, up to the oldest span that some
+ * reader has not released.
+ *
+ * An arena has no name, so a crash leaves nothing behind.
+ */
+#ifndef DDL_NET_ARENA_H
+#define DDL_NET_ARENA_H
+
+#include <stdalign.h>
+
+#include "net/shm.h"
+
+enum {
+    DDL__ARENA_MAGIC = 0x64646c61,
+    DDL__ARENA_LAYOUT = 4,
+    DDL__ARENA_LINE = 64,
+    DDL__ARENA_PAIR = 2 * DDL__ARENA_LINE, /* the alignment of shared words */
+    DDL__ARENA_QUEUE = 64,                 /* entries of a ring */
+    DDL__ARENA_ENTRY = 5 * DDL__ARENA_PAIR,
+    DDL__ARENA_ENTRY_HEAD = 32,
+    /* Bytes of a span that travels inside its entry: for one reader, and for several. */
+    DDL__ARENA_SHORT_FOR_ONE = DDL__ARENA_ENTRY - DDL__ARENA_ENTRY_HEAD,
+    DDL__ARENA_SHORT_FOR_ALL = DDL__ARENA_PAIR - DDL__ARENA_ENTRY_HEAD
+};
+
+/* ---- the layout of the shared memory ---- */
+
+typedef struct ddl__arena_entry {
+    alignas(DDL__ARENA_PAIR) atomic_ullong stamp; /* position + 1; 0: never written */
+    ddl__signature signature;
+    uint32_t offset, bytes; /* offset: of the span, or DDL__ARENA_INLINE */
+    unsigned char inline_span[DDL__ARENA_SHORT_FOR_ONE];
+} ddl__arena_entry;
+
+typedef struct ddl__arena_ring {
+    alignas(DDL__ARENA_PAIR) atomic_ullong released; /* spans that the reader has released */
+    ddl__arena_entry entries[DDL__ARENA_QUEUE];
+} ddl__arena_ring;
+
+typedef struct ddl__arena_header {
+    uint32_t magic, layout, readers, queue;
+    uint64_t bytes, private_bytes; /* of the first outlet, and of each private one */
+    atomic_uint fences;            /* 1: the owner's driver passes a heavy fence before it sleeps */
+    alignas(DDL__ARENA_LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
+    alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
+} ddl__arena_header;
+
+static const uint32_t DDL__ARENA_INLINE = UINT32_MAX;
+
+_Static_assert(sizeof(ddl__arena_entry) == DDL__ARENA_ENTRY, "no gap");
+_Static_assert((int)DDL__ARENA_SHORT_FOR_ONE <= (int)DDL__LINK_SHORT,
+               "no non-temporal stores into an entry");
+
+/* ---- what this process knows of it ---- */
+
+/* What the owner remembers of one reader. */
+typedef struct ddl__arena_reader {
+    uint64_t reserved, published, released; /* spans */
+    uint64_t starts[DDL__ARENA_QUEUE];      /* where each unreleased span begins, as an offset */
+} ddl__arena_reader;
+
+typedef struct ddl__arena_outlet {
+    ddl__arena_header *shared;
+    unsigned char *bytes;
+    uint64_t
+        size; /* of bytes; like n_readers, never read again from memory that a peer can write */
+    unsigned n_readers;
+
+    /* Used by the owner's driver only. Offsets count all bytes ever used; modulo the size they are
+     * places. Bytes before the tail are free again, those before the head published, those before
+     * `reserved` reserved. */
+    uint64_t tail, head, reserved;
+    unsigned char short_span[DDL__ARENA_SHORT_FOR_ALL];
+    ddl__arena_reader *readers;
+} ddl__arena_outlet;
+
+struct ddl__arena {
+    atomic_uint references;
+    int fd;
+    const ddl__fences *fences; /* heavy ones that the owner's driver passes, or NULL */
+    ddl__arena_outlet outlet;  /* the one for all readers */
+    size_t mapped;
+
+    /* The private outlets, beginning with that of reader `first`. */
+    unsigned char *privates;
+    unsigned first;
+    uint64_t private_bytes;
+    size_t privates_mapped;
+};
+
+/* Whether this reader has as many unreleased spans as its ring has entries. */
+static inline bool ddl__outlet_is_full(ddl__arena_outlet *own, unsigned to)
+{
+    ddl__arena_reader *r = &own->readers[to];
+    if (r->reserved - r->released < DDL__ARENA_QUEUE)
+        return false;
+    r->released = atomic_load_explicit(&own->shared->rings[to].released, memory_order_seq_cst);
+    return r->reserved - r->released >= DDL__ARENA_QUEUE;
+}
+
+static inline uint64_t ddl__whole_lines(size_t bytes)
+{
+    return (bytes + DDL__ARENA_LINE - 1) & ~(uint64_t)(DDL__ARENA_LINE - 1);
+}
+
+/* The private outlet of a reader, as its owner or that reader sees it. */
+void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, unsigned number);
+
+/* Memory for a span of so many bytes, or NULL while there is no room. */
+void *ddl__outlet_reserve(ddl__arena_outlet *own, size_t bytes);
+
+#endif

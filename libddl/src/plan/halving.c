@@ -1,0 +1,31 @@
+/* Halving: the all-reduce over several levels with the fewest messages.
+ *
+ * The same as hierarchical.c, except that every level of wires is divided by two repeatedly: h
+ * hosts into two halves whose sizes differ by one at most, these into halves, and so on.
+ *
+ * Steps: 2 ceil(log2 h) over wires, 2 in memory. Messages: as many from each rank as steps; a level
+ * of hierarchical.c that joins c groups has 2 (c - 1). Bytes: as hierarchical.c. */
+#include "plan/builder.h"
+
+/* With two hosts it is the same plan as hierarchical. */
+static bool competes(const ddl__request *request)
+{
+    return request->topology->groups[DDL__HOSTS] > 2;
+}
+
+static void cost(ddl__cost *c)
+{
+    ddl__hierarchical_cost(c, true);
+}
+
+static int64_t build(ddl__builder *builder)
+{
+    return ddl__hierarchical_build(builder, true);
+}
+
+const ddl__algorithm_descriptor ddl__halving = {.name = "halving",
+                                                .kinds = DDL__KIND(ALLREDUCE),
+                                                .fits = ddl__request_has_levels,
+                                                .cost = cost,
+                                                .build = build,
+                                                .competes = competes};

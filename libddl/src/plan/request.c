@@ -1,0 +1,44 @@
+#include "plan/request.h"
+
+ddl__share ddl__block_to(const ddl__request *request, int i)
+{
+    bool one_each = request->kind == DDL__REDUCE_SCATTER || request->kind == DDL__ALLTOALL ||
+                    (request->kind == DDL__SCATTER && request->rank == request->root);
+    bool none = (request->kind == DDL__GATHER && i != request->root) ||
+                (request->kind == DDL__SCATTER && request->rank != request->root);
+    if (request->sent)
+        return request->sent[i];
+    return (ddl__share){one_each ? i * request->count : 0, none ? 0 : request->count};
+}
+
+ddl__share ddl__block_from(const ddl__request *request, int i)
+{
+    bool one_each = request->kind == DDL__ALLGATHER || request->kind == DDL__ALLTOALL ||
+                    (request->kind == DDL__GATHER && request->rank == request->root);
+    bool none = (request->kind == DDL__SCATTER && i != request->root) ||
+                (request->kind == DDL__GATHER && request->rank != request->root);
+    if (request->received)
+        return request->received[i];
+    return (ddl__share){one_each ? i * request->count : 0, none ? 0 : request->count};
+}
+
+/* The last ranks have the longer parts. No two parts differ by more than a line. */
+static int64_t part_start(const ddl__request *request, int64_t line, int i)
+{
+    int64_t lines = ddl__quotient(request->count, line);
+    int64_t each = lines / request->size, longer = lines % request->size;
+    int64_t before = i - (request->size - longer); /* how many longer parts precede, if positive */
+    int64_t start = (i * each + (before > 0 ? before : 0)) * line;
+    return start < request->count ? start : request->count;
+}
+
+ddl__share ddl__share_of(const ddl__request *request, int i)
+{
+    if (request->kind == DDL__REDUCE_SCATTER)
+        return ddl__block_to(request, i);
+    if (request->kind == DDL__ALLGATHER)
+        return ddl__block_from(request, i);
+    int64_t line = DDL__LINE / (int64_t)request->element;
+    int64_t start = part_start(request, line, i);
+    return (ddl__share){start, part_start(request, line, i + 1) - start};
+}

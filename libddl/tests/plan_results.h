@@ -1,0 +1,172 @@
+/* plan_results.h - what the simulated ranks must have in their buffers at the end: each algorithm's
+ * result in its order of additions. */
+#ifndef DDL_TESTS_PLAN_RESULTS_H
+#define DDL_TESTS_PLAN_RESULTS_H
+
+#include "plan_simulator.h"
+
+static bool is_ring(const world *w)
+{
+    return strcmp(w->ranks[0].plan->name, "ring") == 0;
+}
+
+/* Element i reduced over the hosts of a tree from a position on, as tree.c says. */
+static uint64_t reduced_by_tree(const world *w, int position, int64_t i)
+{
+    const ddl__request *q = &w->request;
+    const ddl__topology *t = q->topology;
+    int hosts = t ? t->groups[DDL__HOSTS] : q->size, root = q->kind == DDL__ALLREDUCE ? 0 : q->root;
+    int host = ((t ? ddl__topology_group(t, DDL__HOSTS, root) : root) + position) % hosts;
+    uint64_t all = 0;
+    bool first = true;
+    for (int r = 0; r < q->size; r++) {
+        if ((t ? ddl__topology_group(t, DDL__HOSTS, r) : r) != host)
+            continue;
+        all = first ? input(r, i) : combine(all, input(r, i));
+        first = false;
+    }
+    for (int d = 1; (position == 0 || position % (2 * d) == 0) && position + d < hosts; d *= 2)
+        all = combine(all, reduced_by_tree(w, position + d, i));
+    return all;
+}
+
+/* The result of a reduction. A ring adds a share up from the rank after its own one, a chain from
+ * the rank after the root, others from rank 0. */
+static void expect_reduced(const world *w, uint64_t *want)
+{
+    const ddl__request *request = &w->request;
+    bool chained = strcmp(w->ranks[0].plan->name, "chain") == 0;
+    if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE) {
+        for (int64_t i = 0; i < request->count; i++)
+            want[i] = scramble(reduced_by_tree(w, 0, i));
+        return;
+    }
+    for (int s = 0; s < request->size; s++) {
+        ddl__share share = ddl__share_of(request, s);
+        int first = is_ring(w) ? s + 1 : chained ? request->root + 1 : 0;
+        for (int64_t i = share.start; i < share.start + share.count; i++)
+            want[i] = reduced(w, first, i);
+    }
+}
+
+/* The result of hosts: a block is added up over its own host, then over the other hosts backwards.
+ */
+static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
+{
+    const ddl__topology *t = w->request.topology;
+    int hosts = t->groups[DDL__HOSTS], own = ddl__topology_group(t, DDL__HOSTS, rank);
+    uint64_t all = 0;
+    for (int d = 0; d < hosts; d++) {
+        uint64_t one = 0;
+        bool first = true;
+        for (int r = 0; r < w->request.size; r++) {
+            if (ddl__topology_group(t, DDL__HOSTS, r) != (own - d + hosts) % hosts)
+                continue;
+            one = first ? input(r, i) : combine(one, input(r, i));
+            first = false;
+        }
+        all = d ? combine(all, one) : one;
+    }
+    return scramble(all);
+}
+
+/* The result of leaders: from the host before the root's backwards to the root's, rank by rank. */
+static uint64_t reduced_by_leaders(const world *w, int64_t i)
+{
+    const ddl__topology *t = w->request.topology;
+    int hosts = t->groups[DDL__HOSTS], root = ddl__topology_group(t, DDL__HOSTS, w->request.root);
+    uint64_t all = 0;
+    bool first = true;
+    for (int d = 1; d <= hosts; d++)
+        for (int r = 0; r < w->request.size; r++) {
+            if (ddl__topology_group(t, DDL__HOSTS, r) != (root - d + hosts) % hosts)
+                continue;
+            all = first ? input(r, i) : combine(all, input(r, i));
+            first = false;
+        }
+    return scramble(all);
+}
+
+/* The expected content that comes from the other ranks' send buffers. */
+static void expect_blocks(const world *w, int r, uint64_t *want)
+{
+    const simulated_rank *me = &w->ranks[r];
+    for (int q = 0; q < w->request.size; q++) {
+        if (q == r && me->in_place && w->request.kind == DDL__SCATTER)
+            continue; /* stays where it is */
+        for (int64_t i = 0; i < me->from[q].count; i++)
+            want[me->from[q].start + i] = input(q, w->ranks[q].to[r].start + i);
+    }
+}
+
+/* The expected recv buffer of a rank. `want` has its content before the operation. */
+static void expect(const world *w, int r, uint64_t *want)
+{
+    const simulated_rank *me = &w->ranks[r];
+    int64_t start = me->to[r].start;
+    switch (w->request.kind) {
+    case DDL__REDUCE_TO_ROOT:
+        if (r == w->request.root && strcmp(me->plan->name, "leaders") == 0)
+            for (int64_t i = 0; i < me->out_count; i++)
+                want[i] = reduced_by_leaders(w, i);
+        else if (r == w->request.root)
+            expect_reduced(w, want);
+        return;
+    case DDL__ALLREDUCE: expect_reduced(w, want); return;
+    case DDL__REDUCE_SCATTER:
+        for (int64_t i = start; i < start + me->to[r].count; i++)
+            want[me->in_place ? i : i - start] = strcmp(me->plan->name, "hosts") == 0
+                                                     ? reduced_over_hosts(w, r, i)
+                                                     : reduced(w, is_ring(w) ? r + 1 : 0, i);
+        return;
+    case DDL__BROADCAST:
+        for (int64_t i = 0; i < me->out_count; i++)
+            want[i] = input(w->request.root, i);
+        return;
+    case DDL__ALLGATHER:
+    case DDL__GATHER:
+    case DDL__SCATTER:
+    case DDL__ALLTOALL: expect_blocks(w, r, want); return;
+    case DDL__BARRIER:
+    case DDL__SEND:
+    case DDL__RECV: return;
+    }
+}
+
+static const char *verify_rank(const world *w, int r)
+{
+    const ddl__request *request = &w->request;
+    const simulated_rank *me = &w->ranks[r];
+    uint64_t everybody = ((uint64_t)1 << request->size) - 1;
+    for (int64_t i = 0; !me->in_place && i < me->in_count; i++)
+        if (me->in[i] != original(w, r, true, i))
+            return "wrote to the input";
+    if (request->kind == DDL__BARRIER)
+        return me->heard == everybody ? NULL : "left the barrier too early";
+    size_t bytes = (size_t)me->out_count * sizeof *me->out;
+    if (request->kind == DDL__ALLREDUCE && r > 0) /* rank 0's is right */
+        return memcmp(me->out, w->ranks[0].out, bytes) ? "ranks differ" : NULL;
+    uint64_t *want = new_values(me->out_count);
+    for (int64_t i = 0; i < me->out_count; i++)
+        want[i] = original(w, r, false, i);
+    expect(w, r, want);
+    bool right = memcmp(me->out, want, bytes) == 0;
+    free(want);
+    return right ? NULL : "a wrong result";
+}
+
+static const char *verify(const world *w)
+{
+    const char *error = NULL;
+    for (int r = 0; r < w->request.size && !error; r++)
+        error = verify_rank(w, r);
+    return error;
+}
+
+static const char *simulate(world *w, schedule how)
+{
+    const char *error = execute(w, how);
+    return error ? error : verify(w);
+}
+
+#endif

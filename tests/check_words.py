@@ -1,0 +1,141 @@
+"""Find private words where the field has its own.
+
+    python tests/check_words.py [TREE]
+
+Names (identifiers and file names) and text (comments, messages, documents) are checked apart: some
+words are ordinary English in a sentence, and private as a name. Prints what it finds; the exit code
+is 0 if that is nothing. The record of past releases in CHANGELOG.md, the table of renamed files in
+docs/ARCHITECTURE.md, ABI names and values on the wire are exempt.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# A part of a name, as in the_part or ThePart, and what to say instead.
+NAMES = {
+    **dict.fromkeys(("meet", "meets", "meeting", "meetings"), "wireup, rendezvous, connect"),
+    **dict.fromkeys(("door", "doors", "knock", "knocks"), "connection kind, handshake"),
+    **dict.fromkeys(("seat", "seats"), "comm slot"),
+    **dict.fromkeys(("guest", "guests", "visitor", "visitors"), "accepted, pending connection"),
+    **dict.fromkeys(("regret", "regrets"), "create-failure notice"),
+    **dict.fromkeys(("vow", "vows"), "authentication label"),
+    **dict.fromkeys(("crowd", "crowded", "crowding"), "rate limit, oversubscription"),
+    **dict.fromkeys(("bury", "mourn", "mourned", "bereave"), "mark dead, grace, peer died"),
+    **dict.fromkeys(("patience", "caution", "haste", "hogged"), "wait policy, backoff"),
+    **dict.fromkeys(("braid", "braids", "braiding", "strand", "strands"), "interleaved steps"),
+    **dict.fromkeys(("letter", "letters"), "control message"),
+    **dict.fromkeys(("house", "houses", "ladder", "rung", "rungs"), "host group, hierarchy, level"),
+    **dict.fromkeys(("culprit", "culprits", "pulse"), "blocking peer, progress snapshot"),
+    **dict.fromkeys(("attend", "owes"), "poll, has unread"),
+    **dict.fromkeys(("stranger", "strangers"), "unauthenticated client"),
+    **dict.fromkeys(("conductor", "ensemble", "contestant", "obey"), "scheduler, worker group"),
+    **dict.fromkeys(("goodbye", "goodbyes"), "leave message"),
+    **dict.fromkeys(("living",), "live objects"),
+}
+
+# What no sentence needs.
+PHRASES = {
+    r"black box": "flight recorder",
+    r"(?:last|best) words?\b": "last message",
+    r"say(?:s|ing)? goodbye|said goodbye|a goodbye": "leave",
+    r"\bmourn\w*|\bbereave\w*": "grace period",
+    r"\bknock(?:s|ed|ing)? (?:at|again)": "connect",
+    r"at (?:the|its|their|our) doors?\b": "at the endpoint",
+    r"\bbraid\w*|\bstrands? of\b": "interleaved steps",
+    r"\bconductor|\bensemble\b|\bcontestants?\b": "scheduler, worker group, candidate",
+    r"\bstrangers?\b": "unauthenticated client; newcomer",
+    r"\bregrets?\b": "create-failure notice",
+    r"\bculprits?\b": "blocking peer; the rank that caused it",
+    r"who (?:computes|waits|calls|sets|wants|comes) .{0,40}(?:himself|itself decides)": "say it plainly",
+    r"\bhe\b (?:is|has|was|does|drives|came|may)\b": "name the object",
+}
+
+SOURCES = {".c", ".h", ".cpp", ".hpp", ".py", ".pyi", ".sh", ".rs", ".go", ".f90"}
+TEXTS = SOURCES | {".md", ".toml", ".txt", ".yml"}
+FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples", "docs")
+EXEMPT = {"tests/check_words.py", "tests/test_words.py"}
+ABI = re.compile(r"\bddl_mpi_card\w*")
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def parts(name: str) -> list[str]:
+    """The words of a name in snake_case or CamelCase, in small letters."""
+    return [part.lower() for part in PART.findall(name)]
+
+
+def strip_text(path: Path, text: str) -> str:
+    """The text without comments and strings, line by line."""
+    blank = lambda match: "\n" * match.group().count("\n")  # noqa: E731
+    if path.suffix in {".c", ".h", ".cpp", ".hpp", ".rs", ".go"}:
+        pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"'
+    elif path.suffix in {".py", ".pyi"}:
+        pattern = r'"""(?:\\.|[^\\])*?"""|#[^\n]*|[rbfu]*"(?:\\.|[^"\\\n])*"|[rbfu]*\'(?:\\.|[^\'\\\n])*\''
+    else:
+        return ""
+    return re.sub(pattern, blank, text, flags=re.DOTALL)
+
+
+def check_names(path: Path, where: Path, text: str) -> Iterator[str]:
+    """Private words in the file's name and its identifiers."""
+    for part in parts(where.name):
+        if part in NAMES:
+            yield f"{where}: file name with {part!r}: {NAMES[part]}"
+    for number, line in enumerate(strip_text(path, text).split("\n"), 1):
+        for name in IDENTIFIER.findall(ABI.sub("", line)):
+            for part in parts(name):
+                if part in NAMES:
+                    yield f"{where}:{number}: {name}: {NAMES[part]}"
+
+
+def check_phrases(where: Path, text: str) -> Iterator[str]:
+    """Private words in sentences, also across a line's end."""
+    flat = re.sub(r"\n[ \t]*(?:\*|#|//)?[ \t]*", " ", text)
+    for pattern, instead in PHRASES.items():
+        for match in re.finditer(pattern, flat, re.IGNORECASE):
+            yield f"{where}: {match.group()!r}: {instead}"
+
+
+def files(root: Path) -> Iterator[Path]:
+    """What is checked: all that git knows in the project's folders, and the top level's texts."""
+    listed = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-z"], capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    for name in listed:
+        top = name.split("/")[0]
+        if name and (top in FOLDERS or "/" not in name) and name not in EXEMPT:
+            path = root / name
+            if path.suffix in TEXTS and path.is_file() and "corpus" not in path.parts:
+                yield path
+
+
+def without_record(where: Path, text: str) -> str:
+    """The text without what tells of the past."""
+    if where.name == "CHANGELOG.md":
+        return re.split(r"^## (?=\d)", text, flags=re.MULTILINE)[0]
+    if where.name == "ARCHITECTURE.md":
+        return re.sub(r"^## Renamed files\n.*", "", text, flags=re.MULTILINE | re.DOTALL)
+    return text
+
+
+def check(root: Path) -> list[str]:
+    """All findings in the tree."""
+    found: list[str] = []
+    for path in files(root):
+        where = path.relative_to(root)
+        text = without_record(where, path.read_text())
+        found += check_names(path, where, text)
+        found += check_phrases(where, text)
+    return list(dict.fromkeys(found))
+
+
+if __name__ == "__main__":
+    findings = check(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent)
+    print("\n".join(findings) or "no private words")
+    sys.exit(1 if findings else 0)

@@ -1,0 +1,86 @@
+"""How `ddl` and `ddlrun` are found: commands of other packages, and the former module names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+DDL = [sys.executable, "-m", "ddl_launch.commands"]
+GREET = """
+from ddl_launch.errors import CommandError
+
+def add_greet(add):
+    greet = add("greet", help="say hello", allow_abbrev=False)
+    greet.add_argument("name")
+    greet.set_defaults(run=run)
+
+def run(arguments):
+    if arguments.name == "nobody":
+        raise CommandError("there is nobody to greet")
+    print("hello", arguments.name)
+    return 3
+"""
+
+
+def install(folder: Path, name: str, entry_point: str, source: str) -> dict[str, str]:
+    """Install a distribution with one module and one command of ddl; the environment to find it."""
+    (folder / f"{name}.py").write_text(source)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ddl.commands]\n{entry_point}\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "out", "err"),
+    [
+        (["greet", "you"], 3, "hello you\n", ""),
+        (["greet", "nobody"], 2, "", "ddl: there is nobody to greet\n"),
+        (["greet"], 2, "", "ddl: the following arguments are required: name (ddl greet --help"),
+    ],
+)
+def test_command_of_another_package(
+    run_program: Run, tmp_path: Path, arguments: list[str], code: int, out: str, err: str
+) -> None:
+    env = install(tmp_path, "greeting", "greet = greeting:add_greet", GREET)
+    ended = run_program([*DDL, *arguments], cwd=tmp_path, env=env)
+    assert (ended.code, ended.out) == (code, out)
+    assert ended.err.startswith(err) and bool(ended.err) == bool(err)
+
+
+def test_help_lists_commands_of_other_packages(run_program: Run, tmp_path: Path) -> None:
+    env = install(tmp_path, "greeting", "greet = greeting:add_greet", GREET)
+    ended = run_program([*DDL, "--help"], cwd=tmp_path, env=env).expect_success()
+    assert "say hello" in ended.out
+
+
+def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:
+    env = install(tmp_path, "broken", "break = broken:add", "raise RuntimeError('not today')")
+    ended = run_program([*DDL, "lab", "--help"], cwd=tmp_path, env=env).expect_success()
+    assert ended.err == "ddl: no command break (broken:add): RuntimeError: not today\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "now", "title"),
+    [("launch", "ddl_launch", "ddlrun"), ("tools", "ddl_launch.commands", "ddl")],
+)
+def test_former_module_names(
+    run_program: Run, tmp_path: Path, module: str, now: str, title: str
+) -> None:
+    command = [sys.executable, "-m", f"ddl_core.{module}", "--version"]
+    ended = run_program(command, cwd=tmp_path).expect_success()
+    assert ended.out.startswith(f"{title} (libddl")
+    assert f"DeprecationWarning: ddl_core.{module} is {now} now" in ended.err
+
+
+def test_former_laboratory() -> None:
+    with pytest.warns(DeprecationWarning, match="ddl_core.lab is ddl_launch.lab now"):
+        from ddl_core.lab import Lab
+    assert Lab.__module__ == "ddl_launch.lab.client"

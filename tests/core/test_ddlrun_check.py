@@ -1,0 +1,35 @@
+"""`ddlrun --check` on the hosts of a laboratory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab_hosts import Hosts
+
+from ddl_launch.lab import Lab, missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
+
+
+def test_check(one: Hosts) -> None:
+    code, out, err = one.run("-H", "h1,h2,h3", "--check")
+    assert code == 0, err
+    assert re.search(r"libddl [\d.]+, Python [\d.]+, numpy", out)
+    assert re.search(r"h2 +\d+ cores +\d+ accelerators +eth0 10\.77\.0\.3", out)
+    table = out[out.index("one way in us") :].splitlines()
+    assert table[1].split() == ["h1", "h2", "h3"]
+    assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
+
+
+def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:
+    with Lab(4) as lab:
+        shape = "tc qdisc add dev eth0 root tbf rate 400mbit burst 64kb latency 50ms"
+        assert lab.run("h4", shape.split()).returncode == 0
+        hosts = Hosts(lab, mpirun_of("mpich"), tmp_path)
+        code, out, err = hosts.run("-H", "h1,h2,h3,h4", "--check")
+    assert code == 0, err
+    slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[2-9]\d Gbit/s", out)
+    assert slow == [("h1", "h4"), ("h2", "h4"), ("h3", "h4")], out

@@ -1,0 +1,548 @@
+"""What ddlrun reads and writes: hosts, ranks, allocations, modes, command lines, batch jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clean_environment
+
+from ddl_launch import placement
+from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
+from ddl_launch.console import Console
+from ddl_launch.errors import LaunchError
+from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
+from ddl_launch.hosts import (
+    Host,
+    Layout,
+    lay_out,
+    parse_hosts,
+    read_hostfile,
+    read_rankfile,
+)
+from ddl_launch.launchers import Launcher, start
+from ddl_launch.topology import describe, library_options, mode_option
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# ---- hosts ----
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("h1", [Host("h1")]),
+        ("h1:2,h2:3", [Host("h1", 2), Host("h2", 3)]),
+        ("n-1.rack.lan,10.0.0.7:4", [Host("n-1.rack.lan"), Host("10.0.0.7", 4)]),
+        ("h1,h2,h1", [Host("h1", 2), Host("h2")]),
+    ],
+)
+def test_host_lists(text: str, hosts: list[Host]) -> None:
+    assert parse_hosts(text, "-H") == hosts
+
+
+@pytest.mark.parametrize("text", ["", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm"])
+def test_wrong_host_lists(text: str) -> None:
+    with pytest.raises(LaunchError, match="-H .* is no HOST or HOST:RANKS"):
+        parse_hosts(text, "-H")
+
+
+def test_hostfile(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# two forms\nh1 slots=2\n\nh2:3   # here\nh3 slots=1 max_slots=4\nh4\nh4\n")
+    assert read_hostfile(path) == [Host("h1", 2), Host("h2", 3), Host("h3", 1), Host("h4", 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there is no host in it"),
+        ("h1 slots=two", "line 1: 'h1 slots=two' is no HOST slots=N"),
+        ("h1\nh2 fast", "line 2"),
+        (None, "No such file"),
+    ],
+)
+def test_wrong_hostfiles(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(LaunchError, match=message):
+        read_hostfile(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank 0=h1\nrank 0=h2", "line 2: 'rank 0=h2' is not a new rank"),
+        ("rank 1=h1", "are not 0, 1, ... without a gap"),
+        ("rank 0=h1 slot=0:1-3", "slot=0:1-3: cores are counted over the whole host"),
+        ("0 h1", "is not a new rank"),
+        ("", "without a gap"),
+    ],
+)
+def test_wrong_rankfiles(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "ranks"
+    path.write_text(text)
+    with pytest.raises(LaunchError, match=message):
+        read_rankfile(path)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "per_host", "text"),
+    [
+        ("a:2,b:1", None, None, "a:0,1;b:2"),
+        ("a:2,b:2", 3, None, "a:0,1;b:2"),
+        ("a,b", None, None, "a:0;b:1"),
+        ("a,b", 4, None, "a:0,1;b:2,3"),
+        ("a,b:3", 5, None, "a:0,1;b:2,3,4"),
+        ("a,b", None, 2, "a:0,1;b:2,3"),
+        ("a:4,b:4", None, 2, "a:0,1;b:2,3"),
+    ],
+)
+def test_ranks_are_placed_in_blocks(
+    hosts: str, ranks: int | None, per_host: int | None, text: str
+) -> None:
+    assert lay_out(parse_hosts(hosts, "-H"), ranks, per_host).text == text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "per_host", "message"),
+    [
+        ("a,b", 3, None, "-n 3 cannot be shared equally by 2 hosts"),
+        ("a,b", 1, None, "-n 1 cannot be shared equally"),
+        ("a:2,b:2", 5, None, "-n 5: the hosts have only 4 slots (a:2, b:2)"),
+        ("a:2,b:4", None, 4, "-accelerators 4: a has only 2 slots"),
+    ],
+)
+def test_ranks_that_do_not_fit(
+    hosts: str, ranks: int | None, per_host: int | None, message: str
+) -> None:
+    with pytest.raises(LaunchError) as caught:
+        lay_out(parse_hosts(hosts, "-H"), ranks, per_host)
+    assert message in str(caught.value)
+
+
+# ---- allocations ----
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[07-09,12],gpu1", ["n07", "n08", "n09", "n12", "gpu1"]),
+        ("r[1-2]n[3,5]", ["r1n3", "r1n5", "r2n3", "r2n5"]),
+        ("a,b-1,c", ["a", "b-1", "c"]),
+        ("n[1-2]-ib", ["n1-ib", "n2-ib"]),
+    ],
+)
+def test_node_lists(text: str, names: list[str]) -> None:
+    assert expand_nodes(text) == names
+
+
+def test_task_counts() -> None:
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("env", "hosts"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, [Host("n1"), Host("n2")]),
+        (
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_JOB_NODELIST": "n[1-2]",
+                "SLURM_TASKS_PER_NODE": "4(x2)",
+                "SLURM_NTASKS": "8",
+            },
+            [Host("n1", 4), Host("n2", 4)],
+        ),
+        ({"SLURM_JOB_ID": "7"}, None),
+        # IBM Spectrum LSF 10.1, "Environment variables set for job execution", LSB_MCPU_HOSTS.
+        (
+            {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "hostA 20 hostB 10"},
+            [Host("hostA", 20), Host("hostB", 10)],
+        ),
+        ({"LSB_MCPU_HOSTS": "hostA 20"}, None),
+    ],
+)
+def test_allocations(env: Mapping[str, str], hosts: list[Host] | None) -> None:
+    found = find_allocation(env)
+    assert (found.hosts if found else None) == hosts
+
+
+def test_pbs_allocation() -> None:
+    """PBS Professional, User's Guide, "The Job's Node File": the example of
+    -l select=3:ncpus=2:mpiprocs=2, where each host is listed twice."""
+    path = GOLDEN / "pbs_nodefile"
+    found = find_allocation({"PBS_JOBID": "12.server", "PBS_NODEFILE": str(path)})
+    assert found
+    assert found.hosts == [Host("VnodeA", 2), Host("VnodeB", 2), Host("VnodeC", 2)]
+
+
+def test_kubernetes_allocation() -> None:
+    """Kubeflow MPI Operator, v2beta1: the hostfile that it mounts at /etc/mpi/hostfile."""
+    env = {
+        "K_MPI_JOB_ROLE": "launcher",
+        "OMPI_MCA_orte_default_hostfile": str(GOLDEN / "mpijob_hostfile"),
+    }
+    found = find_allocation(env)
+    assert found
+    assert found.hosts == [
+        Host("pi-worker-0.pi.default.svc", 2),
+        Host("pi-worker-1.pi.default.svc", 2),
+    ]
+
+
+def test_wrong_allocations(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="LSB_MCPU_HOSTS"):
+        find_allocation({"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "hostA many"})
+    with pytest.raises(LaunchError, match="PBS_NODEFILE"):
+        find_allocation({"PBS_JOBID": "9", "PBS_NODEFILE": str(tmp_path / "none")})
+
+
+# ---- what the original's options mean ----
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "options"),
+    [
+        (None, 4, ""),
+        ("r", 4, "-mode r:4"),
+        ("r:4", 4, "-mode r:4"),
+        ("d:2x3", 6, "-mode d:2x3"),
+        ("p", 6, "-mode p:6"),
+        ("p:6x2x1x1", 12, "-mode p:6x2x1x1"),
+        ("t:8", 8, "-mode t:8"),
+        ("h", 4, "-mode h:4"),
+        ("b", 6, ""),
+        ("b:4x8x2", 64, "-mode d:4x8x2"),
+    ],
+)
+def test_modes(mode: str | None, size: int, options: str) -> None:
+    assert mode_option(mode, size)[0] == options
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("r:5", "-mode r:5 is for 5 ranks, but there are 4"),
+        ("p:2x3", "-mode p:2x3 is for 6 ranks, but there are 4"),
+        ("m:2x2", "libddl has no mode m"),
+        ("c", "libddl has no mode c"),
+        ("d", "the numbers are missing"),
+        ("x:4", "-mode x:4: it is A or A:XxY"),
+        ("d:2x2x1x1x1", "up to four numbers"),
+        ("d:2x", "it is A or"),
+    ],
+)
+def test_wrong_modes(mode: str, message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        mode_option(mode, 4)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "shape", "text"),
+    [
+        (4, (None, 2, None), "2x2"),
+        (4, (2, 2, 1), "2x2"),
+        (144, (18, 4, 2), "18x4;18x4"),
+        (4, (4, None, None), ""),
+        (4, (None, 1, 2), "2x1;2x1"),
+    ],
+)
+def test_racks_and_aisles(hosts: int, shape: tuple[Any, Any, Any], text: str) -> None:
+    assert describe(hosts, *shape) == text
+
+
+def test_library_options() -> None:
+    assert library_options(["-mode r:4 -dbg_level 2"]) == ("r:4", "", {"DDL_LOG": "debug"})
+    for option in ("-dump_iter 100", "-dev_sync 1", "-rebind_iter 10"):
+        assert library_options([option]) == (None, option, {})
+    with pytest.raises(LaunchError, match="-ddlarg -dump_iter often: it is"):
+        library_options(["-dump_iter often"])
+    with pytest.raises(LaunchError, match="-ddlarg -dbg_level 9: it is"):
+        library_options(["-dbg_level 9"])
+
+
+# ---- cores ----
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "binding", "cores"),
+    [
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], 2, "numa", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], 1, "numa", [[0, 1, 2, 3, 4, 5, 6, 7]]),
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], 3, "numa", [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]]),
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], 4, "core", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ([[0, 1, 2], [4, 5, 6]], 4, "core", [[0], [1, 2], [4], [5, 6]]),
+        ([[0, 1]], 3, "core", [[0, 1]] * 3),
+        ([[0, 1], [2, 3], [4], [5]], 2, "core", [[0, 1, 2, 3], [4, 5]]),
+        ([[0, 1], [2, 3]], 4, "none", [[0, 1, 2, 3]] * 4),
+    ],
+)
+def test_cores_of_ranks(
+    nodes: list[list[int]], size: int, binding: str, cores: list[list[int]]
+) -> None:
+    assert [placement.share(nodes, rank, size, binding) for rank in range(size)] == cores
+
+
+def test_cores_as_text() -> None:
+    assert placement.format_cores([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert placement.parse_cores("0-2,5,7-8\n") == [0, 1, 2, 5, 7, 8]
+    assert placement.format_cores([]) == ""
+
+
+def test_threads() -> None:
+    assert [placement.threads(cores, size) for cores, size in ((8, 2), (2.5, 2), (1, 4))] == [
+        4,
+        1,
+        1,
+    ]
+    assert placement.thread_variables({"OMP_NUM_THREADS": "3"}, 2) == {}
+    assert placement.thread_variables({"MKL_NUM_THREADS": "3"}, 2) == {
+        "OMP_NUM_THREADS": "2",
+        "OPENBLAS_NUM_THREADS": "2",
+        "TF_NUM_INTRAOP_THREADS": "2",
+    }
+
+
+def test_cores_respect_affinity() -> None:
+    text = "from ddl_launch import placement; print(placement.look()[0])"
+    core = max(os.sched_getaffinity(0))
+    command = ["taskset", "-c", str(core), sys.executable, "-c", text]
+    ended = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert ended.stdout == f"[[{core}]]\n", ended.stderr
+
+
+def test_threads_respect_cgroups() -> None:
+    """One core's and a half's time, whatever the cores."""
+    first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    root, values = first, {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"}
+    if not first.is_dir():
+        root, values = second, {"cpu.max": "150000 100000"}
+    group = root / f"ddl-test-{os.getpid()}"
+    text = "from ddl_launch import placement; print(placement.look()[1])"
+    try:
+        group.mkdir()
+        for name, value in values.items():
+            (group / name).write_text(value)
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        enter = f'echo $$ >{group}/cgroup.procs && exec "$@"'
+        command = ["sh", "-c", enter, "sh", sys.executable, "-c", text]
+        ended = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    finally:
+        group.rmdir()
+    assert ended.stdout == f"{min(1.5, len(os.sched_getaffinity(0)))}\n", ended.stderr
+
+
+# ---- command lines ----
+
+BLOCKS = Layout(("a", "a", "b"))
+MIXED = Layout(("a", "b", "a"))
+AS_ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+COMMANDS = {
+    "openmpi5": (
+        Launcher("openmpi", "mpirun", (5, 0, 1)),
+        BLOCKS,
+        [
+            "--prtemca",
+            "plm_ssh_agent",
+            "rsh",
+            "--hostfile",
+            "d/hosts",
+            "-n",
+            "3",
+            "--map-by",
+            "slot",
+            "--bind-to",
+            "none",
+            "-x",
+            "A",
+            "-x",
+            "B",
+            "--more",
+        ],
+        "a slots=2\nb slots=1\n",
+    ),
+    "openmpi4": (
+        Launcher("openmpi", "mpirun", (4, 1, 4)),
+        MIXED,
+        [
+            "--mca",
+            "plm_rsh_agent",
+            "rsh",
+            "--hostfile",
+            "d/hosts",
+            "-n",
+            "3",
+            "--map-by",
+            "seq",
+            "--bind-to",
+            "none",
+            "-x",
+            "A",
+            "-x",
+            "B",
+            "--more",
+        ],
+        "a\nb\na\n",
+    ),
+    "mpich": (
+        Launcher("mpich", "mpirun", (4, 2)),
+        MIXED,
+        [
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            "rsh",
+            "-f",
+            "d/hosts",
+            "-rankmap",
+            "0,1,0",
+            "--more",
+            "-n",
+            "3",
+        ],
+        "a:2\nb:1\n",
+    ),
+    "intelmpi": (
+        Launcher("intelmpi", "mpirun", (2021, 18)),
+        MIXED,
+        [
+            "-bootstrap",
+            "ssh",
+            "-bootstrap-exec",
+            "rsh",
+            "-machinefile",
+            "d/hosts",
+            "-genvlist",
+            "A,B,I_MPI_PIN",
+            "--more",
+            "-n",
+            "3",
+        ],
+        "a:1\nb:1\na:1\n",
+    ),
+    "srun": (
+        Launcher("srun", "srun", (22, 5)),
+        BLOCKS,
+        [
+            "--nodes",
+            "2",
+            "--ntasks",
+            "3",
+            "--distribution",
+            "arbitrary",
+            "--nodelist",
+            "d/hosts",
+            "--overcommit",
+            "--cpu-bind=none",
+            "--kill-on-bad-exit=1",
+            "--export",
+            "ALL",
+            "--more",
+        ],
+        "a\na\nb\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_lines(name: str) -> None:
+    launcher, layout, arguments, hosts = COMMANDS[name]
+    begin = start(launcher, layout, ["A", "B"], "rsh", ["--more"], Path("d"))
+    root = AS_ROOT if launcher.kind == "openmpi" else []
+    assert begin.command == [launcher.program, *root, *arguments]
+    assert begin.files == {"hosts": hosts}
+
+
+# ---- frames ----
+
+
+def test_frames_in_pieces() -> None:
+    stream = frame(b"O", b"abc") + frame(b"E") + frame(b"X", b"1 2 3")
+    frames = Frames()
+    found = [one for i in range(len(stream)) for one in frames.feed(stream[i : i + 1])]
+    assert found == [(b"O", b"abc"), (b"E", b""), (b"X", b"1 2 3")]
+    with pytest.raises(ValueError, match="a frame of"):
+        Frames().feed(b"O\xff\xff\xff\xff")
+
+
+def test_frames_without_the_secret_are_refused() -> None:
+    ((kind, data),) = Frames().feed(proven(HELLO, {"rank": 1}, b"nonce", "secret"))
+    assert open_proven(kind, data, b"nonce", "secret") == {"rank": 1}
+    for nonce, secret in ((b"other", "secret"), (b"nonce", "other")):
+        with pytest.raises(ValueError, match="secret"):
+            open_proven(kind, data, nonce, secret)
+
+
+# ---- output ----
+
+
+def test_each_host_has_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    assert console.stream(3, "[3 h2] ", console.out, 1).prefix == b"[3 h2] "
+    monkeypatch.setattr(console, "draws_on", lambda _: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = console.stream(3, "[3 h2] ", console.out, 1)
+    assert (stream.prefix, stream.mark) == (b"\x1b[33m[3 h2] \x1b[0m", b"[3 h2] ")
+    assert console.stream(3, "", console.out, 1).prefix == b""
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console.stream(3, "[3 h2] ", console.out, 1).prefix == b"[3 h2] "
+
+
+# ---- batch jobs ----
+
+
+@pytest.mark.parametrize("kind", ["slurm", "lsf", "pbs", "k8s"])
+def test_batch_jobs_are_as_documented(kind: str, tmp_path: Path) -> None:
+    """The golden files name the documentation that each follows."""
+    (tmp_path / "train.py").touch()
+    options = ["-nodes", "2", "-accelerators", "4", "-mode", "d:4x2"]
+    more = ["--image", "registry/train:1"] if kind == "k8s" else ["--submitarg", _LIMITS[kind]]
+    command = [sys.executable, "-m", "ddl_launch", "--submit", kind, "--dry-run", *options]
+    ended = subprocess.run(
+        [*command, *more, "train.py", "--epochs", "3"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    golden = [
+        line for line in (GOLDEN / kind).read_text().splitlines() if not line.startswith("# Source")
+    ]
+    assert ended.stdout.replace(sys.executable, "PYTHON").splitlines() == golden
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
+_LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:00"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "4"], "say how many hosts, and ranks on each"),
+        (["-nodes", "2", "-accelerators", "2", "-n", "5"], "-n 5 is not 2 hosts of 2 ranks"),
+        (["-nodes", "2", "-accelerators", "2", "-H", "a"], "the hosts come from the scheduler"),
+        (["-nodes", "2", "-accelerators", "2", "--image", "x"], "--image has no meaning"),
+        (["-nodes", "2", "-accelerators", "2"], "there is no qsub here"),
+    ],
+)
+def test_wrong_submissions(arguments: list[str], message: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ddl_launch", "--submit", "pbs", *arguments, "/bin/true"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
+    )
+    assert ended.returncode in (2, 127)
+    (line,) = ended.stderr.splitlines()
+    assert message in line

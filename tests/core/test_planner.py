@@ -1,0 +1,364 @@
+"""`ddl plan` and `ddl simulate`: what they predict of clusters whose answer is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddl_launch.commands import planning
+from ddl_launch.commands.cli import main
+from ddl_launch.commands.cluster import Cluster, read_cluster
+from ddl_launch.commands.model import read_model
+from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_seconds
+from ddl_launch.commands.scaling import scale
+from ddl_launch.commands.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "clusters"
+LAB = EXAMPLES / "lab.toml"
+N = 4 << 20
+
+HOST = """
+[[level]]
+name = "host"
+kind = "shared"
+count = {}
+bandwidth = "8 GB/s"
+latency = "1 us"
+"""
+WIRE = """
+[[level]]
+name = "{}"
+kind = "wire"
+count = {}
+bandwidth = "100 MB/s"
+latency = "10 us"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    return path
+
+
+def make(folder: Path, ranks: object, *wires: int) -> Cluster:
+    """A cluster of so many ranks on each host (None: no shared level), hosts, racks and aisles."""
+    text = HOST.format(ranks) if ranks else ""
+    text += "".join(WIRE.format(f"wire{i}", n) for i, n in enumerate(wires))
+    return read_cluster(write(folder, text))
+
+
+def test_one_message_takes_latency_and_bytes(tmp_path: Path) -> None:
+    pair = make(tmp_path, None, 2)
+    assert simulate(pair, "broadcast", 4000).seconds == pytest.approx(10e-6 + 4000 / 100e6)
+
+
+def test_messages_share_a_wire(tmp_path: Path) -> None:
+    three = make(tmp_path, None, 3)
+    found = simulate(three, "allreduce", 4000, "one-shot")
+    assert found.plan == "one-shot"
+    assert found.seconds == pytest.approx(10e-6 + 2 * 4000 / 100e6)
+
+
+def test_wires_of_a_host_are_shared_by_its_ranks(tmp_path: Path) -> None:
+    few, many = make(tmp_path, 1, 2), make(tmp_path, 4, 2)
+    times = [simulate(c, "allreduce", 4000, "one-shot").seconds for c in (few, many)]
+    assert times[1] - 10e-6 > 15 * (times[0] - 10e-6)  # 16 messages instead of 1
+
+
+def test_shared_memory_takes_passes(tmp_path: Path) -> None:
+    """Direct, 2 ranks: publish a half, reduce a half, take a half, each a pass."""
+    pair = make(tmp_path, 2)
+    found = simulate(pair, "allreduce", N)
+    assert found.plan == "direct"
+    assert found.seconds == pytest.approx(1.5 * N / 8e9, rel=0.01)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 8])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bytes_of_hierarchical_and_ring(tmp_path: Path, hosts: int, ranks: int) -> None:
+    cluster = make(tmp_path, ranks, hosts)
+    nbytes = 3 * N  # every part is whole
+    p = hosts * ranks
+    hierarchical = simulate(cluster, "allreduce", nbytes)
+    assert hierarchical.plan == "hierarchical"
+    assert hierarchical.sent[1] == 2 * nbytes * (hosts - 1)
+    assert hierarchical.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / hosts), rel=1e-3)
+    assert sum(hierarchical.sent) == 2 * nbytes * (p - 1)
+    ring = simulate(cluster, "allreduce", nbytes, "ring")
+    assert sum(ring.sent) == 2 * nbytes * (p - 1)
+    assert ring.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / p), rel=1e-3)
+
+
+def test_bytes_of_unequal_hosts(tmp_path: Path) -> None:
+    cluster = make(tmp_path, [3, 1], 2)
+    assert cluster.hosts == (3, 1)
+    assert simulate(cluster, "allreduce", N).sent[1] == 2 * N
+
+
+def test_bytes_of_racks_and_aisles(tmp_path: Path) -> None:
+    cluster = make(tmp_path, 2, 2, 2, 2)
+    assert cluster.size == 16
+    sent = simulate(cluster, "allreduce", N).sent
+    assert sent[3] == 2 * N  # between two aisles
+    assert sent[2] == 2 * 2 * N  # in each of two aisles
+    assert sent[1] == 4 * 2 * N
+
+
+def test_wires_on_the_way_between_racks(tmp_path: Path) -> None:
+    """Each host sends N within its rack, and half of what its rack sends to the other."""
+    found = simulate(make(tmp_path, 2, 2, 2), "allreduce", N)
+    assert found.busiest[2] == N
+    assert found.busiest[1] == N + N // 2
+
+
+def test_no_wire_is_quicker_than_its_rate(tmp_path: Path) -> None:
+    cluster = make(tmp_path, 2, 4)
+    found = simulate(cluster, "allreduce", N, busy_max=100_000)
+    carried: dict[tuple[int, int, bool], float] = {}
+    last: dict[tuple[int, int, bool], float] = {}
+    for b in found.busy:
+        wire = (b.level, b.group, b.inward)
+        assert b.start >= last.get(wire, 0.0) - 1e-12  # one after the other
+        last[wire] = b.end
+        carried[wire] = carried.get(wire, 0.0) + (b.end - b.start) * 100e6
+        assert b.end <= found.seconds
+    assert len(carried) == 8
+    assert max(carried.values()) == pytest.approx(found.busiest[1])
+    assert found.seconds >= found.busiest[1] / 100e6
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_time_grows_with_bytes_and_never_depends_on_chance(tmp_path: Path, operation: str) -> None:
+    cluster = make(tmp_path, 2, 3)
+    sizes = [24 << 10, 240 << 10, 2400 << 10]
+    times = [simulate(cluster, operation, n).seconds for n in sizes]
+    assert 0 < times[0] < times[1] < times[2]
+    assert times == [simulate(cluster, operation, n).seconds for n in sizes]
+
+
+def test_hops(tmp_path: Path) -> None:
+    cluster = make(tmp_path, 4, 4)
+    assert hops(cluster, "allreduce", "one-shot") == 1
+    assert hops(cluster, "allreduce", "hierarchical") == 4
+    assert hops(cluster, "allreduce", "ring") == 2 * 15
+
+
+def test_cores_are_shared(tmp_path: Path) -> None:
+    """Two hosts that are one machine of one core, which does the work of both ends of messages."""
+    text = WIRE.format("wire", 2).replace("100 MB/s", "100 GB/s").replace("10 us", "0 us")
+    cores = '[[cores]]\nnumber = 1\nhosts = {}\nmessage = "100 us"\nrate = "1 GB/s"\n'
+    alone = read_cluster(write(tmp_path, text + cores.format(1)))
+    together = read_cluster(write(tmp_path, text + cores.format(2)))
+    n = 100_000  # a message each way, half of its cost at each end
+    times = [simulate(c, "allreduce", n, "one-shot").seconds for c in (alone, together)]
+    assert times[0] == pytest.approx(200e-6, rel=0.02)
+    assert times[1] == pytest.approx(400e-6, rel=0.02)
+
+
+def test_a_thousand_ranks(tmp_path: Path) -> None:
+    cluster = make(tmp_path, 4, 16, 16)
+    found = simulate(cluster, "allreduce", 1 << 20)
+    assert found.plan == "hierarchical"
+    assert found.sent[2] == 2 * (1 << 20) * 15
+
+
+def test_a_plan_that_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(SimulationError, match="plan direct: that plan cannot do it"):
+        simulate(make(tmp_path, 2, 2), "allreduce", N, "direct")
+
+
+def test_too_many_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = make(tmp_path, 2, 2)
+    with pytest.raises(TooLongError, match="plan hierarchical: .* too long") as caught:
+        simulate(cluster, "allreduce", N, spans_max=10)
+    assert caught.value.plan == "hierarchical"
+    monkeypatch.setattr(planning, "_SPANS_MAX", 5)
+    monkeypatch.setattr(planning, "SPANS_MAX", 10)
+    found = list(planning.candidates(cluster, "allreduce", [N]))
+    assert [(c.plan, c.hops, c.prediction) for c in found] == [
+        ("hierarchical", 0, None),
+        ("halving", 0, None),
+        ("tree", 0, None),
+        ("ring", 0, None),
+        ("one-shot", 0, None),
+    ]
+    assert " - " in planning.as_table(cluster, "allreduce", found)
+    assert (
+        json.loads(planning.as_json(cluster, "allreduce", found))["candidates"][0]["sent"] is None
+    )
+
+
+@pytest.mark.parametrize("name", ["lab", "lab-unequal", "lab-4-hosts"])
+def test_lab_is_predicted(name: str) -> None:
+    cluster = read_cluster(EXAMPLES / f"{name}.toml")
+    assert len(cluster.measured) >= 2
+    for measured in cluster.measured:
+        found = simulate(cluster, "allreduce", measured.bytes, measured.plan)
+        assert found.seconds == pytest.approx(measured.seconds, rel=0.15)
+
+
+def test_nested_is_the_old_name_of_hierarchical(tmp_path: Path) -> None:
+    old = tmp_path / "old.toml"
+    old.write_text(LAB.read_text().replace('"hierarchical"', '"nested"'))
+    assert read_cluster(old).measured == read_cluster(LAB).measured
+    assert simulate(read_cluster(old), "allreduce", N, "nested").plan == "hierarchical"
+
+
+def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(LAB), "--bytes", "1KiB,64MiB"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    chosen = [line.split() for line in lines if " * " in line]
+    assert [c[0] for c in chosen] == ["1", "64"] and chosen[1][3] == "hierarchical"
+    assert chosen[1][-4:] == ["1", "N", "1", "N"]
+    assert any(line.split()[0] == "ring" and "1.5 N" in line for line in lines if "ring" in line)
+
+
+def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(LAB), "--bytes", "64MiB", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cluster"]["ranks"] == 4
+    by_plan = {c["plan"]: c for c in found["candidates"]}
+    assert [name for name, c in by_plan.items() if c["chosen"]] == ["hierarchical"]
+    assert by_plan["hierarchical"]["busiest"]["network"] == 64 << 20
+    assert by_plan["hierarchical"]["hops"] == 4
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_is_shown(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "simulate"):
+        assert main([command, str(LAB), "--operation", operation, "--bytes", "64KiB"]) == 0
+        assert operation in capsys.readouterr().out
+
+
+def test_simulate_shows_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(LAB), "--bytes", "64MiB"]) == 0
+    out = capsys.readouterr().out
+    assert "558 ms" in out and "841 ms" in out
+
+
+def test_scaling(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", str(EXAMPLES / "power8.toml"), "--hosts", "1,4"]
+    assert main([*arguments, "--model", str(EXAMPLES / "resnet50.toml")]) == 0
+    assert "4      16" in capsys.readouterr().out
+
+
+def test_overlap(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    gradient = '[[gradient]]\nbytes = 1000000\nbackward = "20 ms"\n'
+    path.write_text('images = 1\nforward = "10 ms"\nbucket = "1 MB"\n' + 2 * gradient)
+    model = read_model(path)
+    assert [(b.bytes, b.ready) for b in model.buckets] == [
+        (1000000, pytest.approx(0.03)),
+        (1000000, pytest.approx(0.05)),
+    ]
+    assert model.step(lambda nbytes: 0.005) == pytest.approx(0.055)  # the first is hidden
+    assert model.step(lambda nbytes: 0.030) == pytest.approx(0.090)  # they queue
+    assert model.step_without_overlap(lambda nbytes: 0.005) == pytest.approx(0.060)
+    (alone, pair) = scale(make(tmp_path, 1, 2), model, [1, 2])
+    assert alone.efficiency == 1
+    assert pair.without_overlap < pair.efficiency < 1
+    path.write_text(path.read_text().replace('"1 MB"', '"2 MB"'))
+    assert [b.bytes for b in read_model(path).buckets] == [2000000]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet101"])
+def test_models(name: str) -> None:
+    model = read_model(EXAMPLES / f"{name}.toml")
+    parameters = {"resnet50": 25_557_032, "resnet101": 44_549_160}[name]
+    assert sum(b.bytes for b in model.buckets) == 4 * parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "level: is missing"),
+        ("level = 3", "level: is not a list of tables"),
+        ("[[level]", "cluster.toml: "),
+        (WIRE.format("a", 2).replace("wire", "rope"), "level[0].kind: 'rope' is neither"),
+        (WIRE.format("a", 2) + HOST.format(2), "level[1].kind: only the first"),
+        (WIRE.format("a", 0), "level[0].count: 0 is not a number from 1 on"),
+        (WIRE.format("a", "true"), "level[0].count: True is not a number"),
+        (HOST.format("[1, 2]") + WIRE.format("a", 3), "level[0].count: [1, 2] has the ranks of 2"),
+        (WIRE.format("a", 2) * 4, "level: has more than 3 levels of wires"),
+        (WIRE.format("a", 5000), "level: 5000 ranks are more than 4096"),
+        (
+            WIRE.format("a", 2).replace("100 MB/s", "fast"),
+            "level[0].bandwidth: 'fast' is not a rate",
+        ),
+        (WIRE.format("a", 2).replace("100 MB/s", "0 MB/s"), "level[0].bandwidth: '0 MB/s'"),
+        (WIRE.format("a", 2).replace('"10 us"', "10"), "level[0].latency: 10 is not a time"),
+        (WIRE.format("a", 2).replace("latency", "delay"), "level[0].latency: is missing"),
+        (WIRE.format("a", 2) + "payload = 1.5", "level[0].payload: 1.5 is not a share"),
+        (WIRE.format("a", 2) + "lanes = 4", "level[0].lanes: is unknown"),
+        ("speed = 1\n" + WIRE.format("a", 2), "speed: is unknown"),
+    ],
+)
+def test_wrong_clusters(
+    tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, text)
+    assert main(["plan", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"ddl: {path}: ") and problem in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["plan"], "ddl plan --help"),
+        (["draw"], "draw"),
+        (["plan", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["plan", str(LAB), "--bytes", "many"], "'many' is not a number of bytes"),
+        (["plan", str(LAB), "--bytes", "2000 GiB"], "is more than 1024 GiB"),
+        (["simulate", str(LAB), "--hosts", "x", "--model", "m"], "'x' is not a list of numbers"),
+        (["simulate", str(LAB), "--model", str(LAB)], "lab.toml: images: is missing"),
+        (
+            ["simulate", str(LAB), "--model", str(EXAMPLES / "resnet50.toml"), "--hosts", "3"],
+            "--hosts 3: ",
+        ),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], ["simulate", "--help"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(arguments)
+    assert "cluster" in capsys.readouterr().out
+
+
+def test_quantities() -> None:
+    assert parse_bytes("64 MiB") == 64 << 20
+    assert parse_bytes(12) == 12
+    assert parse_rate("1 Gbit/s") == 125e6
+    assert parse_seconds("2.5us") == pytest.approx(2.5e-6)
+
+
+@pytest.mark.filterwarnings("default")  # of matplotlib
+def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    model = ["--model", str(EXAMPLES / "resnet50.toml")]
+    for name, more in (("wires.png", []), ("scaling.png", model)):
+        picture = tmp_path / name
+        assert main(["simulate", str(LAB), "--plot", str(picture), *more]) == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["simulate", str(LAB), "--plot", str(tmp_path / "no" / "a.png")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_plot_without_matplotlib(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["simulate", str(LAB), "--plot", "x.png"]) == 2
+    assert "pip install 'libddl[plot]'" in capsys.readouterr().err
