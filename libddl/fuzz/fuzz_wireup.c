@@ -122,7 +122,7 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
                           .size = 2,
                           .kinds = kinds,
                           .begun = start,
-                          .deadline = start + PATIENCE_NS,
+                          .deadline = start + LIMIT_NS,
                           .warn_at = &warn_at,
                           .arena = s->own,
                           .slots = s->slots,
@@ -131,7 +131,7 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
                           .peer_reason = &told};
     ddl__message_clear();
     ddl_status status = ddl__wireup_run(&wireup);
-    REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());
+    REQUIRE(ddl__now() - start < LIMIT_NS, "kept waiting: %s", ddl__message());
     REQUIRE(!m->links[rank] && !m->messages[rank], "a link to ourselves");
     REQUIRE(!m->messages[!rank] == (status != DDL_OK), "status %d", status);
     REQUIRE(m->links[!rank] || !m->messages[!rank], "a second link without a first one");
@@ -159,12 +159,12 @@ static void *dial_second(void *argument)
     member *m = argument;
     const stage *s = m->stage;
     ddl__hello answer, hello = right_hello(s->endpoint, s->comm, DDL__CONN_MESSAGES);
-    REQUIRE(ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
+    REQUIRE(ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now() + LIMIT_NS), "no answer: %s",
             strerror(errno));
     m->in = answer.status == DDL_OK;
     m->second = dial(s->endpoint, false);
     REQUIRE(initiate(s->endpoint, m->second, &hello, -1), "the second connection is not admitted");
-    if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + PATIENCE_NS))
+    if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + LIMIT_NS))
         return NULL;
     m->lane = dial(s->endpoint, false);
     hello.lane = 1;
@@ -278,7 +278,7 @@ static void answer_connection(responder *h, const reply *c, int fd)
     ddl__session session;
     unsigned char proof[DDL__KEY], right[DDL__KEY];
     static const ddl__hello no_challenge;
-    int64_t deadline = ddl__now() + PATIENCE_NS;
+    int64_t deadline = ddl__now() + LIMIT_NS;
     if (!ddl__recv_all(fd, &hello, sizeof hello, deadline))
         return;
     for (int i = 0; i < ANSWERS; i++)

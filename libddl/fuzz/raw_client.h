@@ -15,7 +15,7 @@
 
 enum { FDS = 128, PASSED_MAX = 3 };
 
-static const int64_t PATIENCE_NS = 5 * 1000000000ll;
+static const int64_t LIMIT_NS = 5 * 1000000000ll;
 
 static inline unsigned count_fds(void)
 {
@@ -28,7 +28,7 @@ static inline unsigned count_fds(void)
 /* The fuzzer opens files of its own between two inputs. */
 static inline void check_clean(unsigned before)
 {
-    int64_t deadline = ddl__now() + PATIENCE_NS;
+    int64_t deadline = ddl__now() + LIMIT_NS;
     for (; count_fds() != before; usleep(20))
         REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
 }
@@ -54,7 +54,7 @@ static inline void take_accepted(ddl_endpoint *endpoint, ddl__comm_slot *slot)
  * has closed it, since its last message may be in it. */
 static inline void take_parked(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
 {
-    for (int64_t end = ddl__now() + PATIENCE_NS; count_fds() > before; usleep(20)) {
+    for (int64_t end = ddl__now() + LIMIT_NS; count_fds() > before; usleep(20)) {
         take_accepted(endpoint, slot);
         REQUIRE(ddl__now() < end, "%u descriptors, and %u before", count_fds(), before);
     }
@@ -76,7 +76,7 @@ static inline int dial(const ddl_endpoint *endpoint, bool local)
     struct sockaddr_storage to;
     socklen_t length =
         local ? ddl__address_unix(&address->endpoint, &to) : ddl__address_ip(address, 0, &to);
-    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__now() + PATIENCE_NS);
+    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__now() + LIMIT_NS);
     REQUIRE(fd >= 0, "the endpoint does not answer: %s", strerror(errno));
     return fd;
 }
@@ -110,7 +110,7 @@ static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, u
 static inline ddl__hello receive_answer(int fd)
 {
     ddl__hello answer;
-    REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
+    REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + LIMIT_NS), "no answer: %s",
             strerror(errno));
     REQUIRE(ddl__hello_check(&answer) == DDL_OK, "%s", ddl__message());
     REQUIRE(answer.status == DDL_INPROGRESS || answer.status == DDL_EREFUSED, "status %d",

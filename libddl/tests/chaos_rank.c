@@ -239,7 +239,7 @@ static void die_at(ddl_comm *comm, int number)
 /* -------------------------------------------------------------------------------- what a rank does
  */
 
-static ddl_comm *meet(ddl_endpoint *endpoint, int own)
+static ddl_comm *connect_ranks(ddl_endpoint *endpoint, int own)
 {
     ddl_comm_config config = {.struct_size = sizeof config, .links = links, .timeout_ms = 10000};
     ddl_comm *comm;
@@ -373,7 +373,7 @@ static int cycle(ddl_endpoint *endpoint, const operation *op, int cycles, char *
 {
     for (int i = 0; i < cycles; i++) {
         pid_t victim = rank ? 0 : start_victim(argv);
-        ddl_comm *comm = meet(endpoint, rank);
+        ddl_comm *comm = connect_ranks(endpoint, rank);
         ddl_status status = barrier(comm);
         if (rank == 0)
             kill(victim, SIGKILL);
@@ -452,7 +452,7 @@ int main(int argc, char **argv)
     if (cycles)
         return cycle(endpoint, op, cycles, argv);
     say("meets");
-    ddl_comm *comm = meet(endpoint, rank);
+    ddl_comm *comm = connect_ranks(endpoint, rank);
     start_workers(setting(argc, argv, "workers"));
     int number = setting(argc, argv, "step");
     if (times)

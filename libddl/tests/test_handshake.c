@@ -12,7 +12,7 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-enum { PATIENCE_MS = 10000 };
+enum { LIMIT_MS = 10000 };
 
 static ddl_endpoint *open_endpoint(const char *secret)
 {
@@ -27,7 +27,7 @@ static int dial(uint16_t port)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(PATIENCE_MS));
+    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(LIMIT_MS));
     CHECK(fd >= 0, "%s", strerror(errno));
     return fd;
 }
@@ -64,7 +64,7 @@ typedef struct middleman {
 static void *relay(void *argument)
 {
     middleman *b = argument;
-    int64_t deadline = ddl__deadline(PATIENCE_MS);
+    int64_t deadline = ddl__deadline(LIMIT_MS);
     CHECK(ddl__await(b->listener, POLLIN, deadline), "no client connected");
     int dialer = accept4(b->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int dialed = dial(b->behind);
@@ -115,7 +115,7 @@ static ddl_status connect_through(ddl_endpoint *endpoint, message which, size_t 
     int fd = dial(b->port);
     middleman_start(b);
     ddl_status status =
-        ddl__handshake_initiate(job, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
+        ddl__handshake_initiate(job, fd, &hello, -1, ddl__deadline(LIMIT_MS), &session, NULL);
     close(fd);
     middleman_close(b);
     return status;
@@ -179,14 +179,14 @@ static void test_altered(void)
 static ddl__hello receive_answer(int fd)
 {
     ddl__hello answer;
-    CHECK(ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(PATIENCE_MS)), "no answer: %s",
+    CHECK(ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(LIMIT_MS)), "no answer: %s",
           strerror(errno));
     return answer;
 }
 
 static void send_bytes(int fd, const void *bytes, size_t n)
 {
-    CHECK(ddl__send_all(fd, bytes, n, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
+    CHECK(ddl__send_all(fd, bytes, n, ddl__deadline(LIMIT_MS)), "%s", strerror(errno));
 }
 
 /* All messages of a valid dialer are sent again. */
@@ -222,8 +222,8 @@ static said send_numbered(const ddl_endpoint *endpoint, uint64_t number)
     hello.dialer.words[0] = 1234;
     hello.number = number;
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    OK(ddl__handshake_start(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session));
-    CHECK(ddl__recv_all(fds[1], &s, sizeof s, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
+    OK(ddl__handshake_start(job, fds[0], &hello, -1, ddl__deadline(LIMIT_MS), &session));
+    CHECK(ddl__recv_all(fds[1], &s, sizeof s, ddl__deadline(LIMIT_MS)), "%s", strerror(errno));
     close(fds[0]);
     close(fds[1]);
     return s;
@@ -334,7 +334,7 @@ static void *reflect(void *argument)
     if (!m->nonce)
         memset(challenge.nonce, 1, sizeof challenge.nonce);
     send_bytes(m->fd, &challenge, sizeof challenge);
-    CHECK(ddl__recv_all(m->fd, proof, sizeof proof, ddl__deadline(PATIENCE_MS)), "no proof");
+    CHECK(ddl__recv_all(m->fd, proof, sizeof proof, ddl__deadline(LIMIT_MS)), "no proof");
     ddl__hello answer = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
     memcpy(answer.proof, proof, sizeof proof);
     send_bytes(m->fd, &answer, sizeof answer);
@@ -354,7 +354,7 @@ static void test_reflected(void)
         mirror m = {fds[1], nonce};
         CHECK(!pthread_create(&thread, NULL, reflect, &m), "no thread");
         ddl_status status = ddl__handshake_initiate(job, fds[0], &hello, -1,
-                                                    ddl__deadline(PATIENCE_MS), &session, NULL);
+                                                    ddl__deadline(LIMIT_MS), &session, NULL);
         CHECK(status == DDL_EREFUSED && strstr(ddl__message(), "does not know the job's secret"),
               "%d \"%s\"", status, ddl__message());
         pthread_join(thread, NULL);
@@ -388,7 +388,7 @@ static void test_old_protocol(void)
     send_bytes(fds[1], &hello, OLD_BYTES);
     ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
     REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours, -1,
-                                    ddl__deadline(PATIENCE_MS), &session, NULL),
+                                    ddl__deadline(LIMIT_MS), &session, NULL),
             DDL_EREFUSED, "it speaks protocol 3, we speak 5");
     close(fds[0]);
     close(fds[1]);
@@ -471,15 +471,15 @@ static void test_secrets(const char *first, const char *second, const char *word
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_INPROC};
     member members[2];
     for (size_t i = 0; i <= sizeof kinds / sizeof *kinds; i++) {
-        bool meets = i == sizeof kinds / sizeof *kinds;
+        bool by_rendezvous = i == sizeof kinds / sizeof *kinds;
         open_members(members, first, second);
         uint16_t port = 0;
-        int fd = meets ? ddl__listen("127.0.0.1", &port) : -1;
-        if (meets)
+        int fd = by_rendezvous ? ddl__listen("127.0.0.1", &port) : -1;
+        if (by_rendezvous)
             close(fd);
         for (int r = 0; r < 2; r++) {
-            members[r].links = meets ? DDL_LINK_TCP : kinds[i];
-            if (meets)
+            members[r].links = by_rendezvous ? DDL_LINK_TCP : kinds[i];
+            if (by_rendezvous)
                 snprintf(members[r].url, sizeof members[r].url, "tcp://127.0.0.1:%u", port);
         }
         if (words) /* no member connects */
