@@ -1,4 +1,5 @@
-/* The bytes of an address: any are decoded or refused, and what is decoded is encoded as it was. */
+/* Fuzzes the decoding of an address: bytes are decoded or refused, and a decoded address is encoded
+ * to the same bytes. */
 #include <arpa/inet.h>
 
 #include "connect/address.h"
@@ -27,7 +28,7 @@ static void use(const ddl__address *address)
     }
 }
 
-/* An odd first byte: a right address, altered and then cut or extended. */
+/* If the first byte is odd, the input alters a valid address, and then cuts or extends it. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     input in = {bytes, n};

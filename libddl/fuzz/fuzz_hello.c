@@ -1,7 +1,6 @@
-/* An endpoint's listeners: a real endpoint, and unauthenticated clients who connect to its
- * listeners with any bytes, in any pieces, with descriptors beside them, and prove what they say
- * rightly, wrongly or not at all. It must let in who fits, refuse who does not and say why, keep
- * nothing of those who left, and go on serving. */
+/* Fuzzes an endpoint's listeners. Clients send any bytes, in any pieces, with descriptors, and send
+ * valid, invalid or no proofs. The endpoint must admit valid clients, refuse others with a reason,
+ * free everything of clients that have left, and continue to serve. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,36 +11,36 @@
 
 enum { PIECES_MAX = 8, MORE = 64 };
 
-typedef struct house {
+typedef struct fixture {
     ddl_endpoint *endpoint;
     ddl__arena *arena;
     ddl__comm_slot *slot;
-    ddl__digest comm; /* that has the slot */
-} house;
+    ddl__digest comm; /* the slot's comm */
+} fixture;
 
-/* For a comm that nobody has: while somebody waits for connections, clients in numbers are heard at
- * once. */
+/* Wait for connections of a comm that no client names: meanwhile the rate limit does not apply. */
 static void *keep_open(void *argument)
 {
-    const house *h = argument;
+    const fixture *h = argument;
     ddl__comm_slot *slot;
     ddl__digest comm = {{UINT64_MAX, 0}};
-    REQUIRE(ddl__endpoint_enter(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_open_slot(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
     for (;;)
         await_accepted(h->endpoint, slot, ddl__now() + 3600 * 1000000000ll);
     return NULL;
 }
 
-static house *the_house(void)
+static fixture *open_fixture(void)
 {
-    static house h;
+    static fixture h;
     pthread_t keeper;
     if (!h.endpoint) {
         signal(SIGPIPE, SIG_IGN);
         h.comm.words[0] = 7;
         ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
         REQUIRE(ddl__endpoint_create(&config, &h.endpoint) == DDL_OK, "%s", ddl__message());
-        REQUIRE(ddl__endpoint_enter(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s", ddl__message());
+        REQUIRE(ddl__endpoint_open_slot(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s",
+                ddl__message());
         h.arena = ddl__arena_create(1, 4096, 4096);
         REQUIRE(h.arena, "%s", ddl__message());
         REQUIRE(!pthread_create(&keeper, NULL, keep_open, &h), "no thread");
@@ -49,8 +48,8 @@ static house *the_house(void)
     return &h;
 }
 
-/* All fields that decide are right: then it must be challenged, and with a right proof let in. */
-static bool fits(const house *h, const ddl__hello *hello, bool local)
+/* True if all fields are valid: the hello must be challenged, and admitted with a valid proof. */
+static bool fits(const fixture *h, const ddl__hello *hello, bool local)
 {
     ddl__hello right = right_hello(h->endpoint, h->comm, hello->kind);
     return hello->magic == right.magic && hello->protocol == right.protocol &&
@@ -60,10 +59,10 @@ static bool fits(const house *h, const ddl__hello *hello, bool local)
                    : hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES));
 }
 
-/* Send in pieces, with descriptors beside them. Whether none came with a piece that ends before
- * byte `end`: those are hung up on. */
-static bool say(const house *h, int fd, const void *bytes, size_t n, bool local, size_t end,
-                input *in)
+/* Send in pieces, with descriptors. False if one came with a piece that ends before byte `end`: the
+ * endpoint closes such a connection. */
+static bool send_pieces(const fixture *h, int fd, const void *bytes, size_t n, bool local,
+                        size_t end, input *in)
 {
     const char *at = bytes;
     bool heard = true, timely = true;
@@ -82,8 +81,8 @@ static bool say(const house *h, int fd, const void *bytes, size_t n, bool local,
     return timely;
 }
 
-/* Answer a challenge, perhaps wrongly; whether it must be let in. */
-static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
+/* Answer a challenge, perhaps wrongly. True if the client must be admitted. */
+static bool answer_challenge(const fixture *h, int fd, const ddl__hello *hello,
                              const ddl__hello *challenge, bool local, input *in)
 {
     const ddl__job *job = ddl__endpoint_job(h->endpoint);
@@ -94,22 +93,23 @@ static bool answer_challenge(const house *h, int fd, const ddl__hello *hello,
     memcpy(proof, right, sizeof right);
     input_alter(in, proof, DDL__KEY);
     size_t n = input_byte(in) % 4 == 3 ? input_length(in, sizeof proof) : DDL__KEY;
-    bool timely = say(h, fd, proof, n, local, DDL__KEY, in);
+    bool timely = send_pieces(h, fd, proof, n, local, DDL__KEY, in);
     if (n < DDL__KEY || !timely)
         return false;
-    ddl__hello answer = hear_answer(fd);
-    bool proven = !memcmp(proof, right, sizeof right), in_now = answer.status == DDL_INPROGRESS;
-    bool again = hello->number && !in_now; /* it may have been said before */
-    REQUIRE(in_now == proven || again, "a %s proof is %s", proven ? "right" : "wrong",
-            in_now ? "taken" : "refused");
-    REQUIRE(!in_now || ddl__answer_is_proven(job, &session, DDL__AUTH_ADMISSION, &answer),
-            "the endpoint proves nothing");
-    return in_now;
+    ddl__hello answer = receive_answer(fd);
+    bool proven = !memcmp(proof, right, sizeof right),
+         admitted_now = answer.status == DDL_INPROGRESS;
+    bool again = hello->number && !admitted_now; /* it may have been sent before */
+    REQUIRE(admitted_now == proven || again, "a %s proof is %s", proven ? "right" : "wrong",
+            admitted_now ? "taken" : "refused");
+    REQUIRE(!admitted_now || ddl__answer_is_proven(job, &session, DDL__AUTH_ADMISSION, &answer),
+            "the endpoint sends no proof");
+    return admitted_now;
 }
 
-/* A stranger with any bytes; the hello among them is the first ones. Whether it is kept although it
- * leaves, as what a member says last is. */
-static bool inbound(const house *h, input *in)
+/* Connect with any bytes; the first ones are the hello. True if the endpoint keeps the connection
+ * although the client has closed it, since its last message may be in it. */
+static bool inbound(const fixture *h, input *in)
 {
     unsigned how = input_byte(in);
     bool local = how & 1, raw = how & 2, blind = how & 4;
@@ -127,53 +127,53 @@ static bool inbound(const house *h, input *in)
     if (how & 8)
         n = input_length(in, sizeof said);
     bool whole = n >= sizeof said.hello, pointer = whole && said.hello.kind == DDL__CONN_INPROC;
-    /* A pointer is believed from this very process, which is the only one that has any. */
+    /* An endpoint accepts a pointer from its own process only, which is this one. */
     if (pointer)
         said.hello.arena = (uintptr_t)ddl__arena_share(h->arena);
 
     int fd = dial(h->endpoint, local);
-    bool let_in = false;
-    bool timely = say(h, fd, &said, n, local, sizeof said + 1, in);
+    bool admitted = false;
+    bool timely = send_pieces(h, fd, &said, n, local, sizeof said + 1, in);
     bool fitting = whole && fits(h, &said.hello, local);
     if (fitting && said.hello.number) {
         static const ddl__hello none;
         if (timely && !blind && n == sizeof said.hello)
-            let_in = answer_challenge(h, fd, &said.hello, &none, local, in);
+            admitted = answer_challenge(h, fd, &said.hello, &none, local, in);
     } else if (whole && timely && !blind) {
-        ddl__hello challenge = hear_answer(fd);
+        ddl__hello challenge = receive_answer(fd);
         REQUIRE((challenge.status == DDL_INPROGRESS) == fitting, "status %d", challenge.status);
-        REQUIRE(!challenge.arena, "a strange answer");
+        REQUIRE(!challenge.arena, "an answer with a pointer");
         if (fitting && n == sizeof said.hello)
-            let_in = answer_challenge(h, fd, &said.hello, &challenge, local, in);
+            admitted = answer_challenge(h, fd, &said.hello, &challenge, local, in);
     }
-    if (pointer && !let_in)
-        ddl__arena_drop(h->arena); /* it stayed here */
+    if (pointer && !admitted)
+        ddl__arena_drop(h->arena); /* the reference was not passed */
     if (how & 16)
         take_accepted(h->endpoint, h->slot);
     close(fd);
-    return let_in && said.hello.kind == DDL__CONN_CONTROL &&
+    return admitted && said.hello.kind == DDL__CONN_CONTROL &&
            ddl__digest_equal(said.hello.comm, h->comm);
 }
 
-static void check_serving(const house *h, bool local)
+static void check_serving(const fixture *h, bool local)
 {
     ddl__hello hello = right_hello(h->endpoint, h->comm, local ? DDL__CONN_SHM : DDL__CONN_TCP);
     int fd = dial(h->endpoint, local);
-    REQUIRE(initiate(h->endpoint, fd, &hello, -1), "the right one is not let in");
+    REQUIRE(initiate(h->endpoint, fd, &hello, -1), "a valid client is not admitted");
     close(fd);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     input in = {bytes, n};
-    const house *h = the_house();
+    const fixture *h = open_fixture();
     unsigned before = count_fds();
     bool kept = false;
-    for (unsigned visits = 1 + input_byte(&in) % 3; visits; visits--)
+    for (unsigned clients = 1 + input_byte(&in) % 3; clients; clients--)
         kept = inbound(h, &in) || kept;
     check_serving(h, n % 2);
     if (kept)
-        take_last_words(h->endpoint, h->slot, before);
+        take_parked(h->endpoint, h->slot, before);
     check_clean(before);
     return 0;
 }

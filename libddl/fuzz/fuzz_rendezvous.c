@@ -1,5 +1,5 @@
-/* The records of a rendezvous: any bytes that a caller brings to rank 0, and what rank 0 makes of
- * them, altered once more, for the others. */
+/* Fuzzes the records of a rendezvous: the bytes that a client sends to rank 0, and, altered once
+ * more, the record that rank 0 sends to the others. */
 #include "connect/address.h"
 #include "connect/hello.h"
 #include "connect/rendezvous_record.h"
@@ -35,7 +35,7 @@ static void check_refused(const ddl__rendezvous_record *record)
     REQUIRE(memchr(record->text, 0, sizeof record->text), "a text without an end");
 }
 
-/* As the ranks do with records of the right magic. */
+/* As the ranks handle records with the right magic. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     input in = {bytes, n};

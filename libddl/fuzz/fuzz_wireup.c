@@ -1,7 +1,7 @@
-/* The wireup of a comm of two, one of whom says anything. As rank 0 we are dialed, by a stranger
- * and by the right one, who must get the place that the stranger could not take; over TCP by a
- * second connection, for messages. As rank 1 we dial, and are answered with altered answers and
- * altered memory. */
+/* Fuzzes the wireup of a comm of two ranks, one of which is this fuzzer. As rank 0 the library is
+ * dialed by an intruder and by the valid member, which must get its place unless the intruder could
+ * take it; over TCP with a second connection, for messages. As rank 1 the library dials, and gets
+ * altered answers and altered memory. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,20 +13,20 @@
 #include "connect/wireup.h"
 #include "raw_client.h"
 
-enum { ARENA = 4096, SLOT = 4096, HEADER = 128, CALLS = 3, MORE = 64 };
+enum { ARENA = 4096, SLOT = 4096, HEADER = 128, REPLIES = 3, MORE = 64 };
 
 typedef struct stage {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
     ddl__digest comm;
     ddl__arena *own;    /* two readers, as in a comm of two */
-    ddl__arena *theirs; /* what a right peer hands over */
+    ddl__arena *theirs; /* the memory that a valid peer passes */
     ddl__slots *slots;
     ddl__address peer; /* of our other self, which only listens */
     int tcp, local;
 } stage;
 
-static stage *the_stage(void)
+static stage *open_fixture(void)
 {
     static stage s;
     if (s.endpoint)
@@ -35,7 +35,7 @@ static stage *the_stage(void)
     s.comm.words[0] = 7;
     ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
     REQUIRE(ddl__endpoint_create(&config, &s.endpoint) == DDL_OK, "%s", ddl__message());
-    REQUIRE(ddl__endpoint_enter(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_open_slot(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
     s.own = ddl__arena_create(2, ARENA, ARENA);
     s.theirs = ddl__arena_create(2, ARENA, ARENA);
     s.slots = ddl__slots_create(SLOT, 1);
@@ -52,7 +52,7 @@ static stage *the_stage(void)
     return &s;
 }
 
-/* The right arena, one with an altered header, or none: -1. */
+/* The valid arena, one with an altered header, or none: -1. */
 static int make_memory(const stage *s, input *in)
 {
     unsigned how = input_byte(in) % 4;
@@ -71,12 +71,12 @@ static int make_memory(const stage *s, input *in)
     return fd;
 }
 
-/* By rank; of the two, only the other's are ever made. */
-typedef struct met {
+/* By rank; only those to the other rank are ever created. */
+typedef struct pair_links {
     ddl__link *links[2], *messages[2];
-} met;
+} pair_links;
 
-/* What a link makes of whatever comes next, from the other end of its connection if we have it. */
+/* Let a link receive any bytes, sent from the other end of its connection if we have that. */
 static void use_link(ddl__link *link, int fd, input *in)
 {
     unsigned char bytes[MORE];
@@ -89,7 +89,7 @@ static void use_link(ddl__link *link, int fd, input *in)
     link->ops->poll(link);
 }
 
-static void use_links(const met *m, int peer, int fd, int messages_fd, input *in)
+static void use_links(const pair_links *m, int peer, int fd, int messages_fd, input *in)
 {
     ddl__link *link = m->links[peer], *messages = m->messages[peer];
     REQUIRE(link->state == DDL__LINK_OPEN && messages->state == DDL__LINK_OPEN, "states %d, %d",
@@ -99,7 +99,7 @@ static void use_links(const met *m, int peer, int fd, int messages_fd, input *in
     use_link(link, fd, in);
 }
 
-static void drop_links(const met *m, int peer)
+static void drop_links(const pair_links *m, int peer)
 {
     if (m->messages[peer])
         m->messages[peer]->ops->destroy(m->messages[peer]);
@@ -107,7 +107,7 @@ static void drop_links(const met *m, int peer)
         m->links[peer]->ops->destroy(m->links[peer]);
 }
 
-static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
+static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
 {
     ddl__address addresses[2];
     addresses[rank] = *ddl__endpoint_address(s->endpoint);
@@ -122,16 +122,16 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
                           .size = 2,
                           .kinds = kinds,
                           .begun = start,
-                          .deadline = start + PATIENCE_NS,
+                          .deadline = start + LIMIT_NS,
                           .warn_at = &warn_at,
                           .arena = s->own,
                           .slots = s->slots,
                           .links = m->links,
                           .messages = m->messages,
-                          .told = &told};
+                          .peer_reason = &told};
     ddl__message_clear();
     ddl_status status = ddl__wireup_run(&wireup);
-    REQUIRE(ddl__now() - start < PATIENCE_NS, "kept waiting: %s", ddl__message());
+    REQUIRE(ddl__now() - start < LIMIT_NS, "kept waiting: %s", ddl__message());
     REQUIRE(!m->links[rank] && !m->messages[rank], "a link to ourselves");
     REQUIRE(!m->messages[!rank] == (status != DDL_OK), "status %d", status);
     REQUIRE(m->links[!rank] || !m->messages[!rank], "a second link without a first one");
@@ -144,27 +144,27 @@ static bool meet(const stage *s, int rank, uint32_t kinds, met *m)
  * dialed
  */
 
-/* The right one. Over TCP it comes again when it has been answered; should the stranger have its
- * place, it completes what that one began. */
+/* The valid member. Over TCP it dials again when it has been answered. If the intruder has its
+ * place, it completes the intruder's wireup. */
 typedef struct member {
     const stage *stage;
     int fd, second;
     bool in;      /* with the first connection */
-    bool by_lane; /* the stranger's may have become a lane of it; then the second has one, too */
+    bool by_lane; /* the intruder's connection may be a lane of it; the second then has one, too */
     int lane;
 } member;
 
-static void *come_again(void *argument)
+static void *dial_second(void *argument)
 {
     member *m = argument;
     const stage *s = m->stage;
     ddl__hello answer, hello = right_hello(s->endpoint, s->comm, DDL__CONN_MESSAGES);
-    REQUIRE(ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
+    REQUIRE(ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now() + LIMIT_NS), "no answer: %s",
             strerror(errno));
     m->in = answer.status == DDL_OK;
     m->second = dial(s->endpoint, false);
-    REQUIRE(initiate(s->endpoint, m->second, &hello, -1), "the second connection is not let in");
-    if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + PATIENCE_NS))
+    REQUIRE(initiate(s->endpoint, m->second, &hello, -1), "the second connection is not admitted");
+    if (!m->by_lane || !ddl__recv_all(m->second, &answer, sizeof answer, ddl__now() + LIMIT_NS))
         return NULL;
     m->lane = dial(s->endpoint, false);
     hello.lane = 1;
@@ -173,32 +173,32 @@ static void *come_again(void *argument)
 }
 
 /* Over TCP the wireup lasts until the second connection is there. */
-static void connect_both(const stage *s, bool local, member *m, met *made)
+static void connect_both(const stage *s, bool local, member *m, pair_links *made)
 {
     ddl__hello answer;
     pthread_t thread;
     if (!local) {
-        REQUIRE(!pthread_create(&thread, NULL, come_again, m), "no thread");
-        meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, made);
+        REQUIRE(!pthread_create(&thread, NULL, dial_second, m), "no thread");
+        run_wireup(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, made);
         pthread_join(thread, NULL);
         return;
     }
-    meet(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, made);
+    run_wireup(s, 0, DDL_LINK_TCP | DDL_LINK_SHM, made);
     m->in = ddl__recv_all(m->fd, &answer, sizeof answer, ddl__now());
     REQUIRE(!m->in || answer.status == DDL_OK, "the right one is refused: %s", answer.text);
 }
 
 static void run_dialed(const stage *s, input *in, unsigned before)
 {
-    met made = {0};
+    pair_links made = {0};
     bool local = input_byte(in) % 2;
     ddl__hello hello = right_hello(s->endpoint, s->comm, local ? DDL__CONN_SHM : DDL__CONN_TCP);
     ddl__hello right = hello;
     input_alter(in, &hello, sizeof hello);
     if (hello.kind == DDL__CONN_INPROC)
-        hello.kind = DDL__CONN_SHM; /* this process's pointers are right ones */
+        hello.kind = DDL__CONN_SHM; /* pointers of this process are valid */
     int memory = local ? make_memory(s, in) : -1, whole = dup(ddl__arena_fd(s->theirs));
-    int fds[2]; /* whose turn comes first is the endpoint's choice */
+    int fds[2]; /* the endpoint chooses which one it handles first */
     unsigned late = input_byte(in) % 2;
     for (unsigned i = 0; i < 2; i++) {
         fds[i] = dial(s->endpoint, local);
@@ -206,15 +206,15 @@ static void run_dialed(const stage *s, input *in, unsigned before)
             initiate(s->endpoint, fds[i], &hello, memory);
         else
             REQUIRE(initiate(s->endpoint, fds[i], &right, local ? whole : -1),
-                    "the right one is not let in");
+                    "the valid member is not admitted");
     }
-    int stranger = fds[late];
+    int intruder = fds[late];
     member m = {.stage = s, .fd = fds[!late], .second = -1, .by_lane = hello.lane == 1, .lane = -1};
     connect_both(s, local, &m, &made);
-    /* Either of the two may have either connection over TCP; the stranger has one at most. */
-    use_links(&made, 1, m.in ? m.fd : stranger, m.second, in);
+    /* Over TCP each of the two may have either connection; the intruder has at most one. */
+    use_links(&made, 1, m.in ? m.fd : intruder, m.second, in);
     drop_links(&made, 1);
-    close(stranger);
+    close(intruder);
     close(m.fd);
     close(whole);
     if (m.second >= 0)
@@ -224,7 +224,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
     if (memory >= 0)
         close(memory);
     if (hello.kind == DDL__CONN_CONTROL)
-        take_last_words(s->endpoint, s->slot, before);
+        take_parked(s->endpoint, s->slot, before);
 }
 
 /* ------------------------------------------------------------------------------------------ we
@@ -233,30 +233,31 @@ static void run_dialed(const stage *s, input *in, unsigned before)
 
 enum { ADMISSION, MEMBER, ANSWERS, SCRIPT = 40 };
 
-/* What is said to a dialer: right answers, altered before they are proven, or after. */
-typedef struct call {
+/* The answers to a dialer: valid ones, altered before or after they are authenticated. */
+typedef struct reply {
     unsigned char script[SCRIPT];
     bool early;
     size_t bytes; /* of all answers, that are sent */
     int memory;
-} call;
+} reply;
 
-typedef struct host {
+typedef struct responder {
     const stage *stage;
-    call calls[CALLS];
+    reply replies[REPLIES];
     int stop;
     unsigned char more[MORE];
-    bool let_in; /* somebody got a member's answer that is proven */
-} host;
+    bool admitted; /* a dialer got an authenticated answer of a member */
+} responder;
 
-static void alter(const call *c, ddl__hello answers[ANSWERS])
+static void alter(const reply *c, ddl__hello answers[ANSWERS])
 {
     input script = {c->script, sizeof c->script};
     input_alter(&script, answers, ANSWERS * sizeof *answers);
 }
 
-/* Send an answer as it is after alterations; false when no more is to come. */
-static bool say(const call *c, int fd, const ddl__hello answers[ANSWERS], int which, ddl__hello *as)
+/* Send an answer after alterations; false if no more answers follow. */
+static bool send_answer(const reply *c, int fd, const ddl__hello answers[ANSWERS], int which,
+                        ddl__hello *as)
 {
     ddl__hello altered[ANSWERS];
     size_t before = (size_t)which * sizeof *altered;
@@ -270,14 +271,14 @@ static bool say(const call *c, int fd, const ddl__hello answers[ANSWERS], int wh
            n >= sizeof *as;
 }
 
-static void answer_call(host *h, const call *c, int fd)
+static void answer_connection(responder *h, const reply *c, int fd)
 {
     const ddl__job *job = ddl__endpoint_job(h->stage->endpoint);
     ddl__hello hello, answers[ANSWERS], sent;
     ddl__session session;
     unsigned char proof[DDL__KEY], right[DDL__KEY];
     static const ddl__hello no_challenge;
-    int64_t deadline = ddl__now() + PATIENCE_NS;
+    int64_t deadline = ddl__now() + LIMIT_NS;
     if (!ddl__recv_all(fd, &hello, sizeof hello, deadline))
         return;
     for (int i = 0; i < ANSWERS; i++)
@@ -291,16 +292,17 @@ static void answer_call(host *h, const call *c, int fd)
     REQUIRE(!memcmp(proof, right, sizeof right), "a wrong proof");
     ddl__answer_prove(job, &session, DDL__AUTH_ADMISSION, &answers[ADMISSION]);
     ddl__answer_prove(job, &session, DDL__AUTH_MEMBER, &answers[MEMBER]);
-    if (say(c, fd, answers, ADMISSION, &sent) && say(c, fd, answers, MEMBER, &sent)) {
+    if (send_answer(c, fd, answers, ADMISSION, &sent) &&
+        send_answer(c, fd, answers, MEMBER, &sent)) {
         if (ddl__answer_is_proven(job, &session, DDL__AUTH_MEMBER, &sent))
-            h->let_in = true;
+            h->admitted = true;
         send(fd, h->more, MORE, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
 }
 
 static void *answer_all(void *argument)
 {
-    host *h = argument;
+    responder *h = argument;
     for (unsigned n = 0;;) {
         struct pollfd fds[] = {
             {h->stop, POLLIN, 0}, {h->stage->local, POLLIN, 0}, {h->stage->tcp, POLLIN, 0}};
@@ -312,18 +314,18 @@ static void *answer_all(void *argument)
                          SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             continue;
-        call c = h->calls[n++ % CALLS];
+        reply c = h->replies[n++ % REPLIES];
         if (!local)
             c.memory = -1;
-        answer_call(h, &c, fd);
+        answer_connection(h, &c, fd);
         close(fd);
     }
 }
 
-static call make_call(const stage *s, input *in)
+static reply choose_answers(const stage *s, input *in)
 {
     enum { WHOLE = ANSWERS * sizeof(ddl__hello) };
-    call c = {.early = input_byte(in) % 2};
+    reply c = {.early = input_byte(in) % 2};
     c.bytes = WHOLE - input_length(in, WHOLE + 1);
     c.memory = make_memory(s, in);
     input_run(in, c.script, input_byte(in) % (SCRIPT + 1));
@@ -333,31 +335,31 @@ static call make_call(const stage *s, input *in)
 static void run_dialing(const stage *s, input *in)
 {
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_TCP | DDL_LINK_SHM};
-    met made = {0};
+    pair_links made = {0};
     uint32_t allowed = kinds[input_byte(in) % 3];
-    host h = {.stage = s, .stop = eventfd(0, EFD_CLOEXEC)};
-    for (int i = 0; i < CALLS; i++)
-        h.calls[i] = make_call(s, in);
+    responder h = {.stage = s, .stop = eventfd(0, EFD_CLOEXEC)};
+    for (int i = 0; i < REPLIES; i++)
+        h.replies[i] = choose_answers(s, in);
     input_run(in, h.more, sizeof h.more);
     pthread_t thread;
     REQUIRE(h.stop >= 0 && !pthread_create(&thread, NULL, answer_all, &h), "no thread");
-    bool all = meet(s, 1, allowed, &made);
+    bool all = run_wireup(s, 1, allowed, &made);
     eventfd_write(h.stop, 1);
     pthread_join(thread, NULL);
-    REQUIRE(!made.links[0] || h.let_in, "let in by what is no answer");
+    REQUIRE(!made.links[0] || h.admitted, "admitted by an invalid answer");
     if (all)
         use_links(&made, 0, -1, -1, in);
     drop_links(&made, 0);
-    for (int i = 0; i < CALLS; i++)
-        if (h.calls[i].memory >= 0)
-            close(h.calls[i].memory);
+    for (int i = 0; i < REPLIES; i++)
+        if (h.replies[i].memory >= 0)
+            close(h.replies[i].memory);
     close(h.stop);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     input in = {bytes, n};
-    const stage *s = the_stage();
+    const stage *s = open_fixture();
     unsigned before = count_fds();
     if (input_byte(&in) % 2)
         run_dialing(s, &in);

@@ -1,5 +1,5 @@
-/* raw_client.h - a client without a secret: raw connections, right hellos and proofs,
- * descriptors beside the bytes, and a count of what is left open. */
+/* raw_client.h - a client of an endpoint: raw connections, valid hellos and proofs, descriptors
+ * sent with the bytes, and a check that no descriptor is left open. */
 #ifndef DDL_FUZZ_RAW_CLIENT_H
 #define DDL_FUZZ_RAW_CLIENT_H
 
@@ -15,7 +15,7 @@
 
 enum { FDS = 128, PASSED_MAX = 3 };
 
-static const int64_t PATIENCE_NS = 5 * 1000000000ll;
+static const int64_t LIMIT_NS = 5 * 1000000000ll;
 
 static inline unsigned count_fds(void)
 {
@@ -28,7 +28,7 @@ static inline unsigned count_fds(void)
 /* The fuzzer opens files of its own between two inputs. */
 static inline void check_clean(unsigned before)
 {
-    int64_t deadline = ddl__now() + PATIENCE_NS;
+    int64_t deadline = ddl__now() + LIMIT_NS;
     for (; count_fds() != before; usleep(20))
         REQUIRE(ddl__now() < deadline, "%u descriptors, and %u before", count_fds(), before);
 }
@@ -50,17 +50,17 @@ static inline void take_accepted(ddl_endpoint *endpoint, ddl__comm_slot *slot)
     await_accepted(endpoint, slot, ddl__now());
 }
 
-/* After somebody was let in as a member is that watches: what such a one says last is kept although
- * it has left. Take it, and whoever was let in after it. */
-static inline void take_last_words(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
+/* Take the connections that were admitted: an endpoint keeps a control connection even if its peer
+ * has closed it, since its last message may be in it. */
+static inline void take_parked(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
 {
-    for (int64_t end = ddl__now() + PATIENCE_NS; count_fds() > before; usleep(20)) {
+    for (int64_t end = ddl__now() + LIMIT_NS; count_fds() > before; usleep(20)) {
         take_accepted(endpoint, slot);
         REQUIRE(ddl__now() < end, "%u descriptors, and %u before", count_fds(), before);
     }
 }
 
-/* Rank 1 of 2 comes to rank 0. */
+/* A valid hello of rank 1 to rank 0, in a comm of two. */
 static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest comm, uint8_t kind)
 {
     ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), kind, 1, 0, 2);
@@ -69,19 +69,19 @@ static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest c
     return hello;
 }
 
-/* The endpoint listens at one IP address. */
+/* Connect to the endpoint, which listens at one IP. */
 static inline int dial(const ddl_endpoint *endpoint, bool local)
 {
     const ddl__address *address = ddl__endpoint_address(endpoint);
     struct sockaddr_storage to;
     socklen_t length =
         local ? ddl__address_unix(&address->endpoint, &to) : ddl__address_ip(address, 0, &to);
-    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__now() + PATIENCE_NS);
+    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__now() + LIMIT_NS);
     REQUIRE(fd >= 0, "the endpoint does not answer: %s", strerror(errno));
     return fd;
 }
 
-/* Send bytes with descriptors beside them; false when the endpoint has hung up. */
+/* Send bytes with descriptors; false if the endpoint has closed the connection. */
 static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, unsigned times)
 {
     union {
@@ -107,38 +107,38 @@ static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, u
 }
 
 /* The next answer. */
-static inline ddl__hello hear_answer(int fd)
+static inline ddl__hello receive_answer(int fd)
 {
     ddl__hello answer;
-    REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + PATIENCE_NS), "no answer: %s",
+    REQUIRE(ddl__recv_all(fd, &answer, sizeof answer, ddl__now() + LIMIT_NS), "no answer: %s",
             strerror(errno));
     REQUIRE(ddl__hello_check(&answer) == DDL_OK, "%s", ddl__message());
     REQUIRE(answer.status == DDL_INPROGRESS || answer.status == DDL_EREFUSED, "status %d",
             answer.status);
     REQUIRE(memchr(answer.text, 0, sizeof answer.text), "a text without an end");
-    REQUIRE((answer.status == DDL_INPROGRESS) == !answer.text[0], "let in and refused: \"%s\"",
+    REQUIRE((answer.status == DDL_INPROGRESS) == !answer.text[0], "admitted and refused: \"%s\"",
             answer.text);
     return answer;
 }
 
-/* Say a hello and prove it, with memory beside the proof: whether it is let in. One that is
- * numbered is not challenged, and may have been said before. */
+/* Send a hello and its proof, with memory. True if the client is admitted. A numbered hello is not
+ * challenged, and may have been sent before. */
 static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello,
                             int memory)
 {
     const ddl__job *job = ddl__endpoint_job(endpoint);
     ddl__session session;
     unsigned char proof[DDL__KEY];
-    REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "hung up");
+    REQUIRE(send_piece(fd, hello, sizeof *hello, -1, 0), "the endpoint closed the connection");
     ddl__hello challenge = {0};
     if (!hello->number)
-        challenge = hear_answer(fd);
+        challenge = receive_answer(fd);
     if (!hello->number && challenge.status != DDL_INPROGRESS)
         return false;
     REQUIRE(ddl__session_begin(job, hello, &challenge, &session, proof), "%s", ddl__message());
     bool sent = send_piece(fd, proof, sizeof proof, memory, memory >= 0);
-    REQUIRE(sent || hello->number, "hung up");
-    ddl__hello answer = hear_answer(fd);
+    REQUIRE(sent || hello->number, "the endpoint closed the connection");
+    ddl__hello answer = receive_answer(fd);
     if (hello->number && answer.status != DDL_INPROGRESS)
         return false;
     REQUIRE(answer.status == DDL_INPROGRESS, "a right proof is refused: %s", answer.text);

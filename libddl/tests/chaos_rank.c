@@ -1,12 +1,12 @@
-/* One rank for tests/chaos/run.py: it repeats an operation until that fails, says when and how, and
- * goes on with those who are left.
+/* One rank for tests/chaos/run.py: it repeats an operation until that fails, reports when and how,
+ * and goes on with the survivors.
  *
  *     chaos_rank URL RANK SIZE LINKS OPERATION [SETTING=NUMBER...]
  *
- * Settings: pause_ms before the rendezvous; workers, forked ones that stay; linger_ms of work after
- * a failure; count_ms, how often rank 0 tells how much was done; step, at which of the operation's
- * steps to die; times, after which the rank leaves without a goodbye; cycles of a member that is
- * killed and replaced.
+ * Settings: pause_ms before the rendezvous; workers, forked processes that stay; linger_ms of work
+ * after a failure; count_ms, the interval at which rank 0 reports its progress; step, the
+ * operation's step at which to die; times, after which the rank leaves without a leave message;
+ * cycles of a member that is killed and replaced.
  *
  * Lines on stdout: NANOSECONDS WORD [MORE], by the monotonic clock, which all processes share. */
 #include <dirent.h>
@@ -137,14 +137,14 @@ static ddl_status asynchronous(ddl_comm *comm)
     return status == DDL_OK ? DDL_OK : ddl_comm_status(comm);
 }
 
-/* Nothing is pending. */
+/* No operation is pending. */
 static ddl_status idle(ddl_comm *comm)
 {
     usleep(1000);
     return ddl_comm_status(comm);
 }
 
-/* Two ranks wait for each other, and the others for nothing: none for the one that dies. */
+/* Two ranks wait for each other, the others for nothing: no rank waits for the one that dies. */
 static ddl_status elsewhere(ddl_comm *comm)
 {
     int own = ddl_comm_rank(comm);
@@ -177,7 +177,7 @@ static const operation operations[] = {{"small", small},
  * operation
  */
 
-/* What the links of the one that is to die would do, and how many of their steps are left. */
+/* The real functions of the victim's links, and the number of steps before its death. */
 static const ddl__link_ops *real;
 static ddl__link_ops counted;
 static int steps_left, steps_made;
@@ -239,7 +239,7 @@ static void die_at(ddl_comm *comm, int number)
 /* -------------------------------------------------------------------------------- what a rank does
  */
 
-static ddl_comm *meet(ddl_endpoint *endpoint, int own)
+static ddl_comm *connect_ranks(ddl_endpoint *endpoint, int own)
 {
     ddl_comm_config config = {.struct_size = sizeof config, .links = links, .timeout_ms = 10000};
     ddl_comm *comm;
@@ -250,7 +250,7 @@ static ddl_comm *meet(ddl_endpoint *endpoint, int own)
     exit(0);
 }
 
-/* With those who are left; NULL: this rank is not one of them. */
+/* Shrink the comm; NULL: this rank is not a survivor. */
 static ddl_comm *go_on(ddl_comm *comm)
 {
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
@@ -291,14 +291,14 @@ static int fail_and_go_on(ddl_comm *comm, const operation *op, int linger_ms, in
     return 0;
 }
 
-/* One of the operation's steps is the victim's last; when it has fewer, nobody dies. */
+/* The victim dies at one of the operation's steps; if it has fewer steps, no rank dies. */
 static int die_within(ddl_comm *comm, const operation *op, int number)
 {
     ddl_status status = barrier(comm);
     bool victim = rank == size - 1;
     if (victim)
         die_at(comm, number);
-    say("began"); /* or is still in the barrier when the victim is through, and dead */
+    say("began"); /* or is still in the barrier when the victim has passed it and died */
     if (status == DDL_OK)
         status = op->run(comm);
     if (status == DDL_OK && victim && steps_left > 0) {
@@ -317,7 +317,9 @@ static int die_within(ddl_comm *comm, const operation *op, int number)
     return 0;
 }
 
-/* The last rank leaves right after its last operation, by turns without and with a goodbye. */
+/* The last rank leaves right after its last operation, alternately without and with a leave
+ * message.
+ */
 static int leave_after(ddl_comm *comm, const operation *op, int times)
 {
     for (int i = 0; i < 3; i++)
@@ -366,12 +368,12 @@ static pid_t start_victim(char **argv)
     _exit(1);
 }
 
-/* Again and again the last rank is new, and killed. */
+/* The last rank is killed and replaced again and again. */
 static int cycle(ddl_endpoint *endpoint, const operation *op, int cycles, char **argv)
 {
     for (int i = 0; i < cycles; i++) {
         pid_t victim = rank ? 0 : start_victim(argv);
-        ddl_comm *comm = meet(endpoint, rank);
+        ddl_comm *comm = connect_ranks(endpoint, rank);
         ddl_status status = barrier(comm);
         if (rank == 0)
             kill(victim, SIGKILL);
@@ -403,7 +405,7 @@ static int setting(int argc, char **argv, const char *name)
     return 0;
 }
 
-/* Like a data loader's: they outlive whoever started them, and know its files. */
+/* Like data loader workers: they outlive the process that started them, and inherit its files. */
 static void start_workers(int n)
 {
     for (int i = 0; i < n; i++) {
@@ -432,7 +434,7 @@ int main(int argc, char **argv)
     ddl_endpoint *endpoint;
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGUSR1, leave); /* exit without a goodbye, wherever it is */
+    signal(SIGUSR1, leave); /* exit without a leave message, at any point */
     url = argv[1];
     rank = atoi(argv[2]);
     size = atoi(argv[3]);
@@ -450,7 +452,7 @@ int main(int argc, char **argv)
     if (cycles)
         return cycle(endpoint, op, cycles, argv);
     say("meets");
-    ddl_comm *comm = meet(endpoint, rank);
+    ddl_comm *comm = connect_ranks(endpoint, rank);
     start_workers(setting(argc, argv, "workers"));
     int number = setting(argc, argv, "step");
     if (times)

@@ -88,7 +88,7 @@ static void creation(void)
             "damaged");
     lengths[1] = 3;
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 0, 2, NULL, &comm), DDL_EINVAL,
-            "no libddl address");
+            "not a libddl address");
     ddl_comm_config config = {.struct_size = sizeof config, .links = 64};
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 0, 1, &config, &comm), DDL_EINVAL,
             "links is 0x40");
@@ -115,7 +115,7 @@ static void creation(void)
     lengths[1] = lengths[0];
     other[6 + 16] ^= 0xff; /* and another port */
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 0, 2, &config, &comm), DDL_ETIMEDOUT,
-            "did not come in time: 1 on");
+            "did not connect in time: 1 on");
     REFUSED(ddl_rendezvous(endpoint, "tcp://127.0.0.1:1", 1, 2, &config, &comm), DDL_EUNREACHABLE,
             "tcp://127.0.0.1:1: Connection refused");
     REFUSED(ddl_rendezvous(endpoint, "tcp://127.0.0.1:34567", 0, 3, &config, &comm), DDL_ETIMEDOUT,

@@ -1,5 +1,6 @@
-/* A member whose backlog of unix connections is full is still on this host: whoever dials it waits
- * for room, and shares memory with it. In a network namespace whose backlogs are short. */
+/* A member whose backlog of unix connections is full is still on this host: a rank that dials it
+ * waits for room, and then shares memory with it. Runs in a network namespace with short backlogs.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -65,7 +66,7 @@ static int member(shared *s, int rank)
     return shares ? 0 : 2;
 }
 
-/* Connections until there is no room for another one; how many. */
+/* Open connections until there is no room for another one. Returns their number. */
 static int fill(const ddl__address *address, int *fds, int most)
 {
     struct sockaddr_storage to;

@@ -1,5 +1,5 @@
-/* Comms that are created again, differently on each side, with unauthenticated clients connecting,
- * or while a member dies. */
+/* Comms that are created again and again, with different settings on each side, with
+ * unauthenticated clients connecting, or while a member dies or fails. */
 #include <dirent.h>
 #include <sys/resource.h>
 
@@ -88,7 +88,7 @@ static void again(void)
     }
 }
 
-/* One side allows TCP only, the other everything: they meet over TCP. */
+/* One side allows TCP only, the other all kinds of links: they use TCP. */
 static void different_kinds(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -106,7 +106,7 @@ static int open_files(void)
     return n;
 }
 
-/* A creation in which the other side gives up leaves nothing behind, and the next one succeeds. */
+/* A creation in which the other side gives up leaks nothing, and the next one succeeds. */
 static void failures_leave_nothing(void)
 {
     side sides[2];
@@ -127,7 +127,7 @@ static void failures_leave_nothing(void)
     close_sides(sides);
 }
 
-/* Rank 0 dies, rank 2 never comes: rank 1 learns it at once, and whom to blame. */
+/* Rank 0 dies and rank 2 never connects: rank 1 fails at once, and its error names rank 0. */
 static void member_dies(void)
 {
     unsigned char addresses[3][DDL_ADDRESS_MAX];
@@ -182,8 +182,8 @@ static void member_dies(void)
 
 /* Processes that know each other's addresses; some of them cannot create the comm. */
 typedef struct failing {
-    int rank, late; /* who cannot, and who comes when it has failed; -1: nobody */
-    bool memory;    /* for want of memory for its links, and not by its settings */
+    int rank, late; /* the rank that fails, and the one that starts after that; -1: none */
+    bool memory;    /* it fails for lack of memory for its links, not because of its settings */
     uint32_t links;
 } failing;
 
@@ -211,20 +211,20 @@ static void close_board(board *b, const pid_t *pids, int n)
     munmap(b, sizeof *b);
 }
 
-/* For want of shared memory, where nothing else is allowed, when it has a slot at its endpoint
+/* Fails for lack of shared memory, if nothing else is allowed, when it has a slot at its endpoint
  * already, or by its settings, before. */
-static void spoil(bool memory, bool spoilt)
+static void restrict_memory(bool memory, bool restricted)
 {
-    struct rlimit files = {spoilt ? 4096 : RLIM_INFINITY, RLIM_INFINITY};
+    struct rlimit files = {restricted ? 4096 : RLIM_INFINITY, RLIM_INFINITY};
     if (memory)
         CHECK(!setrlimit(RLIMIT_FSIZE, &files), "setrlimit");
-    else if (spoilt)
+    else if (restricted)
         setenv("DDL_HEARTBEAT_MS", "often", 1);
     else
         unsetenv("DDL_HEARTBEAT_MS");
 }
 
-/* Fails, soon and for that reason; and the next time all is well. */
+/* The creation fails soon and for that reason, and the next one succeeds. */
 static int create_with_failing(board *b, const failing *f, int rank)
 {
     enum { SOON_S = 3 };
@@ -237,7 +237,7 @@ static int create_with_failing(board *b, const failing *f, int rank)
     await_all(&b->here, 3);
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000, .links = f->links};
     if (rank == f->rank)
-        spoil(f->memory, true);
+        restrict_memory(f->memory, true);
     if (rank == f->rank && f->late < 0)
         usleep(300000); /* the others wait already */
     while (rank == f->late && !atomic_load(&b->failed))
@@ -254,7 +254,7 @@ static int create_with_failing(board *b, const failing *f, int rank)
     CHECK(seconds() - start < SOON_S, "after %g s", seconds() - start);
     await_all(&b->here, 6);
     if (rank == f->rank)
-        spoil(f->memory, false);
+        restrict_memory(f->memory, false);
     OK(ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm));
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
@@ -279,7 +279,7 @@ static void member_fails(void)
     }
 }
 
-/* ---- a member that fails tells the others at their endpoints, one of which answers slowly ---- */
+/* ---- a member that fails sends notices to the others' endpoints, one of which is stopped ---- */
 
 enum { STOPPED = 2 };
 
@@ -309,14 +309,14 @@ static int create_after_failing(board *b, int rank, bool memory)
     } else {
         if (rank == 1) {
             usleep(300000); /* the others wait already */
-            spoil(memory, true);
+            restrict_memory(memory, true);
         }
         ddl_status got = create_in_time(endpoint, b, rank, links, &comm);
         const char *why = memory ? "shared memory" : "DDL_HEARTBEAT_MS";
         CHECK(got == (memory ? DDL_ESYSTEM : DDL_EINVAL) && strstr(ddl_last_error(), why),
               "rank %d: %d \"%s\"", rank, got, ddl_last_error());
         if (rank == 1)
-            spoil(memory, false);
+            restrict_memory(memory, false);
         atomic_fetch_add(&b->failed, 1);
     }
     OK(create_in_time(endpoint, b, rank, links, &comm));
@@ -326,7 +326,7 @@ static int create_after_failing(board *b, int rank, bool memory)
     return 0;
 }
 
-static void late_word_of_an_attempt_spoils_no_other(bool memory)
+static void late_notice_fails_no_other_attempt(bool memory)
 {
     int status;
     pid_t pids[4];
@@ -338,13 +338,13 @@ static void late_word_of_an_attempt_spoils_no_other(bool memory)
           status);
     for (int i = 0; i < 10000 && atomic_load(&b->failed) < 3; i++)
         usleep(1000);
-    usleep(100000); /* those who are there are at it again */
+    usleep(100000); /* the others are creating the comm again */
     kill(pids[STOPPED], SIGCONT);
     close_board(b, pids, 4);
 }
 
-/* Ranks 1 and 2 cannot at first, and each is told so by the other, perhaps when it has failed
- * itself and tries again: those who go on trying get there soon. */
+/* Ranks 1 and 2 fail at first. Each gets the other's notice, perhaps only after its own failure, in
+ * its next attempt: ranks that keep trying soon succeed. */
 static int create_among_failing(board *b, int rank)
 {
     const void *list[3] = {b->addresses[0], b->addresses[1], b->addresses[2]};
@@ -356,12 +356,12 @@ static int create_among_failing(board *b, int rank)
     OK(ddl_endpoint_address(endpoint, b->addresses[rank], DDL_ADDRESS_MAX, &b->lengths[rank]));
     await_all(&b->here, 3);
     if (rank)
-        spoil(false, true);
+        restrict_memory(false, true);
     REFUSED(ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm), DDL_EINVAL,
             "DDL_HEARTBEAT_MS");
     await_all(&b->here, 6);
     if (rank)
-        spoil(false, false);
+        restrict_memory(false, false);
     double start = seconds();
     int tries = 1;
     while (tries < 6 && ddl_comm_create(endpoint, list, b->lengths, rank, 3, &config, &comm))
@@ -386,7 +386,7 @@ static void several_fail(void)
 
 static char url[64];
 
-static void *inbound(void *argument)
+static void *join(void *argument)
 {
     int rank = *(int *)argument;
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 10000};
@@ -407,30 +407,30 @@ static void leave_early(int rank)
     ddl_comm *comm;
     OK(ddl_endpoint_create(NULL, &endpoint));
     REFUSED(ddl_rendezvous(endpoint, url, rank, 3, &config, &comm), DDL_ETIMEDOUT,
-            "not all ranks came in time");
+            "not all ranks joined in time");
     ddl_endpoint_destroy(endpoint);
 }
 
-/* Who has left the rendezvous before all were there may come again, and is not counted meanwhile:
- * also when it is noticed only now that all are there. */
-static void who_left_may_come_again(bool before_all)
+/* A rank that left the rendezvous before all had joined may join again, and does not count
+ * meanwhile: also when it is noticed only now that all are there. */
+static void left_rank_may_rejoin(bool before_all)
 {
     int numbers[3] = {0, 1, 2};
     pthread_t threads[3];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
-    CHECK(!pthread_create(&threads[0], NULL, inbound, &numbers[0]), "thread");
+    CHECK(!pthread_create(&threads[0], NULL, join, &numbers[0]), "thread");
     leave_early(1);
-    CHECK(!pthread_create(&threads[2 - before_all], NULL, inbound, &numbers[2 - before_all]),
+    CHECK(!pthread_create(&threads[2 - before_all], NULL, join, &numbers[2 - before_all]),
           "thread");
     usleep(200000);
-    CHECK(!pthread_create(&threads[1 + before_all], NULL, inbound, &numbers[1 + before_all]),
+    CHECK(!pthread_create(&threads[1 + before_all], NULL, join, &numbers[1 + before_all]),
           "thread");
     for (int r = 0; r < 3; r++)
         pthread_join(threads[r], NULL);
 }
 
-/* More of them than are heard at a time, and they come first. */
-static void silent_callers_hold_up_nobody(void)
+/* More silent clients connect than there are slots, and they connect first. */
+static void silent_clients_delay_no_rank(void)
 {
     enum { SILENT = 80 };
     int port = free_port(), fds[SILENT], numbers[3] = {0, 1, 2};
@@ -440,14 +440,14 @@ static void silent_callers_hold_up_nobody(void)
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
     pthread_t threads[3];
     double start = seconds();
-    CHECK(!pthread_create(&threads[0], NULL, inbound, &numbers[0]), "thread");
+    CHECK(!pthread_create(&threads[0], NULL, join, &numbers[0]), "thread");
     for (int i = 0; i < SILENT; i++) {
         fds[i] = socket(AF_INET, SOCK_STREAM, 0);
         while (connect(fds[i], (struct sockaddr *)&to, sizeof to))
             usleep(1000);
     }
     for (int r = 1; r < 3; r++)
-        CHECK(!pthread_create(&threads[r], NULL, inbound, &numbers[r]), "thread");
+        CHECK(!pthread_create(&threads[r], NULL, join, &numbers[r]), "thread");
     for (int r = 0; r < 3; r++)
         pthread_join(threads[r], NULL);
     CHECK(seconds() - start < 5, "%g s", seconds() - start);
@@ -455,7 +455,7 @@ static void silent_callers_hold_up_nobody(void)
         close(fds[i]);
 }
 
-static void *miss(void *argument)
+static void *wait_for_missing(void *argument)
 {
     int rank = *(int *)argument;
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = rank ? 5000 : 300};
@@ -468,14 +468,14 @@ static void *miss(void *argument)
     return NULL;
 }
 
-/* At rank 0, and by it at those who came. */
-static void the_missing_are_named(void)
+/* In the error of rank 0, and in those of the ranks that joined. */
+static void missing_ranks_are_named(void)
 {
     int numbers[2] = {0, 1};
     pthread_t threads[2];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     for (int r = 0; r < 2; r++)
-        CHECK(!pthread_create(&threads[r], NULL, miss, &numbers[r]), "thread");
+        CHECK(!pthread_create(&threads[r], NULL, wait_for_missing, &numbers[r]), "thread");
     for (int r = 0; r < 2; r++)
         pthread_join(threads[r], NULL);
 }
@@ -484,16 +484,16 @@ int main(void)
 {
     member_dies(); /* forks, so before there are threads */
     member_fails();
-    late_word_of_an_attempt_spoils_no_other(false);
-    late_word_of_an_attempt_spoils_no_other(true);
+    late_notice_fails_no_other_attempt(false);
+    late_notice_fails_no_other_attempt(true);
     several_fail();
     again();
     run_ranks(3, LINKS_MIXED, different_kinds, NULL);
     run_ranks(3, LINKS_REVERSED, different_kinds, NULL);
     failures_leave_nothing();
-    silent_callers_hold_up_nobody();
-    the_missing_are_named();
-    who_left_may_come_again(false);
-    who_left_may_come_again(true);
+    silent_clients_delay_no_rank();
+    missing_ranks_are_named();
+    left_rank_may_rejoin(false);
+    left_rank_may_rejoin(true);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* A process that runs out of descriptors: it says so once, does not burn a core meanwhile, and
- * accepts again when there are some. */
+/* A process runs out of descriptors: it warns once, does not use up a core meanwhile, and accepts
+ * again when there are free ones. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -26,8 +26,8 @@ static unsigned take_all(int *fds)
     return n;
 }
 
-/* The endpoint's process: with no descriptor left while callers come, then with some. */
-static int starve(int told, int go)
+/* The endpoint's process: no descriptor is free while clients connect, then some are. */
+static int run_out(int told, int go)
 {
     int fds[LIMIT];
     char byte;
@@ -47,13 +47,13 @@ static int starve(int told, int go)
     CHECK(used < 0.3e-3 * SHORT_MS, "%g s of a core in %d ms", used, SHORT_MS);
     for (unsigned i = 0; i < n; i++)
         close(fds[i]);
-    CHECK(read(go, &byte, 1) == 1, "read"); /* until the callers were answered */
+    CHECK(read(go, &byte, 1) == 1, "read"); /* until the clients were answered */
     ddl_endpoint_destroy(endpoint);
     return 0;
 }
 
-/* Say hello, and whether it is answered. */
-static void greet(int fd, const ddl__address *address)
+/* Send a hello, and check that it is answered. */
+static void check_answered(int fd, const ddl__address *address)
 {
     ddl__job job = {.crypto = NULL};
     ddl__hello hello = ddl__hello_begin(&job, DDL__CONN_TCP, 1, 0, 2), answer;
@@ -75,7 +75,7 @@ int main(void)
     pid_t child = fork();
     if (!child) {
         dup2(err[1], STDERR_FILENO);
-        _exit(starve(told[1], go[0]));
+        _exit(run_out(told[1], go[0]));
     }
     close(err[1]);
     CHECK(read(told[0], &address, sizeof address) == sizeof address, "read");
@@ -86,7 +86,7 @@ int main(void)
         CHECK(fds[i] >= 0, "%s", strerror(errno));
     }
     CHECK(write(go[1], "x", 1) == 1, "write");
-    greet(fds[0], &address);
+    check_answered(fds[0], &address);
     CHECK(write(go[1], "x", 1) == 1, "write");
     size_t n = 0;
     for (ssize_t k; n < TEXT - 1 && (k = read(err[0], said + n, TEXT - 1 - n)) > 0;)

@@ -1,5 +1,5 @@
-/* How soon a member's death is known, also to those who share no data with it and to those who wait
- * for nothing; and who must not be called dead. Ranks are processes. */
+/* How soon a member's death is detected, also by ranks that exchange no data with it and by ranks
+ * that wait for nothing; and which ranks must not be taken for dead. Ranks are processes. */
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "processes.h"
@@ -80,7 +80,7 @@ static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, si
     return done = !done && real->send_user(to, n, memory, bytes, signature);
 }
 
-/* Both that are left are busy with a message that takes several times as long as what stands still
+/* Both survivors are busy with a message that takes several times as long as what stands still
  * may, and gets on all the time: it is completed, and then the comm ends. */
 static int killed_meanwhile(ddl_comm *comm)
 {
@@ -109,7 +109,7 @@ static int killed_meanwhile(ddl_comm *comm)
     return 0;
 }
 
-/* Nobody waits for anything. */
+/* No rank waits for anything. */
 static int killed_unnoticed(ddl_comm *comm)
 {
     double start = start_together(comm);
@@ -122,12 +122,12 @@ static int killed_unnoticed(ddl_comm *comm)
     return 0;
 }
 
-/* An abort reaches those who wait for nothing. */
+/* An abort reaches ranks that wait for nothing. */
 static int aborted_unnoticed(ddl_comm *comm)
 {
     double start = start_together(comm);
     if (ddl_comm_rank(comm) == 0) {
-        usleep(100000); /* until all are through the barrier */
+        usleep(100000); /* until all have passed the barrier */
         OK(ddl_comm_abort(comm, "enough"));
     }
     EXPECT(await_status(comm, 0.4), DDL_EABORTED, "enough");
@@ -136,7 +136,7 @@ static int aborted_unnoticed(ddl_comm *comm)
     return 0;
 }
 
-/* Stopped, given up by the others, and then continued: it must learn that it is none of them. */
+/* A rank is stopped, expelled by the others, and then continued: it must get an error. */
 static int stopped(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -158,7 +158,7 @@ static int stopped(ddl_comm *comm)
                             : ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, NULL);
     EXPECT(status, DDL_EPEER, "rank 3 on ");
     EXPECT(status, DDL_EPEER, "silent for 3.");
-    CHECK(seconds() - start > 2.5, "given up after %g s", seconds() - start);
+    CHECK(seconds() - start > 2.5, "expelled after %g s", seconds() - start);
     within(comm, start, 4);
     if (rank == 0) {
         kill(pids[VICTIM], SIGCONT);

@@ -1,6 +1,6 @@
-/* Ranks that call different things and exchange nothing by which the data path could tell: the
- * members compare what waits, and every rank gets an error that says who called what. Ranks are
- * processes. */
+/* Ranks call different operations, and exchange no data by which the data path could notice: the
+ * members compare their waiting operations, and every rank gets an error that describes the calls.
+ * Ranks are processes. */
 #include "processes.h"
 
 enum { SIZE = 4, ODD = 2 };
@@ -11,8 +11,8 @@ static float data[1000], more[1000];
     CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
           ddl_comm_rank(comm), (status), ddl_last_error())
 
-/* At this call, or at the next one. */
-static ddl_status at_last(ddl_comm *comm, ddl_status status)
+/* The error comes at this call or at the next one. */
+static ddl_status fail_soon(ddl_comm *comm, ddl_status status)
 {
     while (status == DDL_OK)
         status = ddl_barrier(comm, NULL, NULL);
@@ -26,21 +26,21 @@ static int finish(ddl_comm *comm, double start, double limit)
     return 0;
 }
 
-/* Each half has a root of its own: over most plans, the halves exchange nothing. */
-static int roots(ddl_comm *comm)
+/* Each half has its own root: with most plans, the halves exchange nothing. */
+static int different_roots(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     OK(ddl_barrier(comm, NULL, NULL));
     double start = seconds();
     ddl_status status = ddl_gather(comm, data, more, 5, DDL_F32, rank == ODD ? ODD : 0, NULL, NULL);
-    status = at_last(comm, status);
+    status = fail_soon(comm, status);
     EXPECT(status, DDL_EMISMATCH, "called gather(f32, 5, root 2)");
     EXPECT(status, DDL_EMISMATCH, "called gather(f32, 5, root 0)");
     return finish(comm, start, 4);
 }
 
-/* The odd one has given what it had to, to somebody who does not ask, and computes. */
-static int givers(ddl_comm *comm)
+/* One rank has sent its data to a rank that does not receive them, and computes. */
+static int sent_already(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     OK(ddl_barrier(comm, NULL, NULL));
@@ -52,13 +52,13 @@ static int givers(ddl_comm *comm)
     } else {
         status = ddl_gather(comm, data, more, 7, DDL_I32, 0, NULL, NULL);
     }
-    status = at_last(comm, status);
+    status = fail_soon(comm, status);
     EXPECT(status, DDL_EMISMATCH, "reduce(f32, 100, sum, root 1)");
     EXPECT(status, DDL_EMISMATCH, "gather(i32, 7, root 0)");
     return finish(comm, start, 4);
 }
 
-/* Rank 0 counts on a block that the odd one takes as empty. */
+/* Rank 0 expects a block that another rank considers empty. */
 static int empty_block(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -81,7 +81,7 @@ static int empty_block(ddl_comm *comm)
     return finish(comm, start, 9);
 }
 
-/* The others are done and leave. */
+/* The other ranks are done and leave. */
 static int one_more(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
@@ -93,7 +93,7 @@ static int one_more(ddl_comm *comm)
     return finish(comm, start, 2);
 }
 
-/* Nobody is wrong, only late: no verdict, however long it takes. */
+/* A rank is only late: no error, however long it takes. */
 static int late(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
@@ -107,8 +107,8 @@ static int late(ddl_comm *comm)
 }
 
 static const process_test tests[] = {
-    {"roots", roots, 0, false},
-    {"givers", givers, 0, false},
+    {"different_roots", different_roots, 0, false},
+    {"sent_already", sent_already, 0, false},
     {"empty_block", empty_block, 0, true},
     {"one_more", one_more, 0, false},
     {"late", late, 0, false},

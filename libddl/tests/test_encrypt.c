@@ -353,10 +353,10 @@ static void test_misuse(void)
 {
     ddl_endpoint *endpoint;
     ddl_endpoint_config config = {.struct_size = sizeof config, .secret = "", .encrypt = 1};
-    INVALID(ddl_endpoint_create(&config, &endpoint), "wants a secret");
+    INVALID(ddl_endpoint_create(&config, &endpoint), "needs a secret");
     config.encrypt = 0;
     setenv("DDL_ENCRYPT", "1", 1);
-    INVALID(ddl_endpoint_create(&config, &endpoint), "wants a secret");
+    INVALID(ddl_endpoint_create(&config, &endpoint), "needs a secret");
     config.encrypt = -1;
     OK(ddl_endpoint_create(&config, &endpoint));
     ddl_endpoint_destroy(endpoint);

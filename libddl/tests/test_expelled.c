@@ -1,6 +1,6 @@
-/* Members that are alive and given up: one that is stopped at the very end of a shrink's creation
- * until the others have gone on, and one whose heartbeats cannot be understood. Of two worlds only
- * one goes on. Ranks are processes. */
+/* Members that are alive and expelled: one that is stopped at the very end of a shrink until the
+ * others have gone on, and one that sends invalid heartbeats. Only one side goes on. Ranks are
+ * processes. */
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -13,7 +13,7 @@ static atomic_int *stage; /* 1: stopped; 2: the others have gone on */
 bool __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 
-/* All members have called each other, and the survivor's comm is as good as made. */
+/* All control connections are open, and the survivor's comm is nearly created. */
 bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
 {
     if (armed) {
@@ -34,8 +34,8 @@ static ddl_status fail_once(ddl_comm *comm)
     return status;
 }
 
-/* Continued: neither this shrink nor another one may end in a comm that works. */
-static int be_left_out(ddl_comm *comm)
+/* After it was continued, neither this shrink nor another one may end in a comm that works. */
+static int stay_out(ddl_comm *comm)
 {
     ddl_comm *next = NULL;
     armed = true;
@@ -52,7 +52,7 @@ static int be_left_out(ddl_comm *comm)
     return 0;
 }
 
-static int is_given_up(ddl_comm *comm)
+static int is_expelled(ddl_comm *comm)
 {
     int32_t pids[SIZE], own = getpid();
     int rank = ddl_comm_rank(comm);
@@ -65,7 +65,7 @@ static int is_given_up(ddl_comm *comm)
     }
     CHECK(fail_once(comm) == DDL_EPEER, "%s", ddl_last_error());
     if (rank == STOPPED)
-        return be_left_out(comm);
+        return stay_out(comm);
     OK(ddl_comm_shrink(comm, &config, &next));
     CHECK(atomic_load(stage) >= 1, "rank %d was not stopped in time", STOPPED);
     CHECK(ddl_comm_size(next) == 2, "%d are left", ddl_comm_size(next));
@@ -83,8 +83,8 @@ static int is_given_up(ddl_comm *comm)
     return 0;
 }
 
-/* As when a record is altered on its way. */
-static int is_misunderstood(ddl_comm *comm)
+/* As if a record was altered in transit. */
+static int sends_garbage(ddl_comm *comm)
 {
     static const char nonsense[] =
         "this is no message of libddl, and long enough to be seen as none";
@@ -113,8 +113,8 @@ static int is_misunderstood(ddl_comm *comm)
 
 int main(int argc, char **argv)
 {
-    static const process_test tests[] = {{"is_given_up", is_given_up, 1 << VICTIM, false},
-                                         {"is_misunderstood", is_misunderstood, 0, false}};
+    static const process_test tests[] = {{"is_expelled", is_expelled, 1 << VICTIM, false},
+                                         {"sends_garbage", sends_garbage, 0, false}};
     setenv("DDL_LOG", "off", 0);
     setenv("DDL_DEAD_MS", "1000", 1);
     stage = mmap(NULL, sizeof *stage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,12 +1,12 @@
-/* What the others get when one rank dies, leaves, aborts, calls something else or does not come:
- * an error that names it, soon, on every link kind. Ranks are processes. */
+/* One rank dies, leaves, aborts, calls a different operation or does not connect: the others soon
+ * get an error that names it, on every link kind. Ranks are processes. */
 #include "processes.h"
 
 enum { SIZE = 3, VICTIM = 1, LARGE = 1 << 20 };
 
 static float data[LARGE];
 
-/* Go on with operations until one fails; its status. */
+/* Run operations until one fails. Returns its status. */
 static ddl_status until_failure(ddl_comm *comm, int64_t count)
 {
     ddl_status status = DDL_OK;
@@ -68,7 +68,7 @@ static int killed_with_child(ddl_comm *comm)
         pid_t child = fork();
         if (child == 0) {
             EXPECT(ddl_barrier(comm, NULL, NULL), DDL_ESTATE, "forked");
-            ddl_comm_destroy(comm); /* harms nobody */
+            ddl_comm_destroy(comm); /* has no effect on the parent */
             sleep(8);
             _exit(0);
         }
@@ -95,7 +95,8 @@ static int left_early(ddl_comm *comm)
     return 0;
 }
 
-/* Ends right after its last operation, some politely, some not; that disturbs nobody. */
+/* A rank may end right after its last operation, with or without a leave message: no other rank
+ * fails. */
 static int leaves_after_last(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -126,7 +127,7 @@ static int aborted(ddl_comm *comm)
     return 0;
 }
 
-/* The message, on every rank, says who called what. */
+/* The message on every rank describes both calls. */
 static int mismatch(ddl_comm *comm, int64_t count, ddl_dtype dtype, ddl_op op, const char *words)
 {
     OK(ddl_barrier(comm, NULL, NULL));

@@ -1,5 +1,5 @@
-/* Who does not know the job's secret gets no further than the handshake, whether it comes or is
- * come to, and whatever it has seen or can alter on the way; and both sides learn why. */
+/* A peer without the job's secret gets no further than the handshake, whether it dials or is
+ * dialed, and whatever messages it has recorded or alters. Both sides get the reason. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-enum { PATIENCE_MS = 10000 };
+enum { LIMIT_MS = 10000 };
 
 static ddl_endpoint *open_endpoint(const char *secret)
 {
@@ -27,7 +27,7 @@ static int dial(uint16_t port)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(PATIENCE_MS));
+    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(LIMIT_MS));
     CHECK(fd >= 0, "%s", strerror(errno));
     return fd;
 }
@@ -45,27 +45,27 @@ static ddl__hello hello_for(const ddl__job *job, const ddl_endpoint *endpoint)
     return hello;
 }
 
-/* ------------------------------------------------------------------------------- who is between */
+/* -------------------------------------------------------------------------------- the middleman */
 
-/* Which message: the dialer's are the even ones. A numbered hello is not challenged. */
+/* The messages in order; the dialer sends the even ones. A numbered hello is not challenged. */
 typedef enum message { HELLO, CHALLENGE, PROOF, ADMISSION, MEMBER, MESSAGES } message;
 
-/* Hands on one connection's messages, one of them altered: a byte at a place is turned round. */
-typedef struct between {
+/* Relays the messages of one connection and inverts one byte of one message. */
+typedef struct middleman {
     int listener;
     uint16_t port, behind;
     message which; /* MESSAGES: none */
-    message end;   /* as many are handed on */
+    message end;   /* how many messages are relayed */
     size_t place;
     pthread_t thread;
     alignas(ddl__hello) unsigned char seen[MESSAGES][sizeof(ddl__hello)];
-} between;
+} middleman;
 
-static void *hand_on(void *argument)
+static void *relay(void *argument)
 {
-    between *b = argument;
-    int64_t deadline = ddl__deadline(PATIENCE_MS);
-    CHECK(ddl__await(b->listener, POLLIN, deadline), "nobody came");
+    middleman *b = argument;
+    int64_t deadline = ddl__deadline(LIMIT_MS);
+    CHECK(ddl__await(b->listener, POLLIN, deadline), "no client connected");
     int dialer = accept4(b->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int dialed = dial(b->behind);
     for (message m = HELLO; m < b->end; m++) {
@@ -85,38 +85,39 @@ static void *hand_on(void *argument)
     return NULL;
 }
 
-static between stand_between(const ddl_endpoint *endpoint, message which, size_t place, message end)
+static middleman middleman_open(const ddl_endpoint *endpoint, message which, size_t place,
+                                message end)
 {
-    between b = {.which = which, .place = place, .end = end, .behind = port_of(endpoint)};
+    middleman b = {.which = which, .place = place, .end = end, .behind = port_of(endpoint)};
     b.listener = ddl__listen("127.0.0.1", &b.port);
     CHECK(b.listener >= 0, "%s", ddl__message());
     return b;
 }
 
-static void stand(between *b)
+static void middleman_start(middleman *b)
 {
-    CHECK(!pthread_create(&b->thread, NULL, hand_on, b), "no thread");
+    CHECK(!pthread_create(&b->thread, NULL, relay, b), "no thread");
 }
 
-static void leave(between *b)
+static void middleman_close(middleman *b)
 {
     pthread_join(b->thread, NULL);
     close(b->listener);
 }
 
-/* A right dialer comes through somebody who alters a byte. */
-static ddl_status come_through(ddl_endpoint *endpoint, message which, size_t place, between *b)
+/* A valid dialer connects through a middleman. */
+static ddl_status connect_through(ddl_endpoint *endpoint, message which, size_t place, middleman *b)
 {
     ddl__session session;
     const ddl__job *job = ddl__endpoint_job(endpoint);
-    *b = stand_between(endpoint, which, place, MEMBER);
+    *b = middleman_open(endpoint, which, place, MEMBER);
     ddl__hello hello = hello_for(job, endpoint);
     int fd = dial(b->port);
-    stand(b);
+    middleman_start(b);
     ddl_status status =
-        ddl__handshake_initiate(job, fd, &hello, -1, ddl__deadline(PATIENCE_MS), &session, NULL);
+        ddl__handshake_initiate(job, fd, &hello, -1, ddl__deadline(LIMIT_MS), &session, NULL);
     close(fd);
-    leave(b);
+    middleman_close(b);
     return status;
 }
 
@@ -161,56 +162,57 @@ static void test_altered(void)
         FIELD(ADMISSION, proof, lies),
     };
     ddl_endpoint *endpoint = open_endpoint("secret");
-    between b;
-    CHECK(come_through(endpoint, MESSAGES, 0, &b) == DDL_OK, "%s", ddl__message());
+    middleman b;
+    CHECK(connect_through(endpoint, MESSAGES, 0, &b) == DDL_OK, "%s", ddl__message());
     for (size_t i = 0; i < sizeof alterations / sizeof *alterations; i++) {
-        ddl_status status = come_through(endpoint, alterations[i].which, alterations[i].place, &b);
+        ddl_status status =
+            connect_through(endpoint, alterations[i].which, alterations[i].place, &b);
         CHECK(status == DDL_EREFUSED && strstr(ddl__message(), alterations[i].words),
               "%s: %d \"%s\"", alterations[i].name, status, ddl__message());
     }
     ddl_endpoint_destroy(endpoint);
 }
 
-/* ----------------------------------------------------------------------------- what was seen once
+/* ----------------------------------------------------------------------------- recorded messages
  */
 
-static ddl__hello hear(int fd)
+static ddl__hello receive_answer(int fd)
 {
     ddl__hello answer;
-    CHECK(ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(PATIENCE_MS)), "no answer: %s",
+    CHECK(ddl__recv_all(fd, &answer, sizeof answer, ddl__deadline(LIMIT_MS)), "no answer: %s",
           strerror(errno));
     return answer;
 }
 
-static void say(int fd, const void *bytes, size_t n)
+static void send_bytes(int fd, const void *bytes, size_t n)
 {
-    CHECK(ddl__send_all(fd, bytes, n, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
+    CHECK(ddl__send_all(fd, bytes, n, ddl__deadline(LIMIT_MS)), "%s", strerror(errno));
 }
 
-/* All that a right dialer said, again. */
+/* All messages of a valid dialer are sent again. */
 static void test_replayed(void)
 {
     ddl_endpoint *endpoint = open_endpoint("secret");
-    between b;
-    CHECK(come_through(endpoint, MESSAGES, 0, &b) == DDL_OK, "%s", ddl__message());
+    middleman b;
+    CHECK(connect_through(endpoint, MESSAGES, 0, &b) == DDL_OK, "%s", ddl__message());
     int fd = dial(port_of(endpoint));
-    say(fd, b.seen[HELLO], sizeof(ddl__hello));
-    CHECK(hear(fd).status == DDL_INPROGRESS, "no challenge");
-    say(fd, b.seen[PROOF], DDL__KEY);
-    ddl__hello answer = hear(fd);
+    send_bytes(fd, b.seen[HELLO], sizeof(ddl__hello));
+    CHECK(receive_answer(fd).status == DDL_INPROGRESS, "no challenge");
+    send_bytes(fd, b.seen[PROOF], DDL__KEY);
+    ddl__hello answer = receive_answer(fd);
     CHECK(answer.status == DDL_EREFUSED && strstr(answer.text, "secrets differ"), "%d \"%s\"",
           answer.status, answer.text);
     close(fd);
     ddl_endpoint_destroy(endpoint);
 }
 
-/* What a right dialer says at once: hello and proof. */
+/* A valid dialer's numbered hello and its proof. */
 typedef struct said {
     ddl__hello hello;
     unsigned char proof[DDL__KEY];
 } said;
 
-static said say_at_once(const ddl_endpoint *endpoint, uint64_t number)
+static said send_numbered(const ddl_endpoint *endpoint, uint64_t number)
 {
     said s;
     ddl__session session;
@@ -220,19 +222,19 @@ static said say_at_once(const ddl_endpoint *endpoint, uint64_t number)
     hello.dialer.words[0] = 1234;
     hello.number = number;
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    OK(ddl__handshake_start(job, fds[0], &hello, -1, ddl__deadline(PATIENCE_MS), &session));
-    CHECK(ddl__recv_all(fds[1], &s, sizeof s, ddl__deadline(PATIENCE_MS)), "%s", strerror(errno));
+    OK(ddl__handshake_start(job, fds[0], &hello, -1, ddl__deadline(LIMIT_MS), &session));
+    CHECK(ddl__recv_all(fds[1], &s, sizeof s, ddl__deadline(LIMIT_MS)), "%s", strerror(errno));
     close(fds[0]);
     close(fds[1]);
     return s;
 }
 
-/* The endpoint's only answer. */
-static ddl__hello answer_to(const ddl_endpoint *endpoint, const said *s)
+/* Send them, and return the endpoint's only answer. */
+static ddl__hello send_again(const ddl_endpoint *endpoint, const said *s)
 {
     int fd = dial(port_of(endpoint));
-    say(fd, s, sizeof *s);
-    ddl__hello answer = hear(fd);
+    send_bytes(fd, s, sizeof *s);
+    ddl__hello answer = receive_answer(fd);
     close(fd);
     return answer;
 }
@@ -241,37 +243,39 @@ static ddl__hello answer_to(const ddl_endpoint *endpoint, const said *s)
     CHECK((answer).status == DDL_EREFUSED && strstr((answer).text, words), "%d \"%s\"",            \
           (answer).status, (answer).text)
 
-/* No challenge, and one answer; a second time it is refused, however many came in between. */
-static void test_at_once(void)
+/* A numbered hello gets one answer and no challenge. Sent again it is refused, however many others
+ * came in between. */
+static void test_numbered(void)
 {
     enum { MANY = 4 * DDL__REPLAY_GUARD_LAST };
     ddl_endpoint *endpoint = open_endpoint("secret"), *other = open_endpoint("secret");
-    said first = say_at_once(endpoint, 2), late = say_at_once(endpoint, 1), s;
-    ddl__hello answer = answer_to(endpoint, &first);
+    said first = send_numbered(endpoint, 2), late = send_numbered(endpoint, 1), s;
+    ddl__hello answer = send_again(endpoint, &first);
     CHECK(answer.status == DDL_INPROGRESS, "refused: %s", answer.text);
-    answer = answer_to(endpoint, &first);
-    IS_REFUSED(answer, "said before");
-    answer = answer_to(endpoint, &late);
+    answer = send_again(endpoint, &first);
+    IS_REFUSED(answer, "sent before");
+    answer = send_again(endpoint, &late);
     CHECK(answer.status == DDL_INPROGRESS, "one that was overtaken is refused: %s", answer.text);
     for (uint64_t number = 3; number < MANY; number++) {
-        s = say_at_once(endpoint, number);
-        answer = answer_to(endpoint, &s);
+        s = send_numbered(endpoint, number);
+        answer = send_again(endpoint, &s);
         CHECK(answer.status == DDL_INPROGRESS, "%s", answer.text);
     }
-    answer = answer_to(endpoint, &first);
-    IS_REFUSED(answer, "said before");
-    answer = answer_to(endpoint, &late);
-    IS_REFUSED(answer, "said before");
-    answer = answer_to(endpoint, &s);
-    IS_REFUSED(answer, "said before");
-    answer = answer_to(other, &s);
+    answer = send_again(endpoint, &first);
+    IS_REFUSED(answer, "sent before");
+    answer = send_again(endpoint, &late);
+    IS_REFUSED(answer, "sent before");
+    answer = send_again(endpoint, &s);
+    IS_REFUSED(answer, "sent before");
+    answer = send_again(other, &s);
     IS_REFUSED(answer, "another endpoint");
     ddl_endpoint_destroy(endpoint);
     ddl_endpoint_destroy(other);
 }
 
-/* Each byte of it counts: another number, another endpoint, or none, so that it is challenged. */
-static void test_at_once_altered(void)
+/* Every byte is authenticated: altered, the hello has another number, another endpoint, or no
+ * number, so that it is challenged. */
+static void test_numbered_altered(void)
 {
     static const size_t places[] = {offsetof(said, hello.kind),   offsetof(said, hello.from),
                                     offsetof(said, hello.comm),   offsetof(said, hello.dialer),
@@ -279,23 +283,23 @@ static void test_at_once_altered(void)
                                     offsetof(said, hello.arena),  offsetof(said, proof)};
     ddl_endpoint *endpoint = open_endpoint("secret");
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        said s = say_at_once(endpoint, 2 + i); /* 3 becomes 2, which is as new */
+        said s = send_numbered(endpoint, 2 + i); /* 3 becomes 2, which was not used either */
         ((unsigned char *)&s)[places[i]] ^= 1;
-        ddl__hello answer = answer_to(endpoint, &s);
-        CHECK(answer.status == DDL_EREFUSED, "byte %zu is altered, and it is let in", places[i]);
+        ddl__hello answer = send_again(endpoint, &s);
+        CHECK(answer.status == DDL_EREFUSED, "byte %zu is altered, and it is admitted", places[i]);
     }
-    said s = say_at_once(endpoint, 1);
+    said s = send_numbered(endpoint, 1);
     s.hello.number = 0;
     int fd = dial(port_of(endpoint));
-    say(fd, &s, sizeof s);
-    CHECK(hear(fd).status == DDL_INPROGRESS, "no challenge");
-    ddl__hello answer = hear(fd);
+    send_bytes(fd, &s, sizeof s);
+    CHECK(receive_answer(fd).status == DDL_INPROGRESS, "no challenge");
+    ddl__hello answer = receive_answer(fd);
     IS_REFUSED(answer, "secrets differ");
     close(fd);
     ddl_endpoint_destroy(endpoint);
 }
 
-/* No proof stands for another one: of the same words, each has its own. */
+/* The proofs of equal bytes under different labels differ. */
 static void test_auth_labels(void)
 {
     ddl__job job;
@@ -315,7 +319,7 @@ static void test_auth_labels(void)
     ddl__job_close(&job);
 }
 
-/* The dialed one gives what it hears back, as its own. */
+/* The dialed side reflects the dialer's messages. */
 typedef struct mirror {
     int fd;
     bool nonce; /* the dialer's own as the challenge */
@@ -325,14 +329,15 @@ static void *reflect(void *argument)
 {
     const mirror *m = argument;
     unsigned char proof[DDL__KEY];
-    ddl__hello hello = hear(m->fd), challenge = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
+    ddl__hello hello = receive_answer(m->fd),
+               challenge = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
     if (!m->nonce)
         memset(challenge.nonce, 1, sizeof challenge.nonce);
-    say(m->fd, &challenge, sizeof challenge);
-    CHECK(ddl__recv_all(m->fd, proof, sizeof proof, ddl__deadline(PATIENCE_MS)), "no proof");
+    send_bytes(m->fd, &challenge, sizeof challenge);
+    CHECK(ddl__recv_all(m->fd, proof, sizeof proof, ddl__deadline(LIMIT_MS)), "no proof");
     ddl__hello answer = ddl__hello_answer(&hello, DDL_INPROGRESS, NULL);
     memcpy(answer.proof, proof, sizeof proof);
-    say(m->fd, &answer, sizeof answer);
+    send_bytes(m->fd, &answer, sizeof answer);
     return NULL;
 }
 
@@ -349,7 +354,7 @@ static void test_reflected(void)
         mirror m = {fds[1], nonce};
         CHECK(!pthread_create(&thread, NULL, reflect, &m), "no thread");
         ddl_status status = ddl__handshake_initiate(job, fds[0], &hello, -1,
-                                                    ddl__deadline(PATIENCE_MS), &session, NULL);
+                                                    ddl__deadline(LIMIT_MS), &session, NULL);
         CHECK(status == DDL_EREFUSED && strstr(ddl__message(), "does not know the job's secret"),
               "%d \"%s\"", status, ddl__message());
         pthread_join(thread, NULL);
@@ -362,7 +367,7 @@ static void test_reflected(void)
 /* ------------------------------------------------------------------------------ another protocol
  */
 
-/* Protocol 3's hello is shorter: both sides are told at once, without a wait for the rest. */
+/* The hello of protocol 3 is shorter: both sides fail at once, without waiting for the rest. */
 static void test_old_protocol(void)
 {
     enum { OLD = 3, OLD_BYTES = 176 };
@@ -370,8 +375,8 @@ static void test_old_protocol(void)
     ddl__hello hello = hello_for(ddl__endpoint_job(endpoint), endpoint);
     hello.protocol = OLD;
     int fd = dial(port_of(endpoint));
-    say(fd, &hello, OLD_BYTES);
-    ddl__hello answer = hear(fd);
+    send_bytes(fd, &hello, OLD_BYTES);
+    ddl__hello answer = receive_answer(fd);
     CHECK(answer.magic == DDL__HELLO_MAGIC && answer.protocol == DDL__PROTOCOL &&
               answer.status == DDL_EREFUSED && strstr(answer.text, "protocol 3, we speak 5"),
           "%d \"%s\"", answer.status, answer.text);
@@ -380,10 +385,10 @@ static void test_old_protocol(void)
     int fds[2];
     ddl__session session;
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    say(fds[1], &hello, OLD_BYTES);
+    send_bytes(fds[1], &hello, OLD_BYTES);
     ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
     REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours, -1,
-                                    ddl__deadline(PATIENCE_MS), &session, NULL),
+                                    ddl__deadline(LIMIT_MS), &session, NULL),
             DDL_EREFUSED, "it speaks protocol 3, we speak 5");
     close(fds[0]);
     close(fds[1]);
@@ -466,18 +471,18 @@ static void test_secrets(const char *first, const char *second, const char *word
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_INPROC};
     member members[2];
     for (size_t i = 0; i <= sizeof kinds / sizeof *kinds; i++) {
-        bool meets = i == sizeof kinds / sizeof *kinds;
+        bool by_rendezvous = i == sizeof kinds / sizeof *kinds;
         open_members(members, first, second);
         uint16_t port = 0;
-        int fd = meets ? ddl__listen("127.0.0.1", &port) : -1;
-        if (meets)
+        int fd = by_rendezvous ? ddl__listen("127.0.0.1", &port) : -1;
+        if (by_rendezvous)
             close(fd);
         for (int r = 0; r < 2; r++) {
-            members[r].links = meets ? DDL_LINK_TCP : kinds[i];
-            if (meets)
+            members[r].links = by_rendezvous ? DDL_LINK_TCP : kinds[i];
+            if (by_rendezvous)
                 snprintf(members[r].url, sizeof members[r].url, "tcp://127.0.0.1:%u", port);
         }
-        if (words) /* nobody comes */
+        if (words) /* no member connects */
             members[0].timeout_ms = 500;
         run_members(members);
         if (words)
@@ -487,7 +492,7 @@ static void test_secrets(const char *first, const char *second, const char *word
     }
 }
 
-/* The member's own answer, which makes the link, is altered. */
+/* The member's answer, which completes the link, is altered. */
 static void test_member_altered(void)
 {
     static const size_t places[] = {offsetof(ddl__hello, status), offsetof(ddl__hello, arena),
@@ -496,7 +501,7 @@ static void test_member_altered(void)
         member members[2];
         ddl__address address;
         open_members(members, "secret", "secret");
-        between b = stand_between(members[0].endpoint, MEMBER, places[i], MESSAGES);
+        middleman b = middleman_open(members[0].endpoint, MEMBER, places[i], MESSAGES);
         CHECK(ddl__address_decode(&address, members[1].addresses[0], members[1].lengths[0]) ==
                   DDL_OK,
               "%s", ddl__message());
@@ -504,9 +509,9 @@ static void test_member_altered(void)
         ddl__address_encode(&address, members[1].addresses[0]);
         members[0].links = members[1].links = DDL_LINK_TCP;
         members[0].timeout_ms = 500;
-        stand(&b);
+        middleman_start(&b);
         run_members(members);
-        leave(&b);
+        middleman_close(&b);
         CHECK(members[1].status == DDL_EREFUSED && strstr(members[1].message, "altered"),
               "rank 1 got %d: %s", members[1].status, members[1].message);
         CHECK(members[0].status != DDL_OK, "rank 0 is content");
@@ -518,8 +523,8 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     test_altered();
     test_replayed();
-    test_at_once();
-    test_at_once_altered();
+    test_numbered();
+    test_numbered_altered();
     test_auth_labels();
     test_reflected();
     test_old_protocol();

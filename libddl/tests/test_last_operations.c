@@ -1,13 +1,13 @@
-/* test_last_operations.c - different calls that end everywhere, since no rank needs what another
- * one sends, are found by the ranks' last operations: when they leave, or by heartbeats. Calls that
- * may differ, like counts of uneven blocks, are no difference. Ranks are processes. */
+/* Different calls may end on all ranks, since no rank needs data of another. The ranks' last
+ * operations reveal them, in heartbeats or when a rank leaves. Calls that may differ, such as
+ * counts of uneven blocks, are not reported. Ranks are processes. */
 #include "processes.h"
 
 enum { SIZE = 2 };
 
-/* In memory of all ranks: how many know of the difference. */
+/* In shared memory: how many ranks know of the difference, how many have left. */
 typedef struct shared {
-    atomic_int knowing, left;
+    atomic_int n_aware, left;
 } shared;
 
 static shared *all;
@@ -19,7 +19,7 @@ static void expect_words(int rank, const char *text, const char *const words[3])
         CHECK(strstr(text, words[i]), "rank %d: \"%s\" lacks \"%s\"", rank, text, words[i]);
 }
 
-/* Leave; whether this rank then knows of the difference. */
+/* Leave the comm. True if this rank then knows of the difference. */
 static bool leave(ddl_comm *comm, const char *const words[3])
 {
     int rank = ddl_comm_rank(comm);
@@ -27,7 +27,7 @@ static bool leave(ddl_comm *comm, const char *const words[3])
     bool knows = ddl_last_error()[0];
     if (knows)
         expect_words(rank, ddl_last_error(), words);
-    atomic_fetch_add(&all->knowing, knows);
+    atomic_fetch_add(&all->n_aware, knows);
     atomic_fetch_add(&all->left, 1);
     return knows;
 }
@@ -36,7 +36,7 @@ static const char *const roots[] = {"broadcast(f32, 4, root 0)", "broadcast(f32,
                                     "as operation 1"};
 
 /* Both leave at once. */
-static int both(ddl_comm *comm)
+static int both_leave(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
     leave(comm, roots);
@@ -44,7 +44,7 @@ static int both(ddl_comm *comm)
 }
 
 /* Rank 0 leaves before the other one has called anything. */
-static int early(ddl_comm *comm)
+static int leaves_early(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     if (rank == 1)
@@ -55,8 +55,9 @@ static int early(ddl_comm *comm)
     return 0;
 }
 
-/* Nobody leaves: heartbeats find it, and the comm fails. Who knows it is not told once more. */
-static int nobody(ddl_comm *comm)
+/* No rank leaves: heartbeats reveal the difference, and the comm fails. It is reported once only.
+ */
+static int none_leaves(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
     while (ddl_comm_status(comm) == DDL_OK)
@@ -68,8 +69,8 @@ static int nobody(ddl_comm *comm)
     return 0;
 }
 
-/* Heartbeats may have found it, but nobody has asked. */
-static int unasked(ddl_comm *comm)
+/* Heartbeats may have revealed the difference, but no call has reported it. */
+static int not_reported(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
     usleep(300000);
@@ -77,7 +78,7 @@ static int unasked(ddl_comm *comm)
     return 0;
 }
 
-/* Each rank's own counts, which the other does not know all of. */
+/* The counts differ by rank, and no rank knows all of them. */
 static int gather(ddl_comm *comm)
 {
     static const int64_t counts[SIZE] = {3, 1};
@@ -97,7 +98,7 @@ static int alltoall(ddl_comm *comm)
     return 0;
 }
 
-/* One rank has called something more, to which the other never comes. */
+/* One rank has called one operation more, which the other never calls. */
 static int one_more(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -114,9 +115,12 @@ typedef struct last_case {
 } last_case;
 
 static const last_case cases[] = {
-    {{"both", both, 0, false}, 1, 2},         {{"early", early, 0, false}, 1, 1},
-    {{"nobody", nobody, 0, false}, 0, 0},     {{"unasked", unasked, 0, false}, 1, 2},
-    {{"gather", gather, 0, false}, 0, 0},     {{"alltoall", alltoall, 0, false}, 0, 0},
+    {{"both_leave", both_leave, 0, false}, 1, 2},
+    {{"leaves_early", leaves_early, 0, false}, 1, 1},
+    {{"none_leaves", none_leaves, 0, false}, 0, 0},
+    {{"not_reported", not_reported, 0, false}, 1, 2},
+    {{"gather", gather, 0, false}, 0, 0},
+    {{"alltoall", alltoall, 0, false}, 0, 0},
     {{"one_more", one_more, 0, false}, 0, 0},
 };
 
@@ -129,12 +133,12 @@ int main(int argc, char **argv)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
             if (!is_asked_for(&cases[i].test, argc, argv))
                 continue;
-            atomic_store(&all->knowing, 0);
+            atomic_store(&all->n_aware, 0);
             atomic_store(&all->left, 0);
             run_process_test(&cases[i].test, SIZE, links);
-            int knowing = atomic_load(&all->knowing);
-            CHECK(knowing >= cases[i].least && knowing <= cases[i].most, "%s: %d ranks know",
-                  cases[i].test.name, knowing);
+            int n_aware = atomic_load(&all->n_aware);
+            CHECK(n_aware >= cases[i].least && n_aware <= cases[i].most, "%s: %d ranks know",
+                  cases[i].test.name, n_aware);
         }
     return 0;
 }

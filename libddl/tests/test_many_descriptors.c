@@ -1,5 +1,5 @@
-/* The soft limit of descriptors is raised when a comm needs it, and no other time; where the hard
- * one does not suffice, its creation says so at once and names all numbers. */
+/* The soft limit of descriptors is raised only if a comm needs it. If the hard limit does not
+ * suffice, the creation fails at once, with all numbers in the message. */
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -20,8 +20,8 @@ static rlim_t soft_limit(void)
     return limit.rlim_cur;
 }
 
-/* All descriptors but `left`. Only own ones are closed: the endpoint's thread opens some meanwhile.
- */
+/* Use up all descriptors except `left`. Only our own are closed again, since the endpoint's thread
+ * opens some meanwhile. */
 static void use_up(unsigned left)
 {
     int own[SOFT], n = 0;
@@ -47,7 +47,7 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
     for (double end = seconds() + 30; atomic_load(&b->ready) < RANKS; usleep(200))
         CHECK(seconds() < end, "not all come");
     if (scarce)
-        use_up(hard == SOFT ? 3 : 10); /* peers, who may come before us, take up to four each */
+        use_up(hard == SOFT ? 3 : 10); /* peers may connect before us, and take up to four each */
     double start = seconds();
     ddl_status status =
         ddl_comm_create(endpoint, addresses, b->lengths, rank, RANKS, &config, &comm);

@@ -1,5 +1,5 @@
-/* A rendezvous that not all ranks come to, or not as they should: what is said, when, and to whom.
- */
+/* A rendezvous that not all ranks join, or that some ranks join wrongly: which rank logs or returns
+ * which message, and when. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -11,14 +11,14 @@
 
 enum { TEXT_MAX = 4000 };
 
-/* How a rank comes. */
+/* How a rank joins. */
 typedef struct client {
     int rank, size;
     const char *secret;
     bool encrypts;
     int delay_ms, timeout_ms, stall_warn_ms;
     int descriptors;                    /* its limit; 0: as it is */
-    void (*run)(const struct client *); /* NULL: inbound */
+    void (*run)(const struct client *); /* NULL: run_client */
     pid_t pid;
     FILE *said;          /* to stderr */
     char text[TEXT_MAX]; /* the same, with the failure's message at its end */
@@ -27,7 +27,7 @@ typedef struct client {
 
 static char url[64];
 
-static void inbound(const client *v)
+static void run_client(const client *v)
 {
     struct rlimit limit;
     ddl_endpoint_config own = {.struct_size = sizeof own,
@@ -65,7 +65,7 @@ static void start(client *v)
     if (v->pid)
         return;
     dup2(fileno(v->said), 2);
-    (v->run ? v->run : inbound)(v);
+    (v->run ? v->run : run_client)(v);
 }
 
 static void finish(client *v)
@@ -148,10 +148,10 @@ static void test_no_answer(void)
     finish(&v);
     close(silent);
     CHECK(v.status == DDL_ETIMEDOUT, "%d: %s", v.status, v.text);
-    SAYS(v, 1, "what listens there does not answer");
+    SAYS(v, 1, "the listener there does not answer");
 }
 
-/* Rank 0 says so at once, not when its time is up; and the other one learns it. */
+/* Rank 0 logs the refusal at once, not at its deadline, and the other rank gets the reason. */
 static void test_refused(const char *secret, const char *why)
 {
     client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 1500, .secret = "ours"},
@@ -165,15 +165,15 @@ static void test_refused(const char *secret, const char *why)
     SAYS(v[1], 1, why);
     SAYS(v[0], 1, "the rendezvous refused rank 1 from 127.0.0.1: ");
     snprintf(words, sizeof words, "refused rank 1: %s", why);
-    SAYS(v[0], 2, words); /* in the warning of who is missing, and in the failure */
+    SAYS(v[0], 2, words); /* in the warning about missing ranks, and in the failure */
     SAYS(v[2], 2, "waiting for 1; it refused rank 1: ");
     const char *at_once = strstr(v[0].text, "from 127.0.0.1: "),
                *later = strstr(v[0].text, "has waited");
     CHECK(later && at_once < later, "%s", v[0].text);
 }
 
-/* Those who have come learn who is missing, also over what is encrypted. */
-static void test_missing_is_told_encrypted(void)
+/* Ranks that have joined are sent the list of missing ranks, over encrypted connections, too. */
+static void test_missing_encrypted(void)
 {
     client v[2] = {{.rank = 0, .size = 4, .timeout_ms = 800, .secret = "ours", .encrypts = true},
                    {.rank = 1, .size = 4, .timeout_ms = 20000, .secret = "ours", .encrypts = true}};
@@ -196,7 +196,7 @@ static void test_few_descriptors(void)
         CHECK(v[r].status == DDL_OK, "rank %d: %d: %s", r, v[r].status, v[r].text);
 }
 
-/* Rank 0 has descriptors for itself and for few others. */
+/* Rank 0 has descriptors for itself and for a few others. */
 static void test_too_few_descriptors(void)
 {
     enum { SIZE = 12 };
@@ -210,8 +210,8 @@ static void test_too_few_descriptors(void)
     SAYS(v[0], 1, "raise ulimit -n");
 }
 
-/* Nobody listens at a port that the kernel may give to who dials it. */
-static void test_own_end(void)
+/* No process listens at the port, and the kernel may assign it to the dialing socket itself. */
+static void test_self_connect(void)
 {
     uint16_t port = 0;
     int listener = ddl__listen("127.0.0.1", &port);
@@ -226,7 +226,7 @@ static void test_own_end(void)
     close(listener);
 }
 
-/* A comm of two that is created from addresses, where the other one does not come. */
+/* A comm of two ranks is created from addresses, and the other rank does not connect. */
 static void create_alone(const client *v)
 {
     ddl_endpoint *endpoints[2];
@@ -264,14 +264,14 @@ static void test_creation(int rank)
 
 int main(void)
 {
-    test_own_end();
+    test_self_connect();
     test_late();
     test_late_rank_0();
     test_no_warnings();
     test_no_answer();
     test_refused("theirs", "another job: the secrets differ");
     test_refused("", "rank 0 has a secret (DDL_SECRET), and rank 1 has none");
-    test_missing_is_told_encrypted();
+    test_missing_encrypted();
     test_few_descriptors();
     test_too_few_descriptors();
     test_creation(0);

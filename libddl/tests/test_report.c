@@ -1,5 +1,5 @@
-/* What a comm tells about itself: the report, the flight record, the counters, the warning about
- * what stands still, and what a dead comm leaves behind. Ranks are processes. */
+/* A comm's report, flight record and counters, the warning about a stalled operation, and the file
+ * that a dead comm writes. Ranks are processes. */
 #include <fcntl.h>
 #include <stdlib.h>
 
@@ -83,8 +83,8 @@ static ddl_work *reduce_by_name(ddl_comm *comm, const char *name)
     return work;
 }
 
-/* All who wait say who has not called the name, though only rank 0 can know, and this one may not
- * have called it itself. */
+/* All waiting ranks report which ranks have not called the name, although only rank 0 knows that,
+ * and may not have called it itself. */
 static int stalls_by_name(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -125,7 +125,7 @@ static int stalls_by_name(ddl_comm *comm)
     return 0;
 }
 
-/* More than the recorder holds, of all lanes; the last ones are in it. */
+/* More operations than the recorder holds, from all lanes: the last ones are in it. */
 static int many(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);

@@ -1,5 +1,5 @@
-/* Where the secret comes from: the config, DDL_SECRET or a file that nobody else can read; and what
- * becomes of it where there is no libcrypto. */
+/* The sources of the secret: the config, DDL_SECRET, or a file that no other user can read. Without
+ * libcrypto a secret is an error. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ static void write_text(const char *text, mode_t mode)
     write_file(text, strlen(text), mode);
 }
 
-/* Whether an endpoint that is made now has this secret; NULL: none. */
+/* Check that an endpoint that is created now has this secret; NULL: none. */
 static void check_secret(const ddl_endpoint_config *config, const char *secret)
 {
     ddl_endpoint *endpoint;
@@ -102,7 +102,7 @@ static void test_wrong_files(void)
     CHECK(!mkdir(path, 0700), "mkdir");
     WRONG("is not a file");
     rmdir(path);
-    CHECK(!mkfifo(path, 0600), "mkfifo"); /* whose open would wait for a writer */
+    CHECK(!mkfifo(path, 0600), "mkfifo"); /* opening it would wait for a writer */
     WRONG("is not a file");
     unlink(path);
     setenv("DDL_SECRET_FILE", "", 1);
@@ -122,7 +122,7 @@ void *__wrap_dlopen(const char *name, int flags)
     return hidden ? NULL : __real_dlopen(name, flags);
 }
 
-/* An error that says what to do, when a secret is set; else nothing. */
+/* An error that says what to do if a secret is set; no error otherwise. */
 static void test_no_libcrypto(void)
 {
     ddl_endpoint *endpoint;

@@ -1,5 +1,5 @@
-/* The survivors go on: one agreed list of the dead and a comm that works at once, also when members
- * die while it is made; and who was given up does not go on. Ranks are processes. */
+/* The survivors agree on one list of the dead, and get a comm that works at once, even if members
+ * die while it is created. An expelled member does not go on. Ranks are processes. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -37,8 +37,8 @@ static void fail_once(ddl_comm *comm)
     CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
 }
 
-/* Whoever is to die has come this far; others may hear of its death before they are through. */
-static void all_are_there(ddl_comm *comm)
+/* The rank that is to die has got this far; others may detect its death before they have. */
+static void await_all_ranks(ddl_comm *comm)
 {
     ddl_status status = ddl_barrier(comm, NULL, NULL);
     CHECK(status == DDL_OK || status == DDL_EPEER, "%d %s", status, ddl_last_error());
@@ -65,7 +65,7 @@ static int one_dies(ddl_comm *comm)
     ddl_comm *next;
     OK(ddl_barrier(comm, NULL, NULL));
     CHECK(ddl_comm_shrink(comm, NULL, &next) == DDL_ESTATE, "shrunk alive");
-    all_are_there(comm);
+    await_all_ranks(comm);
     if (origin == 0)
         kill(getpid(), SIGKILL);
     return go_on(comm, SIZE - 1);
@@ -74,17 +74,17 @@ static int one_dies(ddl_comm *comm)
 static int two_die(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    all_are_there(comm);
+    await_all_ranks(comm);
     if (origin == 0 || origin == 3)
         kill(getpid(), SIGKILL);
     return go_on(comm, SIZE - 2);
 }
 
-/* While the others wait for it to shrink, longer than a silence may last. */
+/* A rank dies while the others wait for it to shrink the comm, for longer than dead_ms. */
 static int dies_in_between(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    all_are_there(comm);
+    await_all_ranks(comm);
     if (origin == 4)
         kill(getpid(), SIGKILL);
     if (origin == 0) {
@@ -104,11 +104,11 @@ static void *die_soon(void *argument)
 
 static useconds_t delay;
 
-/* The one that leads dies somewhere in the middle; who goes on may have to do it twice. */
+/* The leader dies during the agreement; the survivors may have to shrink the comm twice. */
 static int leader_dies(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    all_are_there(comm);
+    await_all_ranks(comm);
     if (origin == 4)
         kill(getpid(), SIGKILL);
     fail_once(comm);
@@ -131,11 +131,11 @@ static int leader_dies(ddl_comm *comm)
     return 0;
 }
 
-/* Nobody is dead. */
+/* No member is dead. */
 static int aborted(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    all_are_there(comm);
+    await_all_ranks(comm);
     if (origin == 2) {
         usleep(100000); /* until all are through the barrier */
         OK(ddl_comm_abort(comm, "again"));
@@ -157,8 +157,8 @@ static void share_pids(ddl_comm *comm, int32_t *pids)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* Given up by the others, it must not go on alone. */
-static int zombie(ddl_comm *comm)
+/* A member that the others have expelled must not go on alone. */
+static int stopped_member(ddl_comm *comm)
 {
     int32_t pids[SIZE];
     origin = ddl_comm_rank(comm);
@@ -185,7 +185,7 @@ static int zombie(ddl_comm *comm)
     return 0;
 }
 
-/* Most are out of reach of one, and go on without it when they are back. */
+/* One rank cannot reach the majority, which goes on without it later. */
 static int minority(ddl_comm *comm)
 {
     int32_t pids[SIZE];
@@ -212,7 +212,7 @@ static const process_test tests[] = {
     {"dies_in_between", dies_in_between, 17, false},
     {"leader_dies", leader_dies, 17, false},
     {"aborted", aborted, 0, false},
-    {"zombie", zombie, 0, false},
+    {"stopped_member", stopped_member, 0, false},
     {"minority", minority, 0, false},
 };
 

@@ -66,10 +66,10 @@ static void in_place(ddl_comm *comm, float *a)
     int64_t one[] = {1, 1}, more[] = {1, 1}, here[] = {0, 4}, there[] = {0, 5};
     more[other] = 3;
     INVALID(ddl_alltoallv(comm, NULL, one, NULL, a, more, NULL, DDL_F32, NULL, NULL),
-            other ? "in place, but rank 1 gets 1 elements at 1 and gives 3 at 1"
-                  : "in place, but rank 0 gets 1 elements at 0 and gives 3 at 0");
+            other ? "in place, but rank 1 receives 1 elements at 1 and sends 3 at 1"
+                  : "in place, but rank 0 receives 1 elements at 0 and sends 3 at 0");
     INVALID(ddl_alltoallv(comm, a, one, here, a, one, there, DDL_F32, NULL, NULL),
-            "in place, but rank 1 gets 1 elements at 4 and gives 1 at 5");
+            "in place, but rank 1 receives 1 elements at 4 and sends 1 at 5");
 }
 
 static void pointers(ddl_comm *comm, float *a, float *b)

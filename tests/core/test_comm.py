@@ -92,7 +92,7 @@ def test_bad_config_is_refused(config: Config, message: str) -> None:
         (lambda own: [own], 1, "rank: 1 is not from 0 to 0"),
         (lambda own: [own], -1, "rank: -1 is not from 0 to 0"),
         (lambda own: [], 0, "size is 0"),
-        (lambda own: [b"nonsense"], 0, "no libddl address"),
+        (lambda own: [b"nonsense"], 0, "not a libddl address"),
         (lambda own: [own[:-1]], 0, "address"),
     ],
 )

@@ -105,7 +105,7 @@ def test_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_encrypted() -> None:
-    with pytest.raises(errors.InvalidArgument, match="wants a secret"):
+    with pytest.raises(errors.InvalidArgument, match="needs a secret"):
         Endpoint(secret="", encrypt=True)
     config = Config(links=["tcp"], operation_timeout=30)
     with Endpoint(secret="hidden", encrypt=True) as a, Endpoint(secret="hidden", encrypt=True) as b:

@@ -42,7 +42,7 @@ ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint *
     status = ddl__environment_endpoint(&own, secret);
     if (status == DDL_OK)
         status = ddl__endpoint_create(&own, endpoint);
-    ddl__forget(secret, sizeof secret);
+    ddl__erase_secret(secret, sizeof secret);
     return status;
 }
 
@@ -118,10 +118,11 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
         status = take_config(&own, config);
-    return status == DDL_OK ? ddl__rendezvous(endpoint, url, rank, size, &own, comm) : status;
+    return status == DDL_OK ? ddl__comm_create_world(endpoint, url, rank, size, &own, comm)
+                            : status;
 }
 
-/* What the comms made from a comm have in common. */
+/* Check the arguments that all functions have in common that create a comm from a comm. */
 static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {
@@ -131,7 +132,7 @@ static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm
     return status == DDL_OK ? take_config(own, config) : status;
 }
 
-/* And those of a living one. */
+/* The same for a parent that must not have failed. */
 static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {

@@ -1,4 +1,4 @@
-/* Exported: what becomes of a comm when members fail, and what it says about itself. */
+/* Exported: failed members, reports, traces and counters. */
 #include <string.h>
 
 #include "api/check_object.h"
@@ -68,7 +68,7 @@ ddl_status ddl_comm_counters(ddl_comm *comm, ddl_counters *counters)
         return status;
     uint32_t given = counters->struct_size;
     ddl_counters all = {.struct_size = given};
-    ddl__comm_count(comm, &all);
+    ddl__comm_counters(comm, &all);
     memset(counters, 0, given);
     memcpy(counters, &all, given < sizeof all ? given : sizeof all);
     return DDL_OK;

@@ -84,7 +84,7 @@ static ddl_status check_apart(const ddl__call *sent, const ddl__call *received, 
     return DDL_OK;
 }
 
-/* A group of its own for the two, which lives as long as they are under way. */
+/* Submit both as a group of their own, which lives until they are complete. */
 static ddl_status submit_both(ddl_comm *comm, const ddl__call *sent, const ddl__call *received,
                               const ddl_options *own, ddl_work **work)
 {

@@ -15,7 +15,8 @@ typedef struct list {
 /* ------------------------------------------------------------------------------ reading the lists
  */
 
-/* Rank r's block, where the one before ends at `end`; limit: of elements in a buffer. */
+/* Read rank r's block. `end` is the end of the block before; `limit` is the largest number of
+ * elements in a buffer. */
 static ddl_status read_block(const list *from, int r, int size, int64_t end, int64_t limit,
                              ddl__share *block)
 {
@@ -98,8 +99,8 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
 /* ------------------------------------------------------------------------------------- the calls
  */
 
-/* Blocks for a call on this comm, empty: first those of the send, then those of the recv buffer. */
-static ddl_status new_blocks(ddl_comm *comm, ddl__share **blocks)
+/* Allocate empty blocks for a call: first those of the send, then those of the recv buffer. */
+static ddl_status allocate_blocks(ddl_comm *comm, ddl__share **blocks)
 {
     ddl_status status = ddl__check_comm(comm);
     if (status != DDL_OK)
@@ -108,7 +109,7 @@ static ddl_status new_blocks(ddl_comm *comm, ddl__share **blocks)
     return *blocks ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d blocks", 2 * comm->size);
 }
 
-/* Submit, unless an earlier check has refused. */
+/* Submit the call, unless an earlier check has failed. */
 static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl__buffers buffers,
                          const ddl_options *options, ddl_work **work)
 {
@@ -118,7 +119,7 @@ static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_
     return status;
 }
 
-/* 16 bits that tell these counts from others. */
+/* A digest of the counts in 16 bits. */
 static uint16_t digest_of(const int64_t *counts, int size)
 {
     ddl__digest digest = {{0, 0}};
@@ -132,11 +133,11 @@ ddl_status ddl_reduce_scatterv(ddl_comm *comm, const void *send, void *recv, con
 {
     ddl__call call = {.kind = DDL__REDUCE_SCATTER, .dtype = dtype, .op = op};
     list sent = {"counts", NULL, counts, NULL};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
         status = read_blocks(&sent, comm->size, dtype, call.blocks);
     if (status == DDL_OK) {
-        /* In place, the result lies among what is sent. */
+        /* In place, the result is written into the send buffer. */
         call.blocks[comm->size + comm->rank].count = counts[comm->rank];
         call.counts_digest = digest_of(counts, comm->size);
     }
@@ -149,7 +150,7 @@ ddl_status ddl_allgatherv(ddl_comm *comm, const void *send, void *recv, const in
 {
     ddl__call call = {.kind = DDL__ALLGATHER, .dtype = dtype};
     list received = {"counts", "displs", counts, displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
         status = read_blocks(&received, comm->size, dtype, call.blocks + comm->size);
     if (status == DDL_OK)
@@ -162,7 +163,7 @@ ddl_status ddl_allgatherv(ddl_comm *comm, const void *send, void *recv, const in
     return submit(status, comm, call, (ddl__buffers){.send = send, .recv = recv}, options, work);
 }
 
-/* The root's lists of a gather or a scatter, in which its own entry must be `count`. */
+/* Read the root's list of a gather or a scatter. Its own entry must be `count`. */
 static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t count, ddl_dtype dtype,
                             ddl__share *blocks)
 {
@@ -173,8 +174,8 @@ static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t coun
     return status;
 }
 
-/* The one block that a rank gives to the root or gets from it. */
-static ddl_status take_count(const ddl_comm *comm, int64_t count, int root, ddl__share *blocks)
+/* Set the one block that this rank sends to the root or receives from it. */
+static ddl_status set_root_block(const ddl_comm *comm, int64_t count, int root, ddl__share *blocks)
 {
     if (root < 0 || root >= comm->size)
         return ddl__fail(DDL_EINVAL, "root is %d, size is %d", root, comm->size);
@@ -192,9 +193,9 @@ ddl_status ddl_gatherv(ddl_comm *comm, const void *send, int64_t count, void *re
     ddl__call call = {.kind = DDL__GATHER, .dtype = dtype, .root = root};
     ddl__buffers buffers = {.send = send};
     list received = {"counts", "displs", counts, displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
-        status = take_count(comm, count, root, call.blocks);
+        status = set_root_block(comm, count, root, call.blocks);
     if (status == DDL_OK && comm->rank == root) {
         buffers.recv = recv;
         status = read_root(comm, &received, count, dtype, call.blocks + comm->size);
@@ -211,9 +212,9 @@ ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
     ddl__call call = {.kind = DDL__SCATTER, .dtype = dtype, .root = root};
     ddl__buffers buffers = {.recv = recv};
     list sent = {"counts", "displs", counts, displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     if (status == DDL_OK)
-        status = take_count(comm, count, root, call.blocks + comm->size);
+        status = set_root_block(comm, count, root, call.blocks + comm->size);
     if (status == DDL_OK && comm->rank == root) {
         ddl__scatter_from(&buffers, send);
         status = read_root(comm, &sent, count, dtype, call.blocks);
@@ -221,8 +222,8 @@ ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
     return submit(status, comm, call, buffers, options, work);
 }
 
-/* In place, each block is overwritten by one of the same rank and length. A rank that gives nothing
- * ignores `send`, so it is not in place. */
+/* In place, each block is replaced by a block of the same rank and length. A rank that sends
+ * nothing ignores `send`, so it is not in place. */
 static ddl_status check_in_place(const ddl__share *sent, const ddl__share *received, int size)
 {
     int64_t given = 0;
@@ -231,11 +232,12 @@ static ddl_status check_in_place(const ddl__share *sent, const ddl__share *recei
     for (int r = 0; r < size && given; r++)
         if (sent[r].count != received[r].count ||
             (sent[r].count && sent[r].start != received[r].start))
-            return ddl__fail(DDL_EINVAL,
-                             "in place, but rank %d gets %lld elements at %lld and gives %lld at "
-                             "%lld",
-                             r, (long long)sent[r].count, (long long)sent[r].start,
-                             (long long)received[r].count, (long long)received[r].start);
+            return ddl__fail(
+                DDL_EINVAL,
+                "in place, but rank %d receives %lld elements at %lld and sends %lld at "
+                "%lld",
+                r, (long long)sent[r].count, (long long)sent[r].start, (long long)received[r].count,
+                (long long)received[r].start);
     return DDL_OK;
 }
 
@@ -247,7 +249,7 @@ ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t *send_c
     ddl__call call = {.kind = DDL__ALLTOALL, .dtype = dtype};
     list sent = {"send_counts", "send_displs", send_counts, send_displs};
     list received = {"recv_counts", "recv_displs", recv_counts, recv_displs};
-    ddl_status status = new_blocks(comm, &call.blocks);
+    ddl_status status = allocate_blocks(comm, &call.blocks);
     ddl__share *from = call.blocks, *to = status == DDL_OK ? call.blocks + comm->size : NULL;
     if (status == DDL_OK)
         status = read_blocks(&sent, comm->size, dtype, from);

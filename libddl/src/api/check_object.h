@@ -1,4 +1,4 @@
-/* check_object.h - handles that callers pass: not NULL, and not inherited by fork. */
+/* check_object.h - checks the handles that callers pass: not NULL, and not inherited by fork. */
 #ifndef DDL_API_CHECK_OBJECT_H
 #define DDL_API_CHECK_OBJECT_H
 

@@ -7,8 +7,8 @@
 #include "api/take_struct.h"
 #include "base/dtype.h"
 
-/* From the first to the last element of all blocks. */
-static ddl__share extent(const ddl__share *blocks, int n)
+/* The range from the first to the last element of all blocks. */
+static ddl__share blocks_extent(const ddl__share *blocks, int n)
 {
     int64_t start = INT64_MAX, end = 0;
     for (int i = 0; i < n; i++) {
@@ -35,19 +35,19 @@ static ddl_status check_overlap(const ddl__buffers *b, ddl__share sent, ddl__sha
     return DDL_OK;
 }
 
-/* Decide what is in place, and forget pointers that are to be ignored. */
+/* Set the call's buffers: resolve in place, and drop pointers that are to be ignored. */
 static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
 {
     ddl__share sent = {0, b->send_blocks * call->count};
     ddl__share received = {0, b->recv_blocks * call->count};
     if (call->blocks) {
-        sent = extent(call->blocks, comm->size);
-        received = extent(call->blocks + comm->size, comm->size);
+        sent = blocks_extent(call->blocks, comm->size);
+        received = blocks_extent(call->blocks + comm->size, comm->size);
     }
     call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
     call->recv = received.count ? b->recv : NULL;
     if (sent.count && !call->send)
-        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is no buffer to send from");
+        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is not a buffer to send from");
     if (received.count && !b->recv)
         return ddl__fail(DDL_EINVAL, "recv is NULL, for %lld elements", (long long)received.count);
     if (sent.count && received.count && call->send != call->recv)
@@ -58,7 +58,7 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
 static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
 {
     if (op < DDL_SUM || op > DDL_LOGICAL_OR)
-        return ddl__fail(DDL_EINVAL, "op is %d, which is none", (int)op);
+        return ddl__fail(DDL_EINVAL, "op is %d, which is not an op", (int)op);
     if (ddl__reduces(dtype, op))
         return DDL_OK;
     const char *name = ddl__dtype_name(dtype), *has = "sum, average, min, max and product";
@@ -82,7 +82,7 @@ ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call)
     if (call->count < 0)
         return ddl__fail(DDL_EINVAL, "count is %lld", (long long)call->count);
     if (!element)
-        return ddl__fail(DDL_EINVAL, "dtype is %d, which is none", (int)call->dtype);
+        return ddl__fail(DDL_EINVAL, "dtype is %d, which is not a dtype", (int)call->dtype);
     if (call->count > DDL__COUNT_MAX ||
         call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
         return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
@@ -142,9 +142,9 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->postscale = own->postscale == 1 ? 0 : own->postscale;
 }
 
-/* A call with options.group is kept for later. */
-static ddl_status collect(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
-                          ddl_work *const *work)
+/* Add the call to the group in its options. */
+static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
+                               ddl_work *const *work)
 {
     ddl_group *group = options->group;
     ddl_status status = ddl__check_group(group);
@@ -191,7 +191,7 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
     if (status == DDL_OK && !own->group)
         return ddl__engine_submit(comm->engine, call, work);
     if (status == DDL_OK)
-        status = collect(comm, call, own, work);
+        status = add_to_group(comm, call, own, work);
     if (status != DDL_OK)
         free(call->blocks);
     return status;

@@ -1,11 +1,12 @@
-/* take_struct.h - reading a caller's versioned struct. */
+/* take_struct.h - copies a caller's versioned struct. */
 #ifndef DDL_API_TAKE_STRUCT_H
 #define DDL_API_TAKE_STRUCT_H
 
 #include "base/status.h"
 
-/* Copy the caller's struct, whose first field is its size, into ours: what the caller does not know
- * becomes zero, what we do not know must be zero. NULL gives all zero. */
+/* Copy the caller's struct, whose first field is its size, into ours. Fields that the caller's
+ * version does not have become zero; fields that ours does not have must be zero. NULL gives all
+ * zeros. */
 ddl_status ddl__take_struct(void *ours, size_t size, const void *theirs, const char *name);
 
 #endif

@@ -1,5 +1,4 @@
-/* The functions that are used have been the same since OpenSSL 1.1.1, so their prototypes are
- * declared here. */
+/* The prototypes are declared here: they have not changed since OpenSSL 1.1.1. */
 #include "base/crypto.h"
 
 #include <dlfcn.h>
@@ -56,7 +55,7 @@ static const struct {
 /* OpenSSL 3, or 1.1.1 on systems that still have it. */
 static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
-static void *load(void)
+static void *load_library(void)
 {
     void *library = NULL;
     for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
@@ -66,14 +65,14 @@ static void *load(void)
 
 ddl__crypto *ddl__crypto_open(void)
 {
-    /* OPENSSL_INIT_NO_ATEXIT: threads of ours may use it until the process is gone. */
+    /* OPENSSL_INIT_NO_ATEXIT: our threads may use libcrypto until the process ends. */
     static const uint64_t no_atexit = 0x00080000;
     ddl__crypto *crypto = calloc(1, sizeof *crypto);
     if (!crypto) {
         ddl__fail(DDL_ENOMEM, "no memory for libcrypto");
         return NULL;
     }
-    crypto->library = load();
+    crypto->library = load_library();
     const char *missing = crypto->library ? NULL : "the library";
     for (size_t i = 0; !missing && i < sizeof functions / sizeof *functions; i++) {
         void *found = dlsym(crypto->library, functions[i].name);
@@ -143,13 +142,13 @@ void ddl__cipher_destroy(ddl__cipher *cipher)
     free(cipher);
 }
 
-bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
-                      size_t open_bytes, const struct iovec *pieces, size_t n, unsigned char *to)
+bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *aad,
+                      size_t aad_bytes, const struct iovec *pieces, size_t n, unsigned char *to)
 {
     const ddl__crypto *c = cipher->crypto;
     int done;
     bool ok = c->encrypt_init(cipher->context, NULL, NULL, NULL, iv) &&
-              c->encrypt(cipher->context, NULL, &done, open, (int)open_bytes);
+              c->encrypt(cipher->context, NULL, &done, aad, (int)aad_bytes);
     for (size_t i = 0; ok && i < n; i++) {
         ok = c->encrypt(cipher->context, to, &done, pieces[i].iov_base, (int)pieces[i].iov_len);
         to += pieces[i].iov_len;
@@ -158,13 +157,13 @@ bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], cons
            c->context_ctrl(cipher->context, GET_TAG, DDL__TAG, to);
 }
 
-bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *open,
-                      size_t open_bytes, unsigned char *bytes, size_t n)
+bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *aad,
+                      size_t aad_bytes, unsigned char *bytes, size_t n)
 {
     const ddl__crypto *c = cipher->crypto;
     int done;
     return c->decrypt_init(cipher->context, NULL, NULL, NULL, iv) &&
-           c->decrypt(cipher->context, NULL, &done, open, (int)open_bytes) &&
+           c->decrypt(cipher->context, NULL, &done, aad, (int)aad_bytes) &&
            c->decrypt(cipher->context, bytes, &done, bytes, (int)n) &&
            c->context_ctrl(cipher->context, SET_TAG, DDL__TAG, bytes + n) &&
            c->decrypt_final(cipher->context, bytes + n, &done) > 0;
@@ -172,7 +171,7 @@ bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], cons
 
 /* ---------------------------------------------------------------------------------------- bytes */
 
-bool ddl__equal_secretly(const void *a, const void *b, size_t n)
+bool ddl__equal_constant_time(const void *a, const void *b, size_t n)
 {
     const unsigned char *x = a, *y = b;
     unsigned different = 0;
@@ -196,7 +195,7 @@ bool ddl__random(void *bytes, size_t n)
     return true;
 }
 
-void ddl__forget(void *bytes, size_t n)
+void ddl__erase_secret(void *bytes, size_t n)
 {
     explicit_bzero(bytes, n);
 }

@@ -1,4 +1,4 @@
-/* digest.h - 128-bit digests that tell things apart. Not against an adversary. */
+/* digest.h - 128-bit digests to distinguish objects. Not secure against an adversary. */
 #ifndef DDL_BASE_DIGEST_H
 #define DDL_BASE_DIGEST_H
 
@@ -10,7 +10,7 @@ typedef struct ddl__digest {
     uint64_t words[2];
 } ddl__digest;
 
-/* Add bytes, and their number, to a digest that begins as {{0, 0}}. */
+/* Add bytes, and their number, to a digest. The first digest is {{0, 0}}. */
 void ddl__digest_add(ddl__digest *digest, const void *bytes, size_t n);
 
 static inline bool ddl__digest_equal(ddl__digest a, ddl__digest b)

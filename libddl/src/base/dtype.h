@@ -7,7 +7,7 @@
 
 #include "ddl/ddl.h"
 
-/* Types that have the same reductions. */
+/* Types with the same reductions. */
 typedef enum ddl__class {
     DDL__NO_CLASS, /* of an unknown dtype */
     DDL__TRUTH,    /* bool */
@@ -26,7 +26,7 @@ const char *ddl__dtype_name(unsigned dtype);
 /* "sum"; "?" for an unknown op. */
 const char *ddl__op_name(unsigned op);
 
-/* Whether elements of that type are reduced by that op; false also when one of them is unknown. */
+/* True if the op is defined for the type; false also if one of them is unknown. */
 bool ddl__reduces(unsigned dtype, unsigned op);
 
 #endif

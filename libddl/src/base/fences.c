@@ -5,10 +5,10 @@
 
 #include "base/thread.h"
 
-/* The kernel's numbers, which not every C library has. */
+/* The kernel's constants, which not every C library defines. */
 enum { GLOBAL_EXPEDITED = 1 << 1, REGISTER_GLOBAL_EXPEDITED = 1 << 2 };
 
-static void *join(void *argument)
+static void *register_process(void *argument)
 {
     ddl__fences *fences = argument;
     bool joined = !syscall(SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0);
@@ -22,9 +22,9 @@ void ddl__fences_start(ddl__fences *fences)
     pthread_t thread;
     atomic_init(&fences->joined, false);
     sem_init(&fences->done, 0, 0);
-    fences->started = !ddl__thread_start(&thread, join, fences);
+    fences->started = !ddl__thread_start(&thread, register_process, fences);
     if (fences->started)
-        pthread_detach(thread); /* many a process ends without ddl__fences_stop */
+        pthread_detach(thread); /* a process may end without ddl__fences_stop */
 }
 
 void ddl__fences_stop(ddl__fences *fences)

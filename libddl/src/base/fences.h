@@ -1,12 +1,13 @@
-/* fences.h - a fence between two threads, of one process or of several, that only one of them pays.
+/* fences.h - an asymmetric memory fence between two threads, of one process or of several.
  *
- * Two threads each store something and then look for the other's store; at least one has to see it.
- * That takes a fence between the two on either side, and a fence waits until a line that the other
- * core has is back. Where one side does it seldom, it makes all processors that run a taking part
- * process pass a fence (membarrier), and the other side orders only what the compiler may do:
+ * Two threads each store a value and then load the other's; at least one of them has to see the
+ * other's store. That takes a fence between store and load on both sides, and a fence waits for
+ * cache lines that another core holds. If one side runs rarely, it can make all processors that run
+ * a registered process execute a fence (membarrier). The other side then needs a compiler fence
+ * only:
  *
- *     often:   store what is new, relaxed or release; ddl__fence_light(); look at the flag
- *     seldom:  store the flag; ddl__fence_heavy(); look for what is new
+ *     often:   store the data, relaxed or release; ddl__fence_light(); load the flag
+ *     rarely:  store the flag; ddl__fence_heavy(); load the data
  */
 #ifndef DDL_BASE_FENCES_H
 #define DDL_BASE_FENCES_H
@@ -15,8 +16,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Whether this process takes part. The kernel waits for all processors before it does, some
- * milliseconds in a process with threads, so a thread of its own asks for it. */
+/* Whether this process is registered. The kernel waits for all processors during the registration,
+ * some milliseconds in a process with threads, so a separate thread registers it. */
 typedef struct ddl__fences {
     atomic_bool joined;
     sem_t done; /* posted at the thread's end */
@@ -25,11 +26,11 @@ typedef struct ddl__fences {
 
 void ddl__fences_start(ddl__fences *fences);
 
-/* Waits for the thread's end. The process goes on taking part. */
+/* Wait for the thread's end. The process stays registered. */
 void ddl__fences_stop(ddl__fences *fences);
 
-/* Until then, and where the system cannot, both sides must store and load with sequential
- * consistency. */
+/* False before the registration, and if the system does not support it: both sides must then store
+ * and load with sequential consistency. */
 static inline bool ddl__fences_joined(const ddl__fences *fences)
 {
     return atomic_load_explicit(&fences->joined, memory_order_acquire);
@@ -40,14 +41,14 @@ static inline void ddl__fence_light(void)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* Wait until what this thread has stored is in its core's cache, or past it. */
+/* Wait until this thread's stores are in its core's cache. */
 static inline void ddl__fence_drain(void)
 {
     atomic_int here = 0;
     atomic_exchange_explicit(&here, 1, memory_order_seq_cst);
 }
 
-/* Some microseconds. Nothing where the system cannot. */
+/* Takes some microseconds. Does nothing if the system does not support it. */
 void ddl__fence_heavy(void);
 
 #endif

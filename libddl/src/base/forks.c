@@ -1,7 +1,8 @@
-/* Design notes. One list of descriptors and one lock, held across fork by the handlers, so that the
- * child finds the list whole. A process global, as are only the log's sink and what is remembered
- * of the process itself (base/fences.c, comm/location.c). Adding to the list and closing happen
- * under the lock, so a number that is closed and used again by somebody else is never in it. */
+/* Design notes. There is one list of descriptors and one lock. The handlers hold the lock across
+ * fork, so the child's list is consistent. The list is a process global; the only others are the
+ * log's sink and cached facts about the process (comm/location.c). A descriptor is added to the
+ * list and closed under the lock, so the list never has a number that was closed and is in use
+ * again. */
 #include "base/forks.h"
 
 #include <pthread.h>
@@ -15,17 +16,17 @@ static int *guarded;
 static unsigned n_guarded, capacity;
 static atomic_uint generation;
 
-static void before(void)
+static void lock_before_fork(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-static void in_parent(void)
+static void unlock_in_parent(void)
 {
     pthread_mutex_unlock(&lock);
 }
 
-static void in_child(void)
+static void close_in_child(void)
 {
     for (unsigned i = 0; i < n_guarded; i++)
         close(guarded[i]);
@@ -34,16 +35,16 @@ static void in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-static void install(void)
+static void install_handlers(void)
 {
-    pthread_atfork(before, in_parent, in_child);
+    pthread_atfork(lock_before_fork, unlock_in_parent, close_in_child);
 }
 
 int ddl__guard(int fd)
 {
     if (fd < 0)
         return fd;
-    pthread_once(&once, install);
+    pthread_once(&once, install_handlers);
     pthread_mutex_lock(&lock);
     if (n_guarded == capacity) {
         int *larger = realloc(guarded, (2 * capacity + 64) * sizeof *guarded);
@@ -52,7 +53,7 @@ int ddl__guard(int fd)
             capacity = 2 * capacity + 64;
         }
     }
-    if (n_guarded < capacity) /* else a child keeps it: no reason to fail */
+    if (n_guarded < capacity) /* without memory a child keeps the descriptor open */
         guarded[n_guarded++] = fd;
     pthread_mutex_unlock(&lock);
     return fd;

@@ -1,24 +1,24 @@
 /* fp_mode.h - the floating-point mode of the library's own arithmetic: IEEE 754, rounding to
  * nearest, subnormals kept, no traps.
  *
- * A thread's mode is the caller's to choose: PyTorch's set_flush_denormal and the threads of
- * TensorFlow and XLA flush subnormals to zero, -ffast-math does it for a whole program, and new
- * threads inherit it. Ranks of different modes would compute different bits, and could choose
- * different plans by their costs. So who computes, enters first and leaves behind. To read the mode
- * costs a few cycles; it is written only where it differs.
+ * The caller chooses its thread's mode: PyTorch's set_flush_denormal and the threads of TensorFlow
+ * and XLA flush subnormals to zero, -ffast-math does so for a whole program, and new threads
+ * inherit the mode. Ranks in different modes would compute different bits, and could choose
+ * different plans by their costs. So code that computes calls ddl__fp_enter before and
+ * ddl__fp_leave after. Reading the mode takes a few cycles; it is written only if it differs.
  *
- * Leaving gives back exactly the caller's mode. The exception flags that the arithmetic has raised
- * stay raised, as behind any other function of C. They tell little: another thread, or another
- * rank, may have computed.
+ * ddl__fp_leave restores exactly the caller's mode. Exception flags that the arithmetic has raised
+ * stay raised, as after any other C function. They mean little, since another thread or another
+ * rank may have done the arithmetic.
  */
 #ifndef DDL_BASE_FP_MODE_H
 #define DDL_BASE_FP_MODE_H
 
 #include <stdint.h>
 
-/* The registers of both CPUs; on others the mode stays the caller's. The library computes in
- * `standard`; `control` are the bits that matter. Memory is clobbered so that no arithmetic on what
- * is loaded or stored moves out of what lies between entering and leaving. */
+/* The mode registers of both CPUs; on other CPUs the caller's mode stays. DDL__FP_CONTROL are the
+ * control bits, DDL__FP_STANDARD is the library's mode. Memory is clobbered so that the compiler
+ * moves no arithmetic on loaded or stored values across ddl__fp_enter or ddl__fp_leave. */
 #if defined(__x86_64__)
 
 typedef uint32_t ddl__fp_mode; /* MXCSR: flush, round, mask; below them the exception flags */
@@ -70,7 +70,7 @@ static inline void ddl__fp_write(ddl__fp_mode mode)
 
 #endif
 
-/* Set the calling thread's control bits, and nothing else, to those of `mode`. */
+/* Set the calling thread's control bits to those of `mode`; the flags stay. */
 static inline void ddl__fp_set(ddl__fp_mode mode)
 {
     ddl__fp_write((ddl__fp_read() & ~(ddl__fp_mode)DDL__FP_CONTROL) |
@@ -82,7 +82,7 @@ static inline int ddl__fp_is_standard(ddl__fp_mode mode)
     return (mode & (ddl__fp_mode)DDL__FP_CONTROL) == (ddl__fp_mode)DDL__FP_STANDARD;
 }
 
-/* Compute in the standard mode from here on, on this thread. Returns the caller's. */
+/* Switch this thread to the standard mode. Returns the caller's mode. */
 static inline ddl__fp_mode ddl__fp_enter(void)
 {
     ddl__fp_mode caller = ddl__fp_read();
@@ -91,7 +91,7 @@ static inline ddl__fp_mode ddl__fp_enter(void)
     return caller;
 }
 
-/* On the same thread, with what entering returned. */
+/* Restore the mode that ddl__fp_enter returned, on the same thread. */
 static inline void ddl__fp_leave(ddl__fp_mode caller)
 {
     if (!ddl__fp_is_standard(caller))

@@ -7,16 +7,16 @@
 typedef enum ddl__log_level {
     DDL__WARN = 1,
     DDL__INFO,
-    DDL__PLAN, /* why an operation is carried out as it is */
+    DDL__PLAN, /* why an operation uses its algorithm */
     DDL__DEBUG
 } ddl__log_level;
 
 void ddl__log(ddl__log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether such a line would be written. */
+/* True if lines of this level are written. */
 bool ddl__logs(ddl__log_level level);
 
-/* From now on write lines up to this level, if not more are written already. */
+/* Raise the level to this one, if it is lower. */
 void ddl__log_more(ddl__log_level level);
 
 #endif

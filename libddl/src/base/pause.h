@@ -1,4 +1,4 @@
-/* pause.h - tell the core that we spin. */
+/* pause.h - the CPU's hint for a spin loop. */
 #ifndef DDL_BASE_PAUSE_H
 #define DDL_BASE_PAUSE_H
 

@@ -24,7 +24,7 @@ void ddl__message_clear(void)
     message[0] = 0;
 }
 
-/* No default: the compiler then names a status without a text. */
+/* There is no default, so that the compiler reports a status without a text. */
 const char *ddl__strerror(ddl_status status)
 {
     switch (status) {

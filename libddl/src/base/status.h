@@ -1,5 +1,5 @@
-/* status.h - how every layer reports a failure: a status upwards, the message once at its source.
- */
+/* status.h - error reporting: every layer returns a status, and the source of an error sets the
+ * message. */
 #ifndef DDL_BASE_STATUS_H
 #define DDL_BASE_STATUS_H
 
@@ -7,8 +7,8 @@
 
 enum { DDL__MESSAGE_MAX = 512 };
 
-/* Store the calling thread's message and return `status`. The first detector calls it; everyone
- * above only passes the status on. */
+/* Set the calling thread's message and return `status`. The function that detects an error calls
+ * this; its callers only pass the status on. */
 ddl_status ddl__fail(ddl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -18,7 +18,7 @@ const char *ddl__strerror(ddl_status status);
 /* The calling thread's message, never NULL. */
 const char *ddl__message(void);
 
-/* Forget the calling thread's message. */
+/* Clear the calling thread's message. */
 void ddl__message_clear(void);
 
 #endif

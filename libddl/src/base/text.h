@@ -1,4 +1,4 @@
-/* text.h - words put together in memory of a given size; what does not fit is counted. */
+/* text.h - builds a text in a buffer of a given size; counts the bytes that do not fit. */
 #ifndef DDL_BASE_TEXT_H
 #define DDL_BASE_TEXT_H
 
@@ -7,17 +7,17 @@
 #include <stdint.h>
 
 typedef struct ddl__text {
-    char *to; /* always ends with NUL, if there is room for one */
+    char *to; /* always NUL-terminated, if it has room for one byte */
     size_t capacity;
-    size_t length; /* of all that was added, without the NUL */
+    size_t length; /* of the whole text without the NUL, even if it does not fit */
 } ddl__text;
 
 void ddl__text_add(ddl__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* So many thousandths as a decimal fraction, in any locale. */
+/* Add `value` thousandths as a decimal fraction, in any locale. */
 void ddl__text_thousandths(ddl__text *text, int64_t value);
 
-/* As a JSON string, with its quotes. */
+/* Add a JSON string, with its quotes. */
 void ddl__text_quote(ddl__text *text, const char *words);
 
 #endif

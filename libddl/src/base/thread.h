@@ -1,11 +1,12 @@
-/* thread.h - threads of the library's own. */
+/* thread.h - starts the library's threads. */
 #ifndef DDL_BASE_THREAD_H
 #define DDL_BASE_THREAD_H
 
 #include <pthread.h>
 #include <signal.h>
 
-/* Start one that no signal interrupts: those are for the program's own threads. 0, or an errno. */
+/* Start a thread with all signals blocked: signals are for the program's own threads. 0, or an
+ * errno. */
 static inline int ddl__thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     sigset_t all, before;

@@ -1,17 +1,17 @@
-/* time_limits.h - every time limit of the library that a user does not set, in one place.
+/* time_limits.h - all time limits of connect, health and comm, with the timeline of a death.
  *
- * From a lost connection to a dead comm, with the defaults of what a user sets (heartbeat
- * 100 ms, suspect 1 s, dead 3 s; see docs/reliability.md for what counts as evidence):
+ * From a lost connection to a dead comm, with the defaults of the limits that a user sets
+ * (heartbeat 100 ms, suspect 1 s, dead 3 s). docs/reliability.md says what counts as evidence.
  *
  *   the process ends                 a connection is silent
  *   |                                |
  *   0       its sockets end          0
  *   |       |                        |
- *   |       +- an operation that     1 s    warned of: the peer is suspect
+ *   |       +- an operation that     1 s    a warning: the peer is suspect
  *   |       |  needs the peer fails  |
- *   |       +- GRACE: what is under  3 s    the peer counts as dead: it is expelled,
- *   |       |  way may end if it            and the comm ends
- *   |       |  still moves
+ *   |       +- GRACE: others may     3 s    the peer counts as dead: it is expelled,
+ *   |       |  complete, while they         and the comm ends
+ *   |       |  make progress
  *   100 ms  the comm ends
  *   |
  *   1 s     EVIDENCE: until then a witness that saw the process end is believed
@@ -29,14 +29,14 @@
 
 #define DDL__CREATION_LIMIT  (300 * DDL__S)  /* the default; a user's timeout_ms replaces it */
 #define DDL__OPERATION_LIMIT (1800 * DDL__S) /* likewise */
-#define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, if less than that is left */
-#define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer, then the next is tried */
-#define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for an attempt to reach the rendezvous' root */
+#define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, even if less time is left */
+#define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
+#define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
 #define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
-#define DDL__PARKED_LIMIT    (600 * DDL__S)  /* for the creation of a connection's comm */
-#define DDL__MEMBERS_POLL    (50 * DDL__MS)  /* between looks whether members are still there */
+#define DDL__PARKED_LIMIT    (600 * DDL__S)  /* for a connection to wait for its comm's creation */
+#define DDL__MEMBERS_POLL    (50 * DDL__MS)  /* between checks that the members are still there */
 
-/* Telling the others that this member cannot create the comm: all of them, and each. */
+/* Sending create-failure notices: to all members, and to one. */
 #define DDL__CREATE_FAILURE_LIMIT     (1 * DDL__S)
 #define DDL__CREATE_FAILURE_EACH      (200 * DDL__MS)
 #define DDL__RENDEZVOUS_FAILURE_LIMIT (100 * DDL__MS)
@@ -44,34 +44,34 @@
 /* ---- listening ---- */
 
 #define DDL__OVERLOAD_POLL    (10 * DDL__MS) /* between polls while clients exceed the rate limit */
-#define DDL__ACCEPT_RETRY     (100 * DDL__MS) /* after accepting failed, as without descriptors */
-#define DDL__ACCEPT_RECOVERED (10 * DDL__S)   /* without such failures, until one is logged again */
+#define DDL__ACCEPT_RETRY     (100 * DDL__MS) /* after a failed accept, as without descriptors */
+#define DDL__ACCEPT_RECOVERED (10 * DDL__S)   /* after the last such failure; then one is logged */
 
 /* ---- background progress ---- */
 
-#define DDL__PROGRESS_TICK (100 * DDL__MS) /* between runs of a task that waits */
-#define DDL__PROGRESS_SOON (1 * DDL__MS)   /* until a task runs that a caller may drive meanwhile */
+#define DDL__PROGRESS_TICK (100 * DDL__MS) /* between runs of a waiting task */
+#define DDL__PROGRESS_SOON (1 * DDL__MS)   /* before a task runs that a caller may drive first */
 
 /* ---- a member's death ---- */
 
-#define DDL__GRACE          (100 * DDL__MS) /* that operations may stand still after a process ended */
-#define DDL__GRACE_POLL     (25 * DDL__MS)  /* between looks whether they move */
-#define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to be heard */
+#define DDL__GRACE          (100 * DDL__MS) /* without progress after a process ended */
+#define DDL__GRACE_POLL     (25 * DDL__MS)  /* between checks for progress */
+#define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to confirm that a process ended */
 #define DDL__WITNESS_DIAL   (200 * DDL__MS) /* for the launcher to accept a connection */
 
-/* ---- operations that wait, and what members are asked ---- */
+/* ---- operations that wait ---- */
 
-#define DDL__ASK_AFTER    (1 * DDL__S)    /* that an operation waits until members are asked */
-#define DDL__ANSWER_LIMIT (250 * DDL__MS) /* for their answers */
-#define DDL__LEFT_AFTER   (200 * DDL__MS) /* of waiting for a member that has left */
+#define DDL__ASK_AFTER    (1 * DDL__S)    /* of waiting, before the members are asked */
+#define DDL__ANSWER_LIMIT (250 * DDL__MS) /* for the members' answers */
+#define DDL__LEFT_AFTER   (200 * DDL__MS) /* of waiting, before members that have left count */
 
 /* ---- the survivors' agreement ----
  *
- * A member that waits in the creation of the next comm cannot be told that another one has gone on
+ * A member that waits in the creation of the next comm does not learn that another one has gone on
  * to a later attempt, so the creation has a limit of its own. */
 
-#define DDL__AGREEMENT_POLL     (50 * DDL__MS) /* between looks without an event */
-#define DDL__NEXT_CREATION      (2 * DDL__S) /* for the next comm's creation, times the attempts */
-#define DDL__NEXT_CREATION_EACH (50 * DDL__MS) /* and for each of its members */
+#define DDL__AGREEMENT_POLL     (50 * DDL__MS) /* between checks without an event */
+#define DDL__NEXT_CREATION      (2 * DDL__S)   /* for the next comm's creation, times the attempt */
+#define DDL__NEXT_CREATION_EACH (50 * DDL__MS) /* more for each member, times the attempt */
 
 #endif

@@ -9,27 +9,26 @@
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "connect/create_failures.h"
 #include "connect/descriptors.h"
 #include "connect/wireup.h"
 
 enum {
-    ARENA_BYTES = 2 * 1024 * 1024, /* what a rank may have published and not yet seen released */
-    /* Messages and named operations have a ring for each pair, half of which may be published; in
-     * small rings large operations would cost more turns. */
-    MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank, */
-    MESSAGE_MOST = ARENA_BYTES,       /* at most so much for one ... */
-    MESSAGE_LEAST = 512 * 1024,       /* ... and at least */
+    ARENA_BYTES = 2 * 1024 * 1024, /* that a rank may have published but not yet released */
+    /* Messages and named operations have a ring for each pair, half of which may be published. In
+     * a small ring, large operations would take more turns. */
+    MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank */
+    MESSAGE_MOST = ARENA_BYTES,       /* upper and ... */
+    MESSAGE_LEAST = 512 * 1024,       /* ... lower limit for one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64
 };
 
-int64_t ddl__creation_ms(const ddl_comm_config *config)
+int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
 {
     return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
 
-/* Equal on all ranks. No memory until it is used. */
+/* Equal on all ranks. The pages take no memory until they are used. */
 static size_t message_bytes(size_t size)
 {
     size_t bytes = MESSAGE_MOST;
@@ -38,7 +37,7 @@ static size_t message_bytes(size_t size)
     return bytes;
 }
 
-/* Endpoints' ids are random, so the list is no other job's. */
+/* The endpoints' ids are random, so no other job has the same list. */
 static ddl__digest digest_list(const ddl__address *addresses, int size)
 {
     ddl__digest list = {{0, 0}};
@@ -47,11 +46,11 @@ static ddl__digest digest_list(const ddl__address *addresses, int size)
     return list;
 }
 
-/* What identifies a comm: ordered addresses, tag, epoch. */
-static ddl__digest identify(ddl__digest list, uint64_t counted, const ddl_comm_config *config)
+/* The id of a comm: a digest of its ordered addresses, tag, number and epoch. */
+static ddl__digest comm_id(ddl__digest list, uint64_t number, const ddl_comm_config *config)
 {
-    uint64_t rest[] = {config->tag, counted, config->epoch};
-    ddl__digest_add(&list, rest, sizeof rest);
+    uint64_t fields[] = {config->tag, number, config->epoch};
+    ddl__digest_add(&list, fields, sizeof fields);
     return list;
 }
 
@@ -101,16 +100,18 @@ static bool was_driven(void *engine)
     return ddl__engine_was_driven(engine);
 }
 
-/* The engine has found what to do by exploring; only rank 0 has a file. */
-static void keep_choices(void *context, const ddl__choices *choices)
+/* The engine has explored the algorithms: write its choices to the plan file, which only rank 0
+ * has.
+ */
+static void save_choices(void *context, const ddl__choices *choices)
 {
     const ddl_comm *comm = context;
     if (comm->plan_file && ddl__plan_file_write(comm->plan_file, comm->size, choices) != DDL_OK)
         ddl__log(DDL__WARN, "%s: %s", comm->names[comm->rank], ddl__message());
 }
 
-/* Whether each member on this host, as far as the addresses tell, can have a core. Those who share
- * one go to sleep often. */
+/* True if there is a core for each member that has this host's address. Members that share cores
+ * sleep more often. */
 static bool has_cores(const ddl_comm *comm)
 {
     const ddl__address *own = &comm->addresses[comm->rank];
@@ -122,8 +123,8 @@ static bool has_cores(const ddl_comm *comm)
     return members <= comm->layout.location.cores;
 }
 
-/* Our memory for members of this host. Where there can be none, TCP joins them as well, if it may.
- */
+/* Create the memory that is shared with members on this host. If that fails, TCP is used instead,
+ * where it is allowed. */
 static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
 {
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
@@ -139,15 +140,15 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
         return DDL_OK;
     if (!(*kinds & DDL_LINK_TCP))
         return DDL_ESYSTEM;
-    if (reachable) /* else it was told when the endpoint was created */
+    if (reachable) /* else a warning was logged when the endpoint was created */
         ddl__log(DDL__WARN, "%s uses TCP to ranks of its host, which is slower: %s",
                  comm->names[comm->rank], ddl__message());
     *kinds &= ~sharing;
     return DDL_OK;
 }
 
-/* Meet all members and put an engine over the links. On failure without an engine those made so far
- * stay in the wireup. */
+/* Connect to all members and create the engine over the links. If there is no engine on failure,
+ * the links made so far stay in the wireup. */
 static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
 {
     size_t size = (size_t)comm->size;
@@ -180,25 +181,25 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .fences = fences,
                                  .sharing_cores = !cores,
                                  .need_progress = need_progress,
-                                 .keep_choices = keep_choices,
+                                 .keep_choices = save_choices,
                                  .context = comm};
-    wireup->links = wireup->messages = NULL; /* the engine's, also if there is none */
+    wireup->links = wireup->messages = NULL; /* the engine takes them over, even if it fails */
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
     ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
                                  was_driven};
-    return ddl__endpoint_serve(comm->endpoint, comm->slot, &task);
+    return ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
 }
 
-/* What has to be equal on all members. */
+/* The settings that have to be equal on all members. */
 typedef struct settings {
     uint64_t segment_bytes;
     int64_t heartbeat_ms;
     ddl__layout layout;
 } settings;
 
-static ddl_status compare(const ddl_comm *comm, const void *row, const char *name)
+static ddl_status settings_compare(const ddl_comm *comm, const void *row, const char *name)
 {
     settings theirs;
     memcpy(&theirs, row, sizeof theirs);
@@ -213,26 +214,27 @@ static ddl_status compare(const ddl_comm *comm, const void *row, const char *nam
     return ddl__layout_compare(comm, &theirs.layout, name);
 }
 
-static void shorten(ddl__link *link)
+static void link_shorten(ddl__link *link)
 {
     if (link && !link->ops->shared)
         ddl__tcp_link_shorten(link);
 }
 
-/* Sockets to members on this machine, where they are in containers or asked for. */
-static void shorten_near(ddl_comm *comm, const ddl__location *locations)
+/* Queue less in sockets to members on this machine, which are in other containers or were
+ * configured to use TCP. */
+static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
 {
     for (int i = 0; i < comm->size; i++) {
         if (i == comm->rank || locations[i].machine != locations[comm->rank].machine)
             continue;
-        shorten(ddl__engine_links(comm->engine)[i]);
-        shorten(ddl__engine_message_links(comm->engine)[i]);
+        link_shorten(ddl__engine_links(comm->engine)[i]);
+        link_shorten(ddl__engine_message_links(comm->engine)[i]);
     }
 }
 
-/* Tell everybody whose memory we opened and what we were configured with; the first operation of
- * every comm. When it is complete, all members are here. */
-static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
+/* Exchange which members share memory, and the settings. This is the first operation of every comm;
+ * when it is complete, all members are here. */
+static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
 {
     settings ours = {.segment_bytes = comm->segment_bytes,
                      .heartbeat_ms = comm->config.heartbeat_ms,
@@ -260,7 +262,7 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     ddl_status status = ddl__engine_submit(comm->engine, &call, NULL);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         memcpy(shared + i * size, rows + i * row, size);
-        status = compare(comm, rows + i * row + size, comm->names[i]);
+        status = settings_compare(comm, rows + i * row + size, comm->names[i]);
         settings theirs;
         memcpy(&theirs, rows + i * row + size, sizeof theirs);
         locations[i] = theirs.layout.location;
@@ -270,20 +272,20 @@ static ddl_status agree(ddl_comm *comm, ddl__link *const *links, int64_t deadlin
     if (status == DDL_OK)
         status = ddl__layout_apply(comm, shared, locations);
     if (status == DDL_OK)
-        shorten_near(comm, locations);
+        shorten_same_machine(comm, locations);
     free(locations);
     free(rows);
     free(shared);
     return status;
 }
 
-static int64_t nanoseconds(int64_t milliseconds)
+static int64_t ms_to_ns(int64_t milliseconds)
 {
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* Connect to the lower ranks for control messages; they answer when all members are here. */
-static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
+/* Dial the lower ranks for control messages; they answer when all members are here. */
+static ddl_status connect_control(ddl_comm *comm, ddl__digest id, int64_t deadline)
 {
     if (comm->size == 1)
         return DDL_OK;
@@ -296,36 +298,36 @@ static ddl_status call_members(ddl_comm *comm, ddl__digest id, int64_t deadline)
                                 .names = comm->names,
                                 .rank = comm->rank,
                                 .size = comm->size,
-                                .limits = {.heartbeat = nanoseconds(config->heartbeat_ms),
-                                           .suspect = nanoseconds(config->suspect_ms),
-                                           .dead = nanoseconds(config->dead_ms),
-                                           .stall = nanoseconds(config->stall_warn_ms)},
+                                .limits = {.heartbeat = ms_to_ns(config->heartbeat_ms),
+                                           .suspect = ms_to_ns(config->suspect_ms),
+                                           .dead = ms_to_ns(config->dead_ms),
+                                           .stall = ms_to_ns(config->stall_warn_ms)},
                                 .witness = ddl__environment_witness(),
                                 .trace_dir = ddl__environment_trace_dir(),
                                 .deadline = deadline};
     return ddl__health_connect(&setup, &comm->health);
 }
 
-/* No member takes the comm for created before all others can do nothing but the same: else a
- * failure of one at its very end would leave it behind the others in counting, as creations that
- * have failed do not count. The others say so if they fail, and are watched. */
-static ddl_status commit(ddl_comm *comm, int64_t deadline)
+/* Return only when all members have created the comm. Without this barrier, a member that fails at
+ * the very end would count one creation less than the others, as a failed creation does not count.
+ * If another member fails, it reports that, and its health is monitored by now. */
+static ddl_status commit_creation(ddl_comm *comm, int64_t deadline)
 {
     int64_t left = (deadline - ddl__now()) / 1000000;
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
-                      .uncounted = true, /* as users count their operations */
+                      .uncounted = true, /* it is not one of the user's operations */
                       .timeout_ms =
                           left > DDL__COMMIT_LEAST / DDL__MS ? left : DDL__COMMIT_LEAST / DDL__MS};
     return comm->size == 1 ? DDL_OK : ddl__engine_submit(comm->engine, &call, NULL);
 }
 
-/* This member cannot create the comm: the others need not wait for it. */
-static void tell_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
+/* This member cannot create the comm: notify the others, so that they do not wait for it. */
+static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX];
     if (!comm->engine) {
-        ddl__wireup_failed(wireup, status);
+        ddl__wireup_announce_failure(wireup, status);
         if (wireup->messages)
             ddl__links_destroy(wireup->messages, (size_t)comm->size);
         if (wireup->links)
@@ -337,7 +339,7 @@ static void tell_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status s
     ddl__engine_close_links(comm->engine, status, text);
 }
 
-/* What the environment says, where the caller does not. */
+/* Take from the environment what the caller's config leaves open. */
 static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 {
     ddl_status status = *kinds ? DDL_OK : ddl__environment_links(kinds);
@@ -350,17 +352,17 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
     return status;
 }
 
-static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
-                         const ddl_comm_config *config, int64_t deadline)
+static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
+                              const ddl_comm_config *config, int64_t deadline)
 {
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t counted = config->tag ? 0 : ddl__endpoint_count(comm->endpoint, list);
-    ddl__reason told = {.status = DDL_OK};
+    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
+    ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
-                          .comm = identify(list, counted, config),
+                          .comm = comm_id(list, number, config),
                           .addresses = addresses,
                           .rank = comm->rank,
                           .size = comm->size,
@@ -368,7 +370,7 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
                           .begun = ddl__now(),
                           .deadline = deadline,
                           .warn_at = &warn_at,
-                          .told = &told};
+                          .peer_reason = &peer_reason};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
@@ -377,28 +379,29 @@ static ddl_status settle(ddl_comm *comm, const ddl__address *addresses,
                                                              comm->size, wireup.kinds),
                                      comm->size);
     if (status == DDL_OK)
-        status = ddl__endpoint_enter(comm->endpoint, wireup.comm, &comm->slot);
-    /* Else a comm of this name is alive here, and perhaps with the others. */
+        status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
+    /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent
+     * this failure. */
     bool entered = status != DDL_ESTATE;
     wireup.slot = comm->slot;
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = call_members(comm, wireup.comm, deadline);
+        status = connect_control(comm, wireup.comm, deadline);
     if (status == DDL_OK)
-        status = agree(comm, ddl__engine_links(comm->engine), deadline);
+        status = exchange_settings(comm, ddl__engine_links(comm->engine), deadline);
     if (status == DDL_OK)
         ddl__engine_created(comm->engine);
-    if (status == DDL_OK && comm->health) /* all members are here: monitor them from now on */
+    if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)
-        status = commit(comm, deadline);
+        status = commit_creation(comm, deadline);
     if (status != DDL_OK && entered)
-        tell_failure(comm, &wireup, status);
-    if (status != DDL_OK && comm->health) /* this rank may try again, and is not gone */
+        announce_failure(comm, &wireup, status);
+    if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
-    if (status != DDL_OK && counted)
-        ddl__endpoint_uncount(comm->endpoint, list);
+    if (status != DDL_OK && number)
+        ddl__endpoint_uncount_creation(comm->endpoint, list);
     return status;
 }
 
@@ -406,7 +409,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
                           const ddl_comm_config *config, bool is_world, int64_t deadline,
                           ddl_comm **out)
 {
-    int64_t own = ddl__deadline(ddl__creation_ms(config));
+    int64_t own = ddl__deadline(ddl__comm_creation_ms(config));
     deadline = own < deadline ? own : deadline;
     ddl_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
@@ -422,7 +425,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
     comm->segment_bytes = config->segment_bytes;
     comm->operation_timeout_ms = config->operation_timeout_ms ? config->operation_timeout_ms
                                                               : DDL__OPERATION_LIMIT / DDL__MS;
-    ddl_status status = settle(comm, addresses, config, deadline);
+    ddl_status status = comm_set_up(comm, addresses, config, deadline);
     if (status == DDL_OK)
         *out = comm;
     else
@@ -450,7 +453,7 @@ void ddl__comm_abandon(ddl_comm *comm)
     if (!comm)
         return;
     char why[DDL__MESSAGE_MAX];
-    snprintf(why, sizeof why, "%s has given up this comm, which not all survivors could create",
+    snprintf(why, sizeof why, "%s has abandoned this comm, which not all survivors could create",
              comm->names[comm->rank]);
     ddl__engine_fail(comm->engine, DDL_EPEER, why);
     if (comm->health)
@@ -465,7 +468,7 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
         return DDL_OK;
     ddl__health_close(comm->health, difference);
     if (comm->slot)
-        ddl__endpoint_leave(comm->endpoint, comm->slot);
+        ddl__endpoint_close_slot(comm->endpoint, comm->slot);
     ddl__engine_destroy(comm->engine);
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);

@@ -1,4 +1,4 @@
-/* comm.h - one group of ranks at one epoch. */
+/* comm.h - the communicator: one group of ranks at one epoch. */
 #ifndef DDL_COMM_COMM_H
 #define DDL_COMM_COMM_H
 
@@ -12,51 +12,54 @@ struct ddl_comm {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
     ddl__engine *engine;
-    ddl__health *health; /* NULL in a comm of one */
+    ddl__health *health; /* NULL in a comm of one rank */
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;
     char **names;            /* by rank: "rank 2 on host" */
     ddl__address *addresses; /* by rank */
-    ddl_comm_config config;  /* as it was created with */
-    ddl__layout layout;      /* what the environment says of all the job's ranks ... */
-    bool is_world;           /* ... which are all in this comm, as far as is known */
-    const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; the environment's */
+    ddl_comm_config config;  /* completed by the environment */
+    ddl__layout layout;      /* the environment's description of all ranks of the job */
+    bool is_world;           /* the comm was created at a rendezvous: it has all ranks of the job */
+    const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
     ddl__arena *arena;
     ddl__slots *slots;
 };
 
-/* By the config's limit, or by an earlier deadline; that is not the comm's to inherit. */
+/* Create a comm within the config's limit, or by the deadline if that is earlier. Comms made from
+ * it inherit the limit, not the deadline. */
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
                             const ddl_comm_config *config, bool is_world, int64_t deadline,
                             ddl_comm **comm);
 
-/* DDL_EMISMATCH, with the message set, when members are known to have called different operations
- * and no caller knows it yet. */
+/* DDL_EMISMATCH, with the message set, if members are known to have called different operations and
+ * no caller was told yet. */
 ddl_status ddl__comm_destroy(ddl_comm *comm);
 
-/* Destroy it, not with a goodbye: its members go on in another comm. NULL is fine. */
+/* Destroy the comm without a leave message: its members go on in another comm. `comm` may be NULL.
+ */
 void ddl__comm_abandon(ddl_comm *comm);
 
-/* The same from decoded addresses, which it takes over in any case. */
+/* As ddl__comm_create, from decoded addresses, which it takes over in any case. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
                           const ddl_comm_config *config, bool is_world, int64_t deadline,
                           ddl_comm **comm);
 
-/* Comms made from a comm, in family.c. What the config leaves at 0 is as in the parent. */
+/* Create a comm from a comm (family.c). Fields of the config that are 0 are taken from the parent.
+ */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
                             const ddl_comm_config *config, int64_t deadline, ddl_comm **comm);
 ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_config *config,
                            ddl_comm **comm);
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
 
-/* Exchange addresses at url, then create. */
-ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
-                           const ddl_comm_config *config, ddl_comm **comm);
+/* Create the comm of all ranks of the job: exchange addresses at the URL, then create it. */
+ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                                  const ddl_comm_config *config, ddl_comm **comm);
 
-/* The creation's own limit, with the default in place of 0. */
-int64_t ddl__creation_ms(const ddl_comm_config *config);
+/* The creation's limit in milliseconds, with the default in place of 0. */
+int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
 
 #endif

@@ -11,14 +11,14 @@
 #include "base/log.h"
 #include "comm/location.h"
 
-static const char *text_or(const char *name, const char *otherwise)
+static const char *text_or(const char *name, const char *fallback)
 {
     const char *text = getenv(name);
-    return text ? text : otherwise;
+    return text ? text : fallback;
 }
 
-/* A secret that other users can read is none. */
-static ddl_status check_file(const char *path, int fd)
+/* The file must belong to this user or to root, and no other user may read it. */
+static ddl_status check_secret_file(const char *path, int fd)
 {
     struct stat file;
     if (fstat(fd, &file))
@@ -26,10 +26,11 @@ static ddl_status check_file(const char *path, int fd)
     if (!S_ISREG(file.st_mode))
         return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" is not a file", path);
     if (file.st_uid != geteuid() && file.st_uid != 0)
-        return ddl__fail(DDL_EINVAL,
-                         "DDL_SECRET_FILE=\"%s\" belongs to user %u, neither to user %u, who runs "
-                         "this, nor to root",
-                         path, file.st_uid, geteuid());
+        return ddl__fail(
+            DDL_EINVAL,
+            "DDL_SECRET_FILE=\"%s\" belongs to user %u, neither to user %u, which runs "
+            "this, nor to root",
+            path, file.st_uid, geteuid());
     if (file.st_mode & (S_IRWXG | S_IRWXO))
         return ddl__fail(DDL_EINVAL,
                          "DDL_SECRET_FILE=\"%s\" has mode %03o, so others may read or change it: "
@@ -38,13 +39,13 @@ static ddl_status check_file(const char *path, int fd)
     return DDL_OK;
 }
 
-/* The file's text without the line's end; NUL would end it early. */
+/* Read the file's text without the line ends behind it. A NUL byte would cut it off. */
 static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
-    ddl_status status = check_file(path, fd);
+    ddl_status status = check_secret_file(path, fd);
     ssize_t n = status == DDL_OK ? read(fd, secret, DDL__SECRET_MAX) : 0;
     if (n < 0)
         status = ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
@@ -123,8 +124,8 @@ ddl_status ddl__environment_links(uint32_t *links)
     return DDL_OK;
 }
 
-/* "A:X[xY[xZ[xW]]]", up to a blank or the end; false when it is something else. */
-static bool read_mode(const char *at, ddl__layout *layout)
+/* Parse "A:X[xY[xZ[xW]]]", up to a blank or the end; false if it is invalid. */
+static bool parse_mode(const char *at, ddl__layout *layout)
 {
     if (!*at || !strchr("rdthp", *at) || at[1] != ':')
         return false;
@@ -147,8 +148,8 @@ static bool read_mode(const char *at, ddl__layout *layout)
     return !*at || *at == ' ';
 }
 
-/* A number from 0 to `most` up to a blank or the end, else -1. */
-static int count_at(const char *at, int most)
+/* Parse a number from 0 to `most`, up to a blank or the end; -1 if it is invalid. */
+static int parse_number(const char *at, int most)
 {
     char *end;
     long n = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
@@ -157,8 +158,8 @@ static int count_at(const char *at, int most)
 
 typedef struct option {
     const char *name;
-    int most;         /* of its number */
-    const char *does; /* for a message */
+    int most;         /* the largest number allowed */
+    const char *does; /* what is expected, for a message */
 } option;
 
 enum { MODE, DUMP_ITER, DBG_LEVEL, REBIND_ITER, DEV_SYNC, OPTIONS };
@@ -175,8 +176,8 @@ static const option options[OPTIONS] = {
 
 static ddl_status read_option(ddl__layout *layout, int which, const char *at)
 {
-    int number = which == MODE ? -1 : count_at(at, options[which].most);
-    if (which == MODE ? !read_mode(at, layout) : number < 0)
+    int number = which == MODE ? -1 : parse_number(at, options[which].most);
+    if (which == MODE ? !parse_mode(at, layout) : number < 0)
         return ddl__fail(DDL_EINVAL, "DDL_OPTIONS=\"%s\": \"%.*s\" is not %s",
                          getenv("DDL_OPTIONS"), (int)strcspn(at, " "), at, options[which].does);
     if (which == DUMP_ITER)
@@ -235,12 +236,12 @@ ddl_status ddl__environment_layout(ddl__layout *layout)
     return read_options(layout);
 }
 
-static ddl_status milliseconds(const char *name, int64_t otherwise, int64_t *value)
+static ddl_status read_milliseconds(const char *name, int64_t fallback, int64_t *value)
 {
     const char *text = getenv(name);
     if (*value)
         return DDL_OK;
-    *value = otherwise;
+    *value = fallback;
     if (!text || !*text)
         return DDL_OK;
     char *end;
@@ -256,13 +257,13 @@ static ddl_status milliseconds(const char *name, int64_t otherwise, int64_t *val
 ddl_status ddl__environment_limits(ddl_comm_config *config)
 {
     enum { SHORTEST = 10, LONGEST = 3600 * 1000, BEATS = 3 };
-    ddl_status status = milliseconds("DDL_HEARTBEAT_MS", 100, &config->heartbeat_ms);
+    ddl_status status = read_milliseconds("DDL_HEARTBEAT_MS", 100, &config->heartbeat_ms);
     if (status == DDL_OK)
-        status = milliseconds("DDL_SUSPECT_MS", 1000, &config->suspect_ms);
+        status = read_milliseconds("DDL_SUSPECT_MS", 1000, &config->suspect_ms);
     if (status == DDL_OK)
-        status = milliseconds("DDL_DEAD_MS", 3000, &config->dead_ms);
+        status = read_milliseconds("DDL_DEAD_MS", 3000, &config->dead_ms);
     if (status == DDL_OK)
-        status = milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
+        status = read_milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
     if (status == DDL_OK && (config->heartbeat_ms < SHORTEST || config->heartbeat_ms > LONGEST))
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld, not from %d to %d",
                          (long long)config->heartbeat_ms, SHORTEST, LONGEST);
@@ -286,7 +287,7 @@ const char *ddl__environment_witness(void)
     return name && *name ? name : NULL;
 }
 
-static ddl_status number(const char *name, int *value)
+static ddl_status read_number(const char *name, int *value)
 {
     const char *text = getenv(name);
     char *end;
@@ -305,8 +306,8 @@ ddl_status ddl__environment_world(const char **url, int *rank, int *size)
     *size = 1;
     if (!*url)
         return DDL_OK;
-    ddl_status status = number("DDL_RANK", rank);
-    return status == DDL_OK ? number("DDL_SIZE", size) : status;
+    ddl_status status = read_number("DDL_RANK", rank);
+    return status == DDL_OK ? read_number("DDL_SIZE", size) : status;
 }
 
 const char *ddl__environment_launcher(const char *url, int rank, int size)

@@ -1,11 +1,10 @@
-/* Comms made from a comm: their members know each other's addresses already. */
+/* Comms made from a comm, whose members know each other's addresses already. */
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "comm/comm.h"
 
-/* A child's config: its own where set, else its parent's. A tag and an epoch are never inherited.
- */
+/* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
 static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *config)
 {
     ddl_comm_config child = *config;
@@ -28,7 +27,7 @@ static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *co
     return child;
 }
 
-/* Our place in the list, with every entry checked; -1 with the message set. */
+/* Check every entry of the list, and find our place in it; -1 with the message set. */
 static int find_self(const ddl_comm *parent, const int *ranks, int size)
 {
     int self = -1;
@@ -74,7 +73,7 @@ typedef struct member {
     int64_t color, key;
 } member;
 
-/* The ranks of our color, by key and then by rank; how many there are. */
+/* List the ranks of our color, ordered by key and then by rank. Returns their number. */
 static int select_color(const member *members, int size, int64_t color, int *ranks)
 {
     int n = 0;
@@ -94,7 +93,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
 {
     size_t size = (size_t)parent->size;
     ddl_comm_config child = inherit(parent, config);
-    int64_t deadline = ddl__deadline(ddl__creation_ms(&child));
+    int64_t deadline = ddl__deadline(ddl__comm_creation_ms(&child));
     member *members = calloc(size, sizeof *members);
     int *ranks = calloc(size, sizeof *ranks);
     ddl_status status =
@@ -106,7 +105,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                           .count = 2,
                           .send = members,
                           .recv = members,
-                          .timeout_ms = ddl__creation_ms(&child)};
+                          .timeout_ms = ddl__comm_creation_ms(&child)};
         status = ddl__engine_submit(parent->engine, &call, NULL);
     }
     if (status == DDL_OK && color < 0)

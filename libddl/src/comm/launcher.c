@@ -7,7 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-void ddl__launcher_tell(const char *name, int rank, const char *what)
+void ddl__launcher_report(const char *name, int rank, const char *what)
 {
     char text[64];
     struct sockaddr_un to = {.sun_family = AF_UNIX};

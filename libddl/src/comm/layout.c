@@ -8,9 +8,9 @@
 #include "comm/comm.h"
 #include "topo/locality.h"
 
-enum { WORDS = 128 };
+enum { TEXT_MAX = 128 };
 
-static int product(const ddl__layout *layout)
+static int count_declared(const ddl__layout *layout)
 {
     int n = 1;
     for (int d = 0; d < DDL__DIMENSIONS; d++)
@@ -18,19 +18,19 @@ static int product(const ddl__layout *layout)
     return n;
 }
 
-static const char *mode_words(const ddl__layout *layout, char text[WORDS])
+static const char *describe_mode(const ddl__layout *layout, char text[TEXT_MAX])
 {
     const int *d = layout->dimensions;
     if (layout->mode)
-        snprintf(text, WORDS, "%c:%dx%dx%dx%d", layout->mode, d[0], d[1], d[2], d[3]);
+        snprintf(text, TEXT_MAX, "%c:%dx%dx%dx%d", layout->mode, d[0], d[1], d[2], d[3]);
     else
-        snprintf(text, WORDS, "not set");
+        snprintf(text, TEXT_MAX, "not set");
     return text;
 }
 
 ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name)
 {
-    char ours_text[WORDS], theirs_text[WORDS];
+    char ours_text[TEXT_MAX], theirs_text[TEXT_MAX];
     const ddl__layout *ours = &comm->layout;
     const char *self = comm->names[comm->rank];
     if (strncmp(ours->topology, theirs->topology, sizeof ours->topology) != 0)
@@ -40,26 +40,28 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
     if (ours->mode != theirs->mode ||
         memcmp(ours->dimensions, theirs->dimensions, sizeof ours->dimensions) != 0)
         return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -mode is %s on %s and %s on %s",
-                         mode_words(ours, ours_text), self, mode_words(theirs, theirs_text), name);
+                         describe_mode(ours, ours_text), self, describe_mode(theirs, theirs_text),
+                         name);
     if (ours->dump_iter != theirs->dump_iter)
         return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -dump_iter is %d on %s and %d on %s",
                          ours->dump_iter, self, theirs->dump_iter, name);
     return DDL_OK;
 }
 
-/* A comm of only some ranks of the job may be smaller than what was declared for all of them. */
-static ddl_status check_mode(const ddl_comm *comm, bool *counts)
+/* Check that -mode fits the comm. It does not apply to a comm of only some ranks of the job, if
+ * their number differs. */
+static ddl_status check_mode(const ddl_comm *comm, bool *applies)
 {
-    char text[WORDS];
+    char text[TEXT_MAX];
     const ddl__layout *layout = &comm->layout;
-    *counts = layout->mode && product(layout) == comm->size;
-    if (!layout->mode || *counts || (!comm->is_world && product(layout) > comm->size))
+    *applies = layout->mode && count_declared(layout) == comm->size;
+    if (!layout->mode || *applies || (!comm->is_world && count_declared(layout) > comm->size))
         return DDL_OK;
     return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -mode %s is for %d ranks, but the comm has %d",
-                     mode_words(layout, text), product(layout), comm->size);
+                     describe_mode(layout, text), count_declared(layout), comm->size);
 }
 
-static void smallest_and_largest(const ddl__topology *t, int *least, int *most)
+static void find_host_sizes(const ddl__topology *t, int *least, int *most)
 {
     *least = t->size;
     *most = 0;
@@ -72,29 +74,29 @@ static void smallest_and_largest(const ddl__topology *t, int *least, int *most)
     }
 }
 
-/* What is known and what it leads to, in one line. */
-static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
+/* Log the layout and the resulting algorithm in one line. */
+static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
 {
-    char mode[WORDS], racks[WORDS] = "", nodes[WORDS] = "", why[WORDS + 16] = "";
+    char mode[TEXT_MAX], racks[TEXT_MAX] = "", nodes[TEXT_MAX] = "", why[TEXT_MAX + 16] = "";
     const ddl__topology *t = comm->topology;
     int least, most;
-    smallest_and_largest(t, &least, &most);
+    find_host_sizes(t, &least, &most);
     if (t->groups[DDL__RACKS] > 1)
         snprintf(racks, sizeof racks, " in %d racks and %d aisles", t->groups[DDL__RACKS],
                  t->groups[DDL__AISLES]);
     if (t->node)
         snprintf(nodes, sizeof nodes, " on %d NUMA nodes", t->nodes);
-    if (mode_counts)
-        snprintf(why, sizeof why, " (-mode %s)", mode_words(&comm->layout, mode));
-    char mode_now = mode_counts ? comm->layout.mode : 0;
+    if (mode_applies)
+        snprintf(why, sizeof why, " (-mode %s)", describe_mode(&comm->layout, mode));
+    char mode_now = mode_applies ? comm->layout.mode : 0;
     bool nested = ddl__topology_is_hierarchical(t) || t->declared || t->node;
-    const char *way = mode_now == 'r'   ? "one ring of all"
-                      : mode_now == 't' ? "by trees"
-                      : mode_now == 'h' ? "by halves"
-                      : mode_now == 'p' ? "explored"
-                      : nested          ? "nested by level"
-                      : all_shared      ? "direct"
-                                        : "by cost";
+    const char *method = mode_now == 'r'   ? "one ring of all"
+                         : mode_now == 't' ? "by trees"
+                         : mode_now == 'h' ? "by halves"
+                         : mode_now == 'p' ? "explored"
+                         : nested          ? "nested by level"
+                         : all_shared      ? "direct"
+                                           : "by cost";
     ddl__log(DDL__INFO,
              "%s: comm of %d ranks, %d of them share memory; links: %s; hosts: %d of %d to %d "
              "ranks%s%s; large all-reduces: %s%s",
@@ -102,7 +104,7 @@ static void report(const ddl_comm *comm, bool mode_counts, bool all_shared)
              all_shared             ? "shared memory"
              : comm->local_size > 1 ? "shared memory and tcp"
                                     : "tcp",
-             t->groups[DDL__HOSTS], least, most, nodes, racks, way, why);
+             t->groups[DDL__HOSTS], least, most, nodes, racks, method, why);
 }
 
 static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
@@ -113,9 +115,10 @@ static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
     return true;
 }
 
-/* Of what was declared d does whatever joins the ranks. The other modes are for the conn between
- * hosts: they take the levels above from there, if the hosts are the real ones. */
-static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
+/* Mode d uses the declared levels, however the ranks are connected. The other modes are about the
+ * network between hosts: they take the levels above the hosts from the proven topology if both have
+ * the same hosts, else they use the proven topology alone. */
+static ddl_status apply_declared(ddl_comm *comm, const unsigned char *shared)
 {
     ddl__topology *proven = NULL, *declared = NULL;
     ddl_status status = ddl__topology_declare(comm->layout.dimensions, &declared);
@@ -135,13 +138,13 @@ static ddl_status declare(ddl_comm *comm, const unsigned char *shared)
     return status;
 }
 
-/* In the library's floating-point mode: costs, which all members must find equal, depend on it. */
+/* Runs in the library's floating-point mode, since costs must be equal on all members. */
 static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *shared,
                                 const ddl__location *locations)
 {
     ddl__fp_mode caller = ddl__fp_enter();
     ddl_status status = mode && mode != 'r'
-                            ? declare(comm, shared)
+                            ? apply_declared(comm, shared)
                             : ddl__topology_create(shared, comm->size, comm->layout.topology,
                                                    !comm->is_world, &comm->topology);
     if (status == DDL_OK)
@@ -156,18 +159,18 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
     ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
     comm->local_rank = locality.local_rank;
     comm->local_size = locality.local_size;
-    bool mode_counts;
-    ddl_status status = check_mode(comm, &mode_counts);
-    char mode = mode_counts ? comm->layout.mode : 0;
+    bool mode_applies;
+    ddl_status status = check_mode(comm, &mode_applies);
+    char mode = mode_applies ? comm->layout.mode : 0;
     if (status == DDL_OK)
         status = find_topology(comm, mode, shared, locations);
     if (status != DDL_OK)
         return status;
-    report(comm, mode_counts, locality.all_shared);
+    log_layout(comm, mode_applies, locality.all_shared);
     if (!ddl__engine_tune(comm->engine, mode, comm->layout.dump_iter, &comm->layout.choices,
                           comm->topology))
         return ddl__fail(DDL_ENOMEM, "no memory for the tuning of %d ranks", comm->size);
-    if (mode == 'r') /* plan as one does who knows nothing */
+    if (mode == 'r') /* plan without the topology */
         return DDL_OK;
     if (locality.all_shared)
         ddl__engine_all_shared(comm->engine);

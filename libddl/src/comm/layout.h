@@ -1,4 +1,4 @@
-/* layout.h - how a comm's ranks lie on the machine: proven, described or declared. */
+/* layout.h - the layout of a comm's ranks on hosts and levels: proven, described or declared. */
 #ifndef DDL_COMM_LAYOUT_H
 #define DDL_COMM_LAYOUT_H
 
@@ -7,7 +7,7 @@
 
 typedef struct ddl_comm ddl_comm;
 
-/* What the environment says, equal on all members but for the last three. */
+/* Settings of the environment. They are equal on all members, except the last two. */
 typedef struct ddl__layout {
     char mode; /* 'r', 't', 'h': by one ring, by trees, by halves; 'd': the levels declared, else as
                   chosen; 'p': explore; 0: all as found and chosen */
@@ -18,11 +18,11 @@ typedef struct ddl__layout {
     ddl__choices choices;            /* rank 0's of $DDL_PLAN_FILE */
 } ddl__layout;
 
-/* Fail unless another member was told the same. */
+/* Fail if another member's settings differ. */
 ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name);
 
-/* Make the comm's topology of what was proven, shared[i * size + j], and of where the ranks run,
- * and tell its engine. */
+/* Create the comm's topology and pass it to the engine. shared[i * size + j] is set if the ranks i
+ * and j share memory; `locations` says where the ranks run. */
 ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
                              const ddl__location *locations);
 

@@ -17,7 +17,9 @@ typedef struct cores {
     uint64_t bits[WORDS];
 } cores;
 
-/* A line of the file, the first that begins so; what follows there. False when there is none. */
+/* Find the first line of the file with this prefix, and copy the rest of it; false if there is
+ * none.
+ */
 static bool read_line(const char *root, const char *path, const char *begins, char text[LINE])
 {
     char name[PATH], line[LINE];
@@ -35,8 +37,8 @@ static bool read_line(const char *root, const char *path, const char *begins, ch
     return found;
 }
 
-/* A list such as "0-3,8-11"; false when it is none, or of more cores than we count. */
-static bool read_list(const char *text, cores *some)
+/* Parse a list such as "0-3,8-11"; false if it is invalid or has a core from CORES on. */
+static bool parse_core_list(const char *text, cores *some)
 {
     memset(some, 0, sizeof *some);
     for (char *end;; text = end + 1) {
@@ -56,7 +58,7 @@ static bool read_list(const char *text, cores *some)
     }
 }
 
-static uint64_t count(const cores *some)
+static uint64_t cores_count(const cores *some)
 {
     uint64_t n = 0;
     for (int w = 0; w < WORDS; w++)
@@ -64,7 +66,7 @@ static uint64_t count(const cores *some)
     return n;
 }
 
-static bool lies_within(const cores *some, const cores *all)
+static bool cores_are_subset(const cores *some, const cores *all)
 {
     for (int w = 0; w < WORDS; w++)
         if (some->bits[w] & ~all->bits[w])
@@ -72,8 +74,8 @@ static bool lies_within(const cores *some, const cores *all)
     return true;
 }
 
-/* Network namespaces and containers of one machine have one kernel, which has this number since it
- * was started. Without it every process counts as a machine of its own. */
+/* The id of the machine: its kernel's boot id, which all network namespaces and containers share.
+ * If it is not known, every process counts as a machine of its own. */
 static uint64_t find_machine(const char *root)
 {
     char id[LINE];
@@ -84,21 +86,22 @@ static uint64_t find_machine(const char *root)
     return digest.words[0];
 }
 
-/* The number + 1 of the only node with the cores on which we may run. */
+/* The number + 1 of the NUMA node that has all cores on which we may run; 0: none. */
 static uint64_t find_node(const char *root, const cores *own)
 {
     for (int node = 0; node < NODES; node++) {
         char path[64], text[LINE];
         cores its;
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
-        if (read_line(root, path, "", text) && read_list(text, &its) && lies_within(own, &its))
+        if (read_line(root, path, "", text) && parse_core_list(text, &its) &&
+            cores_are_subset(own, &its))
             return (uint64_t)node + 1;
     }
     return 0;
 }
 
-/* So many cores' time per time do our control group and those above it leave us, rounded up;
- * UINT64_MAX: no limit. */
+/* The CPU quota of our control group and its parents, in cores, rounded up; UINT64_MAX: no limit.
+ */
 static uint64_t find_quota(const char *root)
 {
     char group[LINE], path[2 * LINE], text[LINE];
@@ -126,12 +129,13 @@ ddl__location ddl__location_find(const char *root)
     cores online, own;
     ddl__location location = {.machine = find_machine(root)};
     uint64_t quota = find_quota(root);
-    if (read_line(root, "/sys/devices/system/cpu/online", "", text) && read_list(text, &online))
-        location.cores = count(&online) < quota ? count(&online) : quota;
+    if (read_line(root, "/sys/devices/system/cpu/online", "", text) &&
+        parse_core_list(text, &online))
+        location.cores = cores_count(&online) < quota ? cores_count(&online) : quota;
     if (!read_line(root, "/proc/self/status", "Cpus_allowed_list:\t", text) ||
-        !read_list(text, &own))
+        !parse_core_list(text, &own))
         return location;
-    location.own = count(&own);
+    location.own = cores_count(&own);
     ddl__digest digest = {{0, 0}};
     ddl__digest_add(&digest, &own, sizeof own);
     location.mask = digest.words[0];
@@ -146,9 +150,9 @@ ddl__location ddl__location_own(void)
     static cores found_with;
     static pid_t found_by;
     cores now = {{0}};
-    bool told = sched_getaffinity(getpid(), sizeof now, (cpu_set_t *)&now) == 0;
+    bool is_known = sched_getaffinity(getpid(), sizeof now, (cpu_set_t *)&now) == 0;
     pthread_mutex_lock(&lock);
-    if (!told || found_by != getpid() || memcmp(&now, &found_with, sizeof now) != 0) {
+    if (!is_known || found_by != getpid() || memcmp(&now, &found_with, sizeof now) != 0) {
         location = ddl__location_find("");
         found_with = now;
         found_by = getpid();

@@ -18,8 +18,8 @@ typedef struct entry {
     ddl__algorithm by;
 } entry;
 
-/* False when the line is none. */
-static bool parse(const char *line, entry *e)
+/* False if the line is not a valid choice. */
+static bool parse_entry(const char *line, entry *e)
 {
     char kind[LINE], by[LINE], rest[LINE];
     long long bytes;
@@ -50,7 +50,7 @@ ddl_status ddl__plan_file_read(const char *path, int size, ddl__choices *choices
         line[strcspn(line, "\n")] = 0;
         if (is_comment(line))
             continue;
-        if (!parse(line, &e))
+        if (!parse_entry(line, &e))
             status = ddl__fail(DDL_EINVAL,
                                "DDL_PLAN_FILE=\"%s\", line %d: \"%s\" is not a choice such as "
                                "\"4 all-reduce 65536 halving\"",
@@ -62,14 +62,14 @@ ddl_status ddl__plan_file_read(const char *path, int size, ddl__choices *choices
     return status;
 }
 
-/* What the file says about comms of other sizes. */
+/* Copy all lines except the choices for comms of this size. */
 static void copy_others(const char *path, int size, FILE *to)
 {
     char line[LINE];
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file)) {
         entry e;
-        if (!parse(line, &e) || e.size != size)
+        if (!parse_entry(line, &e) || e.size != size)
             fputs(line, to);
     }
     if (file)

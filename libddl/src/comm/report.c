@@ -6,7 +6,7 @@
 #include "engine/describe.h"
 #include "engine/trace.h"
 
-/* What has begun and not ended, the oldest first. False when there is nothing. */
+/* Add the operations that have started and not ended, oldest first. False if there are none. */
 static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
 {
     int64_t now = ddl__now();
@@ -29,8 +29,8 @@ static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
     return !first;
 }
 
-/* What is called by name and waits for its turn; those not called by all. */
-static void add_waiting(ddl_comm *comm, bool first, ddl__text *to)
+/* Add the named operations that wait until all ranks have called them. */
+static void add_named(ddl_comm *comm, bool first, ddl__text *to)
 {
     ddl__waiting *waiting = malloc(DDL__WAITING_MAX * sizeof *waiting);
     int n = waiting ? ddl__engine_waiting(comm->engine, waiting, DDL__WAITING_MAX) : 0;
@@ -60,7 +60,7 @@ static void add_waiting(ddl_comm *comm, bool first, ddl__text *to)
     free(waiting);
 }
 
-void ddl__comm_count(ddl_comm *comm, ddl_counters *counters)
+void ddl__comm_counters(ddl_comm *comm, ddl_counters *counters)
 {
     const ddl__recorder *recorder = ddl__engine_recorder(comm->engine);
     counters->operations = atomic_load_explicit(&recorder->ended, memory_order_relaxed);
@@ -68,14 +68,14 @@ void ddl__comm_count(ddl_comm *comm, ddl_counters *counters)
     counters->pending = ddl__engine_snapshot(comm->engine).pending;
     if (!comm->health)
         return;
-    ddl__health_count(comm->health, counters);
+    ddl__health_add_counters(comm->health, counters);
 }
 
 void ddl__report_json(ddl_comm *comm, ddl__text *to)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(comm->engine);
     ddl_counters counters = {0};
-    ddl__comm_count(comm, &counters);
+    ddl__comm_counters(comm, &counters);
     ddl__text_add(to, "{\"rank\": %d, \"size\": %d, \"name\": ", comm->rank, comm->size);
     ddl__text_quote(to, comm->names[comm->rank]);
     ddl__text_add(to, ", \"status\": %d, \"message\": ", snapshot.status);
@@ -87,7 +87,7 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
         (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
         (unsigned long long)snapshot.scratch, (unsigned long long)counters.pending);
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
-    add_waiting(comm, !any, to);
+    add_named(comm, !any, to);
     ddl__text_add(to, "], ");
     if (comm->health)
         ddl__health_report(comm->health, to);

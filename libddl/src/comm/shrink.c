@@ -1,4 +1,4 @@
-/* The comm of the survivors; health/agreement.c has how they agree on who they are. */
+/* Creates the comm of the survivors; health/agreement.c is how they agree on their list. */
 #include "comm/shrink.h"
 
 #include "base/clock.h"
@@ -31,7 +31,8 @@ ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl
 {
     if (!parent->health)
         return ddl__fail(DDL_ESTATE, "the comm has one member, and that is alive");
-    int64_t limit_ms = config->timeout_ms ? config->timeout_ms : ddl__creation_ms(&parent->config);
+    int64_t limit_ms =
+        config->timeout_ms ? config->timeout_ms : ddl__comm_creation_ms(&parent->config);
     next_comm next = {.parent = parent, .config = config};
     ddl__agreement_handlers handlers = {&next, create, abandon};
     ddl_status status = ddl__agreement_run(parent->health, ddl__deadline(limit_ms), &handlers);

@@ -1,4 +1,4 @@
-/* The comm of all processes of a job: exchange addresses at a rendezvous, then create it. */
+/* Creates the comm of all ranks of a job: they exchange addresses at a rendezvous first. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -7,8 +7,8 @@
 #include "comm/launcher.h"
 #include "connect/rendezvous.h"
 
-/* What is wrong with the configuration comes out when the comm is created, and then on all ranks.
- */
+/* An invalid configuration is not reported here. It is reported when the comm is created, so that
+ * all ranks fail. */
 static int64_t stall_warn_ms(const ddl_comm_config *config)
 {
     ddl_comm_config limits = *config;
@@ -35,10 +35,10 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     return status;
 }
 
-ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
-                           const ddl_comm_config *config, ddl_comm **comm)
+ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
+                                  const ddl_comm_config *config, ddl_comm **comm)
 {
-    int64_t deadline = ddl__deadline(ddl__creation_ms(config));
+    int64_t deadline = ddl__deadline(ddl__comm_creation_ms(config));
     ddl_status status = DDL_OK;
     if (!url && rank == -1 && size == 0)
         status = ddl__environment_world(&url, &rank, &size);
@@ -59,11 +59,11 @@ ddl_status ddl__rendezvous(ddl_endpoint *endpoint, const char *url, int rank, in
     if (!plan.records)
         return ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     const char *launcher = ddl__environment_launcher(url, rank, size);
-    ddl__launcher_tell(launcher, rank, "joining");
+    ddl__launcher_report(launcher, rank, "joining");
     status = ddl__rendezvous_run(&plan, url);
     if (status == DDL_OK)
         status = create_comm(&plan, config, comm);
-    ddl__launcher_tell(launcher, rank, status == DDL_OK ? "joined" : "gave up");
+    ddl__launcher_report(launcher, rank, status == DDL_OK ? "joined" : "gave up");
     free(plan.records);
     return status;
 }

@@ -8,8 +8,8 @@
 
 enum { MAGIC = 0x61644464, FORMAT = 2 };
 
-/* magic, format, endpoint, network, port, host, ips: each number in its fixed width, low byte
- * first. */
+/* The layout is: magic, format, endpoint, network, port, host, IPs. Each number has a fixed width
+ * and is little-endian. */
 static unsigned char *put(unsigned char *at, uint64_t value, int width)
 {
     for (int i = 0; i < width; i++)
@@ -39,7 +39,7 @@ static unsigned char *put_ip(unsigned char *at, const ddl__interface *ip)
     return at + 16;
 }
 
-/* A name that can be printed, and zeros behind it. */
+/* True for a printable name that is padded with zeros. */
 static bool is_name(const char *name)
 {
     size_t n = strnlen(name, DDL__INTERFACE_NAME);
@@ -49,7 +49,7 @@ static bool is_name(const char *name)
     return n < DDL__INTERFACE_NAME;
 }
 
-/* False when it is damaged. */
+/* False if the bytes are not valid. */
 static bool get_ip(const unsigned char **at, ddl__interface *ip)
 {
     ip->family = (uint8_t)get(at, 1);
@@ -87,7 +87,7 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
 {
     const unsigned char *at = bytes;
     if (n < FIXED || get(&at, 4) != MAGIC)
-        return ddl__fail(DDL_EINVAL, "these %zu bytes are no libddl address", n);
+        return ddl__fail(DDL_EINVAL, "these %zu bytes are not a libddl address", n);
     unsigned format = (unsigned)get(&at, 2);
     if (format != FORMAT)
         return ddl__fail(DDL_EINVAL, "an address has format %u, ours is %d", format, FORMAT);
@@ -145,7 +145,7 @@ socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage
     struct sockaddr_un *un = (struct sockaddr_un *)to;
     memset(to, 0, sizeof *to);
     un->sun_family = AF_UNIX;
-    /* Abstract: begins with NUL, lives in no file system, ends with the socket. */
+    /* An abstract name begins with NUL, is in no file system, and ends with its socket. */
     int n =
         snprintf(un->sun_path + 1, sizeof un->sun_path - 1, "libddl-%016llx%016llx",
                  (unsigned long long)endpoint->words[0], (unsigned long long)endpoint->words[1]);

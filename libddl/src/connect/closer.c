@@ -1,6 +1,6 @@
-/* Design notes. Threads are detached: nobody may wait for them. Each closes what is in the list and
- * ends when it is empty. A close that blocks occupies one thread, so there are several. The last
- * one to go frees the closer. */
+/* Design notes. The threads are detached, since joining one could block forever. Each thread closes
+ * descriptors from the list and ends when the list is empty. A close that blocks occupies one
+ * thread, so there are several. The last thread to end frees a released closer. */
 #include "connect/closer.h"
 
 #include <pthread.h>
@@ -26,21 +26,21 @@ ddl__closer *ddl__closer_create(void)
     return closer;
 }
 
-/* Unlocks, and frees it when nobody needs it any more. */
-static void let_go(ddl__closer *closer)
+/* Unlock the closer, and free it if it was released and no thread uses it. */
+static void closer_unlock(ddl__closer *closer)
 {
     bool last = closer->released && !closer->threads;
     pthread_mutex_unlock(&closer->lock);
     if (!last)
         return;
     for (unsigned i = 0; i < closer->n; i++)
-        close(closer->fds[i]); /* there was no thread for them */
+        close(closer->fds[i]); /* no thread could be started for these */
     pthread_mutex_destroy(&closer->lock);
     free(closer->fds);
     free(closer);
 }
 
-static void *run(void *argument)
+static void *closer_thread(void *argument)
 {
     ddl__closer *closer = argument;
     pthread_mutex_lock(&closer->lock);
@@ -51,20 +51,20 @@ static void *run(void *argument)
         pthread_mutex_lock(&closer->lock);
     }
     closer->threads--;
-    let_go(closer);
+    closer_unlock(closer);
     return NULL;
 }
 
-static void start_thread(ddl__closer *closer)
+static void closer_start_thread(ddl__closer *closer)
 {
     pthread_t thread;
-    if (closer->threads == THREADS || ddl__thread_start(&thread, run, closer))
+    if (closer->threads == THREADS || ddl__thread_start(&thread, closer_thread, closer))
         return;
     pthread_detach(thread);
-    closer->threads++; /* it waits for the lock */
+    closer->threads++; /* the new thread waits for the lock that we hold */
 }
 
-static bool has_room(ddl__closer *closer)
+static bool closer_reserve(ddl__closer *closer)
 {
     unsigned larger = 2 * closer->capacity + FULL;
     if (closer->n < closer->capacity)
@@ -80,10 +80,10 @@ static bool has_room(ddl__closer *closer)
 void ddl__closer_add(ddl__closer *closer, int fd)
 {
     pthread_mutex_lock(&closer->lock);
-    bool added = has_room(closer);
+    bool added = closer_reserve(closer);
     if (added) {
         closer->fds[closer->n++] = fd;
-        start_thread(closer);
+        closer_start_thread(closer);
     }
     pthread_mutex_unlock(&closer->lock);
     if (!added)
@@ -104,5 +104,5 @@ void ddl__closer_release(ddl__closer *closer)
         return;
     pthread_mutex_lock(&closer->lock);
     closer->released = true;
-    let_go(closer);
+    closer_unlock(closer);
 }

@@ -1,9 +1,9 @@
-/* closer.h - closes connections of strangers on threads of its own.
+/* closer.h - closes the connections of unauthenticated clients on threads of its own.
  *
- * A stranger can send descriptors over a unix socket. Whoever closes the socket, or reads past
- * them, drops the last reference of what they name, and waits until that has been closed: of a TCP
- * socket with SO_LINGER and unsent data as long as the stranger likes, of a file in FUSE for ever.
- * So a connection whose peer has proven nothing is closed here. */
+ * A client can send descriptors over a unix socket. Closing that socket, or reading past them,
+ * drops the last reference to the files that they refer to, and blocks until those are closed: for
+ * a TCP socket with SO_LINGER and unsent data as long as the client chooses, for a file in FUSE
+ * forever. So a unix connection whose peer has not proven the secret is closed here. */
 #ifndef DDL_CONNECT_CLOSER_H
 #define DDL_CONNECT_CLOSER_H
 
@@ -11,14 +11,15 @@
 
 typedef struct ddl__closer ddl__closer;
 
-/* NULL: no memory. Releasing does not wait: connections that are not closed yet keep it alive. */
+/* NULL: no memory. Releasing does not wait: connections that are not closed yet keep the closer
+ * alive. */
 ddl__closer *ddl__closer_create(void);
 void ddl__closer_release(ddl__closer *closer);
 
-/* Close fd, now or later. */
+/* Close fd without blocking the caller. */
 void ddl__closer_add(ddl__closer *closer, int fd);
 
-/* Whether so many wait that no more should be accepted. */
+/* True if so many connections wait to be closed that no more should be accepted. */
 bool ddl__closer_is_full(ddl__closer *closer);
 
 #endif

@@ -1,4 +1,4 @@
-/* counters.h - how many comms an endpoint has created over each list of members. */
+/* counters.h - counts the comms that an endpoint has created over each list of members. */
 #ifndef DDL_CONNECT_COUNTERS_H
 #define DDL_CONNECT_COUNTERS_H
 
@@ -8,9 +8,10 @@
 
 typedef struct ddl__counters {
     struct ddl__counter *first;
-} ddl__counters; /* begins as zeros */
+} ddl__counters; /* zero-initialized */
 
-/* Add to a list's counter, which begins at 0: what it is now. 0 without memory for a new one. */
+/* Add n to a list's counter, which begins at 0. Returns the new count; 0 if there is no memory for
+ * a new counter. */
 uint64_t ddl__counters_add(ddl__counters *counters, ddl__digest list, int64_t n);
 
 void ddl__counters_free(ddl__counters *counters);

@@ -1,40 +1,48 @@
-/* create_failures.h - notices of members that cannot create a comm, for those who have not met them
- * yet.
+/* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
- * Of an attempt that has failed nobody is told twice. But where several members fail at once, by
- * themselves, the notice of one may reach another that has not heard of it when that tries again,
- * and fails that attempt, once: nothing tells whose attempts belong together, and to fail in vain
- * is better than to wait in vain.
+ * A member that fails by itself sends a notice to the endpoint of each member that it has no link
+ * with. An endpoint keeps the notices until a creation asks for them.
+ *
+ * A notice of one attempt counts once. If several members fail independently, a notice may arrive
+ * after its receiver has started the next attempt, and it fails that attempt too. Nothing tells
+ * which attempts belong together, and failing once too often is better than waiting in vain.
  */
 #ifndef DDL_CONNECT_CREATE_FAILURES_H
 #define DDL_CONNECT_CREATE_FAILURES_H
 
+#include <stdbool.h>
+
 #include "connect/hello.h"
-#include "connect/wireup.h"
 
-/* ---- what an endpoint was told, until somebody asks; a few, of which the oldest gives way. The
- * caller locks. ---- */
+/* A notice. */
+typedef struct ddl__create_failure {
+    ddl__digest comm;
+    int from;
+    uint32_t attempt;  /* the sender's attempt that failed */
+    ddl_status status; /* the reason; DDL_OK: the entry is unused or no longer counts */
+    char text[96];
+} ddl__create_failure;
 
-/* A member's hello says it, unless it is known of that attempt. */
+enum { DDL__CREATE_FAILURES_MAX = 64 };
+
+/* The notices that an endpoint has received; the oldest is replaced. The caller locks. */
+typedef struct ddl__create_failures {
+    ddl__create_failure list[DDL__CREATE_FAILURES_MAX];
+    unsigned next;
+} ddl__create_failures;
+
+/* Add the notice that a hello carries, unless it is known. */
 void ddl__create_failures_add(ddl__create_failures *failures, const ddl__hello *hello);
 
-/* It is known, and nobody is to ask: what the member itself still says of it comes late. */
+/* Mark a notice as known, since another member has relayed it: a later copy is ignored. */
 void ddl__create_failures_ignore(ddl__create_failures *failures, ddl__digest comm, int from,
                                  uint32_t attempt);
 
-/* The member tries again; or (from -1) nobody is to ask any more. */
+/* Discard the notices of a member that tries again, or of all members (from = -1). */
 void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from);
 
-/* Whether a member of this comm has said it. */
+/* Find a notice about this comm; false if there is none. */
 bool ddl__create_failures_find(const ddl__create_failures *failures, ddl__digest comm,
                                ddl__create_failure *failure);
-
-/* ---- telling ---- */
-
-/* This member fails, with the message set, which stays: those it has links with learn it by them,
- * the others at their endpoints, as far as it can be done within a second. Nobody is told twice by
- * different members of the same (`told`); and who fails for want of time may come again, so those
- * who are late are not told that. */
-void ddl__wireup_failed(const ddl__wireup *wireup, ddl_status status);
 
 #endif

@@ -9,20 +9,20 @@
 #include "connect/discover.h"
 
 enum {
-    RESERVE = 64,      /* for others of this process meanwhile */
-    LARGE = 64 * 1024, /* so much room is not counted */
+    RESERVE = 64,      /* for descriptors that the program opens meanwhile */
+    LARGE = 64 * 1024, /* with this much room left, open descriptors are not counted */
     SHARING = 2,       /* the link's socket, and the control connection */
     PLAIN = 3,         /* two links, and the control connection */
-    WITH_LANES = 5     /* as PLAIN, and a set for each link, beside the lanes */
+    WITH_LANES = 5     /* as PLAIN, and an epoll set for each link; the lanes come on top */
 };
 
-static bool is_near(const ddl__address *own, const ddl__address *other, uint32_t kinds)
+static bool may_share_memory(const ddl__address *own, const ddl__address *other, uint32_t kinds)
 {
     return kinds & (DDL_LINK_SHM | DDL_LINK_INPROC) && own->network == other->network &&
            !strcmp(own->host, other->host);
 }
 
-static uint64_t over_tcp(const ddl_endpoint *endpoint, const ddl__address *other)
+static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__address *other)
 {
     const ddl__address *own = ddl__endpoint_address(endpoint);
     unsigned lanes = ddl__discover_paths(own, other).at_once * ddl__endpoint_sockets(endpoint);
@@ -35,13 +35,13 @@ uint64_t ddl__descriptors_needed(const ddl_endpoint *endpoint, const ddl__addres
     uint64_t needed = 0;
     for (int i = 0; i < size; i++)
         if (i != rank)
-            needed += is_near(&addresses[rank], &addresses[i], kinds)
+            needed += may_share_memory(&addresses[rank], &addresses[i], kinds)
                           ? SHARING
-                          : over_tcp(endpoint, &addresses[i]);
+                          : count_tcp_sockets(endpoint, &addresses[i]);
     return needed;
 }
 
-static uint64_t count_open(void)
+static uint64_t count_open_descriptors(void)
 {
     uint64_t n = 0;
     DIR *list = opendir("/proc/self/fd");
@@ -50,7 +50,7 @@ static uint64_t count_open(void)
     while (readdir(list))
         n++;
     closedir(list);
-    return n - 3; /* "." and "..", and the list itself */
+    return n - 3; /* ".", "..", and the directory's own descriptor */
 }
 
 ddl_status ddl__descriptors_provide(uint64_t needed, int size)
@@ -58,7 +58,7 @@ ddl_status ddl__descriptors_provide(uint64_t needed, int size)
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= LARGE + needed)
         return DDL_OK;
-    uint64_t open = count_open(), least = open + needed, want = least + RESERVE;
+    uint64_t open = count_open_descriptors(), least = open + needed, want = least + RESERVE;
     if (limit.rlim_cur >= want)
         return DDL_OK;
     if (limit.rlim_max < least)

@@ -15,33 +15,33 @@
 
 enum { ADDRESSES_MAX = 256 };
 
-static bool usable(const struct ifaddrs *i)
+static bool interface_is_usable(const struct ifaddrs *i)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
         return false;
-    /* A link-local address means something on its own link only. */
+    /* A link-local address is valid on its own link only. */
     return i->ifa_addr->sa_family == AF_INET ||
            (i->ifa_addr->sa_family == AF_INET6 &&
             !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr));
 }
 
-/* Whether its cable is plugged in: else whoever dials it waits in vain. */
-static bool has_carrier(const struct ifaddrs *i)
+/* True if the cable is plugged in. Dialing an interface without a carrier would time out. */
+static bool interface_has_carrier(const struct ifaddrs *i)
 {
     return i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK);
 }
 
-/* Right after an interface came up the kernel may not have seen its carrier yet; so where none has
- * one, that says nothing. */
-static bool carriers_tell(const struct ifaddrs *list)
+/* True if carriers can be relied on. The kernel may not have detected the carrier of an interface
+ * that just came up, so if no interface has one, they are ignored. */
+static bool any_carrier_known(const struct ifaddrs *list)
 {
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
-        if (usable(i) && has_carrier(i) && !(i->ifa_flags & IFF_LOOPBACK))
+        if (interface_is_usable(i) && interface_has_carrier(i) && !(i->ifa_flags & IFF_LOOPBACK))
             return true;
     return false;
 }
 
-static uint8_t prefix_of(const struct ifaddrs *i)
+static uint8_t interface_prefix(const struct ifaddrs *i)
 {
     uint8_t bits = 0;
     if (!i->ifa_netmask)
@@ -53,32 +53,32 @@ static uint8_t prefix_of(const struct ifaddrs *i)
     return bits;
 }
 
-/* What the driver says, in Mbit/s; 0 when it says nothing. It is asked rather than /sys, which
- * shows the network of whoever mounted it. */
-static uint32_t speed_of(const char *name)
+/* The driver's speed in Mbit/s; 0 if it is unknown. The driver is asked since /sys shows the
+ * network namespace of the process that mounted it. */
+static uint32_t interface_speed(const char *name)
 {
     struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
     struct ifreq request = {.ifr_data = (char *)&command};
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool said = fd >= 0 && !ioctl(fd, SIOCETHTOOL, &request);
+    bool known = fd >= 0 && !ioctl(fd, SIOCETHTOOL, &request);
     if (fd >= 0)
         close(fd);
-    uint32_t speed = said ? (uint32_t)command.speed_hi << 16 | command.speed : 0;
+    uint32_t speed = known ? (uint32_t)command.speed_hi << 16 | command.speed : 0;
     return speed == (uint32_t)SPEED_UNKNOWN ? 0 : speed;
 }
 
-static unsigned read_all(const struct ifaddrs *list, ddl__interface *to)
+static unsigned read_interfaces(const struct ifaddrs *list, ddl__interface *to)
 {
     unsigned n = 0;
-    bool tell = carriers_tell(list);
+    bool carriers_known = any_carrier_known(list);
     for (const struct ifaddrs *i = list; i && n < ADDRESSES_MAX; i = i->ifa_next) {
-        if (!usable(i) || (tell && !has_carrier(i)))
+        if (!interface_is_usable(i) || (carriers_known && !interface_has_carrier(i)))
             continue;
         ddl__interface *ip = &to[n++];
         memset(ip, 0, sizeof *ip);
         ip->family = i->ifa_addr->sa_family == AF_INET ? 4 : 6;
-        ip->prefix = prefix_of(i);
+        ip->prefix = interface_prefix(i);
         ip->loopback = i->ifa_flags & IFF_LOOPBACK;
         snprintf(ip->name, sizeof ip->name, "%s", i->ifa_name);
         memcpy(ip->bytes, ddl__address_bytes(i->ifa_addr), ip->family == 4 ? 4 : 16);
@@ -86,8 +86,8 @@ static unsigned read_all(const struct ifaddrs *list, ddl__interface *to)
     return n;
 }
 
-/* Only `host`, as the interface that has it if one does. */
-static ddl_status only_host(ddl__interface *all, unsigned *n, const char *host)
+/* Reduce the list to `host`, with the data of its interface if one has this IP. */
+static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host)
 {
     ddl__interface only = {.family = strchr(host, ':') ? 6 : 4};
     if (inet_pton(only.family == 4 ? AF_INET : AF_INET6, host, only.bytes) != 1)
@@ -101,7 +101,7 @@ static ddl_status only_host(ddl__interface *all, unsigned *n, const char *host)
     return DDL_OK;
 }
 
-/* Of this boot and network namespace; 0 when the system does not tell. */
+/* Identifies this boot and network namespace; 0 if the system does not provide them. */
 static uint64_t network_id(void)
 {
     char boot[64];
@@ -119,7 +119,7 @@ static uint64_t network_id(void)
     return digest.words[0];
 }
 
-/* A peer believes an address only when its names are printable; Linux takes nearly any byte. */
+/* A peer accepts printable names only; Linux allows nearly any byte in them. */
 static void make_printable(char *name)
 {
     for (; *name; name++)
@@ -135,14 +135,15 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
         strcpy(address->host, "?");
     if (getifaddrs(&list))
         return ddl__fail(DDL_ESYSTEM, "cannot list the network interfaces: %s", strerror(errno));
-    unsigned n = read_all(list, all);
+    unsigned n = read_interfaces(list, all);
     freeifaddrs(list);
-    ddl_status status = host ? only_host(all, &n, host) : ddl__interfaces_select(all, &n, filter);
+    ddl_status status = host ? select_host(all, &n, host) : ddl__interfaces_select(all, &n, filter);
     if (status != DDL_OK)
         return status;
     for (unsigned i = 0; i < n; i++) {
         address->ips[i] = all[i];
-        address->ips[i].speed = all[i].loopback || !all[i].name[0] ? 0 : speed_of(all[i].name);
+        address->ips[i].speed =
+            all[i].loopback || !all[i].name[0] ? 0 : interface_speed(all[i].name);
         make_printable(address->ips[i].name);
     }
     address->n_ips = (uint8_t)n;
@@ -150,8 +151,8 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     return DDL_OK;
 }
 
-/* The one of ours by which the system would go there, or -1. */
-static int8_t route_to(const ddl__address *ours, const ddl__address *theirs, unsigned j)
+/* Our interface that the system's route to theirs[j] uses, or -1. */
+static int8_t find_route(const ddl__address *ours, const ddl__address *theirs, unsigned j)
 {
     struct sockaddr_storage to, from;
     socklen_t length = ddl__address_ip(theirs, j, &to), got = sizeof from;
@@ -175,6 +176,6 @@ ddl__paths ddl__discover_paths(const ddl__address *ours, const ddl__address *the
                        : ours->network == theirs->network ? DDL__SAME_HOST
                                                           : DDL__OTHER_HOST;
     for (unsigned j = 0; j < theirs->n_ips; j++)
-        route[j] = where == DDL__SAME_HOST ? -1 : route_to(ours, theirs, j);
+        route[j] = where == DDL__SAME_HOST ? -1 : find_route(ours, theirs, j);
     return ddl__paths_between(ours->ips, ours->n_ips, theirs->ips, theirs->n_ips, where, route);
 }

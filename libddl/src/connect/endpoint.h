@@ -1,5 +1,6 @@
-/* endpoint.h - this process's listening ports, the thread that answers them, and the slots at which
- * comms receive who comes for them. The same thread drives comms in the background. */
+/* endpoint.h - this process's listening ports, the thread that accepts connections at them, and the
+ * slots at which comms receive their accepted connections. The thread also runs the background
+ * tasks of comms. */
 #ifndef DDL_CONNECT_ENDPOINT_H
 #define DDL_CONNECT_ENDPOINT_H
 
@@ -7,6 +8,7 @@
 
 #include "base/fences.h"
 #include "connect/address.h"
+#include "connect/create_failures.h"
 #include "connect/handshake.h"
 
 /* A comm's slot at its endpoint. */
@@ -15,95 +17,46 @@ typedef struct ddl__comm_slot ddl__comm_slot;
 /* What the endpoint's thread runs for a comm while no caller does. */
 typedef struct ddl__background_task {
     void *context;
-    int fd;                            /* readable when a task that waits can go on */
-    bool (*run)(void *context);        /* without blocking; true: it waits for fd */
-    bool (*was_driven)(void *context); /* by a caller, since it was asked last */
+    int fd;                            /* readable when a waiting task can continue */
+    bool (*run)(void *context);        /* never blocks; true: the task waits for fd */
+    bool (*was_driven)(void *context); /* by a caller, since the last call of this function */
 } ddl__background_task;
 
-/* Somebody who dialed us, and has proven that it belongs to our job. */
+/* An incoming connection whose dialer has proven that it belongs to our job. */
 typedef struct ddl__accepted {
     int fd;
-    int passed; /* descriptor that came along, or -1 */
+    int passed; /* a descriptor that was sent with the proof, or -1 */
     ddl__hello hello;
     ddl__session session; /* owned by the receiver */
 } ddl__accepted;
 
-/* A member cannot create a comm: the reason, as it says. */
-typedef struct ddl__create_failure {
-    ddl__digest comm;
-    int from;
-    uint32_t attempt;  /* which of its attempts it is that has failed */
-    ddl_status status; /* DDL_OK: none, or none any more */
-    char text[96];
-} ddl__create_failure;
-
-enum { DDL__CREATE_FAILURES_MAX = 64 };
-
-typedef struct ddl__create_failures {
-    ddl__create_failure list[DDL__CREATE_FAILURES_MAX];
-    unsigned next;
-} ddl__create_failures;
+/* ---- endpoint.c ---- */
 
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
 const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
 
-/* Sockets for each pair of interfaces. */
+/* The number of sockets for each pair of interfaces. */
 unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint);
 
-/* Whether members of this host can come by a unix socket, and so share memory with it. */
+/* True if members on this host can connect over a unix socket, and so share memory. */
 bool ddl__endpoint_is_local(const ddl_endpoint *endpoint);
 
-/* For the arenas of its comms. */
+/* The fences for the arenas of its comms. */
 const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint);
 
-/* Whether it was made before this process was forked: then it cannot be used here. */
+/* True if the endpoint was created before this process was forked: it cannot be used here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 
-/* Begin a hello to another endpoint, which is to be said at once with its proof. */
-ddl__hello ddl__endpoint_introduce(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
-                                   int size);
+/* A numbered hello to another endpoint. Send it at once, together with its proof. */
+ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
+                                     int size);
 
-/* The last client that the endpoint refused, and why; "" if nobody, or nobody who spoke our
- * protocol. */
-void ddl__endpoint_refusal(ddl_endpoint *endpoint, char *text, size_t size);
-
-/* How many comms were created over exactly this list before, counting from 1. */
-uint64_t ddl__endpoint_count(ddl_endpoint *endpoint, ddl__digest list);
-
-/* The last one came to nothing: its members will count it again. */
-void ddl__endpoint_uncount(ddl_endpoint *endpoint, ddl__digest list);
-
-/* Take a slot for a comm; refused while a comm of the same id is alive here. */
-ddl_status ddl__endpoint_enter(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
-
-/* The next accepted connection of this comm; false at the deadline. Its descriptors are the
- * caller's. Control connections may come early, and wait until `control`. */
-bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
-                          int64_t deadline, ddl__accepted *accepted);
-
-/* Whether a member has said that it cannot create this comm. */
-bool ddl__endpoint_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
-                                  ddl__create_failure *failure);
-
-/* Another member has told it: when the member itself says it here, it is not new. */
-void ddl__endpoint_heard(ddl_endpoint *endpoint, ddl__digest comm, int from, uint32_t attempt);
-
-/* The attempt to create a comm has failed; it may have no slot. Who comes from now on comes for
- * the next one. Its number, which no other attempt of this endpoint has. */
-uint32_t ddl__endpoint_failed(ddl_endpoint *endpoint, ddl__comm_slot *slot);
-
-/* Nobody is to ask any more what members have said of this comm so far. Leaving a slot does it as
- * well. */
-void ddl__endpoint_forget(ddl_endpoint *endpoint, ddl__digest comm);
-
-/* From now on the endpoint's thread runs this task when asked to: now, or soon if no caller has
- * driven it by then. */
-ddl_status ddl__endpoint_serve(ddl_endpoint *endpoint, ddl__comm_slot *slot,
-                               const ddl__background_task *task);
-void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool now);
+/* Which client the endpoint refused last, and why. "" if it has refused none that sent a whole
+ * hello. */
+void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
 /* The one object of another layer that lives as long as the endpoint; the first caller creates it.
  * NULL with the message set. */
@@ -111,7 +64,45 @@ void *ddl__endpoint_attach(ddl_endpoint *endpoint,
                            void *(*create)(const ddl__digest *endpoint, const void *argument),
                            const void *argument, void (*destroy)(void *object));
 
-/* Give the slot up. When it returns, the thread does not touch the task any more. */
-void ddl__endpoint_leave(ddl_endpoint *endpoint, ddl__comm_slot *slot);
+/* ---- endpoint_slots.c ---- */
+
+/* Count one more comm created over exactly this list of members. Returns the count, from 1. */
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list);
+
+/* Take back the last count: the creation failed, and its members will count it again. */
+void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list);
+
+/* Open a slot for a comm. DDL_ESTATE while a comm with the same id is alive here. */
+ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
+
+/* Close the slot. When this returns, the thread no longer touches the slot's task. */
+void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
+
+/* Wait for the comm's next accepted connection; false at the deadline. The caller owns its
+ * descriptors. Control connections may arrive early; they are held back until `control` is true. */
+bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
+                          int64_t deadline, ddl__accepted *accepted);
+
+/* Find a member's notice that it cannot create this comm; false if there is none. */
+bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+                                       ddl__create_failure *failure);
+
+/* Another member has relayed this notice: ignore the direct one. */
+void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest comm, int from,
+                                         uint32_t attempt);
+
+/* This rank's attempt to create a comm has failed; the comm has no slot (NULL) if it failed early.
+ * Connections accepted from now on belong to the next attempt. Returns the attempt's number, which
+ * is unique at this endpoint. */
+uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot);
+
+/* Discard the create-failure notices about this comm. Closing its slot does so as well. */
+void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest comm);
+
+/* Give the slot its background task, which runs when ddl__endpoint_need_progress asks for it: at
+ * once (`now`), or after DDL__PROGRESS_SOON if no caller has driven it by then. */
+ddl_status ddl__endpoint_set_task(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                  const ddl__background_task *task);
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool now);
 
 #endif

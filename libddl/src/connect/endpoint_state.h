@@ -1,25 +1,27 @@
-/* endpoint_state.h - the insides of an endpoint, for the files that make it up: endpoint.c (its
- * thread, its slots, opening and closing), pending.c (listeners, and connections that no comm has
- * yet).
+/* endpoint_state.h - the internals of an endpoint, shared by its files: endpoint.c (creation and
+ * destruction), endpoint_slots.c (the slots of comms), endpoint_thread.c (the thread: tasks and
+ * events), pending.c (listeners, and connections that no comm has taken yet).
  *
  * Design notes.
  *
- * One thread per endpoint. It accepts connections, has their handshakes without blocking, refuses
- * at once who is wrong here (another endpoint, job or version), and keeps the others until the comm
- * they want takes its slot. It also runs the tasks of comms for which nobody waits.
+ * An endpoint has one thread. It accepts connections and runs their handshakes without blocking. It
+ * refuses at once a client that is wrong here (another endpoint, job or version), and parks the
+ * others until the comm that they want opens its slot. It also runs the background tasks of comms
+ * that no caller drives.
  *
- * `lock` guards everything here. The thread lets go of it while a task runs (`busy`), so that
- * accepting and creating go on; ddl__endpoint_leave waits for that. Epoll events carry serial
- * numbers, never pointers, since a slot may be gone when its event is looked at.
+ * `lock` guards everything here. The thread releases it while a task runs (`busy`), so that
+ * accepting and creating continue; ddl__endpoint_close_slot waits for the task's end. Epoll events
+ * carry serial numbers, never pointers, since a slot may be gone when its event is handled.
  *
- * Listeners and who has come by them are in an epoll descriptor of their own, `listeners`. When
- * strangers come in numbers it is looked at only once in DDL__OVERLOAD_POLL, and at some of them:
- * each time that the thread wakes, it takes a core from a rank. While somebody waits for an
- * accepted connection it is always open, so members that meet are not kept waiting; nobody is
- * banned, for a host that has a stranger may have members as well.
+ * The listeners and the pending connections have an epoll descriptor of their own, `listeners`.
+ * When unauthenticated clients exceed the rate limit, the thread polls it only once in
+ * DDL__OVERLOAD_POLL and handles one batch of events, because each time the thread wakes it takes a
+ * core from a rank. While a creation waits for an accepted connection, `listeners` is always
+ * polled, so members are not kept waiting. No address is banned: a host that runs such a client may
+ * run members as well.
  *
- * A task's descriptor is watched one-shot, and only while the task waits for it: otherwise the
- * thread would turn for data that a waiting caller is about to take.
+ * A task's descriptor is watched one-shot, and only while the task waits for it. Otherwise data
+ * that a waiting caller is about to take would wake the thread.
  */
 #ifndef DDL_CONNECT_ENDPOINT_STATE_H
 #define DDL_CONNECT_ENDPOINT_STATE_H
@@ -31,7 +33,7 @@
 #include "connect/endpoint.h"
 #include "connect/rate_limit.h"
 
-/* Events' ids. */
+/* The ids of epoll events. */
 enum {
     DDL__WAKE,
     DDL__TIMER,
@@ -41,14 +43,18 @@ enum {
     DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, slots */
 };
 
-/* A connection whose handshake is not complete yet, or that waits for its comm. */
+/* Setting a timer takes as long on a virtual machine as a short operation, and callers come in
+ * bursts. So the timer runs this many times more after it was last needed. */
+enum { DDL__TIMER_RUNS = 16 };
+
+/* A connection in its handshake, or parked until its comm takes it. */
 typedef struct ddl__pending_conn {
     struct ddl__pending_conn *next;
     uint64_t serial;
     ddl__inbound inbound;
-    bool challenged; /* its hello fits */
-    bool proven;     /* it waits for its comm */
-    bool gone;       /* or has left, and only its last message waits */
+    bool challenged; /* its hello was accepted */
+    bool proven;     /* its handshake is complete: it waits for its comm */
+    bool peer_left;  /* its peer has closed it; only the last message is left to read */
     int64_t deadline;
 } ddl__pending_conn;
 
@@ -57,66 +63,78 @@ struct ddl__comm_slot {
     uint64_t serial;
     ddl__digest comm;
     ddl__background_task task; /* run is NULL while the comm is being created */
-    uint64_t failed;           /* the serial at which that had failed, or 0 */
-    bool ready;                /* to be driven */
-    bool soon;                 /* to be driven when the timer has run out */
-    bool asleep;               /* driven, nothing to do until its fd says so */
-    bool busy;                 /* the thread is in it */
+    uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
+                                  0: it has not failed */
+    bool ready;                /* the task is to run */
+    bool ready_on_timer;       /* the task is to run when the timer expires */
+    bool asleep;               /* the task has run and waits for its fd */
+    bool busy;                 /* the task is running */
 };
 
 struct ddl_endpoint {
-    unsigned generation; /* of the process that made it */
+    unsigned generation; /* of the process that created it */
     ddl__address address;
     ddl__job job;
     unsigned sockets;
     int epoll, wake, timer, listeners, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
-    bool timed;                   /* the timer runs */
-    int turns;                    /* how often it still is to, if nobody needs it again */
+    bool timer_armed;
+    int timer_runs; /* how often the timer is still to be restarted */
     pthread_t thread;
     bool started;
-    ddl__fences fences; /* for memory that is shared with members of this host */
+    ddl__fences fences; /* for memory shared with members on this host */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a connection was accepted, or a slot is not busy any more */
+    pthread_cond_t changed; /* a connection was accepted, or a slot is no longer busy */
     bool stop;
     uint64_t serial;
     ddl__pending_conn *pending;
     unsigned n_pending;
     ddl__rate_limit rate_limit;
     ddl__closer *closer;
-    int64_t rest_until; /* the listeners are not looked at before; 0: they are */
-    int64_t troubled;   /* when one could not accept last, or 0 */
-    unsigned hosts;     /* threads that wait for an accepted connection */
-    bool shut;          /* the listeners are not polled, but for a look at */
-    int64_t look_at;    /* this time */
+    int64_t accept_retry_at;  /* the listeners are not polled before; 0: they are polled */
+    int64_t accept_failed_at; /* when accepting failed last; 0: never */
+    unsigned n_accepting;     /* threads that wait for an accepted connection */
+    bool overloaded;          /* `listeners` is polled only from time to time, */
+    int64_t poll_at;          /* next at this time */
     ddl__comm_slot *slots;
     ddl__counters counters;
-    char refusal[160];      /* the last one */
-    ddl__replay_guard seen; /* hellos of others that needed no challenge, */
-    uint64_t said;          /* and how many this endpoint has said */
+    char refusal[160];              /* the last one */
+    ddl__replay_guard replay_guard; /* for numbered hellos of others */
+    uint64_t n_hellos;              /* numbered hellos that this endpoint has sent */
     ddl__create_failures failures;
     void *attached; /* or NULL */
     void (*destroy_attached)(void *object);
 };
 
+/* ---- endpoint_thread.c ---- */
+
+/* The thread's function; its argument is the endpoint. */
+void *ddl__endpoint_thread(void *endpoint);
+
+/* Wake the thread. */
+void ddl__endpoint_wake(ddl_endpoint *endpoint);
+
+/* Under the lock: start the timer for tasks that are ready_on_timer. */
+void ddl__endpoint_start_timer(ddl_endpoint *endpoint);
+
 /* ---- pending.c; the caller has the lock ---- */
 
-/* Accept some of those who have come, and hear some of what they have said. */
-void ddl__pending_look(ddl_endpoint *endpoint);
+/* Accept a batch of connections, and continue a batch of handshakes. */
+void ddl__pending_poll(ddl_endpoint *endpoint);
 
-/* Do what time has come for: rest, poll the listeners or stop, drop whose time is up. */
-void ddl__pending_keep(ddl_endpoint *endpoint);
+/* Do what is due by time: resume accepting, apply the rate limit, drop expired connections. */
+void ddl__pending_maintain(ddl_endpoint *endpoint);
 
-/* The next accepted connection of the comm that has this slot, if one is there. Control
- * connections may come early, and wait until `control`. */
+/* Take the next accepted connection of the slot's comm; false if there is none. Control
+ * connections are held back until `control` is true. */
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted);
 
-/* The slot is given up: drop who came for it. */
-void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
+/* The slot is closed: drop the connections that belong to it. */
+void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
-/* The endpoint ends: drop all. */
-void ddl__pending_end(ddl_endpoint *endpoint);
+/* The endpoint is destroyed: drop all connections. */
+void ddl__pending_drop_all(ddl_endpoint *endpoint);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "net/socket.h"
 
-_Static_assert(sizeof(((ddl__inbound *)0)->said) == sizeof(ddl__hello) + DDL__KEY, "no gap");
+_Static_assert(sizeof(((ddl__inbound *)0)->received) == sizeof(ddl__hello) + DDL__KEY, "no gap");
 
 /* ----------------------------------------------------------------------------------------- keys */
 
@@ -18,7 +18,7 @@ ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
     memset(job, 0, sizeof *job);
     job->encrypts = encrypts;
     if (!*secret && encrypts)
-        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, wants a secret, of which the keys "
+        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, needs a secret, of which the keys "
                                      "are made: set DDL_SECRET or DDL_SECRET_FILE on all ranks");
     if (!*secret)
         return DDL_OK;
@@ -31,7 +31,7 @@ ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
 
 void ddl__job_close(ddl__job *job)
 {
-    ddl__forget(job->key, sizeof job->key);
+    ddl__erase_secret(job->key, sizeof job->key);
     ddl__crypto_close(job->crypto);
     job->crypto = NULL;
 }
@@ -45,7 +45,7 @@ bool ddl__prove(const ddl__job *job, const ddl__session *session, ddl__auth_labe
     unsigned char key[DDL__KEY], of = (unsigned char)label;
     bool ok = ddl__hmac(job->crypto, session->key, sizeof session->key, &of, sizeof of, key) &&
               ddl__hmac(job->crypto, key, sizeof key, bytes, n, proof);
-    ddl__forget(key, sizeof key);
+    ddl__erase_secret(key, sizeof key);
     return ok;
 }
 
@@ -54,14 +54,14 @@ bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_
 {
     unsigned char right[DDL__KEY];
     bool proven = ddl__prove(job, session, label, bytes, n, right) &&
-                  ddl__equal_secretly(right, proof, sizeof right);
-    ddl__forget(right, sizeof right);
+                  ddl__equal_constant_time(right, proof, sizeof right);
+    ddl__erase_secret(right, sizeof right);
     return proven;
 }
 
 void ddl__session_end(ddl__session *session)
 {
-    ddl__forget(session, sizeof *session);
+    ddl__erase_secret(session, sizeof *session);
 }
 
 bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl__hello *challenge,
@@ -70,10 +70,10 @@ bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl_
     struct {
         char label[16];
         ddl__hello hello, challenge;
-    } said = {"libddl session", *hello, *challenge};
+    } keyed = {"libddl session", *hello, *challenge};
     memset(session, 0, sizeof *session);
-    return (!job->crypto ||
-            ddl__hmac(job->crypto, job->key, sizeof job->key, &said, sizeof said, session->key)) &&
+    return (!job->crypto || ddl__hmac(job->crypto, job->key, sizeof job->key, &keyed, sizeof keyed,
+                                      session->key)) &&
            ddl__prove(job, session, DDL__AUTH_HELLO, NULL, 0, proof);
 }
 
@@ -89,20 +89,20 @@ bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl
     return ddl__is_proven(job, session, label, answer, offsetof(ddl__hello, proof), answer->proof);
 }
 
-static bool draw_nonce(const ddl__job *job, ddl__hello *hello)
+static bool hello_draw_nonce(const ddl__job *job, ddl__hello *hello)
 {
     memset(hello->nonce, 0, sizeof hello->nonce);
     return !job->crypto || ddl__random(hello->nonce, sizeof hello->nonce);
 }
 
-static uint32_t flags_of(const ddl__job *job)
+static uint32_t job_flags(const ddl__job *job)
 {
     return (job->crypto ? DDL__HELLO_SECRET : 0u) | (job->encrypts ? DDL__HELLO_ENCRYPT : 0u);
 }
 
-/* How the two were told different things. */
-static void tell_difference(uint32_t dialer, uint32_t from, uint32_t dialed, uint32_t to,
-                            char *text, size_t size)
+/* Describe which setting differs between the two ranks. */
+static void describe_flag_mismatch(uint32_t dialer, uint32_t from, uint32_t dialed, uint32_t to,
+                                   char *text, size_t size)
 {
     uint32_t flag = (dialer ^ dialed) & DDL__HELLO_SECRET ? DDL__HELLO_SECRET : DDL__HELLO_ENCRYPT;
     bool secret = flag == DDL__HELLO_SECRET;
@@ -128,7 +128,7 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
     if (ddl__prove(job, session, DDL__AUTH_DIALER_KEY, NULL, 0, keys[DDL__DIALER]) &&
         ddl__prove(job, session, DDL__AUTH_LISTENER_KEY, NULL, 0, keys[DDL__DIALED]))
         *seal = ddl__seal_create(job->crypto, keys[side], keys[!side]);
-    ddl__forget(keys, sizeof keys);
+    ddl__erase_secret(keys, sizeof keys);
     return *seal ? DDL_OK : DDL_ESYSTEM;
 }
 
@@ -144,12 +144,12 @@ ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to,
     hello.from = (uint32_t)from;
     hello.to = (uint32_t)to;
     hello.size = (uint32_t)size;
-    hello.flags = flags_of(job);
+    hello.flags = job_flags(job);
     return hello;
 }
 
-/* The rest of what is no hello would be waited for in vain. */
-static ddl_status hear_answer(int fd, ddl__hello *answer, int64_t deadline)
+/* The head is checked first: a peer that does not speak our protocol may never send the rest. */
+static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadline)
 {
     if (!ddl__recv_all(fd, answer, DDL__HELLO_HEAD, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
@@ -161,17 +161,17 @@ static ddl_status hear_answer(int fd, ddl__hello *answer, int64_t deadline)
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     if (answer->status == DDL_INPROGRESS)
         return DDL_OK;
-    ddl__hello_clean(answer);
+    ddl__hello_sanitize(answer);
     return ddl__fail(DDL_EREFUSED, "%s", answer->text);
 }
 
-/* Who was told other things need not see a proof. */
+/* A peer with different settings is not sent a proof. */
 static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *challenge)
 {
     char why[sizeof hello->text];
     if (challenge->flags == hello->flags)
         return DDL_OK;
-    tell_difference(hello->flags, hello->from, challenge->flags, hello->to, why, sizeof why);
+    describe_flag_mismatch(hello->flags, hello->from, challenge->flags, hello->to, why, sizeof why);
     return ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
@@ -183,20 +183,21 @@ ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, 
     struct {
         ddl__hello hello;
         unsigned char proof[DDL__KEY];
-    } said;
+    } message;
     ddl_status status = DDL_ESYSTEM;
-    if (draw_nonce(job, hello) &&
-        ddl__session_begin(job, hello, &no_challenge, session, said.proof)) {
-        /* In one piece: TCP would keep a second one back until the first is acknowledged. But a
-           descriptor belongs to the proof only. */
-        said.hello = *hello;
-        size_t first = passed >= 0 ? sizeof said.hello : 0;
-        bool sent =
-            (!first || ddl__send_all(fd, &said, first, deadline)) &&
-            ddl__send_with_fd(fd, (char *)&said + first, sizeof said - first, passed, deadline);
-        /* Who has refused the hello has hung up already, and its answer says why. */
-        bool hung_up = !sent && (errno == EPIPE || errno == ECONNRESET);
-        status = sent || hung_up ? DDL_OK : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    if (hello_draw_nonce(job, hello) &&
+        ddl__session_begin(job, hello, &no_challenge, session, message.proof)) {
+        /* Send both in one piece: TCP would hold a second one back until the first is acknowledged.
+         * A descriptor, however, must accompany the proof alone. */
+        message.hello = *hello;
+        size_t first = passed >= 0 ? sizeof message.hello : 0;
+        bool sent = (!first || ddl__send_all(fd, &message, first, deadline)) &&
+                    ddl__send_with_fd(fd, (char *)&message + first, sizeof message - first, passed,
+                                      deadline);
+        /* A peer that has refused the hello may have closed the connection already; its answer can
+         * still be read, and gives the reason. */
+        bool peer_closed = !sent && (errno == EPIPE || errno == ECONNRESET);
+        status = sent || peer_closed ? DDL_OK : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     }
     if (status != DDL_OK)
         ddl__session_end(session);
@@ -205,35 +206,35 @@ ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, 
 
 /* The endpoint's answer to a proof. */
 static ddl_status receive_admission(const ddl__job *job, int fd, int64_t deadline,
-                                    const ddl__session *session, bool *handed)
+                                    const ddl__session *session, bool *handed_over)
 {
     ddl__hello answer;
-    ddl_status status = hear_answer(fd, &answer, deadline);
-    *handed = status != DDL_EREFUSED; /* who refuses believes no pointer */
+    ddl_status status = receive_hello_answer(fd, &answer, deadline);
+    *handed_over = status != DDL_EREFUSED; /* a peer that refuses does not take the pointer */
     if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__AUTH_ADMISSION, &answer))
-        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret, but says so");
+        status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret");
     return status;
 }
 
 ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                 ddl__session *session, bool *handed)
+                                 ddl__session *session, bool *handed_over)
 {
-    ddl_status status = receive_admission(job, fd, deadline, session, handed);
+    ddl_status status = receive_admission(job, fd, deadline, session, handed_over);
     if (status != DDL_OK)
         ddl__session_end(session);
     return status;
 }
 
-static ddl_status initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                           int64_t deadline, ddl__session *session, bool *handed)
+static ddl_status initiate_challenged(const ddl__job *job, int fd, ddl__hello *hello, int passed,
+                                      int64_t deadline, ddl__session *session, bool *handed_over)
 {
     ddl__hello challenge;
     unsigned char proof[DDL__KEY];
-    if (!draw_nonce(job, hello))
+    if (!hello_draw_nonce(job, hello))
         return DDL_ESYSTEM;
     if (!ddl__send_all(fd, hello, sizeof *hello, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    ddl_status status = hear_answer(fd, &challenge, deadline);
+    ddl_status status = receive_hello_answer(fd, &challenge, deadline);
     if (status == DDL_OK)
         status = check_challenge(hello, &challenge);
     if (status == DDL_OK && !ddl__session_begin(job, hello, &challenge, session, proof))
@@ -242,110 +243,115 @@ static ddl_status initiate(const ddl__job *job, int fd, ddl__hello *hello, int p
         return status;
     if (!ddl__send_with_fd(fd, proof, sizeof proof, passed, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    return receive_admission(job, fd, deadline, session, handed);
+    return receive_admission(job, fd, deadline, session, handed_over);
 }
 
 ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                                   int64_t deadline, ddl__session *session, bool *handed)
+                                   int64_t deadline, ddl__session *session, bool *handed_over)
 {
     bool any = false;
-    ddl_status status = initiate(job, fd, hello, passed, deadline, session, &any);
+    ddl_status status = initiate_challenged(job, fd, hello, passed, deadline, session, &any);
     int error = errno;
-    if (handed)
-        *handed = any;
+    if (handed_over)
+        *handed_over = any;
     if (status != DDL_OK)
         ddl__session_end(session);
     errno = error;
     return status;
 }
 
-/* ------------------------------------------------------------------------------- the dialed one */
+/* ----------------------------------------------------------------------------- the dialed side */
 
-static void say(const ddl__inbound *inbound, const ddl__hello *answer)
+static void inbound_send(const ddl__inbound *inbound, const ddl__hello *answer)
 {
-    ddl__send_all(inbound->fd, answer, sizeof *answer, 0); /* a new connection has room for it */
+    ddl__send_all(inbound->fd, answer, sizeof *answer, 0); /* fits a new connection's buffer */
 }
 
-static void refuse(const ddl__inbound *inbound, const char *why)
+static void inbound_refuse(const ddl__inbound *inbound, const char *why)
 {
-    ddl__hello answer = ddl__hello_answer(&inbound->said.hello, DDL_EREFUSED, why);
-    say(inbound, &answer);
+    ddl__hello answer = ddl__hello_answer(&inbound->received.hello, DDL_EREFUSED, why);
+    inbound_send(inbound, &answer);
     ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
 bool ddl__inbound_challenge(const ddl__job *job, ddl__inbound *inbound, const char *why)
 {
-    const ddl__hello *hello = &inbound->said.hello;
+    const ddl__hello *hello = &inbound->received.hello;
     char own[sizeof hello->text] = "";
     if (ddl__hello_check(hello) != DDL_OK)
         snprintf(own, sizeof own, "%s", ddl__message());
-    else if (!why && hello->flags != flags_of(job))
-        tell_difference(hello->flags, hello->from, flags_of(job), hello->to, own, sizeof own);
+    else if (!why && hello->flags != job_flags(job))
+        describe_flag_mismatch(hello->flags, hello->from, job_flags(job), hello->to, own,
+                               sizeof own);
     if (own[0])
         why = own;
-    if (!why && hello->number && inbound->seen)
+    if (!why && hello->number && inbound->replay_guard)
         return true;
     if (!why) {
         inbound->challenge = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
-        inbound->challenge.flags = flags_of(job);
-        if (draw_nonce(job, &inbound->challenge)) {
-            say(inbound, &inbound->challenge);
+        inbound->challenge.flags = job_flags(job);
+        if (hello_draw_nonce(job, &inbound->challenge)) {
+            inbound_send(inbound, &inbound->challenge);
             return true;
         }
         why = "it has no random bytes";
     }
-    refuse(inbound, why);
+    inbound_refuse(inbound, why);
     return false;
 }
 
-/* Take a proof and what came along with it. False when they are not what was peeked at. */
-static bool take_proof(ddl__inbound *inbound)
+/* Consume the hello, the proof and the descriptor with it from a unix socket, where they were only
+ * peeked at. */
+static bool inbound_take_proof(ddl__inbound *inbound)
 {
     if (inbound->passed >= 0)
         close(inbound->passed);
     inbound->passed = -1;
     return !inbound->local ||
-           (ddl__recv_all(inbound->fd, &inbound->said.hello, sizeof inbound->said.hello, 0) &&
-            ddl__recv_with_fd(inbound->fd, inbound->said.proof, sizeof inbound->said.proof,
+           (ddl__recv_all(inbound->fd, &inbound->received.hello, sizeof inbound->received.hello,
+                          0) &&
+            ddl__recv_with_fd(inbound->fd, inbound->received.proof, sizeof inbound->received.proof,
                               &inbound->passed, 0));
 }
 
-/* All is said: believe it or not. */
-static ddl__inbound_event hear_proof(const ddl__job *job, ddl__inbound *inbound)
+/* Verify the proof and send the answer. */
+static ddl__inbound_event inbound_verify(const ddl__job *job, ddl__inbound *inbound)
 {
-    const ddl__hello *hello = &inbound->said.hello;
+    const ddl__hello *hello = &inbound->received.hello;
     ddl__hello answer = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
     unsigned char right[DDL__KEY];
     bool proven = ddl__session_begin(job, hello, &inbound->challenge, &inbound->session, right) &&
-                  ddl__equal_secretly(right, inbound->said.proof, sizeof right);
-    ddl__forget(right, sizeof right);
-    /* Where nothing is proven, nothing can be told by a number either. */
-    bool fresh = !hello->number || !inbound->seen || !job->crypto || !proven ||
-                 ddl__replay_guard_add(inbound->seen, hello->dialer, hello->number);
+                  ddl__equal_constant_time(right, inbound->received.proof, sizeof right);
+    ddl__erase_secret(right, sizeof right);
+    /* Without a valid proof under a secret, the number proves nothing, so it is not recorded. */
+    bool fresh = !hello->number || !inbound->replay_guard || !job->crypto || !proven ||
+                 ddl__replay_guard_add(inbound->replay_guard, hello->dialer, hello->number);
     if (proven && fresh &&
         ddl__answer_prove(job, &inbound->session, DDL__AUTH_ADMISSION, &answer) &&
-        take_proof(inbound)) {
-        say(inbound, &answer);
+        inbound_take_proof(inbound)) {
+        inbound_send(inbound, &answer);
         return DDL__INBOUND_PROVEN;
     }
     ddl__session_end(&inbound->session);
-    refuse(inbound, fresh ? "another job: the secrets differ" : "this hello was said before");
+    inbound_refuse(inbound,
+                   fresh ? "another job: the secrets differ" : "this hello was sent before");
     return DDL__INBOUND_REFUSED;
 }
 
-/* More of what is said, up to `want` bytes in all: their number, 0 at the end, -1 with errno. */
-static ssize_t hear_more(ddl__inbound *inbound, size_t want)
+/* Receive more, up to `want` bytes in all. Returns the number of new bytes, 0 at the end of the
+ * connection, or -1 with errno. */
+static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
 {
-    bool along;
-    char *said = (char *)&inbound->said;
+    bool has_fd;
+    char *bytes = (char *)&inbound->received;
     if (!inbound->local)
-        return recv(inbound->fd, said + inbound->have, want - inbound->have, MSG_DONTWAIT);
-    ssize_t n = ddl__peek_some(inbound->fd, said, want, &along);
+        return recv(inbound->fd, bytes + inbound->have, want - inbound->have, MSG_DONTWAIT);
+    ssize_t n = ddl__peek_some(inbound->fd, bytes, want, &has_fd);
     if (n <= 0)
         return n;
-    /* Descriptors come with the proof only. Who says hello and proof at once may have sent them
-       when the hello is looked at, and the kernel mentions what lies right behind. */
-    if (along && (size_t)n < want)
+    /* Only the proof may carry a descriptor. When the hello is peeked at, the proof may lie behind
+     * it, and the kernel then reports the proof's descriptor as well. */
+    if (has_fd && (size_t)n < want)
         return 0;
     if ((size_t)n > inbound->have)
         return n - (ssize_t)inbound->have;
@@ -353,33 +359,34 @@ static ssize_t hear_more(ddl__inbound *inbound, size_t want)
     return -1;
 }
 
-/* The same, and 0 when it has ended and nothing more can come. What was said last may have come
- * between a look and the end. */
-static ssize_t hear_or_end(ddl__inbound *inbound, size_t want)
+/* The same; also 0 if the peer has closed a unix socket and nothing more can come. The last bytes
+ * may have arrived between the first attempt and the end, so it receives twice. */
+static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
 {
-    ssize_t n = hear_more(inbound, want);
+    ssize_t n = inbound_receive(inbound, want);
     if (!inbound->local || n >= 0 || errno != EAGAIN)
         return n;
     bool ended = ddl__has_ended(inbound->fd);
-    n = hear_more(inbound, want);
+    n = inbound_receive(inbound, want);
     return n < 0 && errno == EAGAIN && ended ? 0 : n;
 }
 
 ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound)
 {
-    size_t whole = sizeof inbound->said.hello;
-    bool knew_head = inbound->have >= DDL__HELLO_HEAD;
-    ssize_t n = hear_or_end(inbound, inbound->have < whole ? whole : sizeof inbound->said);
+    size_t whole = sizeof inbound->received.hello;
+    bool had_head = inbound->have >= DDL__HELLO_HEAD;
+    ssize_t n =
+        inbound_receive_or_end(inbound, inbound->have < whole ? whole : sizeof inbound->received);
     if (n <= 0)
         return n < 0 && (errno == EAGAIN || errno == EINTR) ? DDL__INBOUND_NONE
                                                             : DDL__INBOUND_CLOSED;
     inbound->have += (size_t)n;
-    if (inbound->have == sizeof inbound->said)
-        return hear_proof(job, inbound);
+    if (inbound->have == sizeof inbound->received)
+        return inbound_verify(job, inbound);
     if (inbound->have == whole)
         return DDL__INBOUND_HELLO;
-    bool knows_head = inbound->have >= DDL__HELLO_HEAD;
-    return !knew_head && knows_head && ddl__hello_check(&inbound->said.hello) != DDL_OK
+    bool has_head = inbound->have >= DDL__HELLO_HEAD;
+    return !had_head && has_head && ddl__hello_check(&inbound->received.hello) != DDL_OK
                ? DDL__INBOUND_HELLO
                : DDL__INBOUND_NONE;
 }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert(sizeof(ddl__hello) == 256, "the same on every platform");
+_Static_assert(sizeof(ddl__hello) == 256, "equal on every platform");
 
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text)
 {
@@ -30,7 +30,7 @@ ddl_status ddl__hello_check(const ddl__hello *hello)
     return DDL_OK;
 }
 
-void ddl__clean(char *text, size_t size)
+void ddl__sanitize_text(char *text, size_t size)
 {
     text[size - 1] = 0;
     for (unsigned char *at = (unsigned char *)text; *at; at++)
@@ -38,7 +38,7 @@ void ddl__clean(char *text, size_t size)
             *at = '?';
 }
 
-void ddl__hello_clean(ddl__hello *answer)
+void ddl__hello_sanitize(ddl__hello *answer)
 {
-    ddl__clean(answer->text, sizeof answer->text);
+    ddl__sanitize_text(answer->text, sizeof answer->text);
 }

@@ -1,5 +1,5 @@
-/* hello.h - what two endpoints say when they meet over a new connection, in either direction: the
- * messages. handshake.h has the order in which they come and how they are proven. */
+/* hello.h - the message that starts a new connection between two endpoints, and the answer to it.
+ * handshake.h describes the sequence of messages and their authentication. */
 #ifndef DDL_CONNECT_HELLO_H
 #define DDL_CONNECT_HELLO_H
 
@@ -8,11 +8,9 @@
 
 enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 5 };
 
-/* How the connection is to be used. Over TCP the link's own connection is followed by its lanes, if
- * it has any, and these by the connection for messages and as many lanes of that. By the next kind
- * members monitor each other, over TCP or a unix socket; by the last one they come to a
- * rendezvous.
- */
+/* The purpose of the connection. Over TCP a pair of ranks first opens the link's own connection,
+ * then its lanes, if it has any, then the connection for messages and as many lanes of that.
+ * Members monitor each other over control connections, which use TCP or a unix socket. */
 enum {
     DDL__CONN_TCP = 1,
     DDL__CONN_SHM = 2,
@@ -20,48 +18,46 @@ enum {
     DDL__CONN_MESSAGES = 4,
     DDL__CONN_CONTROL = 5,
     DDL__CONN_RENDEZVOUS = 6,
-    DDL__CONN_CREATE_FAILURE =
-        7 /* no connection: the dialer cannot create the comm, and says why */
+    DDL__CONN_CREATE_FAILURE = 7 /* a notice only: the dialer cannot create the comm */
 };
 
-/* What the sender was told about its job. */
+/* The sender's settings that have to be equal in the whole job. */
 enum { DDL__HELLO_SECRET = 1, DDL__HELLO_ENCRYPT = 2 };
 
 typedef struct ddl__hello {
     uint32_t magic;
-    uint16_t protocol; /* magic and protocol keep their places in every version */
+    uint16_t protocol; /* magic and protocol have the same offsets in every version */
     uint8_t kind;
-    uint8_t lane; /* 0: the link itself; else which of its lanes, counted from 1 */
-    /* Of an answer: DDL_INPROGRESS from the endpoint, DDL_OK accepted, else refused; of a failure.
-     */
+    uint8_t lane; /* 0: the link's own connection; else the number of a lane, from 1 */
+    /* In an answer: DDL_INPROGRESS from the endpoint, DDL_OK: accepted, else refused. In a
+     * create-failure notice: the reason. */
     int32_t status;
     uint32_t from, to, size; /* ranks */
     uint32_t flags;
-    uint32_t attempt;     /* of a create-failure notice: which of the endpoint's attempts failed */
-    ddl__digest endpoint; /* that is meant */
-    ddl__digest dialer;   /* whose hello it is, and ... */
-    uint64_t number;      /* ... which of its hellos without a challenge, from 1 on; 0: with one */
+    uint32_t attempt;     /* in a create-failure notice: the sender's attempt that failed */
+    ddl__digest endpoint; /* the endpoint that is dialed */
+    ddl__digest dialer;   /* the endpoint that dials */
+    uint64_t number; /* counts the dialer's hellos without a challenge, from 1; 0: challenged */
     ddl__digest comm;
-    uint64_t arena; /* inproc: the sender's arena, one reference of which goes with it */
+    uint64_t arena; /* inproc: a pointer to the sender's arena; carries one reference */
     unsigned char nonce[DDL__KEY];
-    char text[96]; /* of a refusal or a create-failure notice: why */
+    char text[96]; /* the reason, in a refusal or a create-failure notice */
     unsigned char proof[DDL__KEY];
 } ddl__hello;
 
-/* Enough of a hello to tell whether the rest is one. */
+/* The bytes that tell whether a message is a hello that we can read. */
 enum { DDL__HELLO_HEAD = 8 };
 
 /* An answer to `hello`. */
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text);
 
-/* Whether it can be read by us at all; sets the message, naming both versions. Looks at the head
- * only. */
+/* Check that we can read a hello, from its head only. Sets the message, naming both versions. */
 ddl_status ddl__hello_check(const ddl__hello *hello);
 
-/* Make a text that has come one that can be shown: it ends, and commands no terminal. */
-void ddl__clean(char *text, size_t size);
+/* Make a received text safe to print: terminate it, and replace control characters. */
+void ddl__sanitize_text(char *text, size_t size);
 
-/* The same of an answer's. */
-void ddl__hello_clean(ddl__hello *answer);
+/* Sanitize the text of an answer. */
+void ddl__hello_sanitize(ddl__hello *answer);
 
 #endif

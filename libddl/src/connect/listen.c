@@ -17,7 +17,7 @@ typedef struct range {
     unsigned first, n;
 } range;
 
-static bool read_port(const char **at, unsigned *port)
+static bool parse_port(const char **at, unsigned *port)
 {
     char *end;
     if (**at < '0' || **at > '9')
@@ -28,18 +28,18 @@ static bool read_port(const char **at, unsigned *port)
     return n >= 1 && n <= 65535;
 }
 
-static ddl_status read_ports(const char *text, range *ports)
+static ddl_status parse_ports(const char *text, range *ports)
 {
     unsigned last;
     const char *at = text;
     *ports = (range){0, 0};
     if (!*text)
         return DDL_OK;
-    bool right = read_port(&at, &ports->first);
+    bool right = parse_port(&at, &ports->first);
     last = ports->first;
     if (right && *at == '-') {
         at++;
-        right = read_port(&at, &last);
+        right = parse_port(&at, &last);
     }
     if (!right || *at || last < ports->first)
         return ddl__fail(DDL_EINVAL, "ports \"%s\" is not a range such as 20000-20100", text);
@@ -47,7 +47,7 @@ static ddl_status read_ports(const char *text, range *ports)
     return DDL_OK;
 }
 
-static uint16_t port_of(int fd)
+static uint16_t socket_port(int fd)
 {
     struct sockaddr_storage bound = {0};
     socklen_t length = sizeof bound;
@@ -56,9 +56,9 @@ static uint16_t port_of(int fd)
                                              : ((struct sockaddr_in *)&bound)->sin_port);
 }
 
-/* Listen on all IPs; 0: on any port that the first one gets. Returns how many work, all of them
- * or none being kept; with errno. */
-static unsigned listen_on(ddl__address *address, unsigned port, int *fds)
+/* Listen on this port of all IPs; 0: on the port that the first IP gets. Returns the number of IPs
+ * that succeeded. Unless all did, errno is set and none is kept open. */
+static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
 {
     for (unsigned i = 0; i < address->n_ips; i++) {
         struct sockaddr_storage to;
@@ -71,57 +71,57 @@ static unsigned listen_on(ddl__address *address, unsigned port, int *fds)
             errno = error;
             return i;
         }
-        port = port_of(fds[i]);
+        port = socket_port(fds[i]);
     }
     address->port = (uint16_t)port;
     return address->n_ips;
 }
 
-static void name_ip(const ddl__interface *ip, char *text, socklen_t size)
+static void format_ip(const ddl__interface *ip, char *text, socklen_t size)
 {
     inet_ntop(ip->family == 4 ? AF_INET : AF_INET6, ip->bytes, text, size);
 }
 
-/* An IP that this host has, or had a moment ago, but that nobody can listen on. */
-static void remove_ip(ddl__address *address, unsigned i)
+/* Remove an IP that this host has, or just had, but that cannot be listened on. */
+static void address_remove_ip(ddl__address *address, unsigned i)
 {
     char text[INET6_ADDRSTRLEN];
-    name_ip(&address->ips[i], text, sizeof text);
+    format_ip(&address->ips[i], text, sizeof text);
     ddl__log(DDL__WARN, "cannot listen on %s of %s: %s", text, address->ips[i].name,
              strerror(errno));
     address->n_ips--;
     memmove(&address->ips[i], &address->ips[i + 1], (address->n_ips - i) * sizeof address->ips[i]);
 }
 
-static void log_ips(const ddl__address *address)
+static void log_listeners(const ddl__address *address)
 {
     char line[400] = "", ip[INET6_ADDRSTRLEN];
     size_t n = 0;
     for (unsigned i = 0; i < address->n_ips && n + 80 < sizeof line; i++) {
-        name_ip(&address->ips[i], ip, sizeof ip);
+        format_ip(&address->ips[i], ip, sizeof ip);
         n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %s", n ? ", " : "",
                               address->ips[i].name, ip);
     }
     ddl__log(DDL__INFO, "listening on port %u of %s", address->port, n ? line : "no interface");
 }
 
-/* Ports are in use, so the next one is tried, by each endpoint from another place on. */
+/* Some ports are in use, so the next one is tried. Each endpoint starts at a different port. */
 ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
 {
     range ports;
-    ddl_status status = read_ports(text, &ports);
+    ddl_status status = parse_ports(text, &ports);
     if (status != DDL_OK)
         return status;
     unsigned attempts = ports.n ? ports.n : ATTEMPTS, failed = 0;
     for (unsigned i = 0; i < attempts;) {
         unsigned turn = (unsigned)((address->endpoint.words[0] + i) % attempts);
-        failed = listen_on(address, ports.n ? ports.first + turn : 0, fds);
+        failed = listen_on_port(address, ports.n ? ports.first + turn : 0, fds);
         if (failed == address->n_ips) {
-            log_ips(address);
+            log_listeners(address);
             return DDL_OK;
         }
         if (errno == EADDRNOTAVAIL && address->n_ips > 1)
-            remove_ip(address, failed);
+            address_remove_ip(address, failed);
         else if (errno == EADDRINUSE)
             i++;
         else
@@ -129,7 +129,7 @@ ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
     }
     char ip[INET6_ADDRSTRLEN];
     int error = errno;
-    name_ip(&address->ips[failed], ip, sizeof ip);
+    format_ip(&address->ips[failed], ip, sizeof ip);
     return ddl__fail(DDL_ESYSTEM, "cannot listen on %s, %s%s: %s", ip,
                      ports.n ? "ports " : "any port", text, strerror(error));
 }

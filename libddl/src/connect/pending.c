@@ -1,4 +1,4 @@
-/* Connections that have come to an endpoint's listeners and that no comm has yet. */
+/* Connections that an endpoint has accepted and no comm has taken yet. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,20 +10,19 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "connect/create_failures.h"
 #include "connect/endpoint_state.h"
 #include "net/shm.h"
 #include "net/socket.h"
 
 enum {
     PENDING_MAX = 4096,
-    STRANGERS_MAX = 64,  /* connections without a whole hello */
-    UNPROVEN_MAX = 1024, /* and those that have yet to prove what it says */
-    LOOK = 16            /* listen events, and new connections at a listener, at a time */
+    NO_HELLO_MAX = 64,   /* connections without a complete hello */
+    UNPROVEN_MAX = 1024, /* all connections without a proof */
+    BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
-/* Close the connection of somebody who has proven nothing: what he sent must keep nobody here. */
-static void discard(ddl_endpoint *endpoint, int fd, bool local)
+/* Close the connection of an unauthenticated client without blocking; see closer.h. */
+static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
 {
     if (local)
         ddl__closer_add(endpoint->closer, fd);
@@ -31,55 +30,55 @@ static void discard(ddl_endpoint *endpoint, int fd, bool local)
         close(fd);
 }
 
-static void drop_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
+static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
-    if (!v->proven)
+    if (!conn->proven)
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
-    /* A reference of an arena travels with an in-process hello. */
-    if (v->proven && v->inbound.said.hello.kind == DDL__CONN_INPROC)
-        ddl__arena_drop((ddl__arena *)(uintptr_t)v->inbound.said.hello.arena);
-    discard(endpoint, v->inbound.fd, v->inbound.local && !v->proven);
-    if (v->inbound.passed >= 0)
-        close(v->inbound.passed);
-    ddl__session_end(&v->inbound.session);
-    free(v);
+    /* An in-process hello carries a reference to an arena. */
+    if (conn->proven && conn->inbound.received.hello.kind == DDL__CONN_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)conn->inbound.received.hello.arena);
+    close_unproven(endpoint, conn->inbound.fd, conn->inbound.local && !conn->proven);
+    if (conn->inbound.passed >= 0)
+        close(conn->inbound.passed);
+    ddl__session_end(&conn->inbound.session);
+    free(conn);
 }
 
-static void unlink_pending(ddl_endpoint *endpoint, ddl__pending_conn **at)
+static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
 {
     *at = (*at)->next;
     endpoint->n_pending--;
 }
 
-/* Why a complete hello is refused by the endpoint, or NULL. */
-static const char *objection(const ddl_endpoint *endpoint, const ddl__pending_conn *v)
+/* Why the endpoint refuses a complete hello, or NULL. */
+static const char *find_refusal_reason(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
-    const ddl__hello *hello = &v->inbound.said.hello;
+    const ddl__hello *hello = &conn->inbound.received.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES;
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
-    if ((tcp == v->inbound.local && !any) ||
+    if ((tcp == conn->inbound.local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";
-    /* Pointers are believed only from this very process. */
-    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(v->inbound.fd))
+    /* A pointer is valid only in this process. */
+    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(conn->inbound.fd))
         return "another process";
     return NULL;
 }
 
-static void note_refusal(ddl_endpoint *endpoint, const ddl__pending_conn *v)
+static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
-    const ddl__hello *hello = &v->inbound.said.hello;
+    const ddl__hello *hello = &conn->inbound.received.hello;
     ddl__log(DDL__INFO, "refused a connection: %s", ddl__message());
-    if (v->inbound.have >= sizeof *hello)
+    if (conn->inbound.have >= sizeof *hello)
         snprintf(endpoint->refusal, sizeof endpoint->refusal, "rank %u: %s", hello->from,
                  ddl__message());
 }
 
-/* Read what there is until it means something. A unix socket is watched edge-triggered, so what is
- * left there would not be mentioned again. */
-static ddl__inbound_event read_all(const ddl_endpoint *endpoint, ddl__inbound *inbound)
+/* Read until there is an event or nothing is left. A unix socket is watched edge-triggered, so
+ * bytes that are left unread would not be reported again. */
+static ddl__inbound_event inbound_read_all(const ddl_endpoint *endpoint, ddl__inbound *inbound)
 {
     ddl__inbound_event event;
     size_t had;
@@ -90,96 +89,101 @@ static ddl__inbound_event read_all(const ddl_endpoint *endpoint, ddl__inbound *i
     return event;
 }
 
-/* Read on; false when the connection is to be dropped. */
-static bool read_pending(ddl_endpoint *endpoint, ddl__pending_conn *v)
+/* Continue the handshake; false if the connection is to be dropped. */
+static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
-    ddl__inbound_event event = read_all(endpoint, &v->inbound);
+    ddl__inbound_event event = inbound_read_all(endpoint, &conn->inbound);
     if (event == DDL__INBOUND_HELLO) {
-        v->challenged = ddl__inbound_challenge(&endpoint->job, &v->inbound, objection(endpoint, v));
-        if (!v->challenged)
-            note_refusal(endpoint, v);
-        if (!v->challenged)
+        conn->challenged = ddl__inbound_challenge(&endpoint->job, &conn->inbound,
+                                                  find_refusal_reason(endpoint, conn));
+        if (!conn->challenged)
+            endpoint_note_refusal(endpoint, conn);
+        if (!conn->challenged)
             return false;
-        event = read_all(endpoint, &v->inbound); /* mostly its proof is there already */
+        event =
+            inbound_read_all(endpoint, &conn->inbound); /* mostly the proof has arrived as well */
     }
     switch (event) {
     case DDL__INBOUND_NONE:
     case DDL__INBOUND_HELLO: return true;
     case DDL__INBOUND_PROVEN: break;
-    case DDL__INBOUND_REFUSED: note_refusal(endpoint, v); return false;
+    case DDL__INBOUND_REFUSED: endpoint_note_refusal(endpoint, conn); return false;
     case DDL__INBOUND_CLOSED: return false;
     }
-    v->proven = true;
-    const ddl__hello *hello = &v->inbound.said.hello;
+    conn->proven = true;
+    const ddl__hello *hello = &conn->inbound.received.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
         ddl__create_failures_add(&endpoint->failures, hello);
-        return false; /* that is all */
+        return false; /* a notice only: the connection has no other use */
     }
     ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);
-    /* From here on only its going away is of interest. */
-    struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = v->serial};
-    epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, v->inbound.fd, &hangup);
-    v->deadline = ddl__now() + DDL__PARKED_LIMIT;
+    /* From now on only the peer's closing is of interest. */
+    struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = conn->serial};
+    epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, conn->inbound.fd, &hangup);
+    conn->deadline = ddl__now() + DDL__PARKED_LIMIT;
     pthread_cond_broadcast(&endpoint->changed);
     return true;
 }
 
-/* The oldest one, at the end of the list, gives way: of those who have not said who they are, else,
- * since an endpoint's id is known to few, of those who have not proven it. */
-static void limit_strangers(ddl_endpoint *endpoint)
+/* If there are too many unauthenticated clients, drop the oldest, which is the last in the list.
+ * Those without a complete hello have a lower limit: a client that has sent one knows the
+ * endpoint's id, which few do. */
+static void limit_unproven(ddl_endpoint *endpoint)
 {
-    unsigned strangers = 0, unproven = 0;
-    ddl__pending_conn **stranger = NULL, **oldest = NULL;
+    unsigned without_hello = 0, unproven = 0;
+    ddl__pending_conn **oldest_without_hello = NULL, **oldest = NULL;
     for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next)
         if (!(*at)->proven) {
             unproven++;
             oldest = at;
-            strangers += !(*at)->challenged;
-            stranger = (*at)->challenged ? stranger : at;
+            without_hello += !(*at)->challenged;
+            oldest_without_hello = (*at)->challenged ? oldest_without_hello : at;
         }
-    if (strangers > STRANGERS_MAX)
-        oldest = stranger;
+    if (without_hello > NO_HELLO_MAX)
+        oldest = oldest_without_hello;
     else if (unproven <= UNPROVEN_MAX)
         return;
-    ddl__pending_conn *v = *oldest;
-    bool before = v->challenged;
-    if (read_pending(endpoint, v) && (v->proven || v->challenged != before))
+    ddl__pending_conn *conn = *oldest;
+    bool was_challenged = conn->challenged;
+    if (pending_read(endpoint, conn) && (conn->proven || conn->challenged != was_challenged))
         return;
-    unlink_pending(endpoint, oldest);
-    drop_pending(endpoint, v);
+    pending_unlink(endpoint, oldest);
+    pending_drop(endpoint, conn);
 }
 
-/* Most strangers have said enough by now to be sent away at once. */
-static void take_in(ddl_endpoint *endpoint, int fd, bool local, int spare)
+/* Add a new connection. Most clients have sent their hello by now, so a wrong one is refused at
+ * once. `spare` reserves a descriptor for the one that the proof may carry. */
+static void pending_add(ddl_endpoint *endpoint, int fd, bool local, int spare)
 {
-    ddl__pending_conn *v =
-        endpoint->n_pending < PENDING_MAX ? calloc(1, sizeof *v) : (ddl__pending_conn *)NULL;
-    if (!v) {
+    ddl__pending_conn *conn =
+        endpoint->n_pending < PENDING_MAX ? calloc(1, sizeof *conn) : (ddl__pending_conn *)NULL;
+    if (!conn) {
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
-        discard(endpoint, fd, local);
+        close_unproven(endpoint, fd, local);
         if (spare >= 0)
             close(spare);
         return;
     }
-    v->serial = endpoint->serial++;
-    v->inbound.fd = fd;
-    v->inbound.passed = spare;
-    v->inbound.seen = &endpoint->seen;
-    v->inbound.local = local;
-    v->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
+    conn->serial = endpoint->serial++;
+    conn->inbound.fd = fd;
+    conn->inbound.passed = spare;
+    conn->inbound.replay_guard = &endpoint->replay_guard;
+    conn->inbound.local = local;
+    conn->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
     uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
-    struct epoll_event event = {.events = events, .data.u64 = v->serial};
-    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !read_pending(endpoint, v)) {
-        drop_pending(endpoint, v);
+    struct epoll_event event = {.events = events, .data.u64 = conn->serial};
+    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) ||
+        !pending_read(endpoint, conn)) {
+        pending_drop(endpoint, conn);
         return;
     }
-    v->next = endpoint->pending;
-    endpoint->pending = v;
+    conn->next = endpoint->pending;
+    endpoint->pending = conn;
     endpoint->n_pending++;
-    limit_strangers(endpoint);
+    limit_unproven(endpoint);
 }
 
-static void watch_listeners(ddl_endpoint *endpoint, uint32_t events)
+static void listeners_set_events(ddl_endpoint *endpoint, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.u64 = DDL__UNIX_LISTENER};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, endpoint->local, &event);
@@ -189,46 +193,47 @@ static void watch_listeners(ddl_endpoint *endpoint, uint32_t events)
     }
 }
 
-/* A listener that cannot accept stays readable. */
-static void rest(ddl_endpoint *endpoint, const char *why)
+/* Stop polling the listeners for a while: one that cannot accept stays readable. */
+static void pause_accepting(ddl_endpoint *endpoint, const char *why)
 {
     int64_t now = ddl__now();
-    if (!endpoint->troubled || now - endpoint->troubled > DDL__ACCEPT_RECOVERED)
+    if (!endpoint->accept_failed_at || now - endpoint->accept_failed_at > DDL__ACCEPT_RECOVERED)
         ddl__log(DDL__WARN, "cannot accept connections, trying every %d ms: %s",
                  (int)(DDL__ACCEPT_RETRY / DDL__MS), why);
-    endpoint->troubled = now;
-    endpoint->rest_until = now + DDL__ACCEPT_RETRY;
-    watch_listeners(endpoint, 0);
+    endpoint->accept_failed_at = now;
+    endpoint->accept_retry_at = now + DDL__ACCEPT_RETRY;
+    listeners_set_events(endpoint, 0);
 }
 
-static void end_rest(ddl_endpoint *endpoint)
+static void resume_accepting(ddl_endpoint *endpoint)
 {
-    if (!endpoint->rest_until || ddl__now() < endpoint->rest_until)
+    if (!endpoint->accept_retry_at || ddl__now() < endpoint->accept_retry_at)
         return;
-    endpoint->rest_until = 0;
-    watch_listeners(endpoint, EPOLLIN);
+    endpoint->accept_retry_at = 0;
+    listeners_set_events(endpoint, EPOLLIN);
 }
 
-static const char *accept_error(int error)
+static const char *describe_accept_error(int error)
 {
     return error == EMFILE ? "this process has as many descriptors open as it may: raise ulimit -n"
                            : strerror(error);
 }
 
-static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
+static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
 {
     int fd = -1;
-    for (int i = 0; i < LOOK; i++) {
+    for (int i = 0; i < BATCH; i++) {
         if (local && ddl__closer_is_full(endpoint->closer)) {
-            rest(endpoint, "connections of strangers cannot be closed");
+            pause_accepting(endpoint, "connections of unauthenticated clients cannot be closed");
             return;
         }
-        /* The kernel drops a descriptor that comes along where there is no room for it: who comes
-         * waits in the backlog until a comm that is created here has raised the limit. */
+        /* The kernel drops a received descriptor if the process has no free one, so one is
+         * reserved. Without one the client stays in the backlog until a comm that is created here
+         * has raised the limit. */
         int spare = local ? fcntl(endpoint->wake, F_DUPFD_CLOEXEC, 0) : -1;
         fd = local && spare < 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0 && (!local || ddl__same_user(fd))) {
-            take_in(endpoint, fd, local, spare);
+            pending_add(endpoint, fd, local, spare);
             continue;
         }
         int error = errno;
@@ -239,13 +244,13 @@ static void accept_some(ddl_endpoint *endpoint, int listener, bool local)
             break;
         ddl__log(DDL__INFO, "refused a connection: another user");
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
-        discard(endpoint, fd, local);
+        close_unproven(endpoint, fd, local);
     }
     if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
-        rest(endpoint, accept_error(errno));
+        pause_accepting(endpoint, describe_accept_error(errno));
 }
 
-static bool has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
+static bool comm_has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
 {
     const ddl__comm_slot *slot = endpoint->slots;
     while (slot && !ddl__digest_equal(slot->comm, comm))
@@ -253,134 +258,134 @@ static bool has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
     return slot;
 }
 
-/* A member that was there and has left already: its last message is in the socket. */
-static bool leaves_word(const ddl_endpoint *endpoint, const ddl__pending_conn *v)
+/* True if the connection is the control connection of a member that has left already: its last
+ * message is still in the socket. */
+static bool has_last_message(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
-    return v->proven && v->inbound.said.hello.kind == DDL__CONN_CONTROL &&
-           has_slot(endpoint, v->inbound.said.hello.comm);
+    return conn->proven && conn->inbound.received.hello.kind == DDL__CONN_CONTROL &&
+           comm_has_slot(endpoint, conn->inbound.received.hello.comm);
 }
 
-static void handle_pending(ddl_endpoint *endpoint, uint64_t serial)
+static void pending_handle_event(ddl_endpoint *endpoint, uint64_t serial)
 {
     for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next)
         if ((*at)->serial == serial) {
-            ddl__pending_conn *v = *at;
-            if (leaves_word(endpoint, v)) {
-                v->gone = true;
-                epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->inbound.fd, NULL);
-            } else if (v->proven || !read_pending(endpoint, v)) {
-                unlink_pending(endpoint, at);
-                drop_pending(endpoint, v);
+            ddl__pending_conn *conn = *at;
+            if (has_last_message(endpoint, conn)) {
+                conn->peer_left = true;
+                epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
+            } else if (conn->proven || !pending_read(endpoint, conn)) {
+                pending_unlink(endpoint, at);
+                pending_drop(endpoint, conn);
             }
             return;
         }
 }
 
-static void expire_pending(ddl_endpoint *endpoint)
+static void drop_expired(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
-        ddl__pending_conn *v = *at;
-        if (v->deadline > now) {
-            at = &v->next;
+        ddl__pending_conn *conn = *at;
+        if (conn->deadline > now) {
+            at = &conn->next;
             continue;
         }
-        unlink_pending(endpoint, at);
-        drop_pending(endpoint, v);
+        pending_unlink(endpoint, at);
+        pending_drop(endpoint, conn);
     }
 }
 
-void ddl__pending_look(ddl_endpoint *endpoint)
+void ddl__pending_poll(ddl_endpoint *endpoint)
 {
-    struct epoll_event events[LOOK];
-    int n = epoll_wait(endpoint->listeners, events, LOOK, 0);
+    struct epoll_event events[BATCH];
+    int n = epoll_wait(endpoint->listeners, events, BATCH, 0);
     for (int i = 0; i < n; i++) {
         uint64_t id = events[i].data.u64;
         if (id == DDL__UNIX_LISTENER)
-            accept_some(endpoint, endpoint->local, true);
+            accept_batch(endpoint, endpoint->local, true);
         else if (id < DDL__FIRST_SERIAL)
-            accept_some(endpoint, endpoint->tcp[id - DDL__TCP_LISTENER], false);
+            accept_batch(endpoint, endpoint->tcp[id - DDL__TCP_LISTENER], false);
         else
-            handle_pending(endpoint, id);
+            pending_handle_event(endpoint, id);
     }
-    endpoint->look_at = ddl__now() + DDL__OVERLOAD_POLL;
+    endpoint->poll_at = ddl__now() + DDL__OVERLOAD_POLL;
 }
 
-/* Stop polling the listeners while too many unauthenticated clients come; look at them from time to
- * time. */
-static void limit_listening(ddl_endpoint *endpoint)
+/* While unauthenticated clients exceed the rate limit, poll the listeners only from time to time.
+ */
+static void limit_polling(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
-    bool shut = !endpoint->hosts && ddl__rate_limit_is_exceeded(&endpoint->rate_limit, now);
+    bool shut = !endpoint->n_accepting && ddl__rate_limit_is_exceeded(&endpoint->rate_limit, now);
     struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DDL__LISTEN_EVENT};
-    if (shut != endpoint->shut &&
+    if (shut != endpoint->overloaded &&
         !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->listeners, &event))
-        endpoint->shut = shut;
-    if (endpoint->shut && now >= endpoint->look_at)
-        ddl__pending_look(endpoint);
+        endpoint->overloaded = shut;
+    if (endpoint->overloaded && now >= endpoint->poll_at)
+        ddl__pending_poll(endpoint);
 }
 
-void ddl__pending_keep(ddl_endpoint *endpoint)
+void ddl__pending_maintain(ddl_endpoint *endpoint)
 {
-    end_rest(endpoint);
-    limit_listening(endpoint);
-    expire_pending(endpoint);
+    resume_accepting(endpoint);
+    limit_polling(endpoint);
+    drop_expired(endpoint);
 }
 
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted)
 {
     for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next) {
-        ddl__pending_conn *v = *at;
-        if (!v->proven || !ddl__digest_equal(v->inbound.said.hello.comm, slot->comm) ||
-            (v->inbound.said.hello.kind == DDL__CONN_CONTROL && !control))
+        ddl__pending_conn *conn = *at;
+        if (!conn->proven || !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm) ||
+            (conn->inbound.received.hello.kind == DDL__CONN_CONTROL && !control))
             continue;
-        epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, v->inbound.fd, NULL);
-        *accepted = (ddl__accepted){v->inbound.fd, v->inbound.passed, v->inbound.said.hello,
-                                    v->inbound.session};
-        unlink_pending(endpoint, at);
-        ddl__session_end(&v->inbound.session);
-        free(v);
+        epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
+        *accepted = (ddl__accepted){conn->inbound.fd, conn->inbound.passed,
+                                    conn->inbound.received.hello, conn->inbound.session};
+        pending_unlink(endpoint, at);
+        ddl__session_end(&conn->inbound.session);
+        free(conn);
         return true;
     }
     return false;
 }
 
-void ddl__pending_leave(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
+void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
-    /* Who still waits here came for a later comm of the same name, unless this one never was, and
-       he came before that was known; but no control connection comes for a comm that we have not
-       joined.
-     */
+    /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
+     * drop those that came before it failed. Drop control connections, too: members open them only
+     * when this rank has joined the comm. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
-        ddl__pending_conn *v = *at;
-        bool watches = v->inbound.said.hello.kind == DDL__CONN_CONTROL;
-        if (!v->proven || (slot->task.run && !v->gone && !watches) ||
-            (slot->failed && v->serial > slot->failed) ||
-            !ddl__digest_equal(v->inbound.said.hello.comm, slot->comm)) {
-            at = &v->next;
+        ddl__pending_conn *conn = *at;
+        bool is_control = conn->inbound.received.hello.kind == DDL__CONN_CONTROL;
+        if (!conn->proven || (slot->task.run && !conn->peer_left && !is_control) ||
+            (slot->failed_serial && conn->serial > slot->failed_serial) ||
+            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm)) {
+            at = &conn->next;
             continue;
         }
-        unlink_pending(endpoint, at);
-        drop_pending(endpoint, v);
+        pending_unlink(endpoint, at);
+        pending_drop(endpoint, conn);
     }
 }
 
-/* Who has connected and was not accepted may have sent something as well. */
-static void empty_local(ddl_endpoint *endpoint)
+/* Close the connections that were not accepted: they may hold descriptors, too. */
+static void close_local_backlog(ddl_endpoint *endpoint)
 {
     if (endpoint->local < 0)
         return;
     shutdown(endpoint->local, SHUT_RDWR);
     for (int fd; (fd = accept4(endpoint->local, NULL, NULL, SOCK_CLOEXEC)) >= 0;)
-        discard(endpoint, fd, true);
+        close_unproven(endpoint, fd, true);
 }
 
-void ddl__pending_end(ddl_endpoint *endpoint)
+void ddl__pending_drop_all(ddl_endpoint *endpoint)
 {
-    for (ddl__pending_conn *v; (v = endpoint->pending);) {
-        endpoint->pending = v->next;
-        drop_pending(endpoint, v);
+    for (ddl__pending_conn *conn; (conn = endpoint->pending);) {
+        endpoint->pending = conn->next;
+        pending_drop(endpoint, conn);
     }
-    empty_local(endpoint);
+    close_local_backlog(endpoint);
 }

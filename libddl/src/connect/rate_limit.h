@@ -1,17 +1,17 @@
-/* rate_limit.h - limits the rate of connections from clients that nobody accepts. */
+/* rate_limit.h - measures the rate of connections from clients that are not accepted. */
 #ifndef DDL_CONNECT_RATE_LIMIT_H
 #define DDL_CONNECT_RATE_LIMIT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* So many a second, and so many at once, are none. */
+/* Up to this rate, and up to this burst, the limit is not exceeded. */
 enum { DDL__RATE_LIMIT_PER_SECOND = 50, DDL__RATE_LIMIT_BURST = 64 };
 
-/* Each stranger is remembered for as long as its share of a second, one after the other; zeros to
- * begin with. What is remembered is bounded, so a long flood is not for longer than a short one. */
+/* A leaky bucket: each refused client adds its share of a second to `until`. The level is bounded,
+ * so a long flood is forgotten as soon as a short one. Zero-initialized. */
 typedef struct ddl__rate_limit {
-    int64_t until; /* the last one is forgotten then */
+    int64_t until; /* when the bucket is empty */
 } ddl__rate_limit;
 
 static inline void ddl__rate_limit_count(ddl__rate_limit *rate_limit, int64_t now)

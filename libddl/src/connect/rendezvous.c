@@ -28,23 +28,23 @@ static ddl_status parse_url(const char *url, ddl__rendezvous_plan *to)
 
 static ddl__rendezvous_record write_record(ddl_endpoint *endpoint, int rank, int size)
 {
-    ddl__rendezvous_record c;
-    memset(&c, 0, sizeof c);
-    c.magic = DDL__RECORD_MAGIC;
-    c.protocol = DDL__PROTOCOL;
-    c.rank = rank;
-    c.size = size;
-    c.length = (uint16_t)ddl__address_encode(ddl__endpoint_address(endpoint), c.address);
-    return c;
+    ddl__rendezvous_record record;
+    memset(&record, 0, sizeof record);
+    record.magic = DDL__RECORD_MAGIC;
+    record.protocol = DDL__PROTOCOL;
+    record.rank = rank;
+    record.size = size;
+    record.length = (uint16_t)ddl__address_encode(ddl__endpoint_address(endpoint), record.address);
+    return record;
 }
 
-bool ddl__rendezvous_sum(const ddl__job *job, const ddl__rendezvous_record *records, int size,
-                         unsigned char sum[DDL__KEY])
+bool ddl__rendezvous_records_mac(const ddl__job *job, const ddl__rendezvous_record *records,
+                                 int size, unsigned char mac[DDL__KEY])
 {
     ddl__session own;
     memcpy(own.key, job->key, sizeof own.key);
     bool ok =
-        ddl__prove(job, &own, DDL__AUTH_RECORDS, records, (size_t)size * sizeof *records, sum);
+        ddl__prove(job, &own, DDL__AUTH_RECORDS, records, (size_t)size * sizeof *records, mac);
     ddl__session_end(&own);
     return ok;
 }

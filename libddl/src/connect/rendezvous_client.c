@@ -12,12 +12,12 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES = 20, /* of who was let in and then not heard: rank 0 has more callers than places */
-    NOTICES = 64  /* of rank 0, about who is missing */
+    RETRIES = 20, /* after rank 0 closed the connection: it has more clients than slots */
+    NOTICES = 64  /* of rank 0 about missing ranks that are logged */
 };
 
-/* Rank 0 has not answered for long. */
-static void warn(ddl__rendezvous_plan *p, const char *why)
+/* Warn, once, that rank 0 has not answered yet. */
+static void client_warn(ddl__rendezvous_plan *p, const char *why)
 {
     int64_t now = ddl__now();
     if (now < p->warn_at)
@@ -30,23 +30,23 @@ static void warn(ddl__rendezvous_plan *p, const char *why)
              p->host, p->port, why);
 }
 
-/* How long one attempt may take, lest the warning come late; some time it needs. */
-static int64_t until_warning(const ddl__rendezvous_plan *p)
+/* The end of one attempt: in time for the warning, but not below a minimum. */
+static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
 {
     int64_t least = ddl__now() + DDL__ATTEMPT_LEAST;
     int64_t limit = p->warn_at > least ? p->warn_at : least;
     return limit < p->deadline ? limit : p->deadline;
 }
 
-/* A connection to rank 0, which may not listen yet. */
-static int call_host(ddl__rendezvous_plan *p, char *why, size_t size)
+/* Connect to rank 0, which may not listen yet. -1 at the deadline. */
+static int dial_root(ddl__rendezvous_plan *p, char *why, size_t size)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     do {
         int error = getaddrinfo(p->host, p->port, &hints, &found);
         snprintf(why, size, "%s", error ? gai_strerror(error) : "no address");
         for (struct addrinfo *a = error ? NULL : found; a; a = a->ai_next) {
-            int fd = ddl__dial(a->ai_addr, a->ai_addrlen, until_warning(p));
+            int fd = ddl__dial(a->ai_addr, a->ai_addrlen, attempt_deadline(p));
             if (fd >= 0) {
                 freeaddrinfo(found);
                 return fd;
@@ -55,35 +55,35 @@ static int call_host(ddl__rendezvous_plan *p, char *why, size_t size)
         }
         if (!error)
             freeaddrinfo(found);
-        warn(p, why);
+        client_warn(p, why);
         usleep(RETRY_US);
     } while (ddl__now() < p->deadline);
     return -1;
 }
 
-/* Rank 0 says who is missing; that is no more than a notice. */
-static void show_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *record)
+/* Log a notice of rank 0 about missing ranks. */
+static void log_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *record)
 {
-    ddl__clean(record->text, sizeof record->text);
+    ddl__sanitize_text(record->text, sizeof record->text);
     ddl__log(DDL__WARN, "rank %d on %s: the rendezvous has waited for %.1f s; rank 0 says: %s",
              p->rank, ddl__endpoint_address(p->endpoint)->host,
              (double)(ddl__now() - p->begun) * 1e-9, record->text);
 }
 
-/* The list, one record after the other, for the first one may say why there is none. */
-static ddl_status hear_list(ddl__rendezvous_plan *p, const ddl__session *session, ddl__seal *seal,
-                            int fd)
+/* Receive the list record by record, since the first one may carry a refusal instead. */
+static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *session,
+                                  ddl__seal *seal, int fd)
 {
     const ddl__job *job = ddl__endpoint_job(p->endpoint);
     ddl__rendezvous_record *records = p->records;
     unsigned notices = 0;
-    unsigned char sum[DDL__KEY], proof[DDL__KEY];
+    unsigned char mac[DDL__KEY], proof[DDL__KEY];
     for (int i = 0; i < p->size; i++) {
         if (!ddl__seal_recv_all(seal, fd, &records[i], sizeof *records, p->deadline))
             return DDL_EUNREACHABLE;
         if (i == 0 && records[i].magic == DDL__RECORD_MAGIC &&
             records[i].status == DDL_INPROGRESS && notices++ < NOTICES) {
-            show_notice(p, &records[i--]);
+            log_notice(p, &records[i--]);
             continue;
         }
         ddl_status status =
@@ -95,20 +95,20 @@ static ddl_status hear_list(ddl__rendezvous_plan *p, const ddl__session *session
     }
     if (!ddl__seal_recv_all(seal, fd, proof, sizeof proof, p->deadline))
         return DDL_EUNREACHABLE;
-    if (!ddl__rendezvous_sum(job, records, p->size, sum))
+    if (!ddl__rendezvous_records_mac(job, records, p->size, mac))
         return DDL_ESYSTEM;
-    if (ddl__is_proven(job, session, DDL__AUTH_RECORDS, sum, sizeof sum, proof))
+    if (ddl__is_proven(job, session, DDL__AUTH_RECORDS, mac, sizeof mac, proof))
         return DDL_OK;
-    return ddl__fail(DDL_EREFUSED, "the addresses that rank %d got were altered on their way",
+    return ddl__fail(DDL_EREFUSED, "the addresses that rank %d received were altered in transit",
                      p->rank);
 }
 
-/* Over a connection to rank 0. DDL_EUNREACHABLE is without a message, but with errno. */
-static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
+/* Exchange records over a connection to rank 0. DDL_EUNREACHABLE sets errno, not the message. */
+static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitted)
 {
     const ddl__job *job = ddl__endpoint_job(p->endpoint);
     ddl__hello hello = ddl__hello_begin(job, DDL__CONN_RENDEZVOUS, p->rank, 0, p->size);
-    int64_t answer_by = until_warning(p);
+    int64_t answer_by = attempt_deadline(p);
     ddl__session session;
     struct {
         ddl__rendezvous_record record;
@@ -121,7 +121,7 @@ static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
         return ddl__fail(status, "the rendezvous at tcp://%s:%s refused rank %d: %s", p->host,
                          p->port, p->rank, why);
     }
-    *heard = status == DDL_OK;
+    *admitted = status == DDL_OK;
     if (status == DDL_OK && !ddl__prove(job, &session, DDL__AUTH_RECORD, &piece.record,
                                         sizeof piece.record, piece.proof))
         status = DDL_ESYSTEM;
@@ -131,7 +131,7 @@ static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
     if (status == DDL_OK && !ddl__seal_send_all(seal, fd, &piece, sizeof piece, p->deadline))
         status = DDL_EUNREACHABLE;
     if (status == DDL_OK)
-        status = hear_list(p, &session, seal, fd);
+        status = receive_records(p, &session, seal, fd);
     int error = errno;
     ddl__session_end(&session);
     ddl__seal_destroy(seal);
@@ -139,33 +139,34 @@ static ddl_status talk(ddl__rendezvous_plan *p, int fd, bool *heard)
     return status;
 }
 
-/* Rank 0 hangs up on who has not proven anything yet when very many call at once. */
+/* When very many clients connect at once, rank 0 closes connections that are not authenticated yet;
+ * such a client tries again. */
 ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
 {
     char why[128];
     ddl_status status = DDL_EUNREACHABLE;
-    bool heard = false;
+    bool admitted = false;
     int error = 0;
-    for (int i = 0; status == DDL_EUNREACHABLE && !heard && i < RETRIES; i++) {
+    for (int i = 0; status == DDL_EUNREACHABLE && !admitted && i < RETRIES; i++) {
         if (i)
             usleep(RETRY_US);
-        int fd = call_host(p, why, sizeof why);
+        int fd = dial_root(p, why, sizeof why);
         if (fd < 0)
             return ddl__fail(
                 DDL_EUNREACHABLE,
                 "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?",
                 p->rank, p->host, p->port, why);
-        status = talk(p, fd, &heard);
+        status = exchange_records(p, fd, &admitted);
         error = errno;
         close(fd);
-        if (status != DDL_EUNREACHABLE || heard || error != ETIMEDOUT)
+        if (status != DDL_EUNREACHABLE || admitted || error != ETIMEDOUT)
             continue;
-        heard = ddl__now() >= p->deadline;
-        warn(p, "what listens there does not answer");
+        admitted = ddl__now() >= p->deadline;
+        client_warn(p, "the listener there does not answer");
     }
     if (status != DDL_EUNREACHABLE)
         return status;
     return ddl__fail(error == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE,
                      "rank %d waited at the rendezvous tcp://%s:%s: %s", p->rank, p->host, p->port,
-                     error == ETIMEDOUT ? "not all ranks came in time" : strerror(error));
+                     error == ETIMEDOUT ? "not all ranks joined in time" : strerror(error));
 }

@@ -6,8 +6,7 @@
 #include "connect/address.h"
 #include "connect/hello.h"
 
-_Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0,
-               "no padding, which would carry our memory to others");
+_Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0, "padding would send uninitialized memory");
 
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
 {
@@ -31,10 +30,11 @@ bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
 
 ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int rank)
 {
-    ddl__clean(record->text, sizeof record->text);
+    ddl__sanitize_text(record->text, sizeof record->text);
     if (record->status == DDL_ETIMEDOUT)
         return ddl__fail(DDL_ETIMEDOUT, "%s",
-                         record->text[0] ? record->text : "the rendezvous ended without all ranks");
+                         record->text[0] ? record->text
+                                         : "the rendezvous ended before all ranks had joined");
     if (record->status != DDL_OK)
         return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, record->text);
     if (record->length > DDL_ADDRESS_MAX)

@@ -1,5 +1,5 @@
-/* rendezvous_record.h - what a rank brings to the rendezvous, and what it gets back for every rank:
- * the same layout both ways, after a handshake, and followed by the proof of the record, or of all.
+/* rendezvous_record.h - the record that a client sends to the rendezvous, and that it receives for
+ * every rank. It follows the handshake. The proof of the record, or of the whole list, follows it.
  */
 #ifndef DDL_CONNECT_RENDEZVOUS_RECORD_H
 #define DDL_CONNECT_RENDEZVOUS_RECORD_H
@@ -16,17 +16,17 @@ typedef struct ddl__rendezvous_record {
     uint16_t length; /* of the address */
     int32_t rank, size, status;
     uint32_t reserved;
-    char text[128]; /* refused: why */
+    char text[128]; /* the reason of a refusal */
     unsigned char address[DDL_ADDRESS_MAX];
 } ddl__rendezvous_record;
 
-/* Both look at a record whose magic is right. */
+/* Both functions expect a record with the right magic. */
 
-/* At rank 0: whether a caller's record can be handed on to the others; it then carries no status or
- * text of the caller's. Else the record becomes the answer to it, with the reason. */
+/* At rank 0: check a client's record. If it is valid, the client's status and text are cleared. If
+ * not, the record becomes the answer to the client, with the reason; false. */
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size);
 
-/* At a caller, `rank`: whether the record that came back can be used; sets the message. */
+/* At the client `rank`: check a record that was received. Sets the message. */
 ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int rank);
 
 #endif

@@ -13,187 +13,189 @@
 #include "net/socket.h"
 
 enum {
-    CALLERS = 256,     /* heard at a time */
-    STATE_MAX = 600,   /* characters of who is here and who is missing */
-    REFUSALS = 16,     /* that are warned of */
-    NO_ROOM_US = 10000 /* between two attempts to accept where descriptors are scarce */
+    CLIENTS_MAX = 256,        /* that are served at a time */
+    STATE_MAX = 600,          /* characters of the list of present and missing ranks */
+    REFUSALS_LOGGED_MAX = 16, /* different refusals that are logged */
+    NO_ROOM_US = 10000        /* between two attempts to accept without a free descriptor */
 };
 
-typedef struct host {
+typedef struct rendezvous_root {
     ddl__rendezvous_plan *plan;
     ddl_endpoint *endpoint;
     int size;
     ddl__rendezvous_record *records; /* by rank */
-    int *fds;                        /* by rank, -1: not here yet */
+    int *fds;                        /* by rank; -1: the rank is not here */
     ddl__session *sessions;
     ddl__seal **seals;
     int64_t deadline;
-    char refusal[160];            /* the last one, or who has left */
-    ddl__digest warned[REFUSALS]; /* of which refusals */
-    unsigned n_warned;
-    bool short_of_descriptors; /* that was warned of */
-} host;
+    char refusal[160];                       /* the last one, or the last rank that left */
+    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* the refusals that were logged */
+    unsigned n_logged;
+    bool short_of_descriptors; /* a warning about this was logged */
+} rendezvous_root;
 
-/* Who has called and not yet shown a whole record. */
-typedef struct caller {
-    ddl__inbound inbound; /* fd -1: none */
+/* A connection whose record is not complete yet. */
+typedef struct client {
+    ddl__inbound inbound; /* fd -1: the slot is free */
     bool proven;
     ddl__seal *seal;
-    size_t have; /* of the piece */
+    size_t have; /* bytes of the piece */
     int64_t deadline;
     struct {
         ddl__rendezvous_record record;
         unsigned char proof[DDL__KEY];
     } piece;
-} caller;
-_Static_assert(sizeof(((caller *)0)->piece) == sizeof(ddl__rendezvous_record) + DDL__KEY, "no gap");
+} client;
+_Static_assert(sizeof(((client *)0)->piece) == sizeof(ddl__rendezvous_record) + DDL__KEY, "no gap");
 
-static void hang_up(caller *from)
+static void client_close(client *peer)
 {
-    if (from->inbound.fd >= 0)
-        close(from->inbound.fd);
-    if (from->inbound.passed >= 0)
-        close(from->inbound.passed);
-    from->inbound.fd = from->inbound.passed = -1;
-    ddl__session_end(&from->inbound.session);
-    ddl__seal_destroy(from->seal);
-    from->seal = NULL;
+    if (peer->inbound.fd >= 0)
+        close(peer->inbound.fd);
+    if (peer->inbound.passed >= 0)
+        close(peer->inbound.passed);
+    peer->inbound.fd = peer->inbound.passed = -1;
+    ddl__session_end(&peer->inbound.session);
+    ddl__seal_destroy(peer->seal);
+    peer->seal = NULL;
 }
 
-/* Whether one who was here has gone again; its place is free then. */
-static bool has_left(host *h, int rank)
+/* If this rank has closed its connection, free its place and return true. */
+static bool root_drop_if_left(rendezvous_root *root, int rank)
 {
     char byte;
-    ssize_t n = recv(h->fds[rank], &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t n = recv(root->fds[rank], &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return false;
-    close(h->fds[rank]);
-    h->fds[rank] = -1;
-    ddl__seal_destroy(h->seals[rank]);
-    h->seals[rank] = NULL;
-    ddl__session_end(&h->sessions[rank]);
-    snprintf(h->refusal, sizeof h->refusal, "; rank %d came and left", rank);
+    close(root->fds[rank]);
+    root->fds[rank] = -1;
+    ddl__seal_destroy(root->seals[rank]);
+    root->seals[rank] = NULL;
+    ddl__session_end(&root->sessions[rank]);
+    snprintf(root->refusal, sizeof root->refusal, "; rank %d joined and left", rank);
     return true;
 }
 
-/* Where a caller comes from, as "10.0.0.2". */
-static void name_caller(const caller *from, char *text, socklen_t size)
+/* The client's IP, such as "10.0.0.2". */
+static void client_describe_address(const client *peer, char *text, socklen_t size)
 {
     struct sockaddr_storage end = {0};
     socklen_t length = sizeof end;
-    if (getpeername(from->inbound.fd, (struct sockaddr *)&end, &length) ||
+    if (getpeername(peer->inbound.fd, (struct sockaddr *)&end, &length) ||
         !inet_ntop(end.ss_family, ddl__address_bytes((struct sockaddr *)&end), text, size))
         snprintf(text, size, "?");
 }
 
-/* Warn of each rank and reason once, and of so many in all: whoever finds the port can be refused.
- */
-static void note_refusal(host *h, const caller *from, int rank, const char *why)
+/* Log each combination of rank and reason once, and a limited number in all, since any client that
+ * finds the port can cause refusals. */
+static void root_note_refusal(rendezvous_root *root, const client *peer, int rank, const char *why)
 {
     char ip[INET6_ADDRSTRLEN];
     ddl__digest digest = {{0, 0}};
-    snprintf(h->refusal, sizeof h->refusal, "; it refused rank %d: %s", rank, why);
-    ddl__digest_add(&digest, h->refusal, strlen(h->refusal));
-    for (unsigned i = 0; i < h->n_warned; i++)
-        if (ddl__digest_equal(h->warned[i], digest))
+    snprintf(root->refusal, sizeof root->refusal, "; it refused rank %d: %s", rank, why);
+    ddl__digest_add(&digest, root->refusal, strlen(root->refusal));
+    for (unsigned i = 0; i < root->n_logged; i++)
+        if (ddl__digest_equal(root->logged[i], digest))
             return;
-    if (h->n_warned == REFUSALS)
+    if (root->n_logged == REFUSALS_LOGGED_MAX)
         return;
-    h->warned[h->n_warned++] = digest;
-    name_caller(from, ip, sizeof ip);
+    root->logged[root->n_logged++] = digest;
+    client_describe_address(peer, ip, sizeof ip);
     ddl__log(DDL__WARN, "rank 0 on %s: the rendezvous refused rank %d from %s: %s%s",
-             ddl__endpoint_address(h->endpoint)->host, rank, ip, why,
-             h->n_warned == REFUSALS ? "; no more refusals are shown" : "");
+             ddl__endpoint_address(root->endpoint)->host, rank, ip, why,
+             root->n_logged == REFUSALS_LOGGED_MAX ? "; no more refusals are shown" : "");
 }
 
-/* The record is whole: the caller is a rank now, or is told why it is none. */
-static void admit(host *h, caller *from)
+/* The record is complete: admit the client as its rank, or refuse it with the reason. */
+static void root_admit_client(rendezvous_root *root, client *peer)
 {
-    ddl__rendezvous_record *c = &from->piece.record;
-    const ddl__job *job = ddl__endpoint_job(h->endpoint);
-    int fd = from->inbound.fd;
-    if (c->magic != DDL__RECORD_MAGIC ||
-        !ddl__is_proven(job, &from->inbound.session, DDL__AUTH_RECORD, c, sizeof *c,
-                        from->piece.proof)) {
-        hang_up(from);
+    ddl__rendezvous_record *record = &peer->piece.record;
+    const ddl__job *job = ddl__endpoint_job(root->endpoint);
+    int fd = peer->inbound.fd;
+    if (record->magic != DDL__RECORD_MAGIC ||
+        !ddl__is_proven(job, &peer->inbound.session, DDL__AUTH_RECORD, record, sizeof *record,
+                        peer->piece.proof)) {
+        client_close(peer);
         return;
     }
-    bool fits = ddl__rendezvous_record_check(c, h->size);
-    if (fits && h->fds[c->rank] >= 0 && !has_left(h, c->rank)) {
+    bool fits = ddl__rendezvous_record_check(record, root->size);
+    if (fits && root->fds[record->rank] >= 0 && !root_drop_if_left(root, record->rank)) {
         fits = false;
-        c->status = DDL_EREFUSED;
-        snprintf(c->text, sizeof c->text, "rank %d is here already", c->rank);
+        record->status = DDL_EREFUSED;
+        snprintf(record->text, sizeof record->text, "rank %d is here already", record->rank);
     }
     if (fits) {
-        h->records[c->rank] = *c;
-        h->fds[c->rank] = fd;
-        h->sessions[c->rank] = from->inbound.session;
-        h->seals[c->rank] = from->seal;
-        from->inbound.fd = -1;
-        from->seal = NULL;
+        root->records[record->rank] = *record;
+        root->fds[record->rank] = fd;
+        root->sessions[record->rank] = peer->inbound.session;
+        root->seals[record->rank] = peer->seal;
+        peer->inbound.fd = -1;
+        peer->seal = NULL;
     } else {
-        ddl__seal_send_all(from->seal, fd, c, sizeof *c, from->deadline);
-        note_refusal(h, from, c->rank, c->text);
-        hang_up(from);
+        ddl__seal_send_all(peer->seal, fd, record, sizeof *record, peer->deadline);
+        root_note_refusal(root, peer, record->rank, record->text);
+        client_close(peer);
     }
 }
 
-/* Why a client is not for this rendezvous, or NULL. */
-static const char *objection(const ddl__hello *hello)
+/* Why the hello is refused, or NULL. */
+static const char *kind_refusal_reason(const ddl__hello *hello)
 {
     return hello->kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
 }
 
-/* Its handshake. */
-static void read_inbound(host *h, caller *from)
+/* Continue the client's handshake. */
+static void client_read_handshake(rendezvous_root *root, client *peer)
 {
-    const ddl__job *job = ddl__endpoint_job(h->endpoint);
-    const ddl__hello *hello = &from->inbound.said.hello;
-    switch (ddl__inbound_read(job, &from->inbound)) {
+    const ddl__job *job = ddl__endpoint_job(root->endpoint);
+    const ddl__hello *hello = &peer->inbound.received.hello;
+    switch (ddl__inbound_read(job, &peer->inbound)) {
     case DDL__INBOUND_NONE: return;
     case DDL__INBOUND_HELLO:
-        if (ddl__inbound_challenge(job, &from->inbound, objection(hello)))
+        if (ddl__inbound_challenge(job, &peer->inbound, kind_refusal_reason(hello)))
             return;
-        if (from->inbound.have >= sizeof *hello)
-            note_refusal(h, from, (int)hello->from, ddl__message());
+        if (peer->inbound.have >= sizeof *hello)
+            root_note_refusal(root, peer, (int)hello->from, ddl__message());
         break;
     case DDL__INBOUND_PROVEN:
-        from->proven = ddl__session_seal(job, &from->inbound.session, from->inbound.fd, DDL__DIALED,
-                                         &from->seal) == DDL_OK;
-        if (from->proven)
+        peer->proven = ddl__session_seal(job, &peer->inbound.session, peer->inbound.fd, DDL__DIALED,
+                                         &peer->seal) == DDL_OK;
+        if (peer->proven)
             return;
         break;
-    case DDL__INBOUND_REFUSED: note_refusal(h, from, (int)hello->from, ddl__message()); break;
+    case DDL__INBOUND_REFUSED:
+        root_note_refusal(root, peer, (int)hello->from, ddl__message());
+        break;
     case DDL__INBOUND_CLOSED: break;
     }
-    hang_up(from);
+    client_close(peer);
 }
 
-/* Read on; who says nothing holds up nobody. */
-static void hear(host *h, caller *from)
+/* Read what has arrived; never blocks, so a silent client delays no other. */
+static void client_read(rendezvous_root *root, client *peer)
 {
-    if (!from->proven) {
-        read_inbound(h, from);
+    if (!peer->proven) {
+        client_read_handshake(root, peer);
         return;
     }
     ssize_t n =
-        ddl__seal_recv_bytes(from->seal, from->inbound.fd, (char *)&from->piece + from->have,
-                             sizeof from->piece - from->have);
+        ddl__seal_recv_bytes(peer->seal, peer->inbound.fd, (char *)&peer->piece + peer->have,
+                             sizeof peer->piece - peer->have);
     if (n > 0)
-        from->have += (size_t)n;
-    if (from->have == sizeof from->piece)
-        admit(h, from);
+        peer->have += (size_t)n;
+    if (peer->have == sizeof peer->piece)
+        root_admit_client(root, peer);
     else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        hang_up(from);
+        client_close(peer);
 }
 
-/* Of the callers, the one that gives way: the one who has taken longest, of those who have proven
- * nothing if there are any. NULL: there are none. */
-static caller *oldest_of(caller *callers)
+/* The client to drop when there is no room: the oldest unauthenticated one, else the oldest. NULL
+ * if there are no clients. */
+static client *oldest_client(client *clients)
 {
-    caller *oldest = NULL;
-    for (int i = 0; i < CALLERS; i++) {
-        caller *c = &callers[i];
+    client *oldest = NULL;
+    for (int i = 0; i < CLIENTS_MAX; i++) {
+        client *c = &clients[i];
         if (c->inbound.fd >= 0 &&
             (!oldest ||
              (c->proven == oldest->proven ? c->deadline < oldest->deadline : oldest->proven)))
@@ -202,45 +204,46 @@ static caller *oldest_of(caller *callers)
     return oldest;
 }
 
-/* A place for one who has just called. */
-static caller *slot(caller *callers)
+/* A free slot for a new connection. If there is none, the oldest client is dropped. */
+static client *client_take_free(client *clients)
 {
-    for (int i = 0; i < CALLERS; i++)
-        if (callers[i].inbound.fd < 0)
-            return &callers[i];
-    caller *oldest = oldest_of(callers);
-    hang_up(oldest);
+    for (int i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i].inbound.fd < 0)
+            return &clients[i];
+    client *oldest = oldest_client(clients);
+    client_close(oldest);
     return oldest;
 }
 
-/* Why nobody could be accepted: mostly that the one who called has left. One who goes on waiting
- * needs a descriptor, which a caller that has proven nothing may give. */
-static ddl_status make_room(host *h, caller *callers)
+/* Handle a failed accept. Mostly the client has closed its connection already. If there is no free
+ * descriptor, an unauthenticated client is dropped to free one. */
+static ddl_status root_handle_accept_error(rendezvous_root *root, client *clients)
 {
     int error = errno;
-    caller *oldest = oldest_of(callers);
+    client *oldest = oldest_client(clients);
     if (error == EBADF || error == EINVAL || error == ENOTSOCK)
-        return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot accept anybody: %s", strerror(error));
+        return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot accept connections: %s",
+                         strerror(error));
     if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM)
         return DDL_OK;
-    if (!h->short_of_descriptors)
+    if (!root->short_of_descriptors)
         ddl__log(DDL__WARN,
                  "rank 0 on %s: the rendezvous has no descriptor for another rank: %s; "
                  "raise ulimit -n",
-                 ddl__endpoint_address(h->endpoint)->host, strerror(error));
-    h->short_of_descriptors = true;
+                 ddl__endpoint_address(root->endpoint)->host, strerror(error));
+    root->short_of_descriptors = true;
     if (oldest && !oldest->proven)
-        hang_up(oldest);
+        client_close(oldest);
     usleep(NO_ROOM_US);
     return DDL_OK;
 }
 
-static ddl_status take_caller(host *h, int listener, caller *callers)
+static ddl_status root_accept_client(rendezvous_root *root, int listener, client *clients)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
-        return make_room(h, callers);
-    caller *c = slot(callers);
+        return root_handle_accept_error(root, clients);
+    client *c = client_take_free(clients);
     memset(c, 0, sizeof *c);
     c->inbound.fd = fd;
     c->inbound.passed = -1;
@@ -248,19 +251,19 @@ static ddl_status take_caller(host *h, int listener, caller *callers)
     return DDL_OK;
 }
 
-/* Wait for callers and for what they say, until the nearest of their limits. Only those that are
- * there are waited for, since poll takes no more entries than the process may have descriptors. */
-static ddl_status attend(host *h, int listener, caller *callers)
+/* Wait for connections and data, at most until the next deadline. Only used slots are polled, since
+ * poll() takes no more entries than the process may have descriptors. */
+static ddl_status root_poll(rendezvous_root *root, int listener, client *clients)
 {
-    struct pollfd polls[CALLERS + 1] = {{.fd = listener, .events = POLLIN}};
-    caller *polled[CALLERS + 1];
+    struct pollfd polls[CLIENTS_MAX + 1] = {{.fd = listener, .events = POLLIN}};
+    client *polled[CLIENTS_MAX + 1];
     nfds_t n = 1;
     int64_t now = ddl__now();
-    int64_t until = h->deadline < h->plan->warn_at ? h->deadline : h->plan->warn_at;
-    for (int i = 0; i < CALLERS; i++) {
-        caller *c = &callers[i];
+    int64_t until = root->deadline < root->plan->warn_at ? root->deadline : root->plan->warn_at;
+    for (int i = 0; i < CLIENTS_MAX; i++) {
+        client *c = &clients[i];
         if (c->inbound.fd >= 0 && c->deadline <= now)
-            hang_up(c);
+            client_close(c);
         if (c->inbound.fd < 0)
             continue;
         polled[n] = c;
@@ -277,19 +280,19 @@ static ddl_status attend(host *h, int listener, caller *callers)
         return DDL_OK;
     for (nfds_t i = 1; i < n; i++)
         if (polls[i].revents)
-            hear(h, polled[i]);
-    return polls[0].revents ? take_caller(h, listener, callers) : DDL_OK;
+            client_read(root, polled[i]);
+    return polls[0].revents ? root_accept_client(root, listener, clients) : DDL_OK;
 }
 
 /* "have ranks 0-2 of 4, waiting for 3; it refused rank 3: ..." */
-static void describe_missing(const host *h, char *text, size_t size)
+static void root_describe_state(const rendezvous_root *root, char *text, size_t size)
 {
     char lists[2][160] = {"", ""};
     size_t n[2] = {0, 0};
-    for (int first = 0; first < h->size; first++) {
-        bool here = first == 0 || h->fds[first] >= 0;
+    for (int first = 0; first < root->size; first++) {
+        bool here = first == 0 || root->fds[first] >= 0;
         int last = first;
-        while (last + 1 < h->size && (h->fds[last + 1] >= 0) == here)
+        while (last + 1 < root->size && (root->fds[last + 1] >= 0) == here)
             last++;
         if (n[here] + 24 < sizeof *lists)
             n[here] += (size_t)snprintf(lists[here] + n[here], sizeof *lists - n[here],
@@ -298,103 +301,105 @@ static void describe_missing(const host *h, char *text, size_t size)
         first = last;
     }
     snprintf(text, size, "have rank%s %s of %d, waiting for %s%s",
-             strpbrk(lists[1], ",-") ? "s" : "", lists[1], h->size, lists[0], h->refusal);
+             strpbrk(lists[1], ",-") ? "s" : "", lists[1], root->size, lists[0], root->refusal);
 }
 
-/* Those who are here learn from us how it stands. */
-static void tell_all(const host *h, ddl_status status, const char *text, int64_t patience)
+/* Send a status and a text to all ranks that are here. */
+static void root_send_to_all(const rendezvous_root *root, ddl_status status, const char *text,
+                             int64_t limit)
 {
     ddl__rendezvous_record record = {
         .magic = DDL__RECORD_MAGIC, .protocol = DDL__PROTOCOL, .status = status};
     snprintf(record.text, sizeof record.text, "%s", text);
-    for (int i = 1; i < h->size; i++)
-        if (h->fds[i] >= 0)
-            ddl__seal_send_all(h->seals[i], h->fds[i], &record, sizeof record,
-                               ddl__now() + patience);
+    for (int i = 1; i < root->size; i++)
+        if (root->fds[i] >= 0)
+            ddl__seal_send_all(root->seals[i], root->fds[i], &record, sizeof record,
+                               ddl__now() + limit);
 }
 
-/* Those who are here learn it from us, not from our end. */
-static void dismiss(const host *h, ddl_status status)
+/* Send the failure to all ranks that are here, before their connections are closed. */
+static void root_send_failure(const rendezvous_root *root, ddl_status status)
 {
-    tell_all(h, status, ddl__message(), DDL__RENDEZVOUS_FAILURE_LIMIT);
+    root_send_to_all(root, status, ddl__message(), DDL__RENDEZVOUS_FAILURE_LIMIT);
 }
 
-static ddl_status fail_for_missing(const host *h)
+static ddl_status root_fail_timeout(const rendezvous_root *root)
 {
     char state[STATE_MAX];
-    describe_missing(h, state, sizeof state);
+    root_describe_state(root, state, sizeof state);
     return ddl__fail(DDL_ETIMEDOUT, "the rendezvous timed out: %s", state);
 }
 
-/* All that have left; whether there are any. */
-static bool any_left(host *h)
+/* Drop all ranks that have left; true if there were any. */
+static bool root_drop_left(rendezvous_root *root)
 {
     bool any = false;
-    for (int i = 1; i < h->size; i++)
-        any = (h->fds[i] >= 0 && has_left(h, i)) || any;
+    for (int i = 1; i < root->size; i++)
+        any = (root->fds[i] >= 0 && root_drop_if_left(root, i)) || any;
     return any;
 }
 
-/* Somebody has not come for long. */
-static void warn(host *h)
+/* Warn, once, about the missing ranks, here and at the clients. */
+static void root_warn(rendezvous_root *root)
 {
     char state[STATE_MAX];
     int64_t now = ddl__now();
-    if (now < h->plan->warn_at)
+    if (now < root->plan->warn_at)
         return;
-    h->plan->warn_at = DDL__NEVER;
-    any_left(h);
-    describe_missing(h, state, sizeof state);
+    root->plan->warn_at = DDL__NEVER;
+    root_drop_left(root);
+    root_describe_state(root, state, sizeof state);
     ddl__log(DDL__WARN, "rank 0 on %s: the rendezvous has waited for %.1f s: %s",
-             ddl__endpoint_address(h->endpoint)->host, (double)(now - h->plan->begun) * 1e-9,
+             ddl__endpoint_address(root->endpoint)->host, (double)(now - root->plan->begun) * 1e-9,
              state);
-    tell_all(h, DDL_INPROGRESS, state, 0);
+    root_send_to_all(root, DDL_INPROGRESS, state, 0);
 }
 
-static bool all_here(const host *h)
+static bool root_has_all(const rendezvous_root *root)
 {
-    for (int i = 1; i < h->size; i++)
-        if (h->fds[i] < 0)
+    for (int i = 1; i < root->size; i++)
+        if (root->fds[i] < 0)
             return false;
     return true;
 }
 
-static ddl_status hand_out(const host *h)
+static ddl_status root_send_records(const rendezvous_root *root)
 {
-    const ddl__job *job = ddl__endpoint_job(h->endpoint);
-    unsigned char sum[DDL__KEY], proof[DDL__KEY];
-    if (!ddl__rendezvous_sum(job, h->records, h->size, sum))
+    const ddl__job *job = ddl__endpoint_job(root->endpoint);
+    unsigned char mac[DDL__KEY], proof[DDL__KEY];
+    if (!ddl__rendezvous_records_mac(job, root->records, root->size, mac))
         return DDL_ESYSTEM;
-    for (int i = 1; i < h->size; i++)
-        if (!ddl__prove(job, &h->sessions[i], DDL__AUTH_RECORDS, sum, sizeof sum, proof) ||
-            !ddl__seal_send_all(h->seals[i], h->fds[i], h->records,
-                                (size_t)h->size * sizeof *h->records, h->deadline) ||
-            !ddl__seal_send_all(h->seals[i], h->fds[i], proof, sizeof proof, h->deadline))
+    for (int i = 1; i < root->size; i++)
+        if (!ddl__prove(job, &root->sessions[i], DDL__AUTH_RECORDS, mac, sizeof mac, proof) ||
+            !ddl__seal_send_all(root->seals[i], root->fds[i], root->records,
+                                (size_t)root->size * sizeof *root->records, root->deadline) ||
+            !ddl__seal_send_all(root->seals[i], root->fds[i], proof, sizeof proof, root->deadline))
             return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
                              strerror(errno));
     return DDL_OK;
 }
 
-static ddl_status gather(host *h, int listener)
+static ddl_status root_collect_records(rendezvous_root *root, int listener)
 {
-    caller *callers = calloc(CALLERS, sizeof *callers);
-    if (!callers)
-        return ddl__fail(DDL_ENOMEM, "no memory for callers");
-    for (int i = 0; i < CALLERS; i++)
-        callers[i].inbound.fd = callers[i].inbound.passed = -1;
+    client *clients = calloc(CLIENTS_MAX, sizeof *clients);
+    if (!clients)
+        return ddl__fail(DDL_ENOMEM, "no memory for clients");
+    for (int i = 0; i < CLIENTS_MAX; i++)
+        clients[i].inbound.fd = clients[i].inbound.passed = -1;
     ddl_status status = DDL_OK;
-    while (status == DDL_OK && (!all_here(h) || any_left(h)) && ddl__now() < h->deadline) {
-        status = attend(h, listener, callers);
-        warn(h);
+    while (status == DDL_OK && (!root_has_all(root) || root_drop_left(root)) &&
+           ddl__now() < root->deadline) {
+        status = root_poll(root, listener, clients);
+        root_warn(root);
     }
-    for (int i = 0; i < CALLERS; i++)
-        hang_up(&callers[i]);
-    free(callers);
-    if (status == DDL_OK && !any_left(h) && all_here(h))
-        return hand_out(h);
+    for (int i = 0; i < CLIENTS_MAX; i++)
+        client_close(&clients[i]);
+    free(clients);
+    if (status == DDL_OK && !root_drop_left(root) && root_has_all(root))
+        return root_send_records(root);
     if (status == DDL_OK)
-        status = fail_for_missing(h);
-    dismiss(h, status);
+        status = root_fail_timeout(root);
+    root_send_failure(root, status);
     return status;
 }
 
@@ -406,35 +411,35 @@ ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan)
     bool numeric =
         inet_pton(AF_INET, plan->host, ip) == 1 || inet_pton(AF_INET6, plan->host, ip) == 1;
     int listener = numeric ? ddl__listen(plan->host, &port) : -1;
-    if (listener < 0) /* a name, or an address that others reach us by */
+    if (listener < 0) /* a name, or an IP that is not one of this host's own */
         listener = ddl__listen(NULL, &port);
     if (listener < 0)
         return DDL_ESYSTEM;
-    host h = {.plan = plan,
-              .endpoint = plan->endpoint,
-              .size = size,
-              .records = plan->records,
-              .fds = malloc((size_t)size * sizeof *h.fds),
-              .sessions = calloc((size_t)size, sizeof *h.sessions),
-              .seals = calloc((size_t)size, sizeof(ddl__seal *)),
-              .deadline = plan->deadline};
+    rendezvous_root root = {.plan = plan,
+                            .endpoint = plan->endpoint,
+                            .size = size,
+                            .records = plan->records,
+                            .fds = malloc((size_t)size * sizeof *root.fds),
+                            .sessions = calloc((size_t)size, sizeof *root.sessions),
+                            .seals = calloc((size_t)size, sizeof(ddl__seal *)),
+                            .deadline = plan->deadline};
     ddl_status status = DDL_ENOMEM;
-    if (h.fds && h.sessions && h.seals) {
+    if (root.fds && root.sessions && root.seals) {
         for (int i = 0; i < size; i++)
-            h.fds[i] = -1;
-        status = gather(&h, listener);
+            root.fds[i] = -1;
+        status = root_collect_records(&root, listener);
         for (int i = 0; i < size; i++) {
-            ddl__session_end(&h.sessions[i]);
-            if (h.fds[i] >= 0)
-                close(h.fds[i]);
-            ddl__seal_destroy(h.seals[i]);
+            ddl__session_end(&root.sessions[i]);
+            if (root.fds[i] >= 0)
+                close(root.fds[i]);
+            ddl__seal_destroy(root.seals[i]);
         }
     } else {
         ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     }
-    free(h.fds);
-    free(h.sessions);
-    free(h.seals);
+    free(root.fds);
+    free(root.sessions);
+    free(root.seals);
     close(listener);
     return status;
 }

@@ -5,8 +5,8 @@
 typedef struct ddl__replay_guard_dialer {
     struct ddl__replay_guard_dialer *next;
     ddl__digest endpoint;
-    uint64_t past;                         /* this number and all below it are not new */
-    uint64_t last[DDL__REPLAY_GUARD_LAST]; /* of those above it, the ones that were seen; 0: none */
+    uint64_t past;                         /* this number and all lower ones are refused */
+    uint64_t last[DDL__REPLAY_GUARD_LAST]; /* higher numbers that were accepted; 0: unused */
 } dialer;
 
 static dialer *find(ddl__replay_guard *seen, ddl__digest endpoint)

@@ -1,5 +1,5 @@
-/* replay_guard.h - which handshakes an endpoint has accepted that needed no challenge, so that none
- * that was recorded is accepted again. Each dialer numbers its own, from 1 on. */
+/* replay_guard.h - remembers the numbered hellos that an endpoint has accepted without a challenge,
+ * so that a recorded handshake is not accepted again. Each dialer numbers its hellos from 1. */
 #ifndef DDL_CONNECT_REPLAY_GUARD_H
 #define DDL_CONNECT_REPLAY_GUARD_H
 
@@ -8,15 +8,15 @@
 
 #include "base/digest.h"
 
-/* As many later ones of a dialer may overtake one that is on its way. */
+/* A hello may be overtaken by this many later ones of its dialer. */
 enum { DDL__REPLAY_GUARD_LAST = 32 };
 
 typedef struct ddl__replay_guard {
     struct ddl__replay_guard_dialer *dialers;
-} ddl__replay_guard; /* begins as zeros */
+} ddl__replay_guard; /* zero-initialized */
 
-/* Remember a number of a dialer that has proven the secret. False: it is not new, or so old that
- * this cannot be told. */
+/* Record a number of a dialer that has proven the secret. False: the number was used before, or is
+ * too old to tell. */
 bool ddl__replay_guard_add(ddl__replay_guard *seen, ddl__digest dialer, uint64_t number);
 
 void ddl__replay_guard_free(ddl__replay_guard *seen);

@@ -1,13 +1,16 @@
-/* Every rank dials all lower ranks, hears what they answer, and then receives the higher ones. A
- * dialed rank accepts after its own dialing, so waits point to lower ranks only and end at rank 0.
+/* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. A
+ * dialed rank accepts after its own dialing, so a rank waits only for lower ranks, and no cycle of
+ * waiting ranks can arise.
  *
- * Locality is proven: the dialer first tries the peer's abstract unix socket, which exists only in
- * the peer's network namespace and cannot be met by chance, and the two exchange the memfds of
- * their arenas over it. Where that fails they meet over TCP, by the paths that both hosts'
- * interfaces give (topo/interfaces.h). A pair has one connection for the link and one for messages,
- * which are dialed together. Where they have lanes, each connection is accepted before the dialer
- * opens the next one: the link's, its lanes, the one for messages, and its lanes, of which there
- * must be as many; so the dialed rank knows without being told when all are there. */
+ * Locality is proven, not assumed. The dialer first tries the peer's abstract unix socket, which
+ * exists only in the peer's network namespace and has a random name. Over it the two ranks exchange
+ * the memfds of their arenas. If that fails they use TCP, over the paths that the interfaces of
+ * both hosts provide (topo/interfaces.h).
+ *
+ * A pair has one connection for the link and one for messages, which are dialed together. If the
+ * links have lanes, each connection is accepted before the dialer opens the next one: the link's,
+ * its lanes, the one for messages, and its lanes. Both links have the same number of lanes, so the
+ * dialed rank can tell when the pair is complete. */
 #include "connect/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -24,151 +27,152 @@
 #include "connect/discover.h"
 #include "net/socket.h"
 
-/* A connection to the peer's unix socket, or -1 with the status. ECONNREFUSED: nobody listens by
- * its name, so it is not *here. A full backlog says that it is: wait for room. */
-static int connect_local(const ddl__wireup *m, int peer, bool *here, ddl_status *status)
+/* Connect to the peer's unix socket; -1 with the status. ECONNREFUSED means that the peer is not
+ * *here, on this host. A full backlog means that it is: wait for room. */
+static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status *status)
 {
     struct sockaddr_storage to;
-    socklen_t length = ddl__address_unix(&m->addresses[peer].endpoint, &to);
+    socklen_t length = ddl__address_unix(&w->addresses[peer].endpoint, &to);
     for (;;) {
         int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
-        int fd = ddl__dial((struct sockaddr *)&to, length, tick < m->deadline ? tick : m->deadline);
+        int fd = ddl__dial((struct sockaddr *)&to, length, tick < w->deadline ? tick : w->deadline);
         *here = fd >= 0 || errno != ECONNREFUSED;
         if (fd >= 0)
             return fd;
-        if (errno != ETIMEDOUT || ddl__now() >= m->deadline)
+        if (errno != ETIMEDOUT || ddl__now() >= w->deadline)
             break;
-        if ((*status = ddl__wireup_check_members(m)) != DDL_OK)
+        if ((*status = ddl__wireup_check_members(w)) != DDL_OK)
             return -1;
     }
     *status = ddl__fail(DDL_EUNREACHABLE, "rank %d on %s shares no memory with rank %d: %s", peer,
-                        m->addresses[peer].host, m->rank, strerror(errno));
+                        w->addresses[peer].host, w->rank, strerror(errno));
     return -1;
 }
 
-/* To the peer's unix socket. DDL_EUNREACHABLE when it is not here or must not be used. */
-static ddl_status dial_local(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+/* Start the handshake over the peer's unix socket. DDL_EUNREACHABLE if there is none, or if sharing
+ * memory over it is not allowed. */
+static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = DDL_OK;
-    int fd = connect_local(m, peer, &a->here, &status);
+    int fd = connect_local(w, peer, &a->peer_is_local, &status);
     if (fd < 0)
         return status;
-    bool ours = ddl__same_user(fd); /* our memory is for no other */
-    uint8_t kind = m->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__CONN_INPROC
-                   : m->kinds & DDL_LINK_SHM && ours                   ? DDL__CONN_SHM
+    bool ours = ddl__same_user(fd); /* memory is not shared with other users */
+    uint8_t kind = w->kinds & DDL_LINK_INPROC && ddl__same_process(fd) ? DDL__CONN_INPROC
+                   : w->kinds & DDL_LINK_SHM && ours                   ? DDL__CONN_SHM
                                                                        : 0;
     if (kind) {
-        ddl__hello hello = ddl__wireup_hello(m, peer, kind);
-        return ddl__dial_start(m, &a->dialing, fd, &hello);
+        ddl__hello hello = ddl__wireup_hello(w, peer, kind);
+        return ddl__dial_start(w, &a->attempt, fd, &hello);
     }
     close(fd);
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
-                     m->addresses[peer].host, ours ? "not allowed" : "another user");
+                     w->addresses[peer].host, ours ? "not allowed" : "another user");
 }
 
-/* What the peer answers there. */
-static ddl_status enter_local(const ddl__wireup *m, int peer, ddl__dial_attempt *d)
+/* Complete the handshake over the unix socket. */
+static ddl_status peer_join_local(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
 {
     char why[DDL__MESSAGE_MAX - 128];
-    if (ddl__dial_admitted(m, d) == DDL_OK)
-        return ddl__dial_join(m, peer, d);
+    if (ddl__dial_await_admission(w, d) == DDL_OK)
+        return ddl__dial_join(w, peer, d);
     snprintf(why, sizeof why, "%s", ddl__message());
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
-                     m->addresses[peer].host, why);
+                     w->addresses[peer].host, why);
 }
 
-static bool may_share(const ddl__wireup *m)
+static bool may_share(const ddl__wireup *w)
 {
-    return m->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
+    return w->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
 }
 
-/* Say so where shared memory was to be expected. */
-static void fall_back_to_tcp(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+/* Use TCP instead. Warn if shared memory was to be expected. */
+static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
-    if (a->here)
-        ddl__log(m->kinds & DDL_LINK_SHM ? DDL__WARN : DDL__INFO,
-                 "rank %d uses TCP to rank %d of the same host: %s", m->rank, peer, ddl__message());
-    ddl__wireup_start_tcp(m, peer, a);
+    if (a->peer_is_local)
+        ddl__log(w->kinds & DDL_LINK_SHM ? DDL__WARN : DDL__INFO,
+                 "rank %d uses TCP to rank %d of the same host: %s", w->rank, peer, ddl__message());
+    ddl__wireup_start_tcp(w, peer, a);
 }
 
-static void start(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+static void peer_dial_start(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
-    a->local = may_share(m) && dial_local(m, peer, a) == DDL_OK;
-    if (!a->local && m->kinds & DDL_LINK_TCP)
-        fall_back_to_tcp(m, peer, a);
+    a->local = may_share(w) && dial_local(w, peer, a) == DDL_OK;
+    if (!a->local && w->kinds & DDL_LINK_TCP)
+        fall_back_to_tcp(w, peer, a);
 }
 
-static ddl_status fail_deadline(const ddl__wireup *m, int peer, ddl_status status)
+static ddl_status fail_deadline(const ddl__wireup *w, int peer, ddl_status status)
 {
-    if (status != DDL_EUNREACHABLE || ddl__now() < m->deadline)
+    if (status != DDL_EUNREACHABLE || ddl__now() < w->deadline)
         return status;
     return ddl__fail(DDL_ETIMEDOUT,
                      "rank %d on %s did not answer before the creation's time was up", peer,
-                     m->addresses[peer].host);
+                     w->addresses[peer].host);
 }
 
-/* The first link with a peer that was dialed. */
-static ddl_status join(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+/* Complete the first link with a peer that was dialed. */
+static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = DDL_EUNREACHABLE;
-    if (may_share(m) && !a->tcp) {
-        status = a->local ? DDL_OK : dial_local(m, peer, a);
+    if (may_share(w) && !a->tcp) {
+        status = a->local ? DDL_OK : dial_local(w, peer, a);
         if (status == DDL_OK)
-            status = enter_local(m, peer, &a->dialing);
+            status = peer_join_local(w, peer, &a->attempt);
     }
-    if (m->told->status != DDL_OK) /* whatever that status is, the peer was reached */
+    if (w->peer_reason->status != DDL_OK) /* a member has failed: another transport is no help */
         return status;
-    if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && m->kinds & DDL_LINK_TCP) {
+    if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
         if (!a->tcp)
-            fall_back_to_tcp(m, peer, a);
-        status = ddl__wireup_join_tcp(m, peer, a);
+            fall_back_to_tcp(w, peer, a);
+        status = ddl__wireup_join_tcp(w, peer, a);
     }
-    return fail_deadline(m, peer, status);
+    return fail_deadline(w, peer, status);
 }
 
-/* Dial all lower ranks, and then hear one after the other. */
-static ddl_status dial_all(const ddl__wireup *m, ddl__peer_dial *all)
+/* Dial all lower ranks, and then complete the connections one by one. */
+static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
 {
-    ddl_status status = ddl__wireup_check_members(m);
-    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
-        start(m, peer, &all[peer]);
-    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
-        status = join(m, peer, &all[peer]);
+    ddl_status status = ddl__wireup_check_members(w);
+    for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
+        peer_dial_start(w, peer, &all[peer]);
+    for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
+        status = peer_dial_join(w, peer, &all[peer]);
     bool checked = false;
-    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++) {
+    for (int peer = 0; peer < w->rank && status == DDL_OK; peer++) {
         if (!all[peer].tcp)
             continue;
         if (!checked)
-            status = ddl__wireup_check_members(m);
+            status = ddl__wireup_check_members(w);
         checked = true;
-        all[peer].dialing = all[peer].messages;
+        all[peer].attempt = all[peer].messages;
         all[peer].messages.fd = -1;
-        ddl__wireup_dial_path(m, peer, &all[peer], DDL__CONN_MESSAGES);
+        ddl__wireup_dial_path(w, peer, &all[peer], DDL__CONN_MESSAGES);
     }
-    for (int peer = 0; peer < m->rank && status == DDL_OK; peer++)
+    for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
         if (all[peer].tcp)
-            status = fail_deadline(m, peer, ddl__wireup_join_messages(m, peer, &all[peer]));
+            status = fail_deadline(w, peer, ddl__wireup_join_messages(w, peer, &all[peer]));
     return status;
 }
 
-static ddl_status dial_lower(const ddl__wireup *m)
+static ddl_status dial_lower(const ddl__wireup *w)
 {
-    ddl__peer_dial *all = m->rank ? calloc((size_t)m->rank, sizeof *all) : NULL;
-    if (m->rank && !all)
-        return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", m->rank);
-    for (int peer = 0; peer < m->rank; peer++)
-        all[peer].dialing.fd = all[peer].messages.fd = -1;
-    ddl_status status = dial_all(m, all);
-    for (int peer = 0; peer < m->rank; peer++) {
-        ddl__dial_cancel(&all[peer].dialing); /* memory that was on its way is the peer's */
+    ddl__peer_dial *all = w->rank ? calloc((size_t)w->rank, sizeof *all) : NULL;
+    if (w->rank && !all)
+        return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", w->rank);
+    for (int peer = 0; peer < w->rank; peer++)
+        all[peer].attempt.fd = all[peer].messages.fd = -1;
+    ddl_status status = dial_all_lower(w, all);
+    for (int peer = 0; peer < w->rank; peer++) {
+        ddl__dial_cancel(&all[peer].attempt); /* an arena that was passed belongs to the peer */
         ddl__dial_cancel(&all[peer].messages);
     }
     free(all);
     return status;
 }
 
-ddl_status ddl__wireup_run(const ddl__wireup *m)
+ddl_status ddl__wireup_run(const ddl__wireup *w)
 {
-    ddl_status status = dial_lower(m);
-    return status == DDL_OK ? ddl__wireup_accept_higher(m) : status;
+    ddl_status status = dial_lower(w);
+    return status == DDL_OK ? ddl__wireup_accept_higher(w) : status;
 }

@@ -9,55 +9,55 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
-/* Lanes come in order, each link's behind the link; the second link has as many as the first. */
-static const char *lane_objection(const ddl__hello *hello, const ddl__link *link,
-                                  const ddl__link *messages)
+/* Why a lane is refused, or NULL. Lanes come in order after their link; the second link has as many
+ * as the first. */
+static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *link,
+                                     const ddl__link *messages)
 {
     bool second = hello->kind == DDL__CONN_MESSAGES;
     const ddl__link *to = second ? messages : link;
     if (!ddl__is_over_tcp(hello->kind) || !link || !to || !ddl__link_is_tcp(to))
-        return "a lane came without its link";
+        return "a lane without its link";
     if (hello->lane != ddl__tcp_link_lanes(to) + 1 ||
         (second ? hello->lane > ddl__tcp_link_lanes(link) : messages != NULL))
-        return "a lane came out of order";
+        return "a lane out of order";
     return NULL;
 }
 
-/* Why an accepted connection cannot be a member's, or NULL. */
-static const char *find_objection(const ddl__wireup *m, const ddl__hello *hello)
+/* Why an accepted connection is refused, or NULL. */
+static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *hello)
 {
-    if (hello->to != (uint32_t)m->rank || hello->size != (uint32_t)m->size ||
-        hello->from <= (uint32_t)m->rank || hello->from >= (uint32_t)m->size)
+    if (hello->to != (uint32_t)w->rank || hello->size != (uint32_t)w->size ||
+        hello->from <= (uint32_t)w->rank || hello->from >= (uint32_t)w->size)
         return "its rank or size does not fit this comm";
     bool second = hello->kind == DDL__CONN_MESSAGES;
     if (hello->kind == DDL__CONN_CONTROL)
         return "control connections come later";
-    const ddl__link *link = m->links[hello->from], *messages = m->messages[hello->from];
+    const ddl__link *link = w->links[hello->from], *messages = w->messages[hello->from];
     if (hello->lane)
-        return lane_objection(hello, link, messages);
+        return find_lane_refusal(hello, link, messages);
     if (second ? messages : link)
         return "this rank is here already";
     uint32_t link_kind = ddl__is_over_tcp(hello->kind)  ? DDL_LINK_TCP
                          : hello->kind == DDL__CONN_SHM ? DDL_LINK_SHM
                                                         : DDL_LINK_INPROC;
-    return m->kinds & link_kind ? NULL : "this kind of link is not allowed here";
+    return w->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Nothing of it was altered on its way. */
-static void prove_answer(const ddl__wireup *m, const ddl__accepted *accepted, ddl__hello *answer)
+/* Authenticate the answer, so that it cannot be altered on its way. */
+static void prove_answer(const ddl__wireup *w, const ddl__accepted *accepted, ddl__hello *answer)
 {
-    ddl__answer_prove(ddl__endpoint_job(m->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
+    ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
 }
 
-/* Whether a member is here now, with both links: who does not fit is refused and changes nothing.
- */
-static bool accept_member(const ddl__wireup *m, ddl__accepted *accepted)
+/* Create the member's link, or refuse the connection. True if the member now has both links. */
+static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;
-    const char *why = find_objection(m, hello);
+    const char *why = find_member_refusal(w, hello);
     int peer = (int)hello->from;
     if (!why) {
-        bool made = ddl__wireup_make_links(m, peer, hello, &accepted->session, DDL__DIALED,
+        bool made = ddl__wireup_make_links(w, peer, hello, &accepted->session, DDL__DIALED,
                                            accepted->fd, accepted->passed, hello->arena);
         why = made ? NULL : ddl__message();
     } else {
@@ -68,50 +68,50 @@ static bool accept_member(const ddl__wireup *m, ddl__accepted *accepted)
     }
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
     if (why) {
-        prove_answer(m, accepted, &answer);
-        ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__wireup_address_deadline(m));
+        prove_answer(w, accepted, &answer);
+        ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__wireup_address_deadline(w));
         close(accepted->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
         return false;
     }
     if (hello->kind == DDL__CONN_INPROC)
-        answer.arena = (uintptr_t)ddl__arena_share(m->arena);
-    prove_answer(m, accepted, &answer);
-    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(m->arena) : -1;
+        answer.arena = (uintptr_t)ddl__arena_share(w->arena);
+    prove_answer(w, accepted, &answer);
+    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
     if (ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed,
-                          ddl__wireup_address_deadline(m)))
-        return ddl__wireup_is_connected(m, peer);
+                          ddl__wireup_address_deadline(w)))
+        return ddl__wireup_is_connected(w, peer);
     if (hello->kind == DDL__CONN_INPROC)
-        ddl__arena_drop(m->arena);
-    ddl__wireup_unmake_links(m, peer, hello->kind);
+        ddl__arena_drop(w->arena);
+    ddl__wireup_unmake_links(w, peer, hello->kind);
     return false;
 }
 
-static ddl_status fail_missing(const ddl__wireup *m)
+static ddl_status fail_missing_ranks(const ddl__wireup *w)
 {
     char list[200], refusal[160];
-    ddl__endpoint_refusal(m->endpoint, refusal, sizeof refusal);
-    ddl__wireup_list_missing(m, list, sizeof list);
-    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not come in time: %s%s%s",
-                     m->rank, list, refusal[0] ? "; it refused " : "", refusal);
+    ddl__endpoint_last_refusal(w->endpoint, refusal, sizeof refusal);
+    ddl__wireup_list_missing(w, list, sizeof list);
+    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not connect in time: %s%s%s",
+                     w->rank, list, refusal[0] ? "; it refused " : "", refusal);
 }
 
-ddl_status ddl__wireup_accept_higher(const ddl__wireup *m)
+ddl_status ddl__wireup_accept_higher(const ddl__wireup *w)
 {
-    for (int left = m->size - 1 - m->rank; left > 0;) {
+    for (int left = w->size - 1 - w->rank; left > 0;) {
         ddl__accepted accepted;
         int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
-        if (ddl__endpoint_accept(m->endpoint, m->slot, false,
-                                 tick < m->deadline ? tick : m->deadline, &accepted)) {
-            left -= accept_member(m, &accepted);
+        if (ddl__endpoint_accept(w->endpoint, w->slot, false,
+                                 tick < w->deadline ? tick : w->deadline, &accepted)) {
+            left -= accept_member(w, &accepted);
             ddl__session_end(&accepted.session);
             continue;
         }
-        ddl_status status = ddl__wireup_check_members(m);
+        ddl_status status = ddl__wireup_check_members(w);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() >= m->deadline)
-            return fail_missing(m);
+        if (ddl__now() >= w->deadline)
+            return fail_missing_ranks(w);
     }
     return DDL_OK;
 }

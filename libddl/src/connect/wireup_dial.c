@@ -1,4 +1,4 @@
-/* One connection to a lower rank, and what members say while the comm is created. */
+/* One connection to a lower rank, and failures that members report during the creation. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -12,17 +12,17 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
-int64_t ddl__wireup_address_deadline(const ddl__wireup *m)
+int64_t ddl__wireup_address_deadline(const ddl__wireup *w)
 {
     int64_t limit = ddl__now() + DDL__ADDRESS_LIMIT;
-    return limit < m->deadline ? limit : m->deadline;
+    return limit < w->deadline ? limit : w->deadline;
 }
 
-ddl__hello ddl__wireup_hello(const ddl__wireup *m, int peer, uint8_t kind)
+ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind)
 {
-    ddl__hello hello = ddl__endpoint_introduce(m->endpoint, kind, m->rank, peer, m->size);
-    hello.endpoint = m->addresses[peer].endpoint;
-    hello.comm = m->comm;
+    ddl__hello hello = ddl__endpoint_begin_hello(w->endpoint, kind, w->rank, peer, w->size);
+    hello.endpoint = w->addresses[peer].endpoint;
+    hello.comm = w->comm;
     return hello;
 }
 
@@ -34,167 +34,171 @@ void ddl__dial_cancel(ddl__dial_attempt *d)
     ddl__session_end(&d->session);
 }
 
-ddl_status ddl__dial_start(const ddl__wireup *m, ddl__dial_attempt *d, int fd,
+ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
                            const ddl__hello *hello)
 {
     bool inproc = hello->kind == DDL__CONN_INPROC;
-    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(m->arena) : -1;
+    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
     d->fd = fd;
     d->hello = *hello;
     if (inproc)
-        d->hello.arena = (uintptr_t)ddl__arena_share(m->arena);
-    ddl_status status = ddl__handshake_start(ddl__endpoint_job(m->endpoint), fd, &d->hello, passed,
-                                             ddl__wireup_address_deadline(m), &d->session);
+        d->hello.arena = (uintptr_t)ddl__arena_share(w->arena);
+    ddl_status status = ddl__handshake_start(ddl__endpoint_job(w->endpoint), fd, &d->hello, passed,
+                                             ddl__wireup_address_deadline(w), &d->session);
     if (status == DDL_OK)
         return status;
     if (inproc)
-        ddl__arena_drop(m->arena); /* the reference stayed here */
+        ddl__arena_drop(w->arena); /* the reference was not passed */
     ddl__dial_cancel(d);
     return status;
 }
 
-ddl_status ddl__dial_admitted(const ddl__wireup *m, ddl__dial_attempt *d)
+ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 {
-    bool handed;
+    bool handed_over;
     ddl_status status =
-        ddl__handshake_finish(ddl__endpoint_job(m->endpoint), d->fd,
-                              ddl__wireup_address_deadline(m), &d->session, &handed);
+        ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd,
+                              ddl__wireup_address_deadline(w), &d->session, &handed_over);
     if (status == DDL_OK)
         return status;
-    if (d->hello.kind == DDL__CONN_INPROC && !handed)
-        ddl__arena_drop(m->arena);
+    if (d->hello.kind == DDL__CONN_INPROC && !handed_over)
+        ddl__arena_drop(w->arena);
     ddl__dial_cancel(d);
     return status;
 }
 
-bool ddl__wireup_is_connected(const ddl__wireup *m, int peer)
+bool ddl__wireup_is_connected(const ddl__wireup *w, int peer)
 {
-    const ddl__link *link = m->links[peer], *messages = m->messages[peer];
+    const ddl__link *link = w->links[peer], *messages = w->messages[peer];
     return link && messages &&
            (!ddl__link_is_tcp(link) || ddl__tcp_link_lanes(link) == ddl__tcp_link_lanes(messages));
 }
 
-void ddl__wireup_list_missing(const ddl__wireup *m, char *list, size_t size)
+void ddl__wireup_list_missing(const ddl__wireup *w, char *list, size_t size)
 {
     size_t n = 0;
     list[0] = 0;
-    for (int i = 0; i < m->size && n + 80 < size; i++) {
-        if (i == m->rank || ddl__wireup_is_connected(m, i))
+    for (int i = 0; i < w->size && n + 80 < size; i++) {
+        if (i == w->rank || ddl__wireup_is_connected(w, i))
             continue;
         n += (size_t)snprintf(list + n, size - n, "%s%d on %s", n ? ", " : "", i,
-                              m->addresses[i].host);
-        if (i < m->rank)
+                              w->addresses[i].host);
+        if (i < w->rank)
             break;
     }
 }
 
-/* Somebody has not come for long. */
-static void warn_late(const ddl__wireup *m)
+/* Warn, once, about missing ranks. */
+static void warn_missing(const ddl__wireup *w)
 {
     char list[200], refusal[160];
     int64_t now = ddl__now();
-    if (now < *m->warn_at)
+    if (now < *w->warn_at)
         return;
-    *m->warn_at = DDL__NEVER;
-    ddl__wireup_list_missing(m, list, sizeof list);
-    ddl__endpoint_refusal(m->endpoint, refusal, sizeof refusal);
+    *w->warn_at = DDL__NEVER;
+    ddl__wireup_list_missing(w, list, sizeof list);
+    ddl__endpoint_last_refusal(w->endpoint, refusal, sizeof refusal);
     ddl__log(DDL__WARN,
              "rank %d on %s: the creation of a comm of %d ranks has waited for %.1f s: not there "
              "yet: rank%s %s%s%s",
-             m->rank, ddl__endpoint_address(m->endpoint)->host, m->size,
-             (double)(now - m->begun) * 1e-9, strchr(list, ',') ? "s" : "", list,
+             w->rank, ddl__endpoint_address(w->endpoint)->host, w->size,
+             (double)(now - w->begun) * 1e-9, strchr(list, ',') ? "s" : "", list,
              refusal[0] ? "; it refused " : "", refusal);
 }
 
-ddl_status ddl__wireup_check_members(const ddl__wireup *m)
+ddl_status ddl__wireup_check_members(const ddl__wireup *w)
 {
     ddl__create_failure failure;
     ddl__reason reason;
-    warn_late(m);
-    if (ddl__endpoint_create_failure(m->endpoint, m->comm, &failure) &&
-        (unsigned)failure.from < (unsigned)m->size) {
-        *m->told = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
+    warn_missing(w);
+    if (ddl__endpoint_find_create_failure(w->endpoint, w->comm, &failure) &&
+        (unsigned)failure.from < (unsigned)w->size) {
+        *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
         return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s",
-                         failure.from, m->addresses[failure.from].host, failure.text);
+                         failure.from, w->addresses[failure.from].host, failure.text);
     }
-    for (int i = 0; i < m->size; i++) {
-        ddl__link *link = m->links[i];
+    for (int i = 0; i < w->size; i++) {
+        ddl__link *link = w->links[i];
         if (!link)
             continue;
         link->ops->poll(link);
         if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
-            *m->told = reason;
+            *w->peer_reason = reason;
             if (reason.from >= 0)
-                ddl__endpoint_heard(m->endpoint, m->comm, reason.from, reason.attempt);
+                ddl__endpoint_ignore_create_failure(w->endpoint, w->comm, reason.from,
+                                                    reason.attempt);
             return ddl__fail(reason.status, "%s", reason.text);
         }
         if (link->state != DDL__LINK_OPEN)
-            return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", i,
-                             m->addresses[i].host,
-                             link->reason[0] ? link->reason : "it failed itself");
+            return ddl__fail(
+                DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
+                w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
     }
     return DDL_OK;
 }
 
-/* Until the peer's comm says something, if it can. */
-static ddl_status await_message(const ddl__wireup *m, int fd)
+/* Wait for the answer of the peer's comm while all members are still there. */
+static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl_status status;
     do {
         int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
-        if (ddl__await(fd, POLLIN, tick < m->deadline ? tick : m->deadline))
+        if (ddl__await(fd, POLLIN, tick < w->deadline ? tick : w->deadline))
             return DDL_OK;
-        status = ddl__wireup_check_members(m);
-    } while (status == DDL_OK && ddl__now() < m->deadline);
+        status = ddl__wireup_check_members(w);
+    } while (status == DDL_OK && ddl__now() < w->deadline);
     return status;
 }
 
-/* What the peer's comm says to us; *passed is the caller's also on failure. */
-static ddl_status receive_answer(const ddl__wireup *m, int peer, int fd,
-                                 const ddl__session *session, ddl__hello *answer, int *passed)
+/* Receive the answer of the peer's comm. The caller owns *passed, also on failure. */
+static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
+                                        const ddl__session *session, ddl__hello *answer,
+                                        int *passed)
 {
-    const char *host = m->addresses[peer].host;
-    ddl_status status = await_message(m, fd);
+    const char *host = w->addresses[peer].host;
+    ddl_status status = await_member_answer(w, fd);
     if (status != DDL_OK)
         return status;
-    if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, m->deadline)) {
+    if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, w->deadline)) {
         int error = errno;
-        if ((status = ddl__wireup_check_members(m)) != DDL_OK) /* it may have told why */
+        if ((status = ddl__wireup_check_members(w)) !=
+            DDL_OK) /* the peer may have sent the reason */
             return status;
         errno = error;
         if (errno == ETIMEDOUT)
             return ddl__fail(DDL_ETIMEDOUT,
                              "rank %d on %s is there, but did not create this comm in time", peer,
                              host);
-        return ddl__fail(DDL_EPEER, "rank %d on %s hung up while the comm was created: %s", peer,
+        return ddl__fail(DDL_EPEER,
+                         "rank %d on %s closed its connection while the comm was created: %s", peer,
                          host, strerror(errno));
     }
     bool proven =
-        ddl__answer_is_proven(ddl__endpoint_job(m->endpoint), session, DDL__AUTH_MEMBER, answer);
-    ddl__hello_clean(answer);
+        ddl__answer_is_proven(ddl__endpoint_job(w->endpoint), session, DDL__AUTH_MEMBER, answer);
+    ddl__hello_sanitize(answer);
     if (ddl__hello_check(answer) != DDL_OK)
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
     else if (!proven)
-        snprintf(answer->text, sizeof answer->text, "its answer was altered on its way");
+        snprintf(answer->text, sizeof answer->text, "its answer was altered in transit");
     else if (answer->status == DDL_OK)
         return DDL_OK;
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }
 
-ddl_status ddl__dial_join(const ddl__wireup *m, int peer, ddl__dial_attempt *d)
+ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
 {
     ddl__hello answer;
     int passed = -1;
-    ddl_status status = receive_answer(m, peer, d->fd, &d->session, &answer, &passed);
+    ddl_status status = receive_member_answer(w, peer, d->fd, &d->session, &answer, &passed);
     if (status == DDL_OK) {
-        if (!ddl__wireup_make_links(m, peer, &d->hello, &d->session, DDL__DIALER, d->fd, passed,
+        if (!ddl__wireup_make_links(w, peer, &d->hello, &d->session, DDL__DIALER, d->fd, passed,
                                     answer.arena))
             status = DDL_ESYSTEM;
     } else if (passed >= 0) {
         close(passed);
     }
     if (status == DDL_OK)
-        d->fd = -1; /* the link's */
+        d->fd = -1; /* owned by the link */
     ddl__dial_cancel(d);
     return status;
 }

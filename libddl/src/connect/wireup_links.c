@@ -1,4 +1,4 @@
-/* The links that two members make of a connection. */
+/* Creates the links of two members from a connection. */
 #include "connect/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As messages call it: "eth0 10.0.0.1 to 10.0.0.2". */
-static void name_connection(const ddl__wireup *m, int fd, char *name, size_t size)
+/* The connection's name in messages: "eth0 10.0.0.1 to 10.0.0.2". */
+static void name_connection(const ddl__wireup *w, int fd, char *name, size_t size)
 {
-    const ddl__address *own = ddl__endpoint_address(m->endpoint);
+    const ddl__address *own = ddl__endpoint_address(w->endpoint);
     struct sockaddr_storage ends[2], candidate;
     char ip[2][INET6_ADDRSTRLEN] = {"?", "?"};
     const char *interface = "";
@@ -31,18 +31,18 @@ static void name_connection(const ddl__wireup *m, int fd, char *name, size_t siz
     snprintf(name, size, "%s%s%s to %s", interface, interface[0] ? " " : "", ip[0], ip[1]);
 }
 
-/* A link of one connection, or one more connection for a link that is there. */
-static ddl__link *make_tcp(const ddl__wireup *m, ddl__link *link, unsigned lane, int fd,
+/* Create a link from a connection, or add the connection to a link as a lane. */
+static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane, int fd,
                            const ddl__session *session, ddl__side side)
 {
     char name[128];
     ddl__seal *seal;
-    name_connection(m, fd, name, sizeof name);
-    if (ddl__session_seal(ddl__endpoint_job(m->endpoint), session, fd, side, &seal) != DDL_OK)
+    name_connection(w, fd, name, sizeof name);
+    if (ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &seal) != DDL_OK)
         return NULL;
     if (lane)
         link = ddl__tcp_link_add_lane(link, fd, name) ? link : NULL;
-    else if ((link = ddl__tcp_link_create(m->slots, fd)))
+    else if ((link = ddl__tcp_link_create(w->slots, fd)))
         ddl__tcp_link_name(link, name);
     if (link)
         ddl__tcp_link_seal(link, lane, seal);
@@ -51,43 +51,43 @@ static ddl__link *make_tcp(const ddl__wireup *m, ddl__link *link, unsigned lane,
     return link;
 }
 
-bool ddl__wireup_make_links(const ddl__wireup *m, int peer, const ddl__hello *hello,
+bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *hello,
                             const ddl__session *session, ddl__side side, int fd, int passed,
                             uint64_t pointer)
 {
     ddl__link *link = NULL;
     uint8_t kind = hello->kind;
     if (ddl__is_over_tcp(kind)) {
-        link = kind == DDL__CONN_TCP ? m->links[peer] : m->messages[peer];
-        link = make_tcp(m, link, hello->lane, fd, session, side);
+        link = kind == DDL__CONN_TCP ? w->links[peer] : w->messages[peer];
+        link = make_tcp(w, link, hello->lane, fd, session, side);
         if (!link)
             return false;
     } else {
         ddl__arena *theirs = kind == DDL__CONN_INPROC ? (ddl__arena *)(uintptr_t)pointer
-                             : passed >= 0            ? ddl__arena_open(passed, (unsigned)m->rank)
+                             : passed >= 0            ? ddl__arena_open(passed, (unsigned)w->rank)
                                                       : NULL;
         if (theirs)
-            link = ddl__shm_link_create(m->arena, (unsigned)peer, theirs, (unsigned)m->rank, fd,
+            link = ddl__shm_link_create(w->arena, (unsigned)peer, theirs, (unsigned)w->rank, fd,
                                         kind == DDL__CONN_INPROC);
         else if (passed < 0)
-            ddl__fail(DDL_EREFUSED, "no shared memory came with the hello");
+            ddl__fail(DDL_EREFUSED, "the hello came without shared memory");
         if (theirs && !link)
             ddl__arena_drop(theirs);
     }
     if (passed >= 0)
         close(passed);
     if (kind != DDL__CONN_MESSAGES)
-        m->links[peer] = link;
+        w->links[peer] = link;
     if (kind != DDL__CONN_TCP)
-        m->messages[peer] = ddl__is_over_tcp(kind) || !link ? link : ddl__shm_link_beside(link);
+        w->messages[peer] = ddl__is_over_tcp(kind) || !link ? link : ddl__shm_link_beside(link);
     return link;
 }
 
-void ddl__wireup_unmake_links(const ddl__wireup *m, int peer, uint8_t kind)
+void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind)
 {
-    ddl__link **made = kind == DDL__CONN_MESSAGES ? &m->messages[peer] : &m->links[peer];
+    ddl__link **made = kind == DDL__CONN_MESSAGES ? &w->messages[peer] : &w->links[peer];
     (*made)->ops->destroy(*made);
     *made = NULL;
     if (!ddl__is_over_tcp(kind))
-        m->messages[peer] = NULL;
+        w->messages[peer] = NULL;
 }

@@ -1,4 +1,4 @@
-/* Connections over TCP: by the paths that both hosts' interfaces give, and with lanes. */
+/* Connections over TCP: the paths between the interfaces of both hosts, and lanes. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -9,131 +9,131 @@
 #include "net/socket.h"
 
 /* Start a handshake with the peer over a path. */
-static ddl_status start_on_path(const ddl__wireup *m, int peer, ddl__dial_attempt *d, uint8_t kind,
+static ddl_status start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind,
                                 unsigned lane, ddl__path path)
 {
     struct sockaddr_storage to, from;
     struct sockaddr *own = NULL;
-    socklen_t length = ddl__address_ip(&m->addresses[peer], (unsigned)path.theirs, &to);
+    socklen_t length = ddl__address_ip(&w->addresses[peer], (unsigned)path.theirs, &to);
     if (path.ours >= 0) {
-        ddl__address_of(&ddl__endpoint_address(m->endpoint)->ips[path.ours], 0, &from);
+        ddl__address_of(&ddl__endpoint_address(w->endpoint)->ips[path.ours], 0, &from);
         own = (struct sockaddr *)&from;
     }
-    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, ddl__wireup_address_deadline(m));
+    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, ddl__wireup_address_deadline(w));
     if (fd < 0)
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    ddl__hello hello = ddl__wireup_hello(m, peer, kind);
+    ddl__hello hello = ddl__wireup_hello(w, peer, kind);
     hello.lane = (uint8_t)lane;
-    return ddl__dial_start(m, d, fd, &hello);
+    return ddl__dial_start(w, d, fd, &hello);
 }
 
-static void warn_unused(const ddl__wireup *m, int peer, ddl__path path)
+static void warn_unused(const ddl__wireup *w, int peer, ddl__path path)
 {
-    const ddl__address *own = ddl__endpoint_address(m->endpoint);
+    const ddl__address *own = ddl__endpoint_address(w->endpoint);
     ddl__log(DDL__WARN, "rank %d on %s is not reached over %s, which is not used: %s", peer,
-             m->addresses[peer].host, path.ours < 0 ? "" : own->ips[path.ours].name,
+             w->addresses[peer].host, path.ours < 0 ? "" : own->ips[path.ours].name,
              ddl__message());
 }
 
-/* The present path does not do: the next one. */
-static void next_path(const ddl__wireup *m, int peer, ddl__peer_dial *a, ddl_status status)
+/* The current path has failed: go on to the next one. */
+static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_status status)
 {
     a->status = status;
     snprintf(a->why, sizeof a->why, "%s", ddl__message());
     ddl__dial_cancel(&a->messages);
-    if (a->first + 1 < a->paths.at_once)
-        warn_unused(m, peer, a->paths.path[a->first]);
-    a->first++;
+    if (a->path + 1 < a->paths.at_once)
+        warn_unused(w, peer, a->paths.path[a->path]);
+    a->path++;
 }
 
-void ddl__wireup_dial_path(const ddl__wireup *m, int peer, ddl__peer_dial *a, uint8_t kind)
+void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
-    while (a->dialing.fd < 0 && a->first < a->paths.n) {
-        ddl_status status = start_on_path(m, peer, &a->dialing, kind, 0, a->paths.path[a->first]);
+    while (a->attempt.fd < 0 && a->path < a->paths.n) {
+        ddl_status status = start_on_path(w, peer, &a->attempt, kind, 0, a->paths.path[a->path]);
         if (status != DDL_OK)
-            next_path(m, peer, a, status);
+            next_path(w, peer, a, status);
     }
 }
 
-void ddl__wireup_start_tcp(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     a->tcp = true;
-    a->paths = ddl__discover_paths(ddl__endpoint_address(m->endpoint), &m->addresses[peer]);
+    a->paths = ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[peer]);
     a->status = DDL_EUNREACHABLE;
     snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
-    ddl__wireup_dial_path(m, peer, a, DDL__CONN_TCP);
-    if (a->dialing.fd >= 0 && a->paths.at_once * ddl__endpoint_sockets(m->endpoint) == 1)
-        start_on_path(m, peer, &a->messages, DDL__CONN_MESSAGES, 0, a->paths.path[a->first]);
+    ddl__wireup_dial_path(w, peer, a, DDL__CONN_TCP);
+    if (a->attempt.fd >= 0 && a->paths.at_once * ddl__endpoint_sockets(w->endpoint) == 1)
+        start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, a->paths.path[a->path]);
 }
 
-/* What the peer answers there, or by one of the paths that are left. */
-static ddl_status join_connection(const ddl__wireup *m, int peer, ddl__peer_dial *a, uint8_t kind)
+/* Complete the handshake over the current path, or over one of the paths that are left. */
+static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     for (;;) {
-        ddl__wireup_dial_path(m, peer, a, kind);
-        if (a->dialing.fd < 0)
-            return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, m->addresses[peer].host,
-                             m->addresses[peer].port, a->why);
-        ddl_status status = ddl__dial_admitted(m, &a->dialing);
+        ddl__wireup_dial_path(w, peer, a, kind);
+        if (a->attempt.fd < 0)
+            return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, w->addresses[peer].host,
+                             w->addresses[peer].port, a->why);
+        ddl_status status = ddl__dial_await_admission(w, &a->attempt);
         if (status == DDL_OK)
-            return ddl__dial_join(m, peer, &a->dialing);
-        next_path(m, peer, a, status);
+            return ddl__dial_join(w, peer, &a->attempt);
+        next_path(w, peer, a, status);
     }
 }
 
-/* A path that does not lead there is given up for one that does. */
-static ddl_status dial_lanes(const ddl__wireup *m, int peer, ddl__peer_dial *a, uint8_t kind)
+/* Open the lanes. A lane whose path fails uses the path of the link instead. */
+static ddl_status dial_lanes(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     ddl_status status = DDL_OK;
     ddl__dial_attempt d = {.fd = -1};
     for (unsigned lane = 1; status == DDL_OK && lane <= a->lanes; lane++) {
         ddl__path *path = &a->paths.path[(lane - 1) % a->paths.at_once];
-        status = start_on_path(m, peer, &d, kind, lane, *path);
+        status = start_on_path(w, peer, &d, kind, lane, *path);
         if (status == DDL_OK)
-            status = ddl__dial_admitted(m, &d);
+            status = ddl__dial_await_admission(w, &d);
         if (status != DDL_OK) {
-            warn_unused(m, peer, *path);
-            *path = a->paths.path[a->first];
-            status = start_on_path(m, peer, &d, kind, lane, *path);
+            warn_unused(w, peer, *path);
+            *path = a->paths.path[a->path];
+            status = start_on_path(w, peer, &d, kind, lane, *path);
             if (status == DDL_OK)
-                status = ddl__dial_admitted(m, &d);
+                status = ddl__dial_await_admission(w, &d);
         }
         if (status == DDL_OK)
-            status = ddl__dial_join(m, peer, &d);
+            status = ddl__dial_join(w, peer, &d);
     }
     return status;
 }
 
-static void log_paths(const ddl__wireup *m, int peer, unsigned lanes)
+static void log_paths(const ddl__wireup *w, int peer, unsigned lanes)
 {
     char text[400];
-    ddl__tcp_link_describe(m->links[peer], text, sizeof text);
-    ddl__log(DDL__INFO, "rank %d reaches rank %d on %s over %s: %u socket%s", m->rank, peer,
-             m->addresses[peer].host, text, lanes ? lanes : 1, lanes ? "s" : "");
+    ddl__tcp_link_describe(w->links[peer], text, sizeof text);
+    ddl__log(DDL__INFO, "rank %d reaches rank %d on %s over %s: %u socket%s", w->rank, peer,
+             w->addresses[peer].host, text, lanes ? lanes : 1, lanes ? "s" : "");
 }
 
-ddl_status ddl__wireup_join_tcp(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+ddl_status ddl__wireup_join_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
-    ddl_status status = join_connection(m, peer, a, DDL__CONN_TCP);
+    ddl_status status = join_connection(w, peer, a, DDL__CONN_TCP);
     ddl__paths *paths = &a->paths;
-    if (a->first >= paths->at_once) { /* none of those that were chosen */
-        paths->path[0] = paths->path[a->first < paths->n ? a->first : 0];
+    if (a->path >= paths->at_once) { /* none of the chosen paths works */
+        paths->path[0] = paths->path[a->path < paths->n ? a->path : 0];
         paths->at_once = 1;
-        a->first = 0;
+        a->path = 0;
     }
-    for (unsigned dead = 0; dead < a->first; dead++) /* its lanes would wait for it once more */
-        paths->path[dead] = paths->path[a->first];
-    unsigned sockets = paths->at_once * ddl__endpoint_sockets(m->endpoint);
+    for (unsigned dead = 0; dead < a->path; dead++) /* no lane is to try a failed path again */
+        paths->path[dead] = paths->path[a->path];
+    unsigned sockets = paths->at_once * ddl__endpoint_sockets(w->endpoint);
     a->lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;
-    return status == DDL_OK ? dial_lanes(m, peer, a, DDL__CONN_TCP) : status;
+    return status == DDL_OK ? dial_lanes(w, peer, a, DDL__CONN_TCP) : status;
 }
 
-ddl_status ddl__wireup_join_messages(const ddl__wireup *m, int peer, ddl__peer_dial *a)
+ddl_status ddl__wireup_join_messages(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
-    ddl_status status = join_connection(m, peer, a, DDL__CONN_MESSAGES);
+    ddl_status status = join_connection(w, peer, a, DDL__CONN_MESSAGES);
     if (status == DDL_OK)
-        status = dial_lanes(m, peer, a, DDL__CONN_MESSAGES);
+        status = dial_lanes(w, peer, a, DDL__CONN_MESSAGES);
     if (status == DDL_OK)
-        log_paths(m, peer, a->lanes);
+        log_paths(w, peer, a->lanes);
     return status;
 }

@@ -7,14 +7,14 @@
 
 #include "base/forks.h"
 
-enum { MAGIC = 0x64646c00, WAITING_MAX = 4 * DDL__CONTROL_MSG_MAX };
+enum { MAGIC = 0x64646c00, UNSENT_MAX = 4 * DDL__CONTROL_MSG_MAX };
 
 typedef struct head {
     uint32_t message; /* with the magic in its upper bytes */
     uint32_t bytes;
 } head;
 
-static bool reserve(ddl__buffer *b, size_t more)
+static bool buffer_reserve(ddl__buffer *b, size_t more)
 {
     if (b->capacity - b->have >= more)
         return true;
@@ -27,14 +27,14 @@ static bool reserve(ddl__buffer *b, size_t more)
     return true;
 }
 
-static void add(ddl__buffer *b, const void *bytes, size_t n)
+static void buffer_append(ddl__buffer *b, const void *bytes, size_t n)
 {
     if (n)
         memcpy(b->bytes + b->have, bytes, n);
     b->have += n;
 }
 
-static void drop(ddl__buffer *b, size_t n)
+static void buffer_consume(ddl__buffer *b, size_t n)
 {
     b->have -= n;
     memmove(b->bytes, b->bytes + n, b->have);
@@ -61,20 +61,21 @@ void ddl__control_conn_close(ddl__control_conn *conn)
     conn->in = conn->out = (ddl__buffer){NULL, 0, 0};
 }
 
-static void end(ddl__control_conn *conn, int error)
+static void conn_end(ddl__control_conn *conn, int error)
 {
     conn->error = error;
     conn->state = error == 0 || error == ECONNRESET || error == EPIPE ? DDL__CONTROL_CONN_ENDED
                                                                       : DDL__CONTROL_CONN_BROKEN;
 }
 
-/* What ends sending is learned by receiving, where something may lie in front of it. */
+/* A send error is not handled here: receiving reports it, after the messages that arrived before.
+ */
 bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
     while (conn->out.have && conn->fd >= 0) {
         ssize_t n = ddl__seal_send_bytes(conn->seal, conn->fd, conn->out.bytes, conn->out.have);
         if (n > 0)
-            drop(&conn->out, (size_t)n);
+            buffer_consume(&conn->out, (size_t)n);
         else if (n < 0 && errno != EINTR)
             break;
     }
@@ -86,16 +87,17 @@ bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, c
 {
     head h = {MAGIC | (uint32_t)message, (uint32_t)bytes};
     if (conn->fd < 0 || conn->state == DDL__CONTROL_CONN_ENDED ||
-        conn->out.have + sizeof h + bytes > WAITING_MAX || !reserve(&conn->out, sizeof h + bytes))
+        conn->out.have + sizeof h + bytes > UNSENT_MAX ||
+        !buffer_reserve(&conn->out, sizeof h + bytes))
         return false;
-    add(&conn->out, &h, sizeof h);
-    add(&conn->out, content, bytes);
+    buffer_append(&conn->out, &h, sizeof h);
+    buffer_append(&conn->out, content, bytes);
     ddl__control_conn_flush(conn);
     return true;
 }
 
-/* Hand on all whole messages; false if the bytes are none. */
-static bool parse(ddl__control_conn *conn, ddl__control_msg_handler *hear, void *context)
+/* Pass on all complete messages; false if the bytes are not a valid message. */
+static bool conn_parse(ddl__control_conn *conn, ddl__control_msg_handler *handle, void *context)
 {
     size_t at = 0;
     for (head h; conn->in.have - at >= sizeof h; at += sizeof h + h.bytes) {
@@ -104,21 +106,21 @@ static bool parse(ddl__control_conn *conn, ddl__control_msg_handler *hear, void 
             return false;
         if (conn->in.have - at - sizeof h < h.bytes)
             break;
-        hear(context, (ddl__control_msg)(h.message & 0xff), conn->in.bytes + at + sizeof h,
-             h.bytes);
+        handle(context, (ddl__control_msg)(h.message & 0xff), conn->in.bytes + at + sizeof h,
+               h.bytes);
     }
-    drop(&conn->in, at);
+    buffer_consume(&conn->in, at);
     return true;
 }
 
-bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *hear,
+bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *handle,
                                void *context)
 {
     enum { PIECE = 4096 };
-    bool came = false;
+    bool received = false;
     while (conn->fd >= 0 && conn->state == DDL__CONTROL_CONN_OPEN) {
-        if (!reserve(&conn->in, PIECE))
-            break; /* later */
+        if (!buffer_reserve(&conn->in, PIECE))
+            break; /* try again later */
         ssize_t n =
             ddl__seal_recv_bytes(conn->seal, conn->fd, conn->in.bytes + conn->in.have, PIECE);
         if (n < 0 && errno == EINTR)
@@ -126,13 +128,13 @@ bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (n <= 0) {
-            end(conn, n < 0 ? errno : 0);
+            conn_end(conn, n < 0 ? errno : 0);
             break;
         }
-        came = true;
+        received = true;
         conn->in.have += (size_t)n;
-        if (!parse(conn, hear, context))
-            end(conn, EPROTO);
+        if (!conn_parse(conn, handle, context))
+            conn_end(conn, EPROTO);
     }
-    return came;
+    return received;
 }

@@ -16,40 +16,40 @@
 
 enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
 
-static void watch_conn(ddl__health *c, int rank, int operation)
+static void register_conn(ddl__health *h, int rank, int operation)
 {
-    const ddl__control_conn *conn = &c->members[rank].conn;
-    struct epoll_event event = {.events = EPOLLRDHUP | (c->urgent ? EPOLLIN : 0),
-                                .data.u64 = c->serial << RANK_BITS | (unsigned)rank};
+    const ddl__control_conn *conn = &h->members[rank].conn;
+    struct epoll_event event = {.events = EPOLLRDHUP | (h->eager ? EPOLLIN : 0),
+                                .data.u64 = h->serial << RANK_BITS | (unsigned)rank};
     if (conn->fd >= 0)
-        epoll_ctl(c->detector->epoll, operation, conn->fd, &event);
+        epoll_ctl(h->detector->epoll, operation, conn->fd, &event);
 }
 
-void ddl__health_poll_eagerly(ddl__health *c)
+void ddl__health_poll_eagerly(ddl__health *h)
 {
-    if (c->urgent)
+    if (h->eager)
         return;
-    c->urgent = true;
-    for (int i = 0; i < c->size; i++)
-        watch_conn(c, i, EPOLL_CTL_MOD);
+    h->eager = true;
+    for (int i = 0; i < h->size; i++)
+        register_conn(h, i, EPOLL_CTL_MOD);
 }
 
 /* ------------------------------------------------------------------------------------- messages */
 
-void ddl__health_broadcast(ddl__health *c, ddl__control_msg message, const void *content,
+void ddl__health_broadcast(ddl__health *h, ddl__control_msg message, const void *content,
                            size_t bytes)
 {
-    for (int i = 0; i < c->size; i++)
-        if (i != c->rank && c->members[i].fate == DDL__ALIVE)
-            ddl__control_conn_send(&c->members[i].conn, message, content, bytes);
+    for (int i = 0; i < h->size; i++)
+        if (i != h->rank && h->members[i].fate == DDL__ALIVE)
+            ddl__control_conn_send(&h->members[i].conn, message, content, bytes);
 }
 
-typedef struct hearing {
+typedef struct message_source {
     ddl__health *health;
     int from;
-} hearing;
+} message_source;
 
-static void be_told(ddl__health *c, int from, const unsigned char *content, size_t bytes)
+static void receive_dead(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     int32_t status;
     if (bytes < sizeof status)
@@ -57,54 +57,54 @@ static void be_told(ddl__health *c, int from, const unsigned char *content, size
     memcpy(&status, content, sizeof status);
     const char *text = (const char *)content + sizeof status;
     int length = (int)(bytes - sizeof status);
-    bool second_hand = memmem(text, (size_t)length, "(told by ", 9);
-    if (status < 0 && second_hand)
-        ddl__health_end(c, (ddl_status)status, "%.*s", length, text);
+    bool is_relayed = memmem(text, (size_t)length, "(told by ", 9);
+    if (status < 0 && is_relayed)
+        ddl__health_end(h, (ddl_status)status, "%.*s", length, text);
     else if (status < 0)
-        ddl__health_end(c, (ddl_status)status, "%.*s (told by %s)", length, text, c->names[from]);
+        ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
 }
 
-/* It goes on without us; so we without it. */
-static void be_expelled(ddl__health *c, int from, const unsigned char *content, size_t bytes)
+/* The member goes on without this rank, so this rank no longer counts on it. */
+static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
-    ddl__member *member = &c->members[from];
+    ddl__member *member = &h->members[from];
     member->may_go_on = true;
     if (member->fate == DDL__ALIVE) {
         member->fate = DDL__SILENT;
-        snprintf(member->cause, sizeof member->cause, "it has given up rank %d", c->rank);
+        snprintf(member->cause, sizeof member->cause, "it has expelled rank %d", h->rank);
     }
-    ddl__health_end(c, DDL_EPEER, "%s was given up by %s: %.*s", c->names[c->rank], c->names[from],
+    ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
                     (int)bytes, (const char *)content);
 }
 
-static void note_position(ddl__member *member, const unsigned char *content, size_t bytes)
+static void receive_position(ddl__member *member, const unsigned char *content, size_t bytes)
 {
     if (bytes == sizeof member->position)
         memcpy(&member->position, content, bytes);
 }
 
-/* A member that can know it says that another one's process has ended. */
-static void take_evidence(ddl__health *c, const unsigned char *content, size_t bytes)
+/* A member on the host of a third one confirms the end of that one's process. */
+static void receive_confirm(ddl__health *h, const unsigned char *content, size_t bytes)
 {
     int32_t rank;
     if (bytes != sizeof rank)
         return;
     memcpy(&rank, content, sizeof rank);
-    if (rank >= 0 && rank < c->size && rank != c->rank)
-        ddl__member_confirm(c, rank);
+    if (rank >= 0 && rank < h->size && rank != h->rank)
+        ddl__member_confirm(h, rank);
 }
 
-/* Each message only changes what the lock guards: a conn is in the middle of being read. */
-static void hear(void *context, ddl__control_msg message, const unsigned char *content,
-                 size_t bytes)
+/* A handler only changes what the lock guards, since the connection is still being read. */
+static void receive_message(void *context, ddl__control_msg message, const unsigned char *content,
+                            size_t bytes)
 {
-    const hearing *h = context;
-    ddl__health *c = h->health;
-    ddl__member *member = &c->members[h->from];
+    const message_source *source = context;
+    ddl__health *h = source->health;
+    ddl__member *member = &h->members[source->from];
     switch (message) {
-    case DDL__HEARTBEAT: note_position(member, content, bytes); break;
+    case DDL__HEARTBEAT: receive_position(member, content, bytes); break;
     case DDL__LEAVE:
-        note_position(member, content, bytes);
+        receive_position(member, content, bytes);
         if (member->fate == DDL__ALIVE) {
             member->fate = DDL__LEFT;
             snprintf(member->cause, sizeof member->cause, "it left the comm");
@@ -112,49 +112,49 @@ static void hear(void *context, ddl__control_msg message, const unsigned char *c
             member->may_go_on = true;
         }
         break;
-    case DDL__DEAD: be_told(c, h->from, content, bytes); break;
-    case DDL__EXPEL: be_expelled(c, h->from, content, bytes); break;
-    case DDL__ASK: ddl__compare_asked(c, h->from, content, bytes); break;
-    case DDL__ANSWER: ddl__compare_answered(c, h->from, content, bytes); break;
+    case DDL__DEAD: receive_dead(h, source->from, content, bytes); break;
+    case DDL__EXPEL: receive_expel(h, source->from, content, bytes); break;
+    case DDL__ASK: ddl__operations_receive_ask(h, source->from, content, bytes); break;
+    case DDL__ANSWER: ddl__operations_receive_answer(h, source->from, content, bytes); break;
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE:
-        if (member->fate == DDL__ALIVE) /* else nobody counts on it any more */
-            ddl__shrink_receive(c, h->from, message, content, bytes);
+        if (member->fate == DDL__ALIVE) /* else it is not part of the agreement any more */
+            ddl__agreement_receive(h, source->from, message, content, bytes);
         break;
-    case DDL__CONFIRM: take_evidence(c, content, bytes); break;
-    case DDL__ASK_NAME: ddl__names_asked(c, h->from, content, bytes); break;
-    case DDL__ANSWER_NAME: ddl__names_answered(c, content, bytes); break;
+    case DDL__CONFIRM: receive_confirm(h, content, bytes); break;
+    case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
+    case DDL__ANSWER_NAME: ddl__names_receive_answer(h, content, bytes); break;
     }
-    pthread_cond_broadcast(&c->detector->changed);
+    pthread_cond_broadcast(&h->detector->changed);
 }
 
-/* Take in what a member has said. */
-static void attend_member(ddl__health *c, int rank)
+/* Receive a member's messages, and handle the end of its connection. */
+static void member_poll(ddl__health *h, int rank)
 {
-    ddl__member *member = &c->members[rank];
-    hearing h = {c, rank};
-    if (ddl__control_conn_receive(&member->conn, hear, &h)) {
-        member->silent = 0;
-        member->heard = member->met = true;
+    ddl__member *member = &h->members[rank];
+    message_source source = {h, rank};
+    if (ddl__control_conn_receive(&member->conn, receive_message, &source)) {
+        member->silent_ns = 0;
+        member->heard_since_beat = member->ever_heard = true;
         member->suspect = false;
     }
     if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
     if (member->conn.state == DDL__CONTROL_CONN_ENDED)
-        ddl__member_ended(c, rank, member->conn.error);
+        ddl__member_ended(h, rank, member->conn.error);
     else
-        ddl__member_unreachable(c, rank, member->conn.error);
+        ddl__member_unreachable(h, rank, member->conn.error);
     ddl__control_conn_close(&member->conn);
 }
 
 /* ----------------------------------------------------------------------------------- heartbeats */
 
-ddl__position ddl__own_position(const ddl__health *c, int64_t now)
+ddl__position ddl__health_position(const ddl__health *h, int64_t now)
 {
     ddl__position position = {{{0, 0}}, 0, 0};
     ddl__record last;
-    if (!ddl__record_last(ddl__engine_recorder(c->engine), &last))
+    if (!ddl__record_last(ddl__engine_recorder(h->engine), &last))
         return position;
     position.last = last.signature;
     position.ended = last.ended != 0;
@@ -163,184 +163,186 @@ ddl__position ddl__own_position(const ddl__health *c, int64_t now)
     return position;
 }
 
-static void judge_silence(ddl__health *c, int rank, int64_t elapsed)
+static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
 {
-    ddl__member *member = &c->members[rank];
-    member->silent += elapsed;
-    double s = (double)member->silent * 1e-9;
-    if (member->silent >= c->limits.dead) {
-        ddl__member_dead(c, rank, DDL__SILENT, "silent for %.1f s", s);
-        ddl__member_expel(c, rank);
-    } else if (member->silent >= c->limits.suspect && !member->suspect) {
+    ddl__member *member = &h->members[rank];
+    member->silent_ns += elapsed;
+    double s = (double)member->silent_ns * 1e-9;
+    if (member->silent_ns >= h->limits.dead) {
+        ddl__member_mark_dead(h, rank, DDL__SILENT, "silent for %.1f s", s);
+        ddl__member_expel(h, rank);
+    } else if (member->silent_ns >= h->limits.suspect && !member->suspect) {
         member->suspect = true;
-        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", c->names[c->rank], c->names[rank],
+        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", h->names[h->rank], h->names[rank],
                  s);
     }
 }
 
-static void beat(ddl__health *c, int64_t now)
+static void send_heartbeats(ddl__health *h, int64_t now)
 {
-    ddl__position own = ddl__own_position(c, now);
-    /* Our own pause is not the others' silence. */
-    int64_t elapsed = now - c->last_beat, most = 2 * c->limits.heartbeat;
-    c->last_beat = now;
-    c->next_beat = now + c->limits.heartbeat;
-    for (int i = 0; i < c->size; i++) {
-        ddl__member *member = &c->members[i];
+    ddl__position own = ddl__health_position(h, now);
+    /* If this process was stopped, that time does not count as the others' silence. */
+    int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
+    h->last_beat = now;
+    h->next_beat = now + h->limits.heartbeat;
+    for (int i = 0; i < h->size; i++) {
+        ddl__member *member = &h->members[i];
         if (member->conn.fd < 0)
             continue;
-        attend_member(c, i);
+        member_poll(h, i);
         if (member->fate != DDL__ALIVE) {
-            ddl__control_conn_flush(&member->conn); /* the last message may wait for room */
+            ddl__control_conn_flush(&member->conn); /* the last message may still be queued */
             continue;
         }
-        /* Until the creation's limit a member may not have begun to monitor this rank. */
-        if (!member->heard && (member->met || now >= c->config.deadline))
-            judge_silence(c, i, elapsed < most ? elapsed : most);
-        member->heard = false;
+        /* Before the creation's deadline the member may not monitor this rank yet. */
+        if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
+            member_check_silence(h, i, elapsed < most ? elapsed : most);
+        member->heard_since_beat = false;
         if (ddl__control_conn_flush(&member->conn))
             ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, sizeof own);
     }
 }
 
-void ddl__health_announce(ddl__health *c)
+void ddl__health_announce(ddl__health *h)
 {
-    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
-    if (snapshot.status == DDL_OK || c->announced)
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    if (snapshot.status == DDL_OK || h->announced)
         return;
-    c->announced = true;
-    ddl__trace_leave(c);
+    h->announced = true;
+    ddl__flight_record_start(h);
     ddl__notice notice = {.status = snapshot.status};
     snprintf(notice.text, sizeof notice.text, "%.300s", snapshot.text);
-    ddl__health_poll_eagerly(c);
-    ddl__health_broadcast(c, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+    ddl__health_poll_eagerly(h);
+    ddl__health_broadcast(h, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
 
-static void notify(ddl__detector *detector)
+static void detector_wake(ddl__detector *detector)
 {
     uint64_t one = 1;
     ssize_t n = write(detector->wake, &one, sizeof one);
-    (void)n; /* a full counter wakes as well */
+    (void)n; /* a full counter wakes the thread, too */
 }
 
-/* The launcher has seen processes end. */
-static void hear_witness(ddl__detector *detector)
+/* Handle the ends of processes that the launcher has seen. */
+static void poll_witness(ddl__detector *detector)
 {
     ddl__digest ended;
     while (ddl__witness_next(detector->witness, &ended))
-        for (ddl__health *c = detector->comms; c; c = c->next)
-            for (int rank = 0; rank < c->size; rank++)
-                if (rank != c->rank && ddl__digest_equal(c->config.addresses[rank].endpoint, ended))
-                    ddl__member_confirm(c, rank);
+        for (ddl__health *h = detector->comms; h; h = h->next)
+            for (int rank = 0; rank < h->size; rank++)
+                if (rank != h->rank && ddl__digest_equal(h->config.addresses[rank].endpoint, ended))
+                    ddl__member_confirm(h, rank);
 }
 
-static void attend_event(ddl__detector *detector, uint64_t id)
+static void handle_event(ddl__detector *detector, uint64_t id)
 {
     uint64_t count;
     if (id == WAKE) {
         ssize_t n = read(detector->wake, &count, sizeof count);
-        (void)n; /* awake, whatever it says */
+        (void)n; /* the count does not matter */
         return;
     }
     if (id == WITNESS) {
-        hear_witness(detector);
+        poll_witness(detector);
         return;
     }
-    for (ddl__health *c = detector->comms; c; c = c->next)
-        if (c->serial == id >> RANK_BITS) {
-            attend_member(c, (int)(id & ((1 << RANK_BITS) - 1)));
+    for (ddl__health *h = detector->comms; h; h = h->next)
+        if (h->serial == id >> RANK_BITS) {
+            member_poll(h, (int)(id & ((1 << RANK_BITS) - 1)));
             return;
         }
 }
 
-/* Comms whose heartbeats are nearly due have them with the first one. */
-static void work(ddl__health *c, int64_t now)
+/* A heartbeat that is nearly due is sent now, so that the heartbeats of several comms coincide. */
+static void health_check(ddl__health *h, int64_t now)
 {
-    if (now >= c->next_beat - c->limits.heartbeat / 4) {
-        beat(c, now);
-        ddl__compare(c, now);
-        ddl__names_check(c, now);
+    if (now >= h->next_beat - h->limits.heartbeat / 4) {
+        send_heartbeats(h, now);
+        ddl__operations_check(h, now);
+        ddl__names_check(h, now);
     }
-    if (now >= c->look_at)
-        ddl__health_check_grace(c, now);
-    ddl__health_settle(c);
-    if (!c->announced)
-        ddl__health_announce(c);
+    if (now >= h->grace_poll_at)
+        ddl__health_check_grace(h, now);
+    ddl__health_settle(h);
+    if (!h->announced)
+        ddl__health_announce(h);
 }
 
-static int sleep_ms(const ddl__detector *detector)
+static int detector_wait_ms(const ddl__detector *detector)
 {
     int64_t until = DDL__NEVER;
-    for (const ddl__health *c = detector->comms; c; c = c->next) {
-        until = c->next_beat < until ? c->next_beat : until;
-        until = c->look_at < until ? c->look_at : until;
+    for (const ddl__health *h = detector->comms; h; h = h->next) {
+        until = h->next_beat < until ? h->next_beat : until;
+        until = h->grace_poll_at < until ? h->grace_poll_at : until;
     }
     int64_t left = until - ddl__now();
     return until == DDL__NEVER ? -1 : left < 0 ? 0 : (int)(left / 1000000 + 1);
 }
 
-static void *serve(void *argument)
+static void *detector_thread(void *argument)
 {
     ddl__detector *detector = argument;
     struct epoll_event events[EVENTS];
     pthread_mutex_lock(&detector->lock);
     while (!detector->stop) {
-        int timeout = sleep_ms(detector);
+        int timeout = detector_wait_ms(detector);
         pthread_mutex_unlock(&detector->lock);
         int n = epoll_wait(detector->epoll, events, EVENTS, timeout);
         pthread_mutex_lock(&detector->lock);
         for (int i = 0; i < n; i++)
-            attend_event(detector, events[i].data.u64);
+            handle_event(detector, events[i].data.u64);
         int64_t now = ddl__now();
-        for (ddl__health *c = detector->comms; c; c = c->next)
-            work(c, now);
+        for (ddl__health *h = detector->comms; h; h = h->next)
+            health_check(h, now);
     }
     pthread_mutex_unlock(&detector->lock);
     return NULL;
 }
 
-bool ddl__detector_add(ddl__detector *detector, ddl__health *c)
+bool ddl__detector_add(ddl__detector *detector, ddl__health *h)
 {
     int64_t now = ddl__now();
     pthread_mutex_lock(&detector->lock);
-    c->serial = detector->serial++;
-    c->last_beat = c->next_beat = now;
-    c->look_at = DDL__NEVER;
-    c->grace_rank = -1;
-    c->next = detector->comms;
-    detector->comms = c;
-    for (int i = 0; i < c->size; i++) {
-        watch_conn(c, i, EPOLL_CTL_ADD);
-        if (i != c->rank && ddl__witness_saw(detector->witness, &c->config.addresses[i].endpoint))
-            ddl__member_confirm(c, i);
-        if (c->members[i].fate == DDL__KILLED || c->members[i].fate == DDL__DISCONNECTED)
-            ddl__member_start_grace(c, i);
-        if (c->members[i].fate == DDL__KILLED)
-            ddl__member_announce_end(c, i);
+    h->serial = detector->serial++;
+    h->last_beat = h->next_beat = now;
+    h->grace_poll_at = DDL__NEVER;
+    h->grace_rank = -1;
+    h->next = detector->comms;
+    detector->comms = h;
+    for (int i = 0; i < h->size; i++) {
+        register_conn(h, i, EPOLL_CTL_ADD);
+        if (i != h->rank && ddl__witness_saw(detector->witness, &h->config.addresses[i].endpoint))
+            ddl__member_confirm(h, i);
+        if (h->members[i].fate == DDL__KILLED || h->members[i].fate == DDL__DISCONNECTED)
+            ddl__member_start_grace(h, i);
+        if (h->members[i].fate == DDL__KILLED)
+            ddl__member_announce_end(h, i);
     }
-    beat(c, now); /* before the program goes on: who was never heard of is not missed for long */
-    ddl__health_settle(c);
+    send_heartbeats(
+        h,
+        now); /* before the program continues: members monitor a rank from its first message on */
+    ddl__health_settle(h);
     pthread_mutex_unlock(&detector->lock);
-    notify(detector);
+    detector_wake(detector);
     return true;
 }
 
-void ddl__detector_remove(ddl__health *c)
+void ddl__detector_remove(ddl__health *h)
 {
-    pthread_mutex_lock(&c->detector->lock);
-    while (c->end.status != DDL_OK || c->ending)
-        if (c->end.status != DDL_OK)
-            ddl__health_settle(c);
+    pthread_mutex_lock(&h->detector->lock);
+    while (h->end.status != DDL_OK || h->n_ending)
+        if (h->end.status != DDL_OK)
+            ddl__health_settle(h);
         else
-            pthread_cond_wait(&c->detector->changed, &c->detector->lock);
-    ddl__health_announce(c);
-    ddl__health **at = &c->detector->comms;
-    while (*at != c)
+            pthread_cond_wait(&h->detector->changed, &h->detector->lock);
+    ddl__health_announce(h);
+    ddl__health **at = &h->detector->comms;
+    while (*at != h)
         at = &(*at)->next;
-    *at = c->next;
-    pthread_mutex_unlock(&c->detector->lock);
+    *at = h->next;
+    pthread_mutex_unlock(&h->detector->lock);
 }
 
 ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *witness)
@@ -369,7 +371,7 @@ ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *wit
         event.data.u64 = WITNESS;
         if (detector->witness)
             epoll_ctl(detector->epoll, EPOLL_CTL_ADD, ddl__witness_fd(detector->witness), &event);
-        error = ddl__thread_start(&detector->thread, serve, detector);
+        error = ddl__thread_start(&detector->thread, detector_thread, detector);
         detector->started = !error;
     }
     if (!error)
@@ -387,7 +389,7 @@ void ddl__detector_destroy(ddl__detector *detector)
         pthread_mutex_lock(&detector->lock);
         detector->stop = true;
         pthread_mutex_unlock(&detector->lock);
-        notify(detector);
+        detector_wake(detector);
         pthread_join(detector->thread, NULL);
     }
     ddl__witness_close(detector->witness);

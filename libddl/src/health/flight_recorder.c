@@ -1,7 +1,7 @@
-/* What a comm that dies leaves behind: its flight record, where $DDL_TRACE_DIR says. A thread of
- * its own writes it, for a folder may be slow, and whoever holds the detector's lock meanwhile, or
- * is the detector, would look dead to the members of all comms here. What it reads does not change,
- * but for the record, which any thread may read; and the health record outlives it. */
+/* Writes the flight record of a dead comm to the folder $DDL_TRACE_DIR. A separate thread writes
+ * it, since the folder may be slow: a process whose detector waits for it would look dead to the
+ * members of all its comms. The data that the thread reads does not change, except the record,
+ * which any thread may read. The health outlives the thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,42 +12,42 @@
 #include "engine/trace.h"
 #include "health/health_state.h"
 
-static void *write_trace(void *argument)
+static void *write_flight_record(void *argument)
 {
-    enum { LINE = 512, HEAD = 4096 }; /* bytes: more than an event takes */
-    const ddl__health *c = argument;
+    enum { LINE = 512, HEAD = 4096 }; /* bytes: upper bounds for an event, and for the rest */
+    const ddl__health *h = argument;
     char path[4096];
     size_t capacity = (size_t)LINE * DDL__RECORDS + HEAD;
     ddl__text text = {.to = malloc(capacity), .capacity = capacity};
     if (!text.to)
         return NULL;
-    ddl__trace(ddl__engine_recorder(c->engine), c->rank, c->names[c->rank], &text);
-    snprintf(path, sizeof path, "%s/ddl-%016llx-rank%d.json", c->trace_dir,
-             (unsigned long long)c->config.comm.words[0], c->rank);
+    ddl__trace(ddl__engine_recorder(h->engine), h->rank, h->names[h->rank], &text);
+    snprintf(path, sizeof path, "%s/ddl-%016llx-rank%d.json", h->trace_dir,
+             (unsigned long long)h->config.comm.words[0], h->rank);
     size_t length = text.length < capacity ? text.length : capacity - 1;
     FILE *file = fopen(path, "we");
     bool written = file && fwrite(text.to, 1, length, file) == length;
     written = file && !fclose(file) && written;
     if (!written)
-        ddl__log(DDL__WARN, "%s: cannot write %s: %s", c->names[c->rank], path, strerror(errno));
+        ddl__log(DDL__WARN, "%s: cannot write %s: %s", h->names[h->rank], path, strerror(errno));
     free(text.to);
     return NULL;
 }
 
-void ddl__trace_leave(ddl__health *c)
+void ddl__flight_record_start(ddl__health *h)
 {
-    if (!c->trace_dir)
+    if (!h->trace_dir)
         return;
-    int error = ddl__thread_start(&c->writer, write_trace, c);
-    c->writing = !error;
+    int error = ddl__thread_start(&h->writer, write_flight_record, h);
+    h->writing = !error;
     if (error)
-        ddl__log(DDL__WARN, "%s: no thread to write a trace: %s", c->names[c->rank],
+        ddl__log(DDL__WARN, "%s: no thread to write the flight record: %s", h->names[h->rank],
                  strerror(error));
 }
 
-void ddl__trace_await(ddl__health *c)
+void ddl__flight_record_join(ddl__health *h)
 {
-    if (c->writing)
-        pthread_join(c->writer, NULL);
-    c->writing = false;
+    if (h->writing)
+        pthread_join(h->writer, NULL);
+    h->writing = false;
 }

@@ -1,6 +1,7 @@
-/* Opening: as in wireup.c every rank dials all lower ones and receives the higher ones. It dials
- * when its own ddl__wireup_run is over, and hears the answers when all have finished theirs; until
- * then the connection waits at the peer's endpoint, where ddl__wireup_run leaves it alone. */
+/* Opens and closes the control connections of a comm. As in wireup.c, every rank dials all lower
+ * ranks and accepts the higher ones. A rank dials when its own ddl__wireup_run is complete, and
+ * receives the answers when all ranks have completed theirs. Until then the connection is parked at
+ * the peer's endpoint, and the peer's ddl__wireup_run leaves it there. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,38 +16,38 @@
 #include "net/socket.h"
 #include "net/tcp.h"
 
-static int64_t within(const ddl__health *c, int64_t ns)
+static int64_t limit_within(const ddl__health *h, int64_t ns)
 {
     int64_t limit = ddl__now() + ns;
-    return limit < c->config.deadline ? limit : c->config.deadline;
+    return limit < h->config.deadline ? limit : h->config.deadline;
 }
 
-/* A connection to a lower rank, to which hello and proof were sent. */
-typedef struct ddl__outgoing {
+/* A connection to a lower rank, over which hello and proof were sent. */
+typedef struct ddl__control_dial {
     int fd; /* -1: none */
     ddl__session session;
-} calling;
+} control_dial;
 
-static void hang_up(calling *k)
+static void dial_close(control_dial *dial)
 {
-    if (k->fd >= 0)
-        close(k->fd);
-    k->fd = -1;
-    ddl__session_end(&k->session);
+    if (dial->fd >= 0)
+        close(dial->fd);
+    dial->fd = -1;
+    ddl__session_end(&dial->session);
 }
 
-/* A member that fails meanwhile ends the creation for all. Who has left, or ended, was here: what
- * becomes of that is seen later. */
-static ddl_status check_present(ddl__health *c)
+/* Fail if the comm has failed. A member that has left or whose process has ended does not fail the
+ * creation, since it was here: it is marked so, and is handled once the comm is monitored. */
+static ddl_status check_members(ddl__health *h)
 {
-    ddl__engine_poll(c->engine);
-    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
+    ddl__engine_poll(h->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     if (snapshot.status != DDL_OK)
         return ddl__fail(snapshot.status, "%s", snapshot.text);
-    for (int i = 0; i < c->size; i++) {
-        ddl__member *member = &c->members[i];
-        const ddl__link *link = ddl__engine_links(c->engine)[i];
-        if (i == c->rank || member->conn.fd >= 0 || member->fate != DDL__ALIVE)
+    for (int i = 0; i < h->size; i++) {
+        ddl__member *member = &h->members[i];
+        const ddl__link *link = ddl__engine_links(h->engine)[i];
+        if (i == h->rank || member->conn.fd >= 0 || member->fate != DDL__ALIVE)
             continue;
         if (link->state == DDL__LINK_LEFT)
             member->fate = DDL__LEFT;
@@ -60,175 +61,178 @@ static ddl_status check_present(ddl__health *c)
     return DDL_OK;
 }
 
-/* As ddl__dial. A unix listener whose backlog is full will have room. */
-static int dial_address(ddl__health *c, const struct sockaddr *to, socklen_t length)
+/* As ddl__dial, but wait for room if the backlog of a unix listener is full. */
+static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t length)
 {
     bool local = to->sa_family == AF_UNIX;
     int fd;
     do
-        fd = ddl__dial(to, length, within(c, local ? DDL__MEMBERS_POLL : DDL__ADDRESS_LIMIT));
-    while (fd < 0 && local && errno == ETIMEDOUT && ddl__now() < c->config.deadline &&
-           check_present(c) == DDL_OK);
+        fd = ddl__dial(to, length, limit_within(h, local ? DDL__MEMBERS_POLL : DDL__ADDRESS_LIMIT));
+    while (fd < 0 && local && errno == ETIMEDOUT && ddl__now() < h->config.deadline &&
+           check_members(h) == DDL_OK);
     return fd;
 }
 
-/* Start the handshake with the peer; do not wait for an answer; false with the message set. */
-static bool call_at(ddl__health *c, int peer, const struct sockaddr *to, socklen_t length)
+/* Start the handshake with the peer at this address, without waiting for an answer; false with the
+ * message set. */
+static bool dial_start_at(ddl__health *h, int peer, const struct sockaddr *to, socklen_t length)
 {
-    calling *k = &c->calls[peer];
-    ddl_endpoint *endpoint = c->config.endpoint;
-    ddl__hello hello = ddl__endpoint_introduce(endpoint, DDL__CONN_CONTROL, c->rank, peer, c->size);
-    hello.endpoint = c->config.addresses[peer].endpoint;
-    hello.comm = c->config.comm;
-    k->fd = dial_address(c, to, length);
-    if (k->fd < 0) {
+    control_dial *dial = &h->dials[peer];
+    ddl_endpoint *endpoint = h->config.endpoint;
+    ddl__hello hello =
+        ddl__endpoint_begin_hello(endpoint, DDL__CONN_CONTROL, h->rank, peer, h->size);
+    hello.endpoint = h->config.addresses[peer].endpoint;
+    hello.comm = h->config.comm;
+    dial->fd = dial_address(h, to, length);
+    if (dial->fd < 0) {
         ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
         return false;
     }
-    if (ddl__handshake_start(ddl__endpoint_job(endpoint), k->fd, &hello, -1,
-                             within(c, DDL__ADDRESS_LIMIT), &k->session) == DDL_OK)
+    if (ddl__handshake_start(ddl__endpoint_job(endpoint), dial->fd, &hello, -1,
+                             limit_within(h, DDL__ADDRESS_LIMIT), &dial->session) == DDL_OK)
         return true;
-    hang_up(k);
+    dial_close(dial);
     return false;
 }
 
-/* The address at which the peer was found for its data comes first. */
-static bool call(ddl__health *c, int peer)
+/* Start the handshake with the peer. The address of its data link is tried first. */
+static bool dial_peer(ddl__health *h, int peer)
 {
     struct sockaddr_storage to;
     socklen_t length = sizeof to;
-    const ddl__address *address = &c->config.addresses[peer];
-    const ddl__link *link = ddl__engine_links(c->engine)[peer];
+    const ddl__address *address = &h->config.addresses[peer];
+    const ddl__link *link = ddl__engine_links(h->engine)[peer];
     if (link->ops->shared) {
         length = ddl__address_unix(&address->endpoint, &to);
-        return call_at(c, peer, (struct sockaddr *)&to, length);
+        return dial_start_at(h, peer, (struct sockaddr *)&to, length);
     }
-    bool said = !getpeername(ddl__tcp_link_socket(link), (struct sockaddr *)&to, &length) &&
-                to.ss_family != AF_UNIX && call_at(c, peer, (struct sockaddr *)&to, length);
-    for (unsigned i = 0; !said && i < address->n_ips; i++) {
+    bool started = !getpeername(ddl__tcp_link_socket(link), (struct sockaddr *)&to, &length) &&
+                   to.ss_family != AF_UNIX &&
+                   dial_start_at(h, peer, (struct sockaddr *)&to, length);
+    for (unsigned i = 0; !started && i < address->n_ips; i++) {
         length = ddl__address_ip(address, i, &to);
-        said = call_at(c, peer, (struct sockaddr *)&to, length);
+        started = dial_start_at(h, peer, (struct sockaddr *)&to, length);
     }
-    return said;
+    return started;
 }
 
-/* Wait until the peer's endpoint admits us; false with the message set. */
-static bool be_let_in(const ddl__health *c, calling *k, ddl__seal **seal)
+/* Wait for the answer of the peer's endpoint; false with the message set. */
+static bool dial_await_admission(const ddl__health *h, control_dial *dial, ddl__seal **seal)
 {
-    const ddl__job *job = ddl__endpoint_job(c->config.endpoint);
+    const ddl__job *job = ddl__endpoint_job(h->config.endpoint);
     bool handed;
-    return ddl__handshake_finish(job, k->fd, within(c, DDL__ADDRESS_LIMIT), &k->session, &handed) ==
-               DDL_OK &&
-           ddl__session_seal(job, &k->session, k->fd, DDL__DIALER, seal) == DDL_OK;
+    return ddl__handshake_finish(job, dial->fd, limit_within(h, DDL__ADDRESS_LIMIT), &dial->session,
+                                 &handed) == DDL_OK &&
+           ddl__session_seal(job, &dial->session, dial->fd, DDL__DIALER, seal) == DDL_OK;
 }
 
-/* An accepted connection becomes a member, or is told why it is none. */
-static void receive(ddl__health *c, ddl__accepted *accepted)
+/* Make an accepted connection a member's control connection, or refuse it. */
+static void accept_control_conn(ddl__health *h, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;
-    bool fits = hello->kind == DDL__CONN_CONTROL && hello->to == (uint32_t)c->rank &&
-                hello->size == (uint32_t)c->size && hello->from > (uint32_t)c->rank &&
-                hello->from < (uint32_t)c->size && c->members[hello->from].conn.fd < 0;
+    bool fits = hello->kind == DDL__CONN_CONTROL && hello->to == (uint32_t)h->rank &&
+                hello->size == (uint32_t)h->size && hello->from > (uint32_t)h->rank &&
+                hello->from < (uint32_t)h->size && h->members[hello->from].conn.fd < 0;
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
     if (accepted->passed >= 0)
         close(accepted->passed);
     ddl__seal *seal = NULL;
-    if (fits && ddl__session_seal(ddl__endpoint_job(c->config.endpoint), &accepted->session,
+    if (fits && ddl__session_seal(ddl__endpoint_job(h->config.endpoint), &accepted->session,
                                   accepted->fd, DDL__DIALED, &seal) == DDL_OK) {
-        ddl__control_conn_open(&c->members[hello->from].conn, accepted->fd, seal);
+        ddl__control_conn_open(&h->members[hello->from].conn, accepted->fd, seal);
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
-    ddl__send_all(accepted->fd, &answer, sizeof answer, within(c, DDL__ADDRESS_LIMIT));
+    ddl__send_all(accepted->fd, &answer, sizeof answer, limit_within(h, DDL__ADDRESS_LIMIT));
     close(accepted->fd);
 }
 
-static ddl_status join(ddl__health *c, int peer)
+static ddl_status join_lower(ddl__health *h, int peer)
 {
     ddl__seal *seal = NULL;
-    calling *k = &c->calls[peer];
-    if ((k->fd >= 0 || call(c, peer)) && be_let_in(c, k, &seal)) {
-        ddl__control_conn_open(&c->members[peer].conn, k->fd, seal);
-        k->fd = -1;
-        hang_up(k);
+    control_dial *dial = &h->dials[peer];
+    if ((dial->fd >= 0 || dial_peer(h, peer)) && dial_await_admission(h, dial, &seal)) {
+        ddl__control_conn_open(&h->members[peer].conn, dial->fd, seal);
+        dial->fd = -1;
+        dial_close(dial);
         return DDL_OK;
     }
     char why[DDL__MESSAGE_MAX - 128];
     snprintf(why, sizeof why, "%s", ddl__message());
-    ddl_status status = check_present(c);
-    if (status != DDL_OK || c->members[peer].fate != DDL__ALIVE)
+    ddl_status status = check_members(h);
+    if (status != DDL_OK || h->members[peer].fate != DDL__ALIVE)
         return status;
-    return ddl__fail(ddl__now() < c->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
-                     "%s cannot be reached for control messages: %s", c->names[peer], why);
+    return ddl__fail(ddl__now() < h->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
+                     "%s cannot be reached for control messages: %s", h->names[peer], why);
 }
 
-/* The next higher rank that is not here, or the size. */
-static int missing(const ddl__health *c)
+/* The next higher rank that is not connected; the size if there is none. */
+static int next_missing(const ddl__health *h)
 {
-    int rank = c->rank + 1;
-    while (rank < c->size && (c->members[rank].conn.fd >= 0 || c->members[rank].fate != DDL__ALIVE))
+    int rank = h->rank + 1;
+    while (rank < h->size && (h->members[rank].conn.fd >= 0 || h->members[rank].fate != DDL__ALIVE))
         rank++;
     return rank;
 }
 
-static ddl_status receive_all(ddl__health *c)
+static ddl_status accept_higher(ddl__health *h)
 {
-    for (int next; (next = missing(c)) < c->size;) {
+    for (int next; (next = next_missing(h)) < h->size;) {
         ddl__accepted accepted;
-        if (ddl__endpoint_accept(c->config.endpoint, c->config.slot, true,
-                                 within(c, DDL__MEMBERS_POLL), &accepted)) {
-            receive(c, &accepted);
+        if (ddl__endpoint_accept(h->config.endpoint, h->config.slot, true,
+                                 limit_within(h, DDL__MEMBERS_POLL), &accepted)) {
+            accept_control_conn(h, &accepted);
             ddl__session_end(&accepted.session);
             continue;
         }
-        ddl_status status = check_present(c);
+        ddl_status status = check_members(h);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() >= c->config.deadline)
+        if (ddl__now() >= h->config.deadline)
             return ddl__fail(DDL_ETIMEDOUT, "%s did not open its control connection in time",
-                             c->names[next]);
+                             h->names[next]);
     }
     return DDL_OK;
 }
 
-/* Of what members say while we leave only their last operations count. */
-static void hear_last(void *context, ddl__control_msg message, const unsigned char *content,
-                      size_t bytes)
+/* Of the messages that arrive while this rank leaves, only the last operations are used. */
+static void receive_last_position(void *context, ddl__control_msg message,
+                                  const unsigned char *content, size_t bytes)
 {
     ddl__position *position = context;
     if ((message == DDL__HEARTBEAT || message == DDL__LEAVE) && bytes == sizeof *position)
         memcpy(position, content, bytes);
 }
 
-/* A conn is never closed without a last message. A member that was stopped may have left no room
- * for it. Each is told before it is listened to, so that of two that leave at the same time at
- * least one hears the other. */
-static void say_last(ddl__member *member, ddl__control_msg message, const void *content,
-                     size_t bytes)
+/* Send the last message: a control connection is never closed without one. The send buffer is
+ * enlarged, since a member that was stopped may have left no room. Sending comes before receiving,
+ * so that of two ranks that leave at the same time at least one receives the other's message. */
+static void send_last(ddl__member *member, ddl__control_msg message, const void *content,
+                      size_t bytes)
 {
     int room = 1 << 20;
     if (member->conn.fd < 0)
         return;
     setsockopt(member->conn.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     ddl__control_conn_send(&member->conn, message, content, bytes);
-    /* Closing with something unread would reset the connection. */
-    ddl__control_conn_receive(&member->conn, hear_last, &member->position);
+    /* Closing a socket with unread data would reset the connection. */
+    ddl__control_conn_receive(&member->conn, receive_last_position, &member->position);
 }
 
-static void free_control(ddl__health *c)
+static void health_free(ddl__health *h)
 {
-    for (int i = 0; i < c->size && c->members; i++) {
-        ddl__control_conn_close(&c->members[i].conn);
-        free(c->members[i].accused);
-        free(c->members[i].verdict);
+    for (int i = 0; i < h->size && h->members; i++) {
+        ddl__control_conn_close(&h->members[i].conn);
+        free(h->members[i].accused);
+        free(h->members[i].verdict);
     }
-    for (int i = 0; i < c->rank && c->calls; i++)
-        hang_up(&c->calls[i]);
-    free(c->calls);
-    free(c->trace_dir);
-    free(c->members);
-    free(c);
+    for (int i = 0; i < h->rank && h->dials; i++)
+        dial_close(&h->dials[i]);
+    free(h->dials);
+    free(h->trace_dir);
+    free(h->members);
+    free(h);
 }
 
 static void *create_detector(const ddl__digest *endpoint, const void *witness)
@@ -243,110 +247,110 @@ static void destroy_detector(void *detector)
 
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **out)
 {
-    ddl__health *c = calloc(1, sizeof *c);
+    ddl__health *h = calloc(1, sizeof *h);
     ddl__detector *detector =
         ddl__endpoint_attach(config->endpoint, create_detector, config->witness, destroy_detector);
-    if (!c || !detector || !(c->members = calloc((size_t)config->size, sizeof *c->members)) ||
-        !(c->calls = calloc((size_t)config->rank + 1, sizeof *c->calls))) {
-        if (c)
-            free_control(c);
+    if (!h || !detector || !(h->members = calloc((size_t)config->size, sizeof *h->members)) ||
+        !(h->dials = calloc((size_t)config->rank + 1, sizeof *h->dials))) {
+        if (h)
+            health_free(h);
         return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
                         : DDL_ESYSTEM;
     }
-    c->detector = detector;
-    c->config = *config;
-    c->engine = config->engine;
-    c->rank = config->rank;
-    c->size = config->size;
-    c->names = config->names;
-    c->limits = config->limits;
-    c->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
-    for (int i = 0; i < c->size; i++)
-        c->members[i].conn.fd = -1;
-    for (int peer = 0; peer < c->rank; peer++)
-        c->calls[peer].fd = -1;
-    for (int peer = 0; peer < c->rank; peer++)
-        call(c, peer); /* else once more, when it is joined */
-    *out = c;
+    h->detector = detector;
+    h->config = *config;
+    h->engine = config->engine;
+    h->rank = config->rank;
+    h->size = config->size;
+    h->names = config->names;
+    h->limits = config->limits;
+    h->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
+    for (int i = 0; i < h->size; i++)
+        h->members[i].conn.fd = -1;
+    for (int peer = 0; peer < h->rank; peer++)
+        h->dials[peer].fd = -1;
+    for (int peer = 0; peer < h->rank; peer++)
+        dial_peer(h, peer); /* a failed dial is repeated in join_lower */
+    *out = h;
     return DDL_OK;
 }
 
-ddl_status ddl__health_open(ddl__health *c)
+ddl_status ddl__health_open(ddl__health *h)
 {
     ddl_status status = DDL_OK;
-    for (int peer = 0; status == DDL_OK && peer < c->rank; peer++)
-        status = join(c, peer);
+    for (int peer = 0; status == DDL_OK && peer < h->rank; peer++)
+        status = join_lower(h, peer);
     if (status == DDL_OK)
-        status = receive_all(c);
-    if (status == DDL_OK && !ddl__detector_add(c->detector, c))
+        status = accept_higher(h);
+    if (status == DDL_OK && !ddl__detector_add(h->detector, h))
         status = ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
-    c->monitored = status == DDL_OK;
+    h->monitored = status == DDL_OK;
     if (status == DDL_OK)
         return DDL_OK;
     static const char why[] = "it could not create the comm";
     ddl__notice notice = {.status = status};
     snprintf(notice.text, sizeof notice.text, "%s could not create the comm: %.300s",
-             c->names[c->rank], ddl__message());
-    for (int i = 0; i < c->size; i++) {
-        ddl__control_conn_send(&c->members[i].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
-        say_last(&c->members[i], DDL__EXPEL, why, sizeof why - 1);
+             h->names[h->rank], ddl__message());
+    for (int i = 0; i < h->size; i++) {
+        ddl__control_conn_send(&h->members[i].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+        send_last(&h->members[i], DDL__EXPEL, why, sizeof why - 1);
     }
     return status;
 }
 
-void ddl__health_abandon(ddl__health *c)
+void ddl__health_abandon(ddl__health *h)
 {
-    pthread_mutex_lock(&c->detector->lock);
-    c->abandoned = true;
-    pthread_mutex_unlock(&c->detector->lock);
+    pthread_mutex_lock(&h->detector->lock);
+    h->abandoned = true;
+    pthread_mutex_unlock(&h->detector->lock);
 }
 
-static void say_goodbye(ddl__health *c)
+static void send_leave(ddl__health *h)
 {
     static const char why[] = "it goes on without this comm";
-    ddl__position last = ddl__own_position(c, ddl__now());
-    for (int i = 0; i < c->size; i++)
-        if (c->abandoned)
-            say_last(&c->members[i], DDL__EXPEL, why, sizeof why - 1);
+    ddl__position last = ddl__health_position(h, ddl__now());
+    for (int i = 0; i < h->size; i++)
+        if (h->abandoned)
+            send_last(&h->members[i], DDL__EXPEL, why, sizeof why - 1);
         else
-            say_last(&c->members[i], DDL__LEAVE, &last, sizeof last);
+            send_last(&h->members[i], DDL__LEAVE, &last, sizeof last);
 }
 
-void ddl__health_close(ddl__health *c, char difference[DDL__MESSAGE_MAX])
+void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
 {
     difference[0] = 0;
-    if (!c)
+    if (!h)
         return;
-    if (!c->monitored) {
-        free_control(c);
+    if (!h->monitored) {
+        health_free(h);
         return;
     }
-    ddl__detector_remove(c);
-    say_goodbye(c);
-    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
-    if (ddl__compare_last(c, difference))
-        ddl__log(DDL__WARN, "%s: the last operations differ: %s", c->names[c->rank], difference);
+    ddl__detector_remove(h);
+    send_leave(h);
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    if (ddl__operations_compare_last(h, difference))
+        ddl__log(DDL__WARN, "%s: the last operations differ: %s", h->names[h->rank], difference);
     else if (snapshot.status == DDL_EMISMATCH && !snapshot.told)
         memcpy(difference, snapshot.text, sizeof snapshot.text);
-    ddl__trace_await(c);
-    free_control(c);
+    ddl__flight_record_join(h);
+    health_free(h);
 }
 
-int ddl__health_failed(ddl__health *c, int *ranks, int capacity)
+int ddl__health_failed(ddl__health *h, int *ranks, int capacity)
 {
     int n = 0;
-    pthread_mutex_lock(&c->detector->lock);
-    for (int i = 0; i < c->size; i++)
-        if (ddl__is_dead(c, i)) {
+    pthread_mutex_lock(&h->detector->lock);
+    for (int i = 0; i < h->size; i++)
+        if (ddl__member_is_dead(h, i)) {
             if (n < capacity)
                 ranks[n] = i;
             n++;
         }
-    pthread_mutex_unlock(&c->detector->lock);
+    pthread_mutex_unlock(&h->detector->lock);
     return n;
 }
 
-ddl__digest ddl__health_comm(const ddl__health *c)
+ddl__digest ddl__health_comm(const ddl__health *h)
 {
-    return c->config.comm;
+    return h->config.comm;
 }

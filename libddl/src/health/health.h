@@ -1,5 +1,5 @@
-/* health.h - who is alive: the members of a comm monitor each other over connections of their
- * own, in a thread of the endpoint that does nothing else. */
+/* health.h - the failure detector: the members of a comm monitor each other over control
+ * connections, in a separate thread of the endpoint. */
 #ifndef DDL_HEALTH_HEALTH_H
 #define DDL_HEALTH_HEALTH_H
 
@@ -7,10 +7,10 @@
 #include "connect/endpoint.h"
 #include "engine/engine.h"
 
-/* The watched side of one comm. */
+/* The health of one comm's members. */
 typedef struct ddl__health ddl__health;
 
-/* When to worry; nanoseconds, DDL__NEVER: not at all. */
+/* The detector's intervals, in nanoseconds; DDL__NEVER: never. */
 typedef struct ddl__limits {
     int64_t heartbeat, suspect, dead, stall;
 } ddl__limits;
@@ -20,46 +20,46 @@ typedef struct ddl__health_config {
     ddl__comm_slot *slot;
     ddl__engine *engine;
     ddl__digest comm;
-    const ddl__address *addresses; /* by rank; as the names, they outlive it */
+    const ddl__address *addresses; /* by rank; addresses and names outlive the health */
     char *const *names;
     int rank, size;
     ddl__limits limits;
     const char *witness;   /* the launcher's socket, or NULL */
-    const char *trace_dir; /* where a dead comm leaves its flight record; copied; NULL: nowhere */
-    int64_t deadline;      /* of the opening */
+    const char *trace_dir; /* the folder for the flight record of a dead comm; copied; or NULL */
+    int64_t deadline;      /* of the creation */
 } ddl__health_config;
 
-/* Dial the members with lower ranks, without waiting for their answers: a part of the creation of a
- * comm, after our ddl__wireup_run. It is the caller's to close. */
+/* Dial the members with lower ranks, without waiting for their answers. Part of the creation of a
+ * comm, after ddl__wireup_run. The caller closes the health, also after a failed open. */
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 
-/* Be connected to all members, of whom each has finished its ddl__wireup_run, and detector them
- * from now on.
- */
+/* Complete the control connections to all members, and monitor the members from now on. Every
+ * member must have finished its ddl__wireup_run. */
 ddl_status ddl__health_open(ddl__health *health);
 
-/* Say goodbye and end; when it returns, the engine is not touched any more. `difference` says what
- * is known to differ between the members' operations, if no caller knows it yet; else "". NULL is
- * fine. */
+/* Send a leave message, and end. When this returns, the detector no longer touches the engine.
+ * `difference` describes a known difference between the members' operations that was not reported
+ * to a caller yet, else it is "". `health` may be NULL. */
 void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
 
-/* It is going to be closed, since its members go on in another comm. Who still counts on it learns
- * that, and so cannot take them for gone. */
+/* The comm is about to be closed because its members go on in another comm. Closing it then sends
+ * EXPEL instead of a leave message, so that other members do not take this rank for gone. */
 void ddl__health_abandon(ddl__health *health);
 
-/* The thread of the endpoint with this id; it is started for the first comm. */
+/* The detector of the endpoint with this id; created for the endpoint's first comm. */
 typedef struct ddl__detector ddl__detector;
 ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *witness);
 void ddl__detector_destroy(ddl__detector *detector);
 
-/* The part of a report that only the detector knows: an array of members, and whom we wait for. */
+/* Add the detector's part of a report: the members, and the ranks that this rank waits for. */
 void ddl__health_report(ddl__health *health, ddl__text *to);
-void ddl__health_count(ddl__health *health, ddl_counters *counters); /* deaths */
+void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */
 
 /* The id of its comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);
 
-/* The ranks known to be dead, ascending: up to capacity into ranks; how many there are. */
+/* Write the ranks that are known to be dead, ascending, at most `capacity`. Returns their number.
+ */
 int ddl__health_failed(ddl__health *health, int *ranks, int capacity);
 
 #endif

@@ -3,7 +3,7 @@
 #include "engine/describe.h"
 #include "health/health_state.h"
 
-static const char *state_of(const ddl__member *member)
+static const char *member_state(const ddl__member *member)
 {
     switch (member->fate) {
     case DDL__ALIVE: return member->suspect ? "suspect" : "alive";
@@ -15,60 +15,60 @@ static const char *state_of(const ddl__member *member)
     return "?";
 }
 
-static void add_member(const ddl__health *c, int rank, const ddl__position *position, ddl__text *to)
+static void add_member(const ddl__health *h, int rank, const ddl__position *position, ddl__text *to)
 {
-    const ddl__member *member = &c->members[rank];
+    const ddl__member *member = &h->members[rank];
     char operation[DDL__CALL_MAX] = "", name[DDL_NAME_MAX];
     if (position->last.words[0])
         ddl__describe_whole(operation, sizeof operation, &position->last);
     ddl__text_add(to, "%s\n{\"rank\": %d, \"name\": ", rank ? "," : "", rank);
-    ddl__text_quote(to, c->names[rank]);
-    ddl__text_add(to,
-                  ", \"state\": \"%s\", \"cause\": ", rank == c->rank ? "self" : state_of(member));
+    ddl__text_quote(to, h->names[rank]);
+    ddl__text_add(
+        to, ", \"state\": \"%s\", \"cause\": ", rank == h->rank ? "self" : member_state(member));
     ddl__text_quote(to, member->cause);
     ddl__text_add(to, ", \"silent_s\": ");
-    ddl__text_thousandths(to, member->silent / 1000000);
+    ddl__text_thousandths(to, member->silent_ns / 1000000);
     ddl__text_add(to, ", \"operation\": ");
     ddl__text_quote(to, operation);
     ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": ",
                   (unsigned)(position->last.words[0] >> 32), position->ended ? "true" : "false");
     ddl__text_thousandths(to, position->ended ? 0 : position->waiting_ms);
-    if (c->rank == 0) {
-        ddl__engine_name_is_missing(c->engine, "", rank, name);
+    if (h->rank == 0) {
+        ddl__engine_name_is_missing(h->engine, "", rank, name);
         ddl__text_add(to, ", \"last_name\": ");
         ddl__text_quote(to, name);
     }
     ddl__text_add(to, "}");
 }
 
-void ddl__health_report(ddl__health *c, ddl__text *to)
+void ddl__health_report(ddl__health *h, ddl__text *to)
 {
-    pthread_mutex_lock(&c->detector->lock);
-    ddl__position own = ddl__own_position(c, ddl__now());
+    pthread_mutex_lock(&h->detector->lock);
+    ddl__position own = ddl__health_position(h, ddl__now());
     ddl__waiting oldest; /* by name */
     char last[DDL_NAME_MAX];
-    bool named = c->rank == 0 && ddl__engine_waiting(c->engine, &oldest, 1);
+    bool named = h->rank == 0 && ddl__engine_waiting(h->engine, &oldest, 1);
     ddl__text_add(to, "\"missing\": [");
     bool first = true;
-    for (int rank = 0; rank < c->size; rank++) {
-        bool late = !own.ended && ddl__is_late(c, rank, &own.last);
-        late = late || (named && ddl__engine_name_is_missing(c->engine, oldest.name, rank, last));
-        if (rank == c->rank || !late)
+    for (int rank = 0; rank < h->size; rank++) {
+        bool late = !own.ended && ddl__member_is_late(h, rank, &own.last);
+        late = late || (named && ddl__engine_name_is_missing(h->engine, oldest.name, rank, last));
+        if (rank == h->rank || !late)
             continue;
         ddl__text_add(to, first ? "%d" : ", %d", rank);
         first = false;
     }
     ddl__text_add(to, "], \"members\": [");
-    for (int rank = 0; rank < c->size; rank++)
-        add_member(c, rank, rank == c->rank ? &own : &c->members[rank].position, to);
+    for (int rank = 0; rank < h->size; rank++)
+        add_member(h, rank, rank == h->rank ? &own : &h->members[rank].position, to);
     ddl__text_add(to, "]");
-    pthread_mutex_unlock(&c->detector->lock);
+    pthread_mutex_unlock(&h->detector->lock);
 }
 
-void ddl__health_count(ddl__health *c, ddl_counters *counters)
+void ddl__health_add_counters(ddl__health *h, ddl_counters *counters)
 {
-    pthread_mutex_lock(&c->detector->lock);
-    counters->deaths = c->detected;
-    counters->detection_ns = (uint64_t)c->detection_ns;
-    pthread_mutex_unlock(&c->detector->lock);
+    pthread_mutex_lock(&h->detector->lock);
+    counters->deaths = h->n_deaths;
+    counters->detection_ns = (uint64_t)h->detection_ns;
+    pthread_mutex_unlock(&h->detector->lock);
 }

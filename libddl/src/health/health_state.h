@@ -1,29 +1,31 @@
-/* health_state.h - the insides of the failure detector, for the files that make it up: health.c
- * (opening and closing), detector.c (the thread: heartbeats and messages), peer_death.c (what shows
- * that a member is dead, and what follows), compare.c and waiting.c (operations that wait, by order
- * and by name), shrink.c (who goes on).
+/* health_state.h - the internals of the failure detector, shared by its files: health.c (opening
+ * and closing), detector.c (the thread: heartbeats and messages), peer_death.c (the evidence of a
+ * member's death, and its consequences), last_operations.c and named_waits.c (waiting operations,
+ * by order and by name), agreement.c (the survivors' agreement), health_report.c,
+ * flight_recorder.c.
  *
  * Design notes.
  *
- * One thread for each endpoint, apart from the one that drives, since a step of a large operation
- * may take longer than a heartbeat. It wakes once in a heartbeat, sends one message to each member
- * and reads what has come; in between only the end of a connection wakes it. So a heartbeat wakes
- * nobody. When a comm is dead or is being shrunk, its messages are read as they come.
+ * The detector has one thread for each endpoint. It is not the thread that drives operations, since
+ * a step of a large operation may take longer than a heartbeat. Once per heartbeat it wakes, sends
+ * a message to each member and reads what has arrived. In between only the end of a connection
+ * wakes it, so the arrival of a heartbeat wakes no thread. When a comm is dead or is being shrunk,
+ * its messages are read as they arrive.
  *
- * `lock` guards everything here. It may be held while an engine is asked or told something, whose
- * own locks come after it; the engine never calls up. It is left only by ddl__health_settle, which
- * ends a comm and so takes in what was sent before: for so long the health is `ending`, and is not
- * removed. ddl__health_end notes that a comm is to end, and may therefore be called in the middle
- * of anything, as while a conn is read; settling may not. Events carry serial numbers, not
- * pointers.
+ * `lock` guards everything here. Functions of an engine may be called under it: the engine's locks
+ * come after it, and the engine never calls the detector. ddl__health_end only notes that a comm is
+ * to end, so it may be called anywhere, for example while a connection is read.
+ * ddl__health_settle then ends the comm. It releases the lock meanwhile, since ending a comm
+ * handles the data that was sent before; `n_ending` keeps the health from being removed. Events
+ * carry serial numbers, not pointers.
  *
- * Silence is counted in time during which this thread ran itself: who was stopped for a minute does
+ * Silence counts only while this thread itself runs: a process that was stopped for a minute does
  * not take that for the silence of the others.
  *
- * A process that ends without a goodbye may have done its part: what it sent still arrives. So its
- * end fails the comm at once only where the data path waits for it (the engine sees to that).
- * Elsewhere what is under way goes on until it stands still for GRACE; when it is over, or when
- * nothing was under way, the comm ends GRACE after the process.
+ * A process that ends without a leave message may have completed its part: the data that it sent
+ * still arrives. So its end fails the comm at once only if the data path waits for it (the engine
+ * does that). Otherwise pending operations continue until they make no progress for GRACE. When
+ * they are complete, or when none was pending, the comm ends GRACE after the process.
  */
 #ifndef DDL_HEALTH_HEALTH_STATE_H
 #define DDL_HEALTH_HEALTH_STATE_H
@@ -38,37 +40,36 @@
 typedef enum ddl__fate {
     DDL__ALIVE,
     DDL__LEFT,         /* it has destroyed the comm */
-    DDL__KILLED,       /* its process has ended: the kernel that ran it says so */
-    DDL__DISCONNECTED, /* its connection has ended: so has its process, or a network has cut it off
-                        */
-    DDL__SILENT        /* not heard of for too long, or unreachable; it may still be there */
+    DDL__KILLED,       /* its process has ended: the kernel that ran it has shown so */
+    DDL__DISCONNECTED, /* its connection has ended: its process has, or the network cut it off */
+    DDL__SILENT        /* silent for too long, or unreachable; it may be alive */
 } ddl__fate;
 
-/* What a rank does, as it tells in every heartbeat. */
+/* A rank's last operation, which every heartbeat carries. */
 typedef struct ddl__position {
-    ddl__signature last; /* the last operation by order that it began; zero: none */
-    uint32_t ended;      /* that one has */
-    uint32_t waiting_ms; /* else: for so long */
+    ddl__signature last; /* the last operation by order that it has started; zero: none */
+    uint32_t ended;      /* 1: that operation has ended */
+    uint32_t waiting_ms; /* else: for how long it has been waiting */
 } ddl__position;
 
-/* What a rank says of one of its operations by order. */
+/* The state of one of a rank's operations by order. */
 typedef enum ddl__stage {
-    DDL__NOT_YET = 1, /* it has not begun one of this sequence */
+    DDL__NOT_YET = 1, /* not started */
     DDL__PENDING,
     DDL__ENDED,
-    DDL__FORGOTTEN /* too long ago */
+    DDL__FORGOTTEN /* older than the rank's records */
 } ddl__stage;
 
 typedef struct ddl__answer {
-    uint32_t sequence, stage; /* ddl__stage; 0: has not answered */
-    ddl__signature signature; /* PENDING, ENDED */
+    uint32_t sequence, stage; /* ddl__stage; 0: no answer yet */
+    ddl__signature signature; /* if PENDING or ENDED */
 } ddl__answer;
 
-/* Our operation that waits, and what was done about it. */
+/* This rank's waiting operation, and what was done about it. */
 typedef struct ddl__stall {
-    uint64_t number;  /* its record's + 1; 0: none */
-    int64_t asked_at; /* 0: not yet */
-    unsigned idle;    /* rounds in which all others had ended and nothing moved */
+    uint64_t number;  /* the number of its record + 1; 0: none */
+    int64_t asked_at; /* when the members were asked; 0: not yet */
+    unsigned idle;    /* rounds without progress after all others had ended it */
     uint64_t moves;
     bool warned;
 } ddl__stall;
@@ -76,26 +77,27 @@ typedef struct ddl__stall {
 typedef struct ddl__member {
     ddl__control_conn conn;
     ddl__fate fate;
-    bool heard; /* something, since the last heartbeat */
-    bool met;   /* something, ever: it watches us as well by now */
+    bool heard_since_beat; /* a message has arrived since our last heartbeat */
+    bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
-    bool confirmed; /* a witness has seen its process end */
-    bool may_go_on; /* one of us gave up the other while it was there: it may have gone on, and
-                       others with it, so its own end proves nothing */
-    int64_t silent; /* for so many nanoseconds */
+    bool confirmed;    /* a witness has seen its process end */
+    bool may_go_on;    /* it expelled us, or left after we had given it up: it may have gone on with
+                          others, so its own end does not prove that they are gone */
+    int64_t silent_ns; /* how long it has been silent */
     int64_t disconnected_at;
-    char cause[96]; /* of a fate other than alive */
+    char cause[96]; /* why it is not alive */
     ddl__position position;
     ddl__answer answer;
 
-    /* What it has said while the comm was shrunk: the last attempts that it joined, decided, has
-     * created and has seen created by all; whom it follows and accuses, and who goes on. */
+    /* Its messages of the survivors' agreement: the last attempts that it has joined, decided,
+     * created, and seen created by all; the leader that it follows, the ranks that it accuses, and
+     * the survivors that it has decided on. */
     uint32_t joined, decided, done, committed;
     int leader;
     unsigned char *accused, *verdict; /* sets of ranks */
 } ddl__member;
 
-/* What DDL__DEAD says: a status and why; the text travels without its end. */
+/* The content of DDL__DEAD: a status and its reason. The text is sent without its NUL. */
 typedef struct ddl__notice {
     int32_t status;
     char text[DDL__MESSAGE_MAX];
@@ -106,7 +108,7 @@ static inline size_t ddl__notice_bytes(const ddl__notice *notice)
     return offsetof(ddl__notice, text) + strlen(notice->text);
 }
 
-/* Why a comm is to end; status DDL_OK: it is not. */
+/* Why a comm is to end; status DDL_OK: it is not to end. */
 typedef struct ddl__end {
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
@@ -122,34 +124,34 @@ struct ddl__health {
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members;        /* by rank; our own has no connection */
-    struct ddl__outgoing *calls; /* to lower ranks, while it is opened: see health.c */
-    bool monitored;              /* it was opened */
+    ddl__member *members;            /* by rank; our own has no connection */
+    struct ddl__control_dial *dials; /* to lower ranks, while the comm is created: see health.c */
+    bool monitored;                  /* the detector's thread monitors the comm */
 
     int64_t last_beat, next_beat;
-    bool urgent;     /* messages are read as they come */
-    bool announced;  /* the comm's death, to the members */
-    ddl__end end;    /* noted, to be settled */
-    unsigned ending; /* threads that end the comm, without the lock */
-    bool abandoned;  /* see ddl__health_abandon */
+    bool eager;        /* messages are read as they arrive */
+    bool announced;    /* the members were sent the comm's death */
+    ddl__end end;      /* noted by ddl__health_end, to be settled */
+    unsigned n_ending; /* threads that are ending the comm, without the lock */
+    bool abandoned;    /* see ddl__health_abandon */
     bool shrinking;
-    uint32_t attempt; /* the last one of shrinking, */
-    uint32_t held;    /* and the one whose comm this rank has; 0: none */
+    uint32_t attempt;         /* the last attempt to shrink the comm */
+    uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */
 
-    /* The first process that ended without a goodbye. */
-    int grace_rank; /* rank, or -1 */
-    int64_t died_at, moved_at, look_at;
-    uint64_t begun_then, finished_last, moves_last; /* when it ended; at the last look */
-    int64_t evidence_until; /* until then a witness may speak of a connection that has ended */
+    /* The first member whose process ended without a leave message. */
+    int grace_rank; /* -1: none */
+    int64_t died_at, moved_at, grace_poll_at;
+    uint64_t grace_begun, grace_finished, grace_moves; /* at its end; at the last check */
+    int64_t evidence_until; /* until then a witness may confirm the last death */
 
     ddl__stall stall;
-    int64_t warned_of; /* when the last operation by name was submitted that was warned of */
+    int64_t warned_of; /* the submission time of the last named operation that was warned about */
 
-    pthread_t writer; /* of the trace */
+    pthread_t writer; /* of the flight record */
     bool writing;
 
-    uint64_t detected;    /* deaths */
-    int64_t detection_ns; /* the longest silence before one */
+    uint64_t n_deaths;
+    int64_t detection_ns; /* the longest silence before a death */
 };
 
 struct ddl__detector {
@@ -157,7 +159,7 @@ struct ddl__detector {
     bool started, stop;
     int epoll, wake;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* something was heard that a shrinking thread waits for */
+    pthread_cond_t changed; /* a message or a death, which a shrinking thread may wait for */
     uint64_t serial;
     ddl__health *comms;
     struct ddl__witness *witness; /* or NULL */
@@ -165,100 +167,102 @@ struct ddl__detector {
 
 /* ---- detector.c ---- */
 
-/* From now on it is watched. False: the system refuses. */
+/* Monitor the comm from now on. */
 bool ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void ddl__detector_remove(ddl__health *health);
 
-/* Under the lock: messages are read as they come, from now on. */
+/* Under the lock: read messages as they arrive, from now on. */
 void ddl__health_poll_eagerly(ddl__health *health);
 
-/* Under the lock: send it to all that can hear. */
+/* Under the lock: send a message to all members that are alive. */
 void ddl__health_broadcast(ddl__health *health, ddl__control_msg message, const void *content,
                            size_t bytes);
 
-/* Under the lock: what this rank does. */
-ddl__position ddl__own_position(const ddl__health *health, int64_t now);
+/* Under the lock: this rank's last operation. */
+ddl__position ddl__health_position(const ddl__health *health, int64_t now);
 
 /* ---- peer_death.c; all under the lock ---- */
 
-/* The comm is to end; the first reason counts. */
+/* Note that the comm is to end; the first reason counts. */
 void ddl__health_end(ddl__health *health, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* End it, if that was noted. The lock is left meanwhile. */
+/* End the comm if that was noted. Releases the lock meanwhile. */
 void ddl__health_settle(ddl__health *health);
 
-bool ddl__is_dead(const ddl__health *health, int rank);
+bool ddl__member_is_dead(const ddl__health *health, int rank);
 
-/* From now on the member counts as dead. */
-void ddl__member_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
+/* Mark the member dead. */
+void ddl__member_mark_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* It is dead, but may be there: tell it that nobody counts on it, and end the comm. */
+/* The member counts as dead but may be alive: send it EXPEL, and end the comm. */
 void ddl__member_expel(ddl__health *health, int rank);
 
-/* Its connection has ended, or nothing can be read from it any more. The caller closes it. */
+/* The member's connection has ended, or has failed with an error. The caller closes it. */
 void ddl__member_ended(ddl__health *health, int rank, int error);
 void ddl__member_unreachable(ddl__health *health, int rank, int error);
 
-/* A witness has seen its process end; or this rank has, and tells all others. */
+/* A witness has confirmed the end of the member's process; this rank is the witness, and sends
+ * CONFIRM to all others. */
 void ddl__member_confirm(ddl__health *health, int rank);
 void ddl__member_announce_end(ddl__health *health, int rank);
 
-/* It ended without a goodbye: look after what is under way. */
+/* The member's process ended without a leave message: watch the pending operations. */
 void ddl__member_start_grace(ddl__health *health, int rank);
 void ddl__health_check_grace(ddl__health *health, int64_t now);
 
-/* ---- compare.c; all under the lock ---- */
+/* ---- last_operations.c; all under the lock ---- */
 
-/* With every heartbeat: look after an operation that waits. */
-void ddl__compare(ddl__health *health, int64_t now);
+/* With every heartbeat: check an operation that waits. */
+void ddl__operations_check(ddl__health *health, int64_t now);
 
-/* Compare the members' last operations, as far as they have told them, with our own of equal
- * sequence. True when one differs, and the comm is not dead already: `text` says who called what.
- */
-bool ddl__compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
+/* Compare the last operation that each member has sent with our own of the same sequence. True if
+ * one differs and the comm is not dead: `text` describes both calls. */
+bool ddl__operations_compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
-/* A member asks, or answers. */
-void ddl__compare_asked(ddl__health *health, int from, const unsigned char *content, size_t bytes);
-void ddl__compare_answered(ddl__health *health, int from, const unsigned char *content,
-                           size_t bytes);
+/* A member has sent ASK, or ANSWER. */
+void ddl__operations_receive_ask(ddl__health *health, int from, const unsigned char *content,
+                                 size_t bytes);
+void ddl__operations_receive_answer(ddl__health *health, int from, const unsigned char *content,
+                                    size_t bytes);
 
-/* Whether a member that is alive has not come to our operation. */
-bool ddl__is_late(const ddl__health *health, int rank, const ddl__signature *own);
+/* True if the member is alive and has not started our operation. */
+bool ddl__member_is_late(const ddl__health *health, int rank, const ddl__signature *own);
 
-/* "rank 2", "ranks 0-2, 5": the ranks for which `is` holds. Returns their number. */
+/* List the ranks for which `is` returns true: "rank 2", "ranks 0-2, 5". Returns their number. */
 int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *context, int rank),
                     const void *context);
 
-/* ---- waiting.c; all under the lock ---- */
+/* ---- named_waits.c; all under the lock ---- */
 
-/* With every heartbeat: look after operations by name that wait for their turn. Warns once for each
- * of the oldest; those behind it mostly wait for the same. */
+/* With every heartbeat: check the named operations that wait. Warns once about the oldest one; the
+ * others mostly wait for the same ranks. */
 void ddl__names_check(ddl__health *health, int64_t now);
 
-/* A member asks rank 0, or rank 0 answers. */
-void ddl__names_asked(ddl__health *health, int from, const unsigned char *content, size_t bytes);
-void ddl__names_answered(const ddl__health *health, const unsigned char *content, size_t bytes);
+/* A member has sent ASK_NAME to rank 0, or rank 0 has sent ANSWER_NAME. */
+void ddl__names_receive_ask(ddl__health *health, int from, const unsigned char *content,
+                            size_t bytes);
+void ddl__names_receive_answer(const ddl__health *health, const unsigned char *content,
+                               size_t bytes);
 
-/* ---- shrink.c ---- */
+/* ---- agreement.c ---- */
 
-/* Under the lock: a member has said JOIN, VERDICT or DONE. */
-void ddl__shrink_receive(ddl__health *health, int from, ddl__control_msg message,
-                         const unsigned char *content, size_t bytes);
+/* Under the lock: a member has sent JOIN, VERDICT or DONE. */
+void ddl__agreement_receive(ddl__health *health, int from, ddl__control_msg message,
+                            const unsigned char *content, size_t bytes);
 
 /* ---- flight_recorder.c ---- */
 
-/* Under the lock, once: begin to leave the flight record in the folder for it, if there is one. */
-void ddl__trace_leave(ddl__health *health);
+/* Under the lock, once: start to write the flight record, if there is a folder for it. */
+void ddl__flight_record_start(ddl__health *health);
 
-/* When nobody else knows it any more: until that is done. */
-void ddl__trace_await(ddl__health *health);
+/* Wait until it is written, before the health is freed. */
+void ddl__flight_record_join(ddl__health *health);
 
 /* ---- detector.c ---- */
 
-/* Under the lock: when the comm is dead, tell the members, once; also those who do not wait for
- * anything. */
+/* Under the lock: if the comm is dead, send DEAD to all members, once. */
 void ddl__health_announce(ddl__health *health);
 
 #endif

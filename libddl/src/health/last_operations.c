@@ -1,11 +1,14 @@
-/* An operation that waits for a second asks all members what they have called in its place. The
- * data path compares only what two ranks send each other; this finds what differs between ranks
- * that exchange nothing, and who has not come. Its own rank's operations are known from the flight
- * recorder, so asking and answering disturbs nobody who drives.
+/* Finds out why an operation waits, and whether the members' operations differ.
  *
- * An operation that ends everywhere although it differs is found by its last position: every
- * heartbeat and every goodbye tells a member's last operation, which is compared with the own one
- * of equal sequence. */
+ * When an operation has waited for a second, the rank asks all members which operation they have
+ * called with the same sequence. The data path compares only the operations of two ranks that send
+ * to each other. The answers reveal differences between ranks that exchange nothing, and the ranks
+ * that have not started the operation. A rank's own operations are read from the flight recorder,
+ * so asking and answering do not disturb the thread that drives them.
+ *
+ * Operations that differ may still end on all ranks. To find such a difference, every heartbeat and
+ * every leave message carries the sender's last operation, which is compared with the receiver's
+ * operation of the same sequence. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +18,8 @@
 #include "engine/describe.h"
 #include "health/health_state.h"
 
-/* When all others have ended an operation and nothing has come for so many rounds, nothing will. */
+/* After this many rounds without progress, when all others have ended the operation, no data will
+ * arrive any more. */
 enum { IDLE_ROUNDS = 5 };
 
 static uint32_t sequence_of(const ddl__signature *signature)
@@ -24,7 +28,7 @@ static uint32_t sequence_of(const ddl__signature *signature)
 }
 
 /* Sequences wrap. */
-static bool before(uint32_t one, uint32_t other)
+static bool sequence_before(uint32_t one, uint32_t other)
 {
     return (int32_t)(one - other) < 0;
 }
@@ -54,42 +58,44 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 /* ------------------------------------------------------------------------------------- answering
  */
 
-void ddl__compare_asked(ddl__health *c, int from, const unsigned char *content, size_t bytes)
+void ddl__operations_receive_ask(ddl__health *h, int from, const unsigned char *content,
+                                 size_t bytes)
 {
     ddl__answer answer = {.stage = DDL__NOT_YET};
     ddl__record last, record;
-    const ddl__recorder *recorder = ddl__engine_recorder(c->engine);
+    const ddl__recorder *recorder = ddl__engine_recorder(h->engine);
     if (bytes != sizeof answer.sequence)
         return;
     memcpy(&answer.sequence, content, bytes);
     if (ddl__record_last(recorder, &last) &&
-        !before(sequence_of(&last.signature), answer.sequence)) {
+        !sequence_before(sequence_of(&last.signature), answer.sequence)) {
         answer.stage = DDL__FORGOTTEN;
         if (ddl__record_find(recorder, answer.sequence, &record)) {
             answer.stage = record.ended ? DDL__ENDED : DDL__PENDING;
             answer.signature = record.signature;
         }
     }
-    ddl__control_conn_send(&c->members[from].conn, DDL__ANSWER, &answer, sizeof answer);
+    ddl__control_conn_send(&h->members[from].conn, DDL__ANSWER, &answer, sizeof answer);
 }
 
-void ddl__compare_answered(ddl__health *c, int from, const unsigned char *content, size_t bytes)
+void ddl__operations_receive_answer(ddl__health *h, int from, const unsigned char *content,
+                                    size_t bytes)
 {
-    if (bytes == sizeof c->members[from].answer)
-        memcpy(&c->members[from].answer, content, bytes);
+    if (bytes == sizeof h->members[from].answer)
+        memcpy(&h->members[from].answer, content, bytes);
 }
 
 /* ------------------------------------------------------------------------------------- comparing
  */
 
-/* Our operation and what others say of it. */
+/* This rank's operation, and the members' answers about it. */
 typedef struct question {
     const ddl__health *health;
     ddl__signature own, chosen;
 } question;
 
-/* What this rank has called in its place; NULL: nothing, or it is not known. */
-static const ddl__signature *called(const question *q, int rank)
+/* The operation that the rank has called with this sequence; NULL: none, or not known. */
+static const ddl__signature *operation_called(const question *q, int rank)
 {
     const ddl__answer *answer = &q->health->members[rank].answer;
     if (rank == q->health->rank)
@@ -102,15 +108,15 @@ static const ddl__signature *called(const question *q, int rank)
 static bool has_called_chosen(const void *context, int rank)
 {
     const question *q = context;
-    const ddl__signature *signature = called(q, rank);
+    const ddl__signature *signature = operation_called(q, rank);
     return signature && ddl__signatures_agree(signature, &q->chosen);
 }
 
-/* The first rank whose call is none of the first n that were chosen; -1: there is none. */
-static int find_other(question *q, const ddl__signature *chosen, int n)
+/* The first rank whose operation differs from the first n chosen ones; -1: none. */
+static int find_different(question *q, const ddl__signature *chosen, int n)
 {
     for (int rank = 0; rank < q->health->size; rank++) {
-        const ddl__signature *signature = called(q, rank);
+        const ddl__signature *signature = operation_called(q, rank);
         bool known = !signature;
         for (int i = 0; i < n && !known; i++)
             known = ddl__signatures_agree(signature, &chosen[i]);
@@ -120,74 +126,76 @@ static int find_other(question *q, const ddl__signature *chosen, int n)
     return -1;
 }
 
-/* End the comm when not all have called the same. The fewest ranks come first. */
-static bool find_difference(ddl__health *c, question *q)
+/* End the comm if not all ranks have called the same operation. The message lists the smallest
+ * group of ranks first. */
+static bool find_difference(ddl__health *h, question *q)
 {
     enum { DIFFERENT = 3 };
     ddl__signature chosen[DIFFERENT];
     char ranks[DIFFERENT][200], operation[DDL__CALL_MAX];
     int counts[DIFFERENT], n = 0;
-    for (int rank; n < DIFFERENT && (rank = find_other(q, chosen, n)) >= 0; n++) {
-        q->chosen = chosen[n] = *called(q, rank);
-        counts[n] = ddl__list_ranks(ranks[n], sizeof ranks[n], c->size, has_called_chosen, q);
+    for (int rank; n < DIFFERENT && (rank = find_different(q, chosen, n)) >= 0; n++) {
+        q->chosen = chosen[n] = *operation_called(q, rank);
+        counts[n] = ddl__list_ranks(ranks[n], sizeof ranks[n], h->size, has_called_chosen, q);
     }
     if (n < 2)
         return false;
     char text[DDL__MESSAGE_MAX] = "";
     size_t at = 0;
-    for (int said = 0; said < n; said++) {
+    for (int listed = 0; listed < n; listed++) {
         int least = -1;
         for (int i = 0; i < n; i++)
             if (counts[i] && (least < 0 || counts[i] < counts[least]))
                 least = i;
         ddl__describe_whole(operation, sizeof operation, &chosen[least]);
         if (at < sizeof text)
-            at += (size_t)snprintf(text + at, sizeof text - at, "%s%s called %s", said ? "; " : "",
-                                   ranks[least], operation);
-        if (!said && at < sizeof text)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%s called %s",
+                                   listed ? "; " : "", ranks[least], operation);
+        if (!listed && at < sizeof text)
             at += (size_t)snprintf(text + at, sizeof text - at, " as operation %u",
                                    sequence_of(&q->own));
         counts[least] = 0;
     }
-    ddl__health_end(c, DDL_EMISMATCH, "%s", text);
+    ddl__health_end(h, DDL_EMISMATCH, "%s", text);
     return true;
 }
 
-/* Everybody else is through, and still nothing comes: two ranks do not agree on whether there is
- * something between them. */
-static void find_nothing_coming(ddl__health *c, const question *q)
+/* End the comm if all other ranks have ended the operation and no data arrives: two ranks disagree
+ * about the data between them. */
+static void find_nothing_coming(ddl__health *h, const question *q)
 {
     char operation[DDL__CALL_MAX];
     bool all_ended = true;
-    for (int rank = 0; rank < c->size; rank++)
-        all_ended = all_ended && (rank == c->rank ||
-                                  (called(q, rank) && c->members[rank].answer.stage == DDL__ENDED));
-    uint64_t moves = ddl__engine_snapshot(c->engine).moves;
-    c->stall.idle = all_ended && moves == c->stall.moves ? c->stall.idle + 1 : 0;
-    c->stall.moves = moves;
-    if (c->stall.idle < IDLE_ROUNDS)
+    for (int rank = 0; rank < h->size; rank++)
+        all_ended = all_ended && (rank == h->rank || (operation_called(q, rank) &&
+                                                      h->members[rank].answer.stage == DDL__ENDED));
+    uint64_t moves = ddl__engine_snapshot(h->engine).moves;
+    h->stall.idle = all_ended && moves == h->stall.moves ? h->stall.idle + 1 : 0;
+    h->stall.moves = moves;
+    if (h->stall.idle < IDLE_ROUNDS)
         return;
     ddl__describe_whole(operation, sizeof operation, &q->own);
-    ddl__health_end(c, DDL_EMISMATCH,
-                    "%s waits in %s as operation %u for what no rank has sent: all others have "
-                    "completed it, so the counts of this rank and another do not fit",
-                    c->names[c->rank], operation, sequence_of(&q->own));
+    ddl__health_end(
+        h, DDL_EMISMATCH,
+        "%s waits in %s as operation %u for data that no rank has sent: all others have "
+        "completed it, so its counts and those of another rank do not match",
+        h->names[h->rank], operation, sequence_of(&q->own));
 }
 
-/* Who has destroyed the comm before this operation will never come to it. */
-static bool find_leaver(ddl__health *c, const ddl__signature *own)
+/* End the comm if a member has left it before this operation: the member will never start it. */
+static bool find_leaver(ddl__health *h, const ddl__signature *own)
 {
-    for (int rank = 0; rank < c->size; rank++) {
-        const ddl__member *member = &c->members[rank];
+    for (int rank = 0; rank < h->size; rank++) {
+        const ddl__member *member = &h->members[rank];
         uint32_t last = sequence_of(&member->position.last);
-        if (rank == c->rank || member->fate != DDL__LEFT || !member->position.last.words[0] ||
-            !before(last, sequence_of(own)))
+        if (rank == h->rank || member->fate != DDL__LEFT || !member->position.last.words[0] ||
+            !sequence_before(last, sequence_of(own)))
             continue;
         char operation[DDL__CALL_MAX];
         ddl__describe_whole(operation, sizeof operation, own);
-        ddl__health_end(c, DDL_EPEER,
+        ddl__health_end(h, DDL_EPEER,
                         "%s left the comm after operation %u; %s called %s as operation %u",
-                        c->names[rank], last, c->names[c->rank], operation, sequence_of(own));
+                        h->names[rank], last, h->names[h->rank], operation, sequence_of(own));
         return true;
     }
     return false;
@@ -196,34 +204,34 @@ static bool find_leaver(ddl__health *c, const ddl__signature *own)
 /* ------------------------------------------------------------------------------- last operations
  */
 
-/* Our operation of this sequence, if it is remembered; `last` is our last one. */
-static bool find_own(const ddl__health *c, const ddl__record *last, uint32_t sequence,
+/* Find our operation of this sequence, if it is still recorded; `last` is our last one. */
+static bool find_own(const ddl__health *h, const ddl__record *last, uint32_t sequence,
                      ddl__record *own)
 {
     uint32_t since = sequence_of(&last->signature) - sequence;
     *own = *last;
     return since == 0 || (since < DDL__RECORDS &&
-                          ddl__record_find(ddl__engine_recorder(c->engine), sequence, own));
+                          ddl__record_find(ddl__engine_recorder(h->engine), sequence, own));
 }
 
-bool ddl__compare_last(ddl__health *c, char text[DDL__MESSAGE_MAX])
+bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
 {
     ddl__record last, own;
-    if (ddl__engine_snapshot(c->engine).status != DDL_OK ||
-        !ddl__record_last(ddl__engine_recorder(c->engine), &last))
+    if (ddl__engine_snapshot(h->engine).status != DDL_OK ||
+        !ddl__record_last(ddl__engine_recorder(h->engine), &last))
         return false;
-    for (int rank = 0; rank < c->size; rank++) {
-        const ddl__member *member = &c->members[rank];
+    for (int rank = 0; rank < h->size; rank++) {
+        const ddl__member *member = &h->members[rank];
         const ddl__signature *theirs = &member->position.last;
-        if (rank == c->rank || !theirs->words[0] ||
-            !find_own(c, &last, sequence_of(theirs), &own) ||
+        if (rank == h->rank || !theirs->words[0] ||
+            !find_own(h, &last, sequence_of(theirs), &own) ||
             ddl__signatures_agree(&own.signature, theirs))
             continue;
         char their_call[DDL__CALL_MAX], own_call[DDL__CALL_MAX];
         ddl__describe_whole(their_call, sizeof their_call, theirs);
         ddl__describe_whole(own_call, sizeof own_call, &own.signature);
         snprintf(text, DDL__MESSAGE_MAX, "%s called %s as operation %u; %s called %s",
-                 c->names[rank], their_call, sequence_of(theirs), c->names[c->rank], own_call);
+                 h->names[rank], their_call, sequence_of(theirs), h->names[h->rank], own_call);
         return true;
     }
     return false;
@@ -232,11 +240,11 @@ bool ddl__compare_last(ddl__health *c, char text[DDL__MESSAGE_MAX])
 /* ---------------------------------------------------------------------------------------- stalls
  */
 
-bool ddl__is_late(const ddl__health *c, int rank, const ddl__signature *own)
+bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *own)
 {
-    const ddl__member *member = &c->members[rank];
-    return rank != c->rank && member->fate == DDL__ALIVE &&
-           before(sequence_of(&member->position.last), sequence_of(own));
+    const ddl__member *member = &h->members[rank];
+    return rank != h->rank && member->fate == DDL__ALIVE &&
+           sequence_before(sequence_of(&member->position.last), sequence_of(own));
 }
 
 typedef struct lateness {
@@ -244,20 +252,20 @@ typedef struct lateness {
     const ddl__signature *own;
 } lateness;
 
-static bool is_late(const void *context, int rank)
+static bool is_late_rank(const void *context, int rank)
 {
     const lateness *l = context;
-    return ddl__is_late(l->health, rank, l->own);
+    return ddl__member_is_late(l->health, rank, l->own);
 }
 
-/* What the late ones do, as long as there is room. */
+/* Describe the last operations of the late ranks, as far as there is room. */
 static void describe_late(const lateness *l, char *text, size_t size)
 {
     size_t at = 0;
     text[0] = 0;
     for (int rank = 0; rank < l->health->size && at + 1 < size; rank++) {
         const ddl__position *position = &l->health->members[rank].position;
-        if (!is_late(l, rank))
+        if (!is_late_rank(l, rank))
             continue;
         char operation[DDL__CALL_MAX];
         ddl__describe_whole(operation, sizeof operation, &position->last);
@@ -267,49 +275,49 @@ static void describe_late(const lateness *l, char *text, size_t size)
     }
 }
 
-static void warn(const ddl__health *c, const ddl__record *record, int64_t now)
+static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_t now)
 {
-    lateness late = {c, &record->signature};
+    lateness late = {h, &record->signature};
     char ranks[200], what[600], operation[DDL__CALL_MAX];
-    int n = ddl__list_ranks(ranks, sizeof ranks, c->size, is_late, &late);
+    int n = ddl__list_ranks(ranks, sizeof ranks, h->size, is_late_rank, &late);
     describe_late(&late, what, sizeof what);
     ddl__describe_whole(operation, sizeof operation, &record->signature);
-    ddl__log(DDL__WARN, "%s: %s as operation %u has waited for %.1f s: %s%s%s", c->names[c->rank],
+    ddl__log(DDL__WARN, "%s: %s as operation %u has waited for %.1f s: %s%s%s", h->names[h->rank],
              operation, sequence_of(late.own), (double)(now - record->started) * 1e-9,
              n ? ranks : "all ranks", n ? " not there yet" : " have called it", what);
 }
 
-void ddl__compare(ddl__health *c, int64_t now)
+void ddl__operations_check(ddl__health *h, int64_t now)
 {
     ddl__record record;
-    ddl__stall *stall = &c->stall;
+    ddl__stall *stall = &h->stall;
     char difference[DDL__MESSAGE_MAX];
-    if (ddl__compare_last(c, difference)) {
-        ddl__health_end(c, DDL_EMISMATCH, "%s", difference);
+    if (ddl__operations_compare_last(h, difference)) {
+        ddl__health_end(h, DDL_EMISMATCH, "%s", difference);
         return;
     }
-    if (c->announced || !ddl__record_last(ddl__engine_recorder(c->engine), &record) ||
-        record.ended || now - record.started < DDL__LEFT_AFTER || find_leaver(c, &record.signature))
+    if (h->announced || !ddl__record_last(ddl__engine_recorder(h->engine), &record) ||
+        record.ended || now - record.started < DDL__LEFT_AFTER || find_leaver(h, &record.signature))
         return;
     if (stall->number != record.number + 1)
         *stall = (ddl__stall){.number = record.number + 1};
     int64_t waited = now - record.started;
-    if (waited >= c->limits.stall && !stall->warned) {
+    if (waited >= h->limits.stall && !stall->warned) {
         stall->warned = true;
-        warn(c, &record, now);
+        warn_stalled(h, &record, now);
     }
     if (waited < DDL__ASK_AFTER)
         return;
-    question q = {.health = c, .own = record.signature};
+    question q = {.health = h, .own = record.signature};
     if (!stall->asked_at || now - stall->asked_at >= DDL__ASK_AFTER) {
         uint32_t sequence = sequence_of(&record.signature);
         if (stall->asked_at)
-            find_nothing_coming(c, &q);
-        for (int rank = 0; rank < c->size; rank++)
-            c->members[rank].answer.stage = 0;
+            find_nothing_coming(h, &q);
+        for (int rank = 0; rank < h->size; rank++)
+            h->members[rank].answer.stage = 0;
         stall->asked_at = now;
-        ddl__health_broadcast(c, DDL__ASK, &sequence, sizeof sequence);
+        ddl__health_broadcast(h, DDL__ASK, &sequence, sizeof sequence);
     } else if (now - stall->asked_at >= DDL__ANSWER_LIMIT) {
-        find_difference(c, &q);
+        find_difference(h, &q);
     }
 }

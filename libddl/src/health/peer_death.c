@@ -1,30 +1,31 @@
 /* Design notes.
  *
- * What shows that a member is dead, its fate then, and whether it counts in the vote of a shrink
- * (shrink.c) as one that may be alive:
+ * The evidence of a member's death, its fate, and whether it counts as possibly alive in the
+ * survivors' vote (agreement.c):
  *
  * - Its unix socket ends without a last message: DDL__KILLED, does not count. The kernel of this
- * host closed the socket with the process.
- * - Its TCP connection ends, and a witness confirms its end at about that time: DDL__KILLED, does
- *   not count.
- * - Its TCP connection ends, no witness: DDL__DISCONNECTED, counts. A network may have cut it off.
- * - Silence, or an error of the network: DDL__SILENT, counts, also when its process ends later.
- *   Until then it may have gone on with others, who still do.
- * - It has expelled this rank, or said goodbye after this rank had given it up: may_go_on, counts.
+ *   host closed the socket with the process.
+ * - Its TCP connection ends, and a witness confirms the end of its process at about that time:
+ *   DDL__KILLED, does not count.
+ * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
+ *   have cut it off.
+ * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
+ *   later. Until then it may have gone on with other ranks, which still do.
+ * - It has expelled this rank, or has left after this rank had given it up: may_go_on, counts.
  *
- * A TCP connection that is reset or closed proves nothing, since neither is authenticated: a
- * firewall may reset all connections between two hosts that both go on. Witnesses are members on
- * the dead one's host, which saw its unix socket close and tell all others (DDL__CONFIRM), and the
- * launcher (witness.h). They are believed for DDL__EVIDENCE_LIMIT after the connection ended:
- * later, its process may have gone on with others before it ended.
+ * The end of a TCP connection proves nothing, since neither a reset nor a close is authenticated: a
+ * firewall may reset all connections between two hosts that both go on. The witnesses are the
+ * members on the dead member's host, which saw its unix socket close and send DDL__CONFIRM to all
+ * others, and the launcher (witness.h). A witness is believed until DDL__EVIDENCE_LIMIT after the
+ * end of the connection. If the process ended later, it may have gone on with other ranks before.
  *
- * A unix socket of the failure detector is closed only behind a last message, DDL__LEAVE or
- * DDL__EXPEL, with room made for it. So its end without one is the process's.
+ * A unix socket of the failure detector is closed only after a last message, DDL__LEAVE or
+ * DDL__EXPEL, for which room is made. So if it ends without one, the process has ended.
  *
- * In all cases the comm ends in the same way and just as soon; the evidence only decides who may go
- * on. docs/reliability.md has this table with the bounds.
+ * In all cases the comm ends in the same way and equally soon. The evidence only decides which
+ * ranks may go on. docs/reliability.md has this table with the time bounds.
  *
- * Everything here is under the detector's lock.
+ * Everything here runs under the detector's lock.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,151 +37,152 @@
 #include "health/health_state.h"
 #include "net/socket.h"
 
-void ddl__health_end(ddl__health *c, ddl_status status, const char *format, ...)
+void ddl__health_end(ddl__health *h, ddl_status status, const char *format, ...)
 {
     va_list args;
-    if (c->end.status != DDL_OK)
+    if (h->end.status != DDL_OK)
         return;
-    c->end.status = status;
+    h->end.status = status;
     va_start(args, format);
-    vsnprintf(c->end.text, sizeof c->end.text, format, args);
+    vsnprintf(h->end.text, sizeof h->end.text, format, args);
     va_end(args);
 }
 
-void ddl__health_settle(ddl__health *c)
+void ddl__health_settle(ddl__health *h)
 {
-    if (c->end.status == DDL_OK)
+    if (h->end.status == DDL_OK)
         return;
-    ddl__end end = c->end;
-    c->end.status = DDL_OK;
-    c->ending++;
-    pthread_mutex_unlock(&c->detector->lock);
-    ddl__engine_fail(c->engine, end.status, end.text);
-    pthread_mutex_lock(&c->detector->lock);
-    c->ending--;
-    pthread_cond_broadcast(&c->detector->changed);
+    ddl__end end = h->end;
+    h->end.status = DDL_OK;
+    h->n_ending++;
+    pthread_mutex_unlock(&h->detector->lock);
+    ddl__engine_fail(h->engine, end.status, end.text);
+    pthread_mutex_lock(&h->detector->lock);
+    h->n_ending--;
+    pthread_cond_broadcast(&h->detector->changed);
 }
 
 /* --------------------------------------------------------------------------------------- deaths */
 
-/* What was a presumption is certain now, if the member cannot have gone on meanwhile. */
-static void prove(ddl__health *c, int rank)
+/* A witness has confirmed the end of the member's process. It counts as killed unless it may have
+ * gone on before its end. */
+static void member_confirm_killed(ddl__health *h, int rank)
 {
-    ddl__member *member = &c->members[rank];
+    ddl__member *member = &h->members[rank];
     member->confirmed = true;
     if (member->fate != DDL__DISCONNECTED || member->may_go_on ||
         ddl__now() - member->disconnected_at > DDL__EVIDENCE_LIMIT)
         return;
     snprintf(member->cause, sizeof member->cause, "its process ended");
     member->fate = DDL__KILLED;
-    ddl__log(DDL__INFO, "%s: the process of %s has ended: a witness saw it", c->names[c->rank],
-             c->names[rank]);
-    pthread_cond_broadcast(&c->detector->changed);
+    ddl__log(DDL__INFO, "%s: the process of %s has ended: a witness saw it", h->names[h->rank],
+             h->names[rank]);
+    pthread_cond_broadcast(&h->detector->changed);
 }
 
-bool ddl__is_dead(const ddl__health *c, int rank)
+bool ddl__member_is_dead(const ddl__health *h, int rank)
 {
-    ddl__fate fate = c->members[rank].fate;
+    ddl__fate fate = h->members[rank].fate;
     return fate == DDL__KILLED || fate == DDL__DISCONNECTED || fate == DDL__SILENT;
 }
 
-void ddl__member_dead(ddl__health *c, int rank, ddl__fate fate, const char *format, ...)
+void ddl__member_mark_dead(ddl__health *h, int rank, ddl__fate fate, const char *format, ...)
 {
-    ddl__member *member = &c->members[rank];
+    ddl__member *member = &h->members[rank];
     va_list args;
     va_start(args, format);
     vsnprintf(member->cause, sizeof member->cause, format, args);
     va_end(args);
     member->fate = fate;
     member->disconnected_at = ddl__now();
-    c->detected++;
-    if (member->silent > c->detection_ns)
-        c->detection_ns = member->silent;
-    ddl__log(DDL__INFO, "%s: %s is dead: %s", c->names[c->rank], c->names[rank], member->cause);
+    h->n_deaths++;
+    if (member->silent_ns > h->detection_ns)
+        h->detection_ns = member->silent_ns;
+    ddl__log(DDL__INFO, "%s: %s is dead: %s", h->names[h->rank], h->names[rank], member->cause);
     if (member->confirmed)
-        prove(c, rank);
-    pthread_cond_broadcast(&c->detector->changed);
+        member_confirm_killed(h, rank);
+    pthread_cond_broadcast(&h->detector->changed);
 }
 
-void ddl__member_expel(ddl__health *c, int rank)
+void ddl__member_expel(ddl__health *h, int rank)
 {
-    ddl__member *member = &c->members[rank];
+    ddl__member *member = &h->members[rank];
     ddl__control_conn_send(&member->conn, DDL__EXPEL, member->cause, strlen(member->cause));
-    ddl__health_end(c, DDL_EPEER, "%s is dead: %s", c->names[rank], member->cause);
+    ddl__health_end(h, DDL_EPEER, "%s is dead: %s", h->names[rank], member->cause);
 }
 
-/* What it sent before may still arrive: see the design notes of health_state.h. */
-void ddl__member_start_grace(ddl__health *c, int rank)
+/* The data that the member sent may still arrive: see the design notes of health_state.h. */
+void ddl__member_start_grace(ddl__health *h, int rank)
 {
-    ddl__engine_peer_died(c->engine, rank);
-    c->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
-    if (c->grace_rank >= 0)
+    ddl__engine_peer_died(h->engine, rank);
+    h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
+    if (h->grace_rank >= 0)
         return;
-    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
-    c->grace_rank = rank;
-    c->died_at = c->moved_at = ddl__now();
-    c->look_at = c->died_at + DDL__GRACE_POLL;
-    c->begun_then = snapshot.finished + snapshot.pending;
-    c->finished_last = snapshot.finished;
-    c->moves_last = snapshot.moves + snapshot.passes;
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    h->grace_rank = rank;
+    h->died_at = h->moved_at = ddl__now();
+    h->grace_poll_at = h->died_at + DDL__GRACE_POLL;
+    h->grace_begun = snapshot.finished + snapshot.pending;
+    h->grace_finished = snapshot.finished;
+    h->grace_moves = snapshot.moves + snapshot.passes;
 }
 
-void ddl__health_check_grace(ddl__health *c, int64_t now)
+void ddl__health_check_grace(ddl__health *h, int64_t now)
 {
-    ddl__snapshot snapshot = ddl__engine_snapshot(c->engine);
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     uint64_t moves = snapshot.moves + snapshot.passes;
-    if (snapshot.finished != c->finished_last || moves != c->moves_last)
-        c->moved_at = now;
-    c->finished_last = snapshot.finished;
-    c->moves_last = moves;
-    c->look_at = now + DDL__GRACE_POLL;
-    /* As many as were under way then, not just these: messages, and what is called by name, may end
-     * before others that began earlier. So this may be a little early, and never too late, as it
-     * would be where a message is waited for that has nothing to do with the dead one. */
-    bool over = snapshot.finished >= c->begun_then && now - c->died_at >= DDL__GRACE;
-    bool stands = now - c->moved_at >= DDL__GRACE;
+    if (snapshot.finished != h->grace_finished || moves != h->grace_moves)
+        h->moved_at = now;
+    h->grace_finished = snapshot.finished;
+    h->grace_moves = moves;
+    h->grace_poll_at = now + DDL__GRACE_POLL;
+    /* Only the number of pending operations is compared, not their identity, since messages and
+     * named operations may end out of order. So the grace period may end a little early. It is
+     * never prolonged by a message that has nothing to do with the dead member. */
+    bool over = snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
+    bool stands = now - h->moved_at >= DDL__GRACE;
     if (snapshot.status != DDL_OK || over || stands)
-        c->look_at = DDL__NEVER;
+        h->grace_poll_at = DDL__NEVER;
     if (snapshot.status == DDL_OK && (over || stands))
-        ddl__health_end(c, DDL_EPEER, "%s is dead: %s", c->names[c->grace_rank],
-                        c->members[c->grace_rank].cause);
+        ddl__health_end(h, DDL_EPEER, "%s is dead: %s", h->names[h->grace_rank],
+                        h->members[h->grace_rank].cause);
 }
 
 /* ------------------------------------------------------------------------------------- evidence */
 
-void ddl__member_confirm(ddl__health *c, int rank)
+void ddl__member_confirm(ddl__health *h, int rank)
 {
-    if (c->members[rank].fate == DDL__LEFT)
+    if (h->members[rank].fate == DDL__LEFT)
         return;
-    if (!c->members[rank].confirmed)
-        prove(c, rank);
+    if (!h->members[rank].confirmed)
+        member_confirm_killed(h, rank);
 }
 
-/* Our own kernel ran it, so we are a witness for the others. */
-void ddl__member_announce_end(ddl__health *c, int rank)
+/* Our kernel ran the member's process, so this rank is a witness for the others. */
+void ddl__member_announce_end(ddl__health *h, int rank)
 {
     int32_t ended = rank;
-    ddl__health_broadcast(c, DDL__CONFIRM, &ended, sizeof ended);
+    ddl__health_broadcast(h, DDL__CONFIRM, &ended, sizeof ended);
 }
 
-void ddl__member_ended(ddl__health *c, int rank, int error)
+void ddl__member_ended(ddl__health *h, int rank, int error)
 {
-    ddl__member *member = &c->members[rank];
+    ddl__member *member = &h->members[rank];
     bool local = member->conn.local, known = local || member->confirmed;
     if (member->fate == DDL__ALIVE) {
-        ddl__member_dead(c, rank, known ? DDL__KILLED : DDL__DISCONNECTED, "its %s ended%s",
-                         known ? "process" : "connection", error ? ": connection reset" : "");
-        ddl__member_start_grace(c, rank);
+        ddl__member_mark_dead(h, rank, known ? DDL__KILLED : DDL__DISCONNECTED, "its %s ended%s",
+                              known ? "process" : "connection", error ? ": connection reset" : "");
+        ddl__member_start_grace(h, rank);
     }
     if (local && member->fate == DDL__KILLED)
-        ddl__member_announce_end(c, rank);
+        ddl__member_announce_end(h, rank);
 }
 
-void ddl__member_unreachable(ddl__health *c, int rank, int error)
+void ddl__member_unreachable(ddl__health *h, int rank, int error)
 {
     char text[128];
-    if (c->members[rank].fate != DDL__ALIVE)
+    if (h->members[rank].fate != DDL__ALIVE)
         return;
-    ddl__member_dead(c, rank, DDL__SILENT, "%s", ddl__seal_error(error, text, sizeof text));
-    ddl__member_expel(c, rank);
+    ddl__member_mark_dead(h, rank, DDL__SILENT, "%s", ddl__seal_error(error, text, sizeof text));
+    ddl__member_expel(h, rank);
 }

@@ -1,4 +1,4 @@
-/* Used under the detector's lock, but for opening and closing. */
+/* Used under the detector's lock, except for opening and closing. */
 #include "health/witness.h"
 
 #include <errno.h>
@@ -18,29 +18,29 @@
 enum { REMEMBERED = 256 };
 
 typedef struct record {
-    char what[8];
+    char type[8];
     ddl__digest endpoint;
 } record;
-_Static_assert(sizeof(record) == 24, "as the launcher reads it");
+_Static_assert(sizeof(record) == 24, "the launcher's format");
 
 struct ddl__witness {
-    int fd; /* -1: it has gone */
+    int fd; /* -1: the launcher has ended */
     ddl__digest endpoint;
     record in;
-    size_t have; /* of it */
+    size_t have; /* bytes of `in` */
     ddl__digest ended[REMEMBERED];
     unsigned n_ended;
 };
 
-static bool tell(const ddl__witness *w, const char what[8])
+static bool witness_send(const ddl__witness *w, const char type[8])
 {
     record r = {.endpoint = w->endpoint};
-    memcpy(r.what, what, sizeof r.what);
+    memcpy(r.type, type, sizeof r.type);
     return send(w->fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof r;
 }
 
-/* A connection to the socket of this name, if it is our own user's; -1 with errno. */
-static int dial(const char *name)
+/* Connect to the socket of this name, which must belong to our user; -1 with errno. */
+static int witness_dial(const char *name)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     size_t length = strlen(name);
@@ -66,8 +66,8 @@ ddl__witness *ddl__witness_open(const ddl__digest *endpoint, const char *name)
     if (!w)
         return NULL;
     w->endpoint = *endpoint;
-    w->fd = dial(name);
-    if (w->fd >= 0 && tell(w, "ddlwitn1"))
+    w->fd = witness_dial(name);
+    if (w->fd >= 0 && witness_send(w, "ddlwitn1"))
         return w;
     ddl__log(DDL__WARN,
              "no connection to the launcher, DDL_WITNESS=\"%s\": %s; it cannot confirm the end of "
@@ -83,7 +83,7 @@ void ddl__witness_close(ddl__witness *w)
     if (!w)
         return;
     if (w->fd >= 0)
-        tell(w, "ddlleave");
+        witness_send(w, "ddlleave");
     ddl__close_guarded(w->fd);
     free(w);
 }
@@ -101,7 +101,7 @@ bool ddl__witness_next(ddl__witness *w, ddl__digest *ended)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return false;
-        if (n <= 0) { /* the launcher has ended: nobody confirms anything any more */
+        if (n <= 0) { /* the launcher has ended */
             ddl__close_guarded(w->fd);
             w->fd = -1;
             return false;
@@ -110,7 +110,7 @@ bool ddl__witness_next(ddl__witness *w, ddl__digest *ended)
         if (w->have < sizeof w->in)
             continue;
         w->have = 0;
-        if (memcmp(w->in.what, "ddlended", sizeof w->in.what) != 0)
+        if (memcmp(w->in.type, "ddlended", sizeof w->in.type) != 0)
             continue;
         *ended = w->ended[w->n_ended++ % REMEMBERED] = w->in.endpoint;
         return true;

@@ -1,10 +1,11 @@
-/* witness.h - the launcher as a witness: it sees the processes of its host end, and tells those who
- * go on, here and on the other hosts. A connection to it stands for this process, whose kernel
- * closes it when the process ends.
+/* witness.h - the launcher as a witness: it sees the processes of its host end, and reports that to
+ * the other processes of the job, on all hosts. Each process holds a connection to the launcher,
+ * which the kernel closes when the process ends.
  *
- * $DDL_WITNESS names its abstract unix socket. A record is eight characters that say what it is
- * about, and an endpoint's id: "ddlwitn1" (I am this one) and "ddlleave" (this one leaves in good
- * order) go to the witness, "ddlended" (the process of this one has ended) comes from it. */
+ * $DDL_WITNESS names the launcher's abstract unix socket. A record has a type of eight characters
+ * and an endpoint's id. A process sends "ddlwitn1" (registers its endpoint) and "ddlleave" (the
+ * endpoint is destroyed in good order). The launcher sends "ddlended" (the endpoint's process has
+ * ended). */
 #ifndef DDL_HEALTH_WITNESS_H
 #define DDL_HEALTH_WITNESS_H
 
@@ -14,20 +15,21 @@
 
 typedef struct ddl__witness ddl__witness;
 
-/* Tell the witness of this endpoint. NULL where `name` is NULL, or, with a warning, where it
- * cannot be had: nothing depends on it. */
+/* Register this endpoint with the launcher. NULL if `name` is NULL, or, after a warning, if there
+ * is no connection: the library works without a witness. */
 ddl__witness *ddl__witness_open(const ddl__digest *endpoint, const char *name);
 
-/* Leave in good order. NULL is fine. */
+/* Unregister the endpoint. `witness` may be NULL. */
 void ddl__witness_close(ddl__witness *witness);
 
-/* Readable when there is something to take; -1 when the launcher has gone. */
+/* A descriptor that is readable when a record has arrived; -1 once the launcher has ended. */
 int ddl__witness_fd(const ddl__witness *witness);
 
-/* Take the next endpoint whose process has ended; false when there is none. */
+/* Take the next endpoint whose process has ended; false if there is none. */
 bool ddl__witness_next(ddl__witness *witness, ddl__digest *ended);
 
-/* Whether that was said of this one, as far back as is remembered. NULL is fine. */
+/* True if the process of this endpoint is among the last ones reported as ended. `witness` may be
+ * NULL. */
 bool ddl__witness_saw(const ddl__witness *witness, const ddl__digest *endpoint);
 
 #endif

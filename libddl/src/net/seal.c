@@ -49,7 +49,7 @@ static bool way_open(const ddl__crypto *crypto, way *w, const unsigned char key[
 static void way_close(way *w)
 {
     ddl__cipher_destroy(w->cipher);
-    ddl__forget(w->key, sizeof w->key);
+    ddl__erase_secret(w->key, sizeof w->key);
     free(w->bytes);
 }
 
@@ -88,7 +88,7 @@ static bool next_record(const ddl__crypto *crypto, way *w, bool out, unsigned ch
             cipher = ddl__cipher_create(crypto, key, out);
         if (cipher)
             memcpy(w->key, key, sizeof w->key);
-        ddl__forget(key, sizeof key);
+        ddl__erase_secret(key, sizeof key);
         if (!cipher)
             return false;
         ddl__cipher_destroy(w->cipher);

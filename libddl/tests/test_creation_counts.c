@@ -1,5 +1,5 @@
-/* Creations over one list are counted alike by all members, also when one has failed on one of them
- * only, at its very end: the next one succeeds. */
+/* All members count the creations over one list equally, even if a creation failed on only one of
+ * them, at its very end: the next creation succeeds. */
 #include <errno.h>
 
 #include "health/health_state.h"
@@ -14,7 +14,7 @@ typedef struct shared {
     ddl_status first[RANKS];
 } shared;
 
-static bool fails; /* this process's next creation, when those of the others may have succeeded */
+static bool fails; /* this process's next creation fails, when the others may have succeeded */
 
 bool __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);

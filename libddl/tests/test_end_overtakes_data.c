@@ -1,6 +1,7 @@
-/* Word of the comm's end may overtake what was sent before it: an operation for which all has come
- * succeeds all the same, so that no rank reports an error for what the others have completed. A
- * link of rank 0 is made to look empty until what was to come, and the word, are there. */
+/* The notice of a comm's end may overtake data that was sent before it. An operation whose data
+ * have all arrived still succeeds, so that no rank reports an error for an operation that the
+ * others have completed. A link of rank 0 is made to look empty until the data and the notice have
+ * arrived. */
 #include <unistd.h>
 
 #include "comm/comm.h"
@@ -8,12 +9,12 @@
 
 enum { SIZE = 3 };
 
-/* Rank 0's. */
+/* Of rank 0. */
 static const ddl__link_ops *real;
 static ddl__link_ops held_back;
 static ddl__engine *engine;
 
-static atomic_int done, aborted; /* ranks other than 0 that are through */
+static atomic_int done, aborted; /* ranks other than 0 that are done, that have aborted */
 static atomic_bool hidden;
 typedef void look_fn(void);
 static _Atomic(look_fn *) first_look;
@@ -24,9 +25,8 @@ static void await(atomic_int *counter, int n)
         usleep(100);
 }
 
-/* Whether the link may show what it has. It is looked at for the first time just before everything
- * comes. */
-static bool shows(void)
+/* True if the link may show its data. The first look comes just before everything arrives. */
+static bool may_show(void)
 {
     if (atomic_load(&hidden))
         return false;
@@ -39,13 +39,13 @@ static bool shows(void)
 static const void *peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
                         const ddl__signature *signature)
 {
-    return shows() ? real->peek(link, ahead, into, bytes, signature) : NULL;
+    return may_show() ? real->peek(link, ahead, into, bytes, signature) : NULL;
 }
 
 static void hold_back(ddl_comm *comm)
 {
     engine = comm->engine;
-    ddl__engine_snapshot(engine); /* whoever drove before is through */
+    ddl__engine_snapshot(engine); /* the previous driver is done */
     ddl__link *link = ddl__engine_links(engine)[1];
     real = link->ops;
     held_back = *real;
@@ -61,12 +61,12 @@ static ddl_status add(ddl_comm *comm, ddl_work **work)
     return ddl_allreduce(comm, NULL, sum, 1, DDL_I32, DDL_SUM, NULL, work);
 }
 
-/* It is dead from now on. */
-static void is_dead(ddl_comm *comm, ddl_status want, const char *words)
+/* The comm is dead from now on. */
+static void check_dead(ddl_comm *comm, ddl_status want, const char *words)
 {
     REFUSED(add(comm, NULL), want, words);
     if (ddl_comm_rank(comm))
-        await(&aborted, SIZE); /* rank 0 hears it in one way only */
+        await(&aborted, SIZE); /* rank 0 gets the notice in one way only */
     else
         atomic_store(&aborted, SIZE);
 }
@@ -74,27 +74,27 @@ static void is_dead(ddl_comm *comm, ddl_status want, const char *words)
 /* -------------------------------------------------------------------------------------- the tests
  */
 
-static void hear_word(void)
+static void receive_notice(void)
 {
     await(&done, SIZE - 1);
     ddl__engine_fail(engine, DDL_EPEER, "a watcher's word");
 }
 
-/* From who watches the peers, while the driver looks. */
-static void by_word(ddl_comm *comm, void *argument)
+/* The notice comes from the failure detector, while the driver polls. */
+static void by_detector(ddl_comm *comm, void *argument)
 {
     (void)argument;
     if (ddl_comm_rank(comm) == 0) {
         hold_back(comm);
-        atomic_store(&first_look, hear_word);
+        atomic_store(&first_look, receive_notice);
     }
     OK(add(comm, NULL));
     atomic_fetch_add(&done, 1);
-    is_dead(comm, DDL_EPEER, "a watcher's word");
+    check_dead(comm, DDL_EPEER, "a watcher's word");
 }
 
-/* The same while nobody drives. */
-static void by_word_in_background(ddl_comm *comm, void *argument)
+/* The same while no caller drives. */
+static void by_detector_in_background(ddl_comm *comm, void *argument)
 {
     (void)argument;
     if (ddl_comm_rank(comm) == 0) {
@@ -103,7 +103,7 @@ static void by_word_in_background(ddl_comm *comm, void *argument)
         atomic_store(&hidden, true);
         OK(add(comm, &work));
         await(&done, SIZE - 1);
-        usleep(50000); /* who drove in the background sleeps by now */
+        usleep(50000); /* the background driver sleeps by now */
         atomic_store(&hidden, false);
         ddl__engine_fail(engine, DDL_EPEER, "a watcher's word");
         OK(ddl_work_wait(work, -1));
@@ -112,10 +112,10 @@ static void by_word_in_background(ddl_comm *comm, void *argument)
         OK(add(comm, NULL));
         atomic_fetch_add(&done, 1);
     }
-    is_dead(comm, DDL_EPEER, "a watcher's word");
+    check_dead(comm, DDL_EPEER, "a watcher's word");
 }
 
-static void see_abort(void)
+static void await_abort(void)
 {
     ddl__link *other = ddl__engine_links(engine)[2];
     await(&aborted, 1);
@@ -123,8 +123,8 @@ static void see_abort(void)
         other->ops->poll(other);
 }
 
-/* Over the link to another rank than the one that is waited for: of that one, whatever the links,
- * a barrier has taken what it sent before it asks for what rank 1 has sent. */
+/* The notice comes over the link to a rank that is not waited for: on every kind of link, a barrier
+ * takes the data of that rank before it asks for those of rank 1. */
 static void by_link(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -135,9 +135,9 @@ static void by_link(ddl_comm *comm, void *argument)
         atomic_store(&hidden, true);
     }
     OK(ddl_barrier(comm, NULL, &work));
-    if (rank == 0) { /* nobody waits: so each look that finds nothing could be the last one */
+    if (rank == 0) { /* no caller waits, so each poll that finds nothing could be the last one */
         await(&done, SIZE - 1);
-        atomic_store(&first_look, see_abort);
+        atomic_store(&first_look, await_abort);
         atomic_store(&hidden, false);
         atomic_store(&done, SIZE);
         while (ddl_work_test(work) == DDL_INPROGRESS)
@@ -151,11 +151,11 @@ static void by_link(ddl_comm *comm, void *argument)
         OK(ddl_comm_abort(comm, "enough"));
         atomic_store(&aborted, 1);
     }
-    is_dead(comm, DDL_EABORTED, "enough");
+    check_dead(comm, DDL_EABORTED, "enough");
 }
 
-/* An abort by this rank ends at once what is pending, whatever has come. */
-static void by_ourselves(ddl_comm *comm, void *argument)
+/* An abort by this rank ends pending operations at once, even if their data have arrived. */
+static void by_this_rank(ddl_comm *comm, void *argument)
 {
     (void)argument;
     if (ddl_comm_rank(comm) == 0) {
@@ -173,7 +173,7 @@ static void by_ourselves(ddl_comm *comm, void *argument)
         OK(add(comm, NULL));
         atomic_fetch_add(&done, 1);
     }
-    is_dead(comm, DDL_EABORTED, "enough");
+    check_dead(comm, DDL_EABORTED, "enough");
 }
 
 int main(int argc, char **argv)
@@ -181,10 +181,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         rank_fn *fn;
-    } tests[] = {{"by_word", by_word},
-                 {"by_word_in_background", by_word_in_background},
+    } tests[] = {{"by_detector", by_detector},
+                 {"by_detector_in_background", by_detector_in_background},
                  {"by_link", by_link},
-                 {"by_ourselves", by_ourselves}};
+                 {"by_this_rank", by_this_rank}};
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {

@@ -1,5 +1,5 @@
-/* Where the system allows no memory files, no large files or no unix sockets, ranks of one host are
- * joined by TCP, and one line of the log says why. */
+/* If the system allows no memory files, no large files or no unix sockets, ranks on one host use
+ * TCP, and one line of the log gives the reason. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -58,7 +58,7 @@ static int run(restrict_fn *restrict_process, const char *url, int rank, uint32_
         return 77;
     OK(ddl_endpoint_create(NULL, &endpoint));
     ddl_status status = ddl_rendezvous(endpoint, url, rank, RANKS, &config, &comm);
-    if (links == DDL_LINK_SHM) { /* some learn it by the others, in fewer words */
+    if (links == DDL_LINK_SHM) { /* some ranks get the error from others, in a shorter form */
         CHECK(status == DDL_ESYSTEM, "rank %d: %d %s", rank, status, ddl_last_error());
         return 0;
     }
@@ -77,8 +77,8 @@ static bool no_limit(void)
     return true;
 }
 
-/* Ranks of which the first `restricted` ones are. What they write to stderr; false when they cannot
- * be restricted here. */
+/* Run ranks of which the first `restricted` ones are restricted, and collect their stderr. False if
+ * a process cannot be restricted here. */
 static bool run_ranks(restrict_fn *restrict_process, int restricted, uint32_t links, char *said)
 {
     char url[64];

@@ -1,6 +1,6 @@
-/* What proves the end of a process to those who may go on only if it has ended: a member on its
- * host that saw it, or the launcher, here this program. Without proof a connection that has ended
- * may be the work of a network, and the vote decides. Ranks are processes over TCP. */
+/* The evidence that a process has ended, for survivors that may go on only if it has: a member on
+ * its host that saw it end, or the launcher, which is this program here. Without evidence the
+ * network may have ended the connection, and the vote decides. Ranks are processes over TCP. */
 #include <poll.h>
 #include <stddef.h>
 #include <sys/un.h>
@@ -18,7 +18,7 @@ typedef struct record {
 } record;
 
 typedef struct launcher {
-    int listener, n, ended; /* connections, and processes whose end was told */
+    int listener, n, ended; /* connections, and processes whose end was reported */
     int fds[PROCESSES_MAX];
     record known[PROCESSES_MAX];
 } launcher;
@@ -37,19 +37,19 @@ static void listen_as_witness(launcher *l)
     setenv("DDL_WITNESS", name, 1);
 }
 
-static void forget(launcher *l, int i)
+static void drop_connection(launcher *l, int i)
 {
     close(l->fds[i]);
     l->fds[i] = l->fds[--l->n];
     l->known[i] = l->known[l->n];
 }
 
-/* Its process has ended: the kernel has closed its connection, without a word. */
-static void tell_end(launcher *l, int i)
+/* The process has ended: the kernel has closed its connection without a last message. */
+static void report_end(launcher *l, int i)
 {
     record end = l->known[i];
     memcpy(end.what, "ddlended", sizeof end.what);
-    forget(l, i);
+    drop_connection(l, i);
     l->ended++;
     for (int other = 0; other < l->n; other++)
         CHECK(send(l->fds[other], &end, sizeof end, MSG_NOSIGNAL) == sizeof end, "send");
@@ -60,11 +60,11 @@ static void serve_one(launcher *l, int i)
     record said;
     ssize_t n = recv(l->fds[i], &said, sizeof said, MSG_WAITALL);
     if (n <= 0)
-        tell_end(l, i);
+        report_end(l, i);
     else if (n == sizeof said && !memcmp(said.what, "ddlwitn1", sizeof said.what))
         l->known[i] = said;
     else if (n == sizeof said && !memcmp(said.what, "ddlleave", sizeof said.what))
-        forget(l, i);
+        drop_connection(l, i);
     else
         CHECK(false, "%zd bytes: %.8s", n, said.what);
 }
@@ -76,7 +76,8 @@ static void serve(launcher *l)
         polls[i + 1] = (struct pollfd){.fd = l->fds[i], .events = POLLIN};
     if (poll(polls, (nfds_t)l->n + 1, 10) <= 0)
         return;
-    for (int i = l->n; i-- > 0;) /* from the end, as one that ends is replaced by the last one */
+    for (int i = l->n;
+         i-- > 0;) /* backwards, since a closed connection is replaced by the last one */
         if (polls[i + 1].revents)
             serve_one(l, i);
     if (polls[0].revents)
@@ -90,7 +91,7 @@ typedef struct scene {
     const char *name;
     int size;
     unsigned dies;   /* ranks, as bits */
-    unsigned remote; /* they share memory with nobody */
+    unsigned remote; /* ranks that share memory with no other */
     bool witness;
     ddl_status want; /* of the survivors' shrink */
 } scene;
@@ -104,7 +105,7 @@ static int run_rank(const scene *s, const char *url, int rank)
     OK(ddl_endpoint_create(NULL, &endpoint));
     OK(ddl_rendezvous(endpoint, url, rank, s->size, &own, &comm));
     OK(ddl_barrier(comm, NULL, NULL));
-    ddl_status status = ddl_barrier(comm, NULL, NULL); /* all are through the first one */
+    ddl_status status = ddl_barrier(comm, NULL, NULL); /* all have passed the first one */
     if (s->dies >> rank & 1)
         kill(getpid(), SIGKILL);
     double start = seconds();
@@ -162,9 +163,9 @@ static void run_scene(const scene *s)
     close(l.listener);
 }
 
-/* In each one the dead are half of the members, and the lowest rank is among them. */
+/* In each scene half of the members die, and the lowest rank is one of them. */
 static const scene scenes[] = {
-    {"nobody saw it", 2, 1, 3, false, DDL_EMINORITY},
+    {"no witness", 2, 1, 3, false, DDL_EMINORITY},
     {"the launcher saw it", 2, 1, 3, true, DDL_OK},
     {"a member on its host saw it", 4, 3, 4, false, DDL_OK},
 };

@@ -1,4 +1,4 @@
-/* Strangers of this host that send descriptors whose closing blocks: they hold up neither a
+/* Unauthenticated clients on this host send descriptors whose closing blocks. They delay neither a
  * creation nor the end of an endpoint. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-enum { RANKS = 2, STRANGERS = 12, LINGER_S = 30, LIMIT_MS = 10000 };
+enum { RANKS = 2, CLIENTS = 12, LINGER_S = 30, LIMIT_MS = 10000 };
 
 /* A TCP socket with unsent data, which takes LINGER_S to close. The other end is never read. */
 static int make_lingering(int listener)
@@ -39,8 +39,8 @@ static int dial_local(const ddl_endpoint *endpoint)
     return fd;
 }
 
-/* What a stranger says before it goes: a byte of nothing, a hello, or a hello with what follows a
- * challenge, with the descriptor beside it. */
+/* What a client sends with the descriptor before it ends: a single byte, a hello, or a hello and a
+ * proof. */
 static void attack(const ddl_endpoint *endpoint, int listener, int how)
 {
     int passed = make_lingering(listener), fd = dial_local(endpoint);
@@ -57,25 +57,25 @@ static void attack(const ddl_endpoint *endpoint, int listener, int how)
         ddl__send_with_fd(fd, proof, sizeof proof, passed, ddl__deadline(LIMIT_MS));
 }
 
-/* Each stranger is a process that ends when it has spoken, for the exit of a process does not
- * linger: the endpoint then has the last reference. Its listener stays open here, and with it the
- * other ends, so the data stay unsent. */
+/* Each client is a process that ends after sending, since the exit of a process does not block: the
+ * endpoint then holds the last reference. The listener stays open here, and with it the other ends,
+ * so the data stay unsent. */
 static void run_attack(ddl_endpoint *const *endpoints, int listener, bool as_nobody)
 {
-    pid_t strangers[STRANGERS];
-    for (int i = 0; i < STRANGERS; i++) {
-        strangers[i] = fork();
-        CHECK(strangers[i] >= 0, "fork");
-        if (strangers[i])
+    pid_t clients[CLIENTS];
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i] = fork();
+        CHECK(clients[i] >= 0, "fork");
+        if (clients[i])
             continue;
         if (as_nobody && (setgid(65534) || setuid(65534)))
             _exit(1);
         attack(endpoints[i % RANKS], listener, i / RANKS % 3);
         _exit(0);
     }
-    for (int i = 0; i < STRANGERS; i++) {
+    for (int i = 0; i < CLIENTS; i++) {
         int status;
-        CHECK(waitpid(strangers[i], &status, 0) == strangers[i] && !status, "a stranger failed");
+        CHECK(waitpid(clients[i], &status, 0) == clients[i] && !status, "a client failed");
     }
 }
 

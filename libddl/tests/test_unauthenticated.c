@@ -1,5 +1,5 @@
-/* Unauthenticated clients, many, slow and talkative ones: they are heard for so long and no longer,
- * so many of them and no more, and members come in meanwhile. */
+/* Unauthenticated clients: many at a time, slow ones, and ones that send a lot. An endpoint limits
+ * their number and the time that each one has, and members can connect meanwhile. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -13,8 +13,8 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-enum { PATIENCE_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 3000 };
-enum { STRANGERS = 64, UNPROVEN = 1024 }; /* as many are heard at a time */
+enum { LIMIT_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 3000 };
+enum { NO_HELLO = 64, UNPROVEN = 1024 }; /* the limits of pending.c */
 enum { URL_MAX = 64 };
 
 static double since(int64_t start)
@@ -27,7 +27,7 @@ static int dial(uint16_t port)
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = -1;
-    for (int64_t deadline = ddl__deadline(PATIENCE_MS); fd < 0 && ddl__now() < deadline;)
+    for (int64_t deadline = ddl__deadline(LIMIT_MS); fd < 0 && ddl__now() < deadline;)
         if ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
             usleep(1000); /* it does not listen yet */
     CHECK(fd >= 0, "%s", strerror(errno));
@@ -51,7 +51,7 @@ static unsigned count_closed(const int *fds, unsigned n)
     return closed;
 }
 
-/* Until so many are closed, because of others and not of their age. */
+/* Wait until `want` are closed because of their number, not of their age. */
 static void await_closed(const int *fds, unsigned n, unsigned want)
 {
     int64_t deadline = ddl__deadline(HANDSHAKE_MS / 2);
@@ -77,13 +77,13 @@ static ddl__hello right_hello(const ddl_endpoint *endpoint)
     return hello;
 }
 
-/* A stranger who knows all but the secret, and has got as far as to be challenged. */
-static int come_challenged(const ddl_endpoint *endpoint)
+/* A client that knows everything except the secret, and that was challenged. */
+static int dial_challenged(const ddl_endpoint *endpoint)
 {
     int fd = dial(ddl__endpoint_address(endpoint)->port);
     ddl__hello hello = right_hello(endpoint), challenge;
-    CHECK(ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(PATIENCE_MS)) &&
-              ddl__recv_all(fd, &challenge, sizeof challenge, ddl__deadline(PATIENCE_MS)) &&
+    CHECK(ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(LIMIT_MS)) &&
+              ddl__recv_all(fd, &challenge, sizeof challenge, ddl__deadline(LIMIT_MS)) &&
               challenge.status == DDL_INPROGRESS,
           "no challenge");
     return fd;
@@ -96,9 +96,9 @@ static void check_open(const ddl_endpoint *endpoint)
     ddl__hello hello = right_hello(endpoint);
     ddl__session session;
     CHECK(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fd, &hello, -1,
-                                  ddl__deadline(PATIENCE_MS), &session, NULL) == DDL_OK,
-          "the right one is not let in: %s", ddl__message());
-    CHECK(since(start) < 1e-3 * SOON_MS, "let in after %g s", since(start));
+                                  ddl__deadline(LIMIT_MS), &session, NULL) == DDL_OK,
+          "a valid client is not admitted: %s", ddl__message());
+    CHECK(since(start) < 1e-3 * SOON_MS, "admitted after %g s", since(start));
     close(fd);
 }
 
@@ -108,17 +108,17 @@ static void check_open(const ddl_endpoint *endpoint)
 static void test_many_silent(void)
 {
     enum { MORE = 40 };
-    int fds[STRANGERS + MORE];
+    int fds[NO_HELLO + MORE];
     ddl_endpoint *endpoint = open_endpoint();
-    int known = come_challenged(endpoint);
-    for (unsigned i = 0; i < STRANGERS + MORE; i++)
+    int known = dial_challenged(endpoint);
+    for (unsigned i = 0; i < NO_HELLO + MORE; i++)
         fds[i] = dial(ddl__endpoint_address(endpoint)->port);
-    await_closed(fds, STRANGERS + MORE, MORE);
+    await_closed(fds, NO_HELLO + MORE, MORE);
     check_open(endpoint);
-    CHECK(count_closed(fds, STRANGERS + MORE) <= MORE + 1, "more are closed than need be");
-    CHECK(!is_closed(known), "who was challenged gave way to who said nothing");
+    CHECK(count_closed(fds, NO_HELLO + MORE) <= MORE + 1, "more are closed than need be");
+    CHECK(!is_closed(known), "a challenged client was dropped for a silent one");
     close(known);
-    for (unsigned i = 0; i < STRANGERS + MORE; i++)
+    for (unsigned i = 0; i < NO_HELLO + MORE; i++)
         close(fds[i]);
     ddl_endpoint_destroy(endpoint);
 }
@@ -135,7 +135,7 @@ static void test_many_challenged(void)
     CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
     ddl_endpoint *endpoint = open_endpoint();
     for (unsigned i = 0; i < UNPROVEN + MORE; i++)
-        fds[i] = come_challenged(endpoint);
+        fds[i] = dial_challenged(endpoint);
     await_closed(fds, UNPROVEN + MORE, MORE);
     check_open(endpoint);
     for (unsigned i = 0; i < UNPROVEN + MORE; i++)
@@ -143,13 +143,13 @@ static void test_many_challenged(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* Of what comes behind wrong beginnings, nothing is read. */
+/* Nothing is read after a wrong beginning. */
 static void test_talkative(void)
 {
     static const char words[1 << 16] = "GET / HTTP/1.1\r\n";
     ddl_endpoint *endpoint = open_endpoint();
     int fd = dial(ddl__endpoint_address(endpoint)->port);
-    int64_t deadline = ddl__deadline(PATIENCE_MS);
+    int64_t deadline = ddl__deadline(LIMIT_MS);
     bool heard = true;
     for (int i = 0; heard && i < 1024; i++)
         heard = ddl__send_all(fd, words, sizeof words, deadline);
@@ -169,12 +169,12 @@ typedef struct side {
     pthread_t thread;
 } side;
 
-static void *meet(void *argument)
+static void *connect_member(void *argument)
 {
     const side *s = argument;
     ddl_comm *comm;
     ddl_comm_config config = {
-        .struct_size = sizeof config, .links = DDL_LINK_TCP, .timeout_ms = PATIENCE_MS};
+        .struct_size = sizeof config, .links = DDL_LINK_TCP, .timeout_ms = LIMIT_MS};
     OK(ddl_rendezvous(s->endpoint, s->url, s->rank, 2, &config, &comm));
     ddl_comm_destroy(comm);
     return NULL;
@@ -182,10 +182,10 @@ static void *meet(void *argument)
 
 static void begin(side *s)
 {
-    CHECK(!pthread_create(&s->thread, NULL, meet, s), "no thread");
+    CHECK(!pthread_create(&s->thread, NULL, connect_member, s), "no thread");
 }
 
-/* Where two members can meet; the port, which is free. */
+/* The URL of a rendezvous for two members, at a free port, which is returned. */
 static uint16_t choose_url(char url[URL_MAX])
 {
     uint16_t port = 0;
@@ -196,9 +196,9 @@ static uint16_t choose_url(char url[URL_MAX])
     return port;
 }
 
-/* Each says a byte of the right words now and then: before its hello is whole, and of its proof. At
- * the endpoint's listeners and at the rendezvous, whose callers are more than there are places, and
- * where two members meet meanwhile. */
+/* Each client sends a byte of a valid hello or proof now and then. There are such clients at the
+ * endpoint's listeners and at the rendezvous, where they are more than the slots. Two members
+ * connect there meanwhile. */
 static void test_slow(void)
 {
     enum { HELLOS = 30, PROOFS = 30, SLOW = HELLOS + PROOFS, CALLERS = 300, EACH_US = 50000 };
@@ -210,7 +210,7 @@ static void test_slow(void)
     int64_t start = ddl__now();
     for (int i = 0; i < SLOW; i++)
         slow[i] = i < HELLOS ? dial(ddl__endpoint_address(sides[0].endpoint)->port)
-                             : come_challenged(sides[0].endpoint);
+                             : dial_challenged(sides[0].endpoint);
     begin(&sides[0]);
     for (int i = 0; i < CALLERS; i++)
         callers[i] = dial(port);
@@ -264,7 +264,7 @@ static void test_rate_limit(void)
           "a long flood is not forgotten");
 }
 
-/* As many as come are heard in time, and no more at once than an endpoint has time for. */
+/* All clients are answered in time, while the endpoint polls its listeners only now and then. */
 static void test_flood(void)
 {
     enum { FLOOD = 600, LOOK = 2 * 16, BEAT_MS = 10, WORST_MS = 10000 };
@@ -289,8 +289,8 @@ static void test_flood(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* Strangers without end at two endpoints' listeners: who talk nonsense, or know all but the secret.
- */
+/* An endless flood of clients at the listeners of two endpoints. They send garbage, or know
+ * everything except the secret. */
 typedef struct flood {
     ddl_endpoint *const *at;
     bool speaks;
@@ -299,7 +299,7 @@ typedef struct flood {
     pthread_t thread;
 } flood;
 
-static void *pour(void *argument)
+static void *send_flood(void *argument)
 {
     enum { PAUSE_US = 200 };
     static const char words[4096] = "GET / HTTP/1.1\r\n";
@@ -314,9 +314,9 @@ static void *pour(void *argument)
         if (!f->speaks)
             send(fd, words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
         else
-            CHECK(ddl__handshake_initiate(&wrong, fd, &hello, -1, ddl__deadline(PATIENCE_MS),
-                                          &session, NULL) != DDL_OK,
-                  "let in without the secret");
+            CHECK(ddl__handshake_initiate(&wrong, fd, &hello, -1, ddl__deadline(LIMIT_MS), &session,
+                                          NULL) != DDL_OK,
+                  "admitted without the secret");
         close(fd);
         usleep(PAUSE_US);
     }
@@ -324,7 +324,7 @@ static void *pour(void *argument)
     return NULL;
 }
 
-/* Members meet again and again meanwhile, each time within a moment. */
+/* Members connect again and again meanwhile, and it never takes long. */
 static void test_wireup_in_flood(bool speaks)
 {
     enum { TIMES = 5, OVERSUBSCRIBED = 2 * DDL__RATE_LIMIT_BURST + 100 };
@@ -333,7 +333,7 @@ static void test_wireup_in_flood(bool speaks)
     side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
     ddl_endpoint *const at[2] = {sides[0].endpoint, sides[1].endpoint};
     flood f = {.at = at, .speaks = speaks};
-    CHECK(!pthread_create(&f.thread, NULL, pour, &f), "no thread");
+    CHECK(!pthread_create(&f.thread, NULL, send_flood, &f), "no thread");
     for (int i = 0; i < TIMES; i++) {
         usleep(200000);
         int64_t begun = ddl__now();

@@ -1,6 +1,7 @@
-/* Members that are stopped, cut off, given up, killed later: whatever happens, of those who go on
- * all do so in one comm. Every rank that is left says in which one it ended, and stays until all
- * have. Ranks are processes. Most of these ended in two worlds once. */
+/* No split brain: whatever happens, all members that go on do so in one comm. Members are stopped,
+ * cut off, expelled, and killed later. Every rank that is left reports the comm that it ended in,
+ * and stays until all have reported. Ranks are processes. Most of these scenes split the comm
+ * once. */
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -9,11 +10,11 @@ enum { MOST = 4 };
 
 typedef struct board {
     atomic_int stage, said, pids[MOST];
-    atomic_int world[MOST]; /* the lowest rank that goes on with it, + 1; -1: it does not go on */
+    atomic_int next_comm[MOST]; /* the lowest rank of its next comm, + 1; -1: it does not go on */
 } board;
 
 static board *b;
-static int rank, left; /* this process; those who are to say where they ended */
+static int rank, left; /* this process; the ranks that are to report */
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
 
 static void await(const atomic_int *value, int least)
@@ -29,7 +30,7 @@ static void begin(ddl_comm *comm, int survivors)
     atomic_store(&b->pids[rank], getpid());
     OK(ddl_barrier(comm, NULL, NULL));
     OK(ddl_barrier(comm, NULL, NULL));
-    usleep(100000); /* until all are through */
+    usleep(100000); /* until all have passed the barrier */
 }
 
 static void fail_once(ddl_comm *comm)
@@ -47,13 +48,13 @@ static ddl_comm *shrink(ddl_comm *comm)
     return next;
 }
 
-/* Where this rank has ended; those who go on together find the same. */
-static int end_in(ddl_comm *next)
+/* Report the comm that this rank has ended in: ranks that go on together report the same one. */
+static int report_comm(ddl_comm *next)
 {
     int32_t lowest = rank;
     bool goes_on =
         next && ddl_allreduce(next, NULL, &lowest, 1, DDL_I32, DDL_MIN, NULL, NULL) == DDL_OK;
-    atomic_store(&b->world[rank], goes_on ? lowest + 1 : -1);
+    atomic_store(&b->next_comm[rank], goes_on ? lowest + 1 : -1);
     atomic_fetch_add(&b->said, 1);
     await(&b->said, left);
     return 0;
@@ -64,12 +65,12 @@ static void stop(int peer)
     kill(b->pids[peer], SIGSTOP);
 }
 
-static void go_on(int peer)
+static void continue_member(int peer)
 {
     kill(b->pids[peer], SIGCONT);
 }
 
-/* The connection of the failure detector with this member ends, as by a reset. */
+/* End the control connection with this member, as by a reset. */
 static void cut(ddl_comm *comm, int peer)
 {
     ddl__health *c = comm->health;
@@ -78,29 +79,29 @@ static void cut(ddl_comm *comm, int peer)
     pthread_mutex_unlock(&c->detector->lock);
 }
 
-/* 1 and 2 are stopped, given up by 0, and back; 0 computes while they go on and leave. */
-static int leave_later(ddl_comm *comm)
+/* 1 and 2 are stopped, expelled by 0, and continued; 0 computes while they go on and leave. */
+static int others_leave_later(ddl_comm *comm)
 {
     begin(comm, 3);
     if (rank == 0) {
         stop(1);
         stop(2);
         usleep(1500000);
-        go_on(1);
-        go_on(2);
+        continue_member(1);
+        continue_member(2);
         await(&b->stage, 2);
         usleep(500000);
-        return end_in(shrink(comm));
+        return report_comm(shrink(comm));
     }
     fail_once(comm);
     ddl_comm *next = shrink(comm);
     ddl_comm_destroy(comm);
     atomic_fetch_add(&b->stage, 1);
-    return end_in(next);
+    return report_comm(next);
 }
 
-/* 1 and 2 go on together, and 1 says so and waits to be killed. */
-static int go_on_until_1_dies(ddl_comm *comm)
+/* 1 and 2 go on together; 1 reports that and waits to be killed. */
+static int shrink_until_1_dies(ddl_comm *comm)
 {
     fail_once(comm);
     ddl_comm *next = shrink(comm);
@@ -111,28 +112,28 @@ static int go_on_until_1_dies(ddl_comm *comm)
         pause();
     }
     fail_once(next);
-    return end_in(shrink(next));
+    return report_comm(shrink(next));
 }
 
-/* As leave_later, but one of them is killed after they went on. */
-static int die_later(ddl_comm *comm)
+/* As others_leave_later, but one of them is killed after they went on. */
+static int others_die_later(ddl_comm *comm)
 {
     begin(comm, 2);
     if (rank == 0) {
         stop(1);
         stop(2);
         usleep(1500000);
-        go_on(1);
-        go_on(2);
+        continue_member(1);
+        continue_member(2);
         await(&b->stage, 1);
         kill(b->pids[1], SIGKILL);
         usleep(300000);
-        return end_in(shrink(comm));
+        return report_comm(shrink(comm));
     }
-    return go_on_until_1_dies(comm);
+    return shrink_until_1_dies(comm);
 }
 
-/* 0 is cut off, 1 and 2 go on, 1 is killed: whoever says so to 0 then says it too late. */
+/* 0 is cut off, 1 and 2 go on, and 1 is killed: a witness confirms that to 0 too late. */
 static int confirm_late(ddl_comm *comm)
 {
     begin(comm, 2);
@@ -147,12 +148,12 @@ static int confirm_late(ddl_comm *comm)
         pthread_mutex_lock(&c->detector->lock);
         ddl__member_confirm(c, 1); /* as the launcher would */
         pthread_mutex_unlock(&c->detector->lock);
-        return end_in(shrink(comm));
+        return report_comm(shrink(comm));
     }
-    return go_on_until_1_dies(comm);
+    return shrink_until_1_dies(comm);
 }
 
-/* Heartbeats fill the socket of who is stopped: the last word needs room. */
+/* Heartbeats fill the socket of a stopped member: the last message needs room. */
 static int full_socket(ddl_comm *comm)
 {
     begin(comm, 3);
@@ -161,16 +162,16 @@ static int full_socket(ddl_comm *comm)
     fail_once(comm);
     ddl_comm *next = shrink(comm);
     if (rank == 2)
-        return end_in(next);
+        return report_comm(next);
     OK(ddl_barrier(next, NULL, NULL));
     ddl_comm_destroy(comm);
     OK(ddl_barrier(next, NULL, NULL));
     if (rank == 0)
-        go_on(2);
-    return end_in(next);
+        continue_member(2);
+    return report_comm(next);
 }
 
-/* 0 and 1 are cut off from 2 and 3: none of the minority waits for the creation's limit. */
+/* 0 and 1 are cut off from 2 and 3: no rank of the minority waits for the creation's limit. */
 static int minority(ddl_comm *comm)
 {
     begin(comm, 4);
@@ -183,7 +184,7 @@ static int minority(ddl_comm *comm)
     ddl_comm *next = shrink(comm);
     CHECK(!next == (rank >= 2), "rank %d goes on or does not", rank);
     CHECK(seconds() - start < 10, "rank %d waited for %g s", rank, seconds() - start);
-    return end_in(next);
+    return report_comm(next);
 }
 
 typedef struct scene {
@@ -196,9 +197,9 @@ typedef struct scene {
 } scene;
 
 static const scene scenes[] = {
-    {"leave_later", leave_later, 3, 0, DDL_LINK_SHM, "100", "1000"},
-    {"leave_later", leave_later, 3, 0, DDL_LINK_TCP, "100", "1000"},
-    {"die_later", die_later, 3, 2, DDL_LINK_SHM, "100", "1000"},
+    {"others_leave_later", others_leave_later, 3, 0, DDL_LINK_SHM, "100", "1000"},
+    {"others_leave_later", others_leave_later, 3, 0, DDL_LINK_TCP, "100", "1000"},
+    {"others_die_later", others_die_later, 3, 2, DDL_LINK_SHM, "100", "1000"},
     {"confirm_late", confirm_late, 3, 2, DDL_LINK_TCP, "100", "1000"},
     {"full_socket", full_socket, 3, 0, DDL_LINK_SHM, "10", "4000"},
     {"minority", minority, 4, 0, DDL_LINK_TCP, "100", "1000"},
@@ -206,7 +207,7 @@ static const scene scenes[] = {
 
 static void run(const scene *s)
 {
-    int status[PROCESSES_MAX], world = -1;
+    int status[PROCESSES_MAX], next_comm = -1;
     setenv("DDL_HEARTBEAT_MS", s->heartbeat, 1);
     setenv("DDL_SUSPECT_MS", s->silence, 1);
     setenv("DDL_DEAD_MS", s->silence, 1);
@@ -216,12 +217,12 @@ static void run(const scene *s)
         bool killed = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
         CHECK(s->dead >> r & 1 ? killed : status[r] == 0, "%s: rank %d ended with %x", s->name, r,
               (unsigned)status[r]);
-        printf("%s: rank %d: %d\n", s->name, r, b->world[r]);
-        if (b->world[r] <= 0)
+        printf("%s: rank %d: %d\n", s->name, r, b->next_comm[r]);
+        if (b->next_comm[r] <= 0)
             continue;
-        CHECK(world < 0 || world == b->world[r], "%s: ranks %d and %d go on apart", s->name,
-              world - 1, r);
-        world = b->world[r];
+        CHECK(next_comm < 0 || next_comm == b->next_comm[r], "%s: ranks %d and %d go on apart",
+              s->name, next_comm - 1, r);
+        next_comm = b->next_comm[r];
     }
 }
 

@@ -1,0 +1,142 @@
+/* The slots of an endpoint's comms: their accepted connections, create-failure notices and tasks.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/clock.h"
+#include "connect/endpoint_state.h"
+
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    uint64_t count = ddl__counters_add(&endpoint->counters, list, 1);
+    pthread_mutex_unlock(&endpoint->lock);
+    return count;
+}
+
+void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__counters_add(&endpoint->counters, list, -1);
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)
+{
+    ddl__comm_slot *slot = calloc(1, sizeof *slot);
+    if (!slot)
+        return ddl__fail(DDL_ENOMEM, "no memory for a comm");
+    pthread_mutex_lock(&endpoint->lock);
+    for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
+        if (ddl__digest_equal(s->comm, comm)) {
+            pthread_mutex_unlock(&endpoint->lock);
+            free(slot);
+            return ddl__fail(DDL_ESTATE, "a comm of these members with this tag and epoch is alive "
+                                         "here already: destroy it or choose another tag");
+        }
+    slot->serial = endpoint->serial++;
+    slot->comm = comm;
+    slot->next = endpoint->slots;
+    endpoint->slots = slot;
+    pthread_mutex_unlock(&endpoint->lock);
+    *out = slot;
+    return DDL_OK;
+}
+
+bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
+                          int64_t deadline, ddl__accepted *accepted)
+{
+    struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+    pthread_mutex_lock(&endpoint->lock);
+    bool found;
+    endpoint->n_accepting++;
+    while (!(found = ddl__pending_take(endpoint, slot, control, accepted)) &&
+           ddl__now() < deadline) {
+        if (endpoint->overloaded)
+            ddl__endpoint_wake(endpoint);
+        pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
+    }
+    endpoint->n_accepting--;
+    pthread_mutex_unlock(&endpoint->lock);
+    return found;
+}
+
+bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+                                       ddl__create_failure *failure)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    bool found = ddl__create_failures_find(&endpoint->failures, comm, failure);
+    pthread_mutex_unlock(&endpoint->lock);
+    return found;
+}
+
+void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest comm, int from,
+                                         uint32_t attempt)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__create_failures_ignore(&endpoint->failures, comm, from, attempt);
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    uint64_t attempt = endpoint->serial++;
+    if (slot)
+        slot->failed_serial = attempt;
+    pthread_mutex_unlock(&endpoint->lock);
+    return (uint32_t)attempt;
+}
+
+void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest comm)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__create_failures_forget(&endpoint->failures, comm, -1);
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+ddl_status ddl__endpoint_set_task(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                  const ddl__background_task *task)
+{
+    struct epoll_event event = {.events = 0, .data.u64 = slot->serial};
+    if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, task->fd, &event))
+        return ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
+    pthread_mutex_lock(&endpoint->lock);
+    slot->task = *task;
+    pthread_mutex_unlock(&endpoint->lock);
+    return DDL_OK;
+}
+
+void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool now)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    if (now) {
+        slot->ready = true;
+        ddl__endpoint_wake(endpoint);
+    } else {
+        slot->ready_on_timer = true;
+        endpoint->timer_runs = DDL__TIMER_RUNS;
+        ddl__endpoint_start_timer(endpoint);
+    }
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    while (slot->busy)
+        pthread_cond_wait(&endpoint->changed, &endpoint->lock);
+    for (ddl__comm_slot **at = &endpoint->slots; *at; at = &(*at)->next)
+        if (*at == slot) {
+            *at = slot->next;
+            break;
+        }
+    ddl__create_failures_forget(&endpoint->failures, slot->comm, -1);
+    ddl__pending_drop_slot(endpoint, slot);
+    if (slot->task.run)
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, slot->task.fd, NULL);
+    pthread_mutex_unlock(&endpoint->lock);
+    free(slot);
+}
