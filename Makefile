@@ -101,7 +101,7 @@ test-early-end: $(VENV)/test.stamp ## a rank ends right after its creation, 600 
 	done
 
 lint: $(VENV)/test.stamp ## layers, formats, types
-	@$(stages) layers ruff mypy clang-format shellcheck
+	@$(stages) layers words ruff mypy clang-format shellcheck
 
 format: $(VENV)/test.stamp ## rewrite the sources in the project's format
 	$(VENV)/bin/ruff format .

@@ -91,7 +91,7 @@ def _torchrun(env: Mapping[str, str]) -> World | None:
     if port > 65535:
         port -= 2 * TORCHRUN_PORT_OFFSET
     job = [env.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
-    return _meet("torchrun", rank, size, env["MASTER_ADDR"], port, ".".join(job), env)
+    return _rendezvous_url("torchrun", rank, size, env["MASTER_ADDR"], port, ".".join(job), env)
 
 
 def _srun(env: Mapping[str, str]) -> World | None:
@@ -103,7 +103,7 @@ def _srun(env: Mapping[str, str]) -> World | None:
     nodes = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
     host = first_host(env.get(nodes, "127.0.0.1"))
     port = SRUN_PORTS[(31 * job + step) % len(SRUN_PORTS)]
-    return _meet("srun", rank, size, host, port, f"{job}.{step}", env)
+    return _rendezvous_url("srun", rank, size, host, port, f"{job}.{step}", env)
 
 
 def _alone(env: Mapping[str, str]) -> World:
@@ -123,7 +123,7 @@ def _in_srun_step(env: Mapping[str, str]) -> bool:
     return "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "").isdecimal()
 
 
-def _meet(
+def _rendezvous_url(
     launcher: str, rank: int, size: int, host: str, port: int, job: str, env: Mapping[str, str]
 ) -> World:
     address = f"[{host}]" if ":" in host else host  # IPv6

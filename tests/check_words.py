@@ -28,7 +28,6 @@ NAMES = {
     **dict.fromkeys(("bury", "mourn", "mourned", "bereave"), "mark dead, grace, peer died"),
     **dict.fromkeys(("patience", "caution", "haste", "hogged"), "wait policy, backoff"),
     **dict.fromkeys(("braid", "braids", "braiding", "strand", "strands"), "interleaved steps"),
-    **dict.fromkeys(("letter", "letters"), "control message"),
     **dict.fromkeys(("house", "houses", "ladder", "rung", "rungs"), "host group, hierarchy, level"),
     **dict.fromkeys(("culprit", "culprits", "pulse"), "blocking peer, progress snapshot"),
     **dict.fromkeys(("attend", "owes"), "poll, has unread"),

@@ -144,6 +144,7 @@ def stages() -> dict[str, Stage]:
     pytest = [tool("pytest"), "-q", *workers, "--no-loadscope-reorder"]
     return {
         "layers": Stage("who includes whom", [[python, "tests/check_layers.py"]]),
+        "words": Stage("no private words", [[python, "tests/check_words.py"]]),
         "ruff": Stage(
             "Python lint and format",
             [[tool("ruff"), "check", "."], [tool("ruff"), "format", "--check", "."]],

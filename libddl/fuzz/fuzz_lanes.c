@@ -96,7 +96,7 @@ static void say_farewell(scene *s)
     static const char why[] = "enough";
     bool abort = input_byte(&s->in) % 2;
     ddl__tcp_header head = {
-        abort ? DDL__TCP_ABORT : DDL__TCP_GOODBYE, abort ? sizeof why - 1 : 0, {{0, 0}}};
+        abort ? DDL__TCP_ABORT : DDL__TCP_LEAVE, abort ? sizeof why - 1 : 0, {{0, 0}}};
     peer_send(s, 0, &head, sizeof head);
     peer_send(s, 0, why, head.bytes);
     s->right = false;

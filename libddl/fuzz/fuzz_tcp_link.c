@@ -17,7 +17,7 @@ typedef struct frame {
     ddl__signature signature;
 } frame;
 
-enum { SPAN = 0x6c646401, GOODBYE, ABORT };
+enum { SPAN = 0x6c646401, LEAVE, ABORT };
 
 typedef struct scene {
     input in;
@@ -206,7 +206,7 @@ static void check_state(scene *s)
         ddl__describe_signature(text, sizeof text, &link->found);
         return;
     case DDL__LINK_LEFT:
-        REQUIRE(known && head.type == GOODBYE && !head.bytes, "who left said no goodbye");
+        REQUIRE(known && head.type == LEAVE && !head.bytes, "a side left without a leave message");
         return;
     case DDL__LINK_ABORTED:
         REQUIRE(known && head.type == ABORT && head.bytes < sizeof link->reason &&
@@ -268,7 +268,7 @@ static void step(scene *s)
         write_frame(s, SPAN, bytes, bytes);
         break;
     }
-    case 2: write_frame(s, GOODBYE, 0, 0); break;
+    case 2: write_frame(s, LEAVE, 0, 0); break;
     case 3: {
         uint32_t bytes = (uint32_t)input_length(&s->in, 300);
         write_frame(s, ABORT, bytes, bytes);

@@ -640,14 +640,14 @@ static void test_sleep(const star_factory *factory)
 static void test_mismatch(const star_factory *factory)
 {
     static unsigned char scratch[2000];
-    enum { TAKE = 1, ATTEND = 2, WAYS = 4 };
+    enum { TAKE = 1, POLL = 2, WAYS = 4 };
     for (int way = 0; way < WAYS; way++)
         for (int wrong = 0; wrong < 4; wrong++) {
             star s = star_create(factory, 1);
             ddl__link *leaf = s.leaf[0];
             CHECK(publish_span(s.centre, 1, 1, 10) && publish_span(s.centre, 1, 2, 1000), "full");
             read_soon(s.centre[0], leaf, 1, 10);
-            if (way & ATTEND) {
+            if (way & POLL) {
                 poll(&(struct pollfd){.fd = leaf->fd, .events = POLLIN}, 1, 10);
                 leaf->ops->poll(leaf);
             }
@@ -671,9 +671,9 @@ static void test_mismatch(const star_factory *factory)
         }
 }
 
-static void test_goodbye(const star_factory *factory)
+static void test_leave(const star_factory *factory)
 {
-    enum { DESTROY = 1, ATTEND = 2, WAYS = 4 };
+    enum { DESTROY = 1, POLL = 2, WAYS = 4 };
     for (int way = 0; way < WAYS; way++) {
         star s = star_create(factory, 1);
         ddl__link *leaf = s.leaf[0];
@@ -684,7 +684,7 @@ static void test_goodbye(const star_factory *factory)
         s.centre[0]->ops->close(s.centre[0], "too late");
         if (way & DESTROY)
             link_destroy(&s.centre[0]);
-        if (way & ATTEND) {
+        if (way & POLL) {
             poll(&(struct pollfd){.fd = leaf->fd, .events = POLLIN}, 1, 1000);
             leaf->ops->poll(leaf);
         }
@@ -791,7 +791,7 @@ static inline void ddl__link_conformance(const star_factory *factory)
     test_readers(factory);
     test_readers_threaded(factory);
     test_mismatch(factory);
-    test_goodbye(factory);
+    test_leave(factory);
     test_abort(factory);
     test_close_from_thread(factory);
     test_lost(factory);

@@ -1,5 +1,5 @@
-/* A rank ends right after its creation, or soon, without a goodbye, while the others may still be
- * creating theirs: each of them gets an error that names it, and none dies of it.
+/* A rank ends right after its creation, or soon, without a leave message, while the others may
+ * still be creating theirs: each of them gets an error that names it, and none dies of it.
  *
  *     test_early_end [times [ranks]]
  *

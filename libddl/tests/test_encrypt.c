@@ -12,7 +12,7 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-enum { PATIENCE_MS = 20000, MEMBERS = 3, LARGE = 16 << 20 };
+enum { WAIT_MS = 20000, MEMBERS = 3, LARGE = 16 << 20 };
 
 /* ---------------------------------------------------------------------------------- who is between
  */
@@ -38,7 +38,7 @@ static int dial(uint16_t port)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(PATIENCE_MS));
+    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(WAIT_MS));
     CHECK(fd >= 0, "%s", strerror(errno));
     return fd;
 }
@@ -57,7 +57,7 @@ static bool hand_on(between *b, int from, int to, bool there)
     if (there && n > 100 && atomic_exchange(&b->alter, false))
         bytes[n / 2] ^= 1;
     atomic_fetch_add(&b->passed, (size_t)n);
-    return ddl__send_all(to, bytes, (size_t)n, ddl__deadline(PATIENCE_MS));
+    return ddl__send_all(to, bytes, (size_t)n, ddl__deadline(WAIT_MS));
 }
 
 static void *stand(void *argument)
@@ -138,7 +138,7 @@ static void open_members(member *members, int size, const int32_t *encrypt, unsi
                                       .encrypt = encrypt[i]};
         members[i].rank = i;
         members[i].size = size;
-        members[i].timeout_ms = PATIENCE_MS;
+        members[i].timeout_ms = WAIT_MS;
         OK(ddl_endpoint_create(&config, &members[i].endpoint));
         for (int j = 0; j < size; j++)
             OK(ddl_endpoint_address(members[i].endpoint, members[j].addresses[i], DDL_ADDRESS_MAX,

@@ -135,16 +135,16 @@ static void test_select_extremes(void)
 /* ----------------------------------------------------------------------------------------- paths
  */
 
-typedef struct meeting {
+typedef struct pairing {
     const char *what;
     const char *ours[6], *theirs[6];
     ddl__where where;
     int8_t route[6];
     unsigned at_once, n;
     ddl__path paths[6];
-} meeting;
+} pairing;
 
-static const meeting MEETINGS[] = {
+static const pairing PAIRINGS[] = {
     {"two networks, in another order",
      {"eth0 10.1.0.1/24", "eth1 10.2.0.1/24", "lo 127.0.0.1/8"},
      {"eth0 10.2.0.2/24", "eth1 10.1.0.2/24", "lo 127.0.0.1/8"},
@@ -269,8 +269,8 @@ static const meeting MEETINGS[] = {
 
 static void test_paths(void)
 {
-    for (size_t c = 0; c < sizeof MEETINGS / sizeof *MEETINGS; c++) {
-        const meeting *m = &MEETINGS[c];
+    for (size_t c = 0; c < sizeof PAIRINGS / sizeof *PAIRINGS; c++) {
+        const pairing *m = &PAIRINGS[c];
         ddl__interface ours[6], theirs[6];
         unsigned n_ours = parse_all(m->ours, ours), n_theirs = parse_all(m->theirs, theirs);
         ddl__paths got = ddl__paths_between(ours, n_ours, theirs, n_theirs, m->where, m->route);

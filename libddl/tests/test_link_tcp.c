@@ -149,7 +149,7 @@ static void wire_destroy(wire *w)
     close(w->fd);
 }
 
-/* A frame as it is on the wire; returns its length. Types: 1 span, 2 goodbye, 3 abort. */
+/* A frame as it is on the wire; returns its length. Types: 1 span, 2 leave, 3 abort. */
 static size_t frame_make(unsigned char *to, unsigned type, uint64_t k, uint32_t bytes)
 {
     uint32_t words[2] = {0x6c646400 | type, bytes};
@@ -327,14 +327,14 @@ static void test_lost_sending(void)
     wire_destroy(&w);
 }
 
-/* Data on its way still arrives when the link is destroyed with the peer's goodbye unread. */
+/* Data on its way still arrives when the link is destroyed with the peer's leave message unread. */
 static void test_destroy_unread(void)
 {
     static unsigned char memory[800000], dst[sizeof memory + 48];
     wire w = wire_create();
-    unsigned char goodbye[24];
-    frame_make(goodbye, 2, 0, 0);
-    wire_send(&w, goodbye, sizeof goodbye);
+    unsigned char leave[24];
+    frame_make(leave, 2, 0, 0);
+    wire_send(&w, leave, sizeof leave);
     CHECK(send_span(&w.link, 1, memory, 0, sizeof memory), "full");
     flush_soon(w.link);
     link_destroy(&w.link);
@@ -359,8 +359,8 @@ static void test_at_once(void)
     star_destroy(&(star_factory){create_tcp, destroy, sockets}, &s);
 }
 
-/* A goodbye waits behind what is queued. An abort overtakes what has not begun; a span that has
- * begun is finished if there is room for it, else the stream is cut. */
+/* A leave message waits behind what is queued. An abort overtakes what has not begun; a span that
+ * has begun is finished if there is room for it, else the stream is cut. */
 static void test_close_when_full(void)
 {
     static unsigned char memory[50000], dst[sizeof memory];

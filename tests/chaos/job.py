@@ -221,7 +221,7 @@ def judge(
     bound *= probe.times
     case, outcome = job.case, Outcome(job.case)
     others = [rank for rank in range(case.size) if rank not in dead]
-    time.sleep(0.005)  # the probe's last words
+    time.sleep(0.005)  # the probe's last output
     for rank in others:
         failed = job.find(rank, "failed")
         if not failed:
@@ -229,7 +229,7 @@ def judge(
         status, text = failed.rest.split(" ", 1)
         if int(status) != EPEER:
             raise Wrong(f"rank {rank} got {failed.rest}")
-        if not any(f"rank {culprit} on " in text for culprit in dead):
+        if not any(f"rank {lost} on " in text for lost in dead):
             raise Wrong(f"rank {rank} blames none of {dead}: {text}")
         seconds = (failed.at - began) * 1e-9
         if seconds > bound:

@@ -195,7 +195,7 @@ NAMES = {
     "kill": "kill -9",
     "segv": "segmentation fault",
     "abort": "abort()",
-    "exit": "exit without a goodbye",
+    "exit": "exit without a leave message",
     "workers": "kill -9, forked workers live on",
     "two": "kill -9 of two at once",
     "step of a plan": "kill -9 after a step of a plan",

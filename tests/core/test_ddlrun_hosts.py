@@ -40,7 +40,7 @@ while True:
     comm.allreduce(x)
     step += 1
     if step == 20 and comm.rank == int(sys.argv[1]):
-        print("the last word", flush=True)
+        print("the last line", flush=True)
         os.kill(os.getpid(), int(sys.argv[2]))
 """
 SLEEP = """
@@ -236,7 +236,7 @@ def test_map_of_ranks(one: Hosts) -> None:
 
 
 def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
-    text = FOREVER.replace('print("the last word"', "import time; print('died', time.time()")
+    text = FOREVER.replace('print("the last line"', "import time; print('died', time.time()")
     program = hosts.program(text)
     code, out, err = hosts.run("-H", "h1:1,h2:2,h3:1", program, 2, int(signal.SIGKILL))
     now = time.time()
@@ -469,18 +469,18 @@ def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> Non
     listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
     only = r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$'
     (port,) = re.findall(only, listening, re.M)
-    knock = f"""
+    raw_client = f"""
 import contextlib, socket
 for said in (b"hello", b"H\\xff\\xff\\xff\\xff", b"H\\0\\0\\0\\x22" + bytes(32) + b"{{}}", b""):
-    with (socket.create_connection(("h1", {port}), 5) as stranger,
+    with (socket.create_connection(("h1", {port}), 5) as client,
           contextlib.suppress(ConnectionError)):
-        stranger.sendall(said)
-        stranger.shutdown(socket.SHUT_WR)
-        while stranger.recv(100):
+        client.sendall(said)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(100):
             pass
 print("dropped")
 """
-    ended = lab.run("h4", [sys.executable, "-c", knock], timeout=30)
+    ended = lab.run("h4", [sys.executable, "-c", raw_client], timeout=30)
     assert ended.stdout == "dropped\n", ended.stderr
     out, err = process.communicate("well\n", timeout=30)
     assert (process.returncode, out) == (0, "[0 h2] well\n"), err

@@ -142,10 +142,10 @@ def test_records_in_pieces_and_two_at_once(served: Served) -> None:
 )
 def test_a_connection_with_a_wrong_record_is_closed(served: Served, said: bytes) -> None:
     """And nobody's end is told for it, its process being there."""
-    stranger, stays = served.connect(), served.connect(own_id(5))
-    stranger.sendall(said)
+    client, stays = served.connect(), served.connect(own_id(5))
+    client.sendall(said)
     served.serve(0.1)
-    assert received(stranger) == b""
+    assert received(client) == b""
     assert received(stays) is None
     assert not served.told
 

@@ -342,11 +342,12 @@ DDL_API ddl_status ddl_comm_fd(ddl_comm *comm, int *fd);
 DDL_API ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason);
 
 /* Leave. Completes all works of the comm first (pending ones with DDL_EABORTED), tells the peers
- * goodbye, frees. NULL is fine. Cannot fail. Works stay valid until ddl_work_destroy. Not
+ * leave message, frees. NULL is fine. Cannot fail. Works stay valid until ddl_work_destroy. Not
  * concurrently with other calls on the same comm.
- *   The goodbyes tell each member's last operation. If a member is known to have called another one
- *   than this rank did in its place, and no call has told so, the log names the two, and so does
- *   ddl_last_error afterwards; it is "" otherwise. Of two members, at least the later one knows. */
+ *   The leave messages tell each member's last operation. If a member is known to have called
+ * another one than this rank did in its place, and no call has told so, the log names the two, and
+ * so does ddl_last_error afterwards; it is "" otherwise. Of two members, at least the later one
+ * knows. */
 DDL_API void ddl_comm_destroy(ddl_comm *comm);
 
 /* --------------------------------------------------------------------------------- operations */

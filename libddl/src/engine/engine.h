@@ -34,7 +34,7 @@ typedef struct ddl__engine_config {
 /* Takes ownership of the links in any case. NULL when a resource is refused (message set). */
 ddl__engine *ddl__engine_create(const ddl__engine_config *config);
 
-/* Close all links with goodbye, complete all works with DDL_EABORTED, free. */
+/* Close all links with a leave message, complete all works with DDL_EABORTED, free. */
 void ddl__engine_destroy(ddl__engine *engine);
 
 /* The links by rank: of ordered operations; of messages and named operations. */

@@ -34,7 +34,7 @@ typedef struct ddl__signature {
 typedef enum ddl__link_state {
     DDL__LINK_OPEN,
     DDL__LINK_MISMATCH, /* the next span has another signature or length: see `found` */
-    DDL__LINK_LEFT,     /* the peer said goodbye */
+    DDL__LINK_LEFT,     /* the peer left */
     DDL__LINK_ABORTED,  /* the peer ended the comm: see `reason` */
     DDL__LINK_LOST      /* the connection broke: the peer died, or the network */
 } ddl__link_state;
@@ -84,13 +84,13 @@ typedef struct ddl__link_ops {
      * fences of the arena (ddl__arena_fence) are joined, and look for spans once more before
      * sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
-    /* link->fd has an event: handle doorbells, goodbyes and errors. */
+    /* link->fd has an event: handle doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);
 
-    /* Tell the peer goodbye (reason NULL), or that the comm is dead and why. Nothing can be sent
-     * afterwards. Any thread. */
+    /* Send the peer a leave message (reason NULL), or that the comm is dead and why. Nothing can be
+     * sent afterwards. Any thread. */
     void (*close)(ddl__link *link, const char *reason);
-    /* Say goodbye unless closed, and free. */
+    /* Send a leave message unless closed, and free. */
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;
 

@@ -7,7 +7,7 @@
  * need not wait until the line that it has stored to comes back from the reader's core. Otherwise
  * both pairs are sequentially consistent. The side that takes the flag down rings, once.
  *
- * The doorbell is the unix socket over which the two connected. It also carries goodbye and abort,
+ * The doorbell is the unix socket over which the two connected. It also carries leave and abort,
  * and its end of file tells of the death of the peer.
  */
 #include "net/shm.h"
@@ -244,7 +244,7 @@ static void shm_sleeping(ddl__link *link, bool asleep)
     atomic_store_explicit(&shm(link)->own->shared->sleeping, asleep, memory_order_seq_cst);
 }
 
-/* The socket's bytes: D doorbell, G goodbye, A abort followed by the reason and NUL. */
+/* The socket's bytes: D doorbell, G leave, A abort followed by the reason and NUL. */
 static void shm_poll(ddl__link *link)
 {
     shm_link *s = shm(link);

@@ -70,9 +70,9 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
 
 /* ------------------------------------------------------------------------------ life and death */
 
-/* A goodbye is sent after everything that waits, an abort before everything but a span that has
- * begun. If the rest of that span does not fit into the socket now, the abort cannot be sent, since
- * the user memory may be gone soon. */
+/* A leave message is sent after everything that waits, an abort before everything but a span that
+ * has begun. If the rest of that span does not fit into the socket now, the abort cannot be sent,
+ * since the user memory may be gone soon. */
 static void tcp_close(ddl__link *link, const char *reason)
 {
     static const ddl__signature none;
@@ -85,7 +85,7 @@ static void tcp_close(ddl__link *link, const char *reason)
             ddl__lanes_shut(l);
             snprintf(l->farewell, sizeof l->farewell, "%s", reason);
         }
-        ddl__tcp_enqueue(l, reason ? DDL__TCP_ABORT : DDL__TCP_GOODBYE, l->farewell,
+        ddl__tcp_enqueue(l, reason ? DDL__TCP_ABORT : DDL__TCP_LEAVE, l->farewell,
                          strlen(l->farewell), &none, NULL);
         ddl__tcp_push(l);
         if (reason && l->queued && l->queue[l->oldest].head.type == DDL__TCP_SPAN)
@@ -94,7 +94,7 @@ static void tcp_close(ddl__link *link, const char *reason)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Closing a socket with unread data, even the goodbye of the peer, resets the connection and
+/* Closing a socket with unread data, even the peer's leave message, resets the connection and
  * discards what was sent last. */
 static void empty_and_close(int fd)
 {

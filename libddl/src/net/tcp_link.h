@@ -4,7 +4,7 @@
  * Design notes.
  *
  * Wire format. A frame is a 24-byte header (type, length, signature) and its payload: a span,
- * nothing (goodbye) or a reason in words (abort). Bytes are in host order. The handshake makes sure
+ * nothing (leave) or a reason in words (abort). Bytes are in host order. The handshake makes sure
  * that both ends agree on byte order and version; the magic number in the type detects a stream
  * that is out of step.
  *
@@ -36,7 +36,7 @@ enum {
 /* "ddl" and a number. */
 typedef enum ddl__tcp_type {
     DDL__TCP_SPAN = 0x6c646401,
-    DDL__TCP_GOODBYE,
+    DDL__TCP_LEAVE,
     DDL__TCP_ABORT,
     DDL__TCP_CHUNK /* on lanes only */
 } ddl__tcp_type;

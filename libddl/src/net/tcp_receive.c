@@ -39,7 +39,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
     } else {
         ddl__tcp_lose(l, l->name,
                       l->got ? "the peer closed the connection within a span"
-                             : "the peer closed the connection without a goodbye");
+                             : "the peer closed the connection without a leave message");
     }
 }
 
@@ -58,9 +58,9 @@ static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
     uint32_t bytes = l->head.bytes;
     switch ((ddl__tcp_type)l->head.type) {
     case DDL__TCP_SPAN: return true;
-    case DDL__TCP_GOODBYE:
+    case DDL__TCP_LEAVE:
     case DDL__TCP_ABORT:
-        if (bytes >= sizeof l->base.reason || (bytes && l->head.type == DDL__TCP_GOODBYE))
+        if (bytes >= sizeof l->base.reason || (bytes && l->head.type == DDL__TCP_LEAVE))
             return false;
         if (extra > bytes)
             extra = bytes;
@@ -107,7 +107,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
     if (l->got < sizeof l->head + l->head.bytes)
         return MORE;
     l->base.reason[l->head.bytes] = 0;
-    l->base.state = l->head.type == DDL__TCP_GOODBYE ? DDL__LINK_LEFT : DDL__LINK_ABORTED;
+    l->base.state = l->head.type == DDL__TCP_LEAVE ? DDL__LINK_LEFT : DDL__LINK_ABORTED;
     return STOP;
 }
 

@@ -6,8 +6,9 @@
  * reserved for the farewell.
  *
  * A link that is closed, or whose sending has failed, discards what it is given, so that nobody
- * waits for room on a dead link. The cause is learned by receiving, where a goodbye, an abort and
- * data may precede the error. If a lane fails, the first connection remains for the farewell. */
+ * waits for room on a dead link. The cause is learned by receiving, where a leave message, an abort
+ * and data may precede the error. If a lane fails, the first connection remains for the farewell.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <sys/socket.h>

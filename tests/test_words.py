@@ -1,0 +1,53 @@
+"""check_words.py finds private words in names, text and file names, and accepts plain English."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from check_words import check
+
+CASES = [
+    ("libddl/src/comm/a.c", "int door_deadline;\n", "door_deadline"),
+    ("libddl/src/comm/a.c", "typedef struct ddl__visitor ddl__visitor;\n", "ddl__visitor"),
+    ("ddl_core/a.py", "def meetAll(): ...\n", "meetAll"),
+    ("libddl/src/comm/seat.c", "int a;\n", "file name"),
+    ("libddl/src/comm/a.c", "/* A rank ends without a last\n * word. */\n", "last word"),
+    ("docs/a.md", "The black\nbox has it.\n", "black box"),
+    ("bench/a.py", 'TEXT = "the conductor waits"\n', "conductor"),
+    ("docs/ARCHITECTURE.md", "A stranger knocks.\n## Renamed files\nmeet.c\n", "stranger"),
+    ("CHANGELOG.md", "# Changes\n- a culprit\n\n## 0.1\n- a stranger\n", "culprit"),
+]
+
+
+def tree(root: Path, path: str, text: str) -> Path:
+    """A repository with this one file."""
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+    for command in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", "-C", str(root), *command], check=True)
+    return root
+
+
+@pytest.mark.parametrize(("path", "text", "expected"), CASES)
+def test_a_private_word_is_found(tmp_path: Path, path: str, text: str, expected: str) -> None:
+    """Once in each case, also where it stands across two lines."""
+    found = check(tree(tmp_path, path, text))
+    assert len({line.split(": ")[1] for line in found}) == 1
+    assert expected in found[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("libddl/src/comm/a.c", "/* A house in a letter: ordinary English. */ int size;\n"),
+        ("ddl_core/a.py", '"""The ranks meet at a url."""\n'),
+        ("CHANGELOG.md", "# Changes\n\n## 0.1\n- a stranger at the door\n"),
+        ("docs/ARCHITECTURE.md", "# A\n## Renamed files\n| black_box.c | regrets |\n"),
+        ("other/a.c", "int door;\n"),
+    ],
+)
+def test_ordinary_english_is_left_alone(tmp_path: Path, path: str, text: str) -> None:
+    """So are the record of the past and folders that are not the project's."""
+    assert check(tree(tmp_path, path, text)) == []
