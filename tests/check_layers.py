@@ -51,7 +51,8 @@ ADAPTERS = {  # the frameworks that each adapter may import
 }
 LAUNCH = "ddl_launch"  # the package that only the top of the Python side imports
 DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
-MAX_LINES = 800
+MAX_LINES = 600
+LONGER = {"libddl/include/ddl/ddl.hpp"}  # read by section
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
 FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples")
@@ -207,7 +208,7 @@ def check_text(root: Path) -> Iterator[str]:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in TEXT and path.is_file():
                 lines = path.read_text().count("\n")
-                if lines > MAX_LINES:
+                if lines > MAX_LINES and str(path.relative_to(root)) not in LONGER:
                     yield f"{path.relative_to(root)}: {lines} lines; split above {MAX_LINES}"
     if (root / EMPTY).read_bytes().strip():
         yield f"{EMPTY}: must stay empty"

@@ -1,56 +1,6 @@
 /* Messages between ranks of one process: matching, order, sizes, credit, independence of the
  * collectives and of each other. */
-#include <stdbool.h>
-#include <unistd.h>
-
-#include "base/clock.h"
-#include "ranks.h"
-
-enum { MIB = 1 << 20 };
-
-static uint64_t mixed(uint64_t k)
-{
-    k = (k ^ k >> 30) * 0xbf58476d1ce4e5b9;
-    k = (k ^ k >> 27) * 0x94d049bb133111eb;
-    return k ^ k >> 31;
-}
-
-/* Content that tells messages and places apart. */
-static unsigned char byte_of(uint64_t message, size_t i)
-{
-    return (unsigned char)(mixed(message) + i * 7 + i / 251);
-}
-
-static void fill(unsigned char *to, size_t bytes, uint64_t message)
-{
-    for (size_t i = 0; i < bytes; i++)
-        to[i] = byte_of(message, i);
-}
-
-static void check_filled(const unsigned char *from, size_t bytes, uint64_t message)
-{
-    for (size_t i = 0; i < bytes; i++)
-        CHECK(from[i] == byte_of(message, i), "message %ju of %zu bytes differs at %zu",
-              (uintmax_t)message, bytes, i);
-}
-
-static void finish(ddl_work *work)
-{
-    OK(ddl_work_wait(work, -1));
-    ddl_work_destroy(work);
-}
-
-static ddl_status send_bytes(ddl_comm *comm, const void *data, size_t n, int to, int tag,
-                             ddl_work **work)
-{
-    return ddl_send(comm, data, (int64_t)n, DDL_U8, to, tag, NULL, work);
-}
-
-static ddl_status recv_bytes(ddl_comm *comm, void *data, size_t n, int from, int tag, int *sender,
-                             ddl_work **work)
-{
-    return ddl_recv(comm, data, (int64_t)n, DDL_U8, from, tag, sender, NULL, work);
-}
+#include "message_ranks.h"
 
 static const size_t sizes[] = {0, 1, 608, 609, 8192, 8193, 65537, MIB + 3, 5 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -84,12 +34,6 @@ static void ping_pong(ddl_comm *comm, void *argument)
  */
 
 enum { MANY = 120, TAGS = 5 };
-
-/* Message k from one rank to another. */
-static uint64_t name_of(int from, int to, int k)
-{
-    return (uint64_t)from << 40 | (uint64_t)to << 20 | (uint64_t)k;
-}
 
 static int tag_of(int from, int to, int k)
 {
@@ -444,177 +388,6 @@ static void stream(ddl_comm *comm, void *argument)
         OK(recv_bytes(comm, data, sizeof data, 0, 1, NULL, NULL));
 }
 
-/* ---------------------------------------------------------------------------------------- works */
-
-static void completion_queue(ddl_comm *comm, void *argument)
-{
-    enum { N = 60 };
-    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    int right = (rank + 1) % size, left = (rank + size - 1) % size, seen[2 * N] = {0};
-    static _Thread_local unsigned char out[N][9000], in[N][9000];
-    ddl_options options = {.struct_size = sizeof options, .queued = 1};
-    ddl_work *work, *works[8];
-    void *users[8];
-    (void)argument;
-    for (int k = 0; k < N; k++) {
-        memset(out[k], k, sizeof out[k]);
-        options.user = &seen[k];
-        OK(ddl_recv(comm, in[k], 8000 + k * 10, DDL_U8, left, k, NULL, &options, &work));
-    }
-    for (int k = N - 1; k >= 0; k--) {
-        options.user = &seen[N + k];
-        OK(ddl_send(comm, out[k], 8000 + k * 10, DDL_U8, right, k, &options, &work));
-    }
-    for (int n = 0, taken; n < 2 * N; n += taken) {
-        OK(ddl_comm_completed(comm, works, users, 8, -1, &taken));
-        for (int i = 0; i < taken; i++) {
-            CHECK(++*(int *)users[i] == 1, "reported twice");
-            OK(ddl_work_test(works[i]));
-            ddl_work_destroy(works[i]);
-        }
-    }
-    for (int k = 0; k < N; k++)
-        CHECK(in[k][7999] == k, "message %d", k);
-}
-
-static void waits(ddl_comm *comm, void *argument)
-{
-    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), got = 0;
-    ddl_work *work;
-    (void)argument;
-    if (size < 2)
-        return;
-    if (rank == 0) {
-        OK(ddl_recv(comm, &got, 1, DDL_I32, 1, 0, NULL, NULL, &work));
-        CHECK(ddl_work_wait(work, 0) == DDL_ETIMEDOUT, "looked only");
-        CHECK(ddl_work_wait(work, 50) == DDL_ETIMEDOUT, "waited 50 ms");
-        OK(ddl_barrier(comm, NULL, NULL));
-        finish(work);
-        CHECK(got == 1, "%d", got);
-    } else {
-        OK(ddl_barrier(comm, NULL, NULL));
-        if (rank == 1)
-            OK(ddl_send(comm, &rank, 1, DDL_I32, 0, 0, NULL, NULL));
-    }
-}
-
-/* Who sleeps on a message is woken by it, and does not wait for its next look around. */
-static void wakes(ddl_comm *comm, void *argument)
-{
-    enum { ROUNDS = 12 };
-    static _Thread_local char data[20000];
-    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    int64_t start = ddl__now();
-    (void)argument;
-    for (int k = 0; k < ROUNDS && size > 1; k++)
-        for (int turn = 0; turn < 2; turn++) {
-            if (rank == turn) {
-                usleep(20000);
-                OK(send_bytes(comm, data, k % 2 ? 1 : sizeof data, 1 - turn, 0, NULL));
-            } else if (rank == 1 - turn) {
-                int source = k % 4 < 2 ? turn : DDL_ANY_SOURCE;
-                OK(recv_bytes(comm, data, k % 2 ? 1 : sizeof data, source, 0, NULL, NULL));
-            }
-        }
-    CHECK(ddl__now() - start < ROUNDS * 1000000000ll, "%lld ms",
-          (long long)(ddl__now() - start) / 1000000);
-    OK(ddl_barrier(comm, NULL, NULL));
-}
-
-/* Nobody waits: the endpoints' threads do the work. */
-static void in_background(ddl_comm *comm, void *argument)
-{
-    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    unsigned char *out = malloc(3 * MIB), *in = malloc(3 * MIB);
-    (void)argument;
-    for (int round = 0; round < 5; round++) {
-        ddl_work *works[2];
-        size_t bytes = round % 2 ? 3 * MIB : 100;
-        fill(out, bytes, (uint64_t)rank);
-        OK(send_bytes(comm, out, bytes, (rank + 1) % size, 0, &works[0]));
-        OK(recv_bytes(comm, in, bytes, (rank + size - 1) % size, 0, NULL, &works[1]));
-        for (int k = 0, tries = 0; k < 2; k++, tries = 0)
-            while (ddl_work_test(works[k]) == DDL_INPROGRESS) {
-                usleep(1000);
-                CHECK(++tries < 30000, "no progress in the background");
-            }
-        finish(works[0]);
-        finish(works[1]);
-        check_filled(in, bytes, (uint64_t)((rank + size - 1) % size));
-    }
-    free(out);
-    free(in);
-}
-
-/* Given up while pending: matched in their turn all the same. */
-static void abandoned(ddl_comm *comm, void *argument)
-{
-    enum { N = 40, LENGTH = 12000 };
-    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    static _Thread_local unsigned char out[N][LENGTH], in[N + 1][LENGTH];
-    ddl_work *work;
-    (void)argument;
-    for (int k = 0; k < N; k++) {
-        OK(recv_bytes(comm, in[k], k % 2 ? LENGTH : 10, (rank + size - 1) % size, 1, NULL, &work));
-        ddl_work_destroy(work);
-    }
-    for (int k = 0; k < N; k++) {
-        memset(out[k], k + 1, LENGTH);
-        OK(send_bytes(comm, out[k], k % 2 ? LENGTH : 10, (rank + 1) % size, 1, &work));
-        ddl_work_destroy(work);
-    }
-    OK(recv_bytes(comm, in[N], LENGTH, (rank + size - 1) % size, 1, NULL, &work));
-    OK(send_bytes(comm, out[0], LENGTH, (rank + 1) % size, 1, NULL));
-    finish(work); /* runs behind them */
-    for (int k = 0; k < N; k++)
-        CHECK(in[k][k % 2 ? LENGTH - 1 : 9] == k + 1, "message %d", k);
-    OK(ddl_barrier(comm, NULL, NULL));
-}
-
-typedef struct talker {
-    ddl_comm *comm;
-    int number;
-    pthread_t thread;
-} talker;
-
-static void *talk(void *argument)
-{
-    talker *t = argument;
-    int rank = ddl_comm_rank(t->comm), size = ddl_comm_size(t->comm);
-    unsigned char *out = malloc(20000), *in = malloc(20000);
-    for (int k = 0; k < 60; k++) {
-        ddl_work *work;
-        size_t bytes = k % 5 ? 200 : 20000;
-        fill(out, bytes, name_of(rank, t->number, k));
-        OK(recv_bytes(t->comm, in, bytes, (rank + size - 1) % size, t->number, NULL, &work));
-        OK(send_bytes(t->comm, out, bytes, (rank + 1) % size, t->number, NULL));
-        finish(work);
-        check_filled(in, bytes, name_of((rank + size - 1) % size, t->number, k));
-    }
-    free(out);
-    free(in);
-    return NULL;
-}
-
-/* Several threads of one rank talk by tags of their own, and one adds up meanwhile. */
-static void threads(ddl_comm *comm, void *argument)
-{
-    enum { N = 3 };
-    talker talkers[N];
-    (void)argument;
-    for (int i = 0; i < N; i++) {
-        talkers[i] = (talker){.comm = comm, .number = i};
-        CHECK(!pthread_create(&talkers[i].thread, NULL, talk, &talkers[i]), "thread");
-    }
-    for (int k = 0; k < 50; k++) {
-        int32_t one = 1;
-        OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
-        CHECK(one == ddl_comm_size(comm), "%d", one);
-    }
-    for (int i = 0; i < N; i++)
-        pthread_join(talkers[i].thread, NULL);
-}
-
 /* ------------------------------------------------------------------------------------- refusals */
 
 static void refusals(ddl_comm *comm, void *argument)
@@ -656,49 +429,18 @@ static void refusals(ddl_comm *comm, void *argument)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        uint32_t links;
-    } kinds[] = {{"inproc", DDL_LINK_INPROC},
-                 {"shm", DDL_LINK_SHM},
-                 {"tcp", DDL_LINK_TCP},
-                 {"mixed", LINKS_MIXED}};
-    static const struct {
-        const char *name;
-        rank_fn *fn;
-        int largest;
-    } tests[] = {{"ping_pong", ping_pong, 3},
-                 {"many_outstanding", many_outstanding, 4},
-                 {"before_and_after", before_and_after, 3},
-                 {"any_source", any_source, 4},
-                 {"order", order, 3},
-                 {"oldest_of_all", oldest_of_all, 3},
-                 {"ring", ring, 5},
-                 {"to_self", to_self, 2},
-                 {"among_collectives", among_collectives, 3},
-                 {"holds_up_nobody", holds_up_nobody, 3},
-                 {"flood", flood, 3},
-                 {"stream", stream, 2},
-                 {"completion_queue", completion_queue, 3},
-                 {"waits", waits, 3},
-                 {"wakes", wakes, 3},
-                 {"in_background", in_background, 3},
-                 {"abandoned", abandoned, 3},
-                 {"threads", threads, 3}};
-    for (unsigned l = 0; l < sizeof kinds / sizeof *kinds; l++) {
-        if (argc > 1 && strcmp(argv[1], kinds[l].name))
-            continue;
-        for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
-            if (argc > 2 && strcmp(argv[2], tests[t].name))
-                continue;
-            int64_t start = ddl__now();
-            for (int size = 1; size <= tests[t].largest; size++)
-                run_ranks(size, kinds[l].links, tests[t].fn, NULL);
-            printf("%-8s %-20s %.2f s\n", kinds[l].name, tests[t].name,
-                   1e-9 * (double)(ddl__now() - start));
-            fflush(stdout);
-        }
-        run_ranks(2, kinds[l].links, refusals, NULL);
-    }
-    return 0;
+    static const message_test tests[] = {{"ping_pong", ping_pong, 1, 3},
+                                         {"many_outstanding", many_outstanding, 1, 4},
+                                         {"before_and_after", before_and_after, 1, 3},
+                                         {"any_source", any_source, 1, 4},
+                                         {"order", order, 1, 3},
+                                         {"oldest_of_all", oldest_of_all, 1, 3},
+                                         {"ring", ring, 1, 5},
+                                         {"to_self", to_self, 1, 2},
+                                         {"among_collectives", among_collectives, 1, 3},
+                                         {"holds_up_nobody", holds_up_nobody, 1, 3},
+                                         {"flood", flood, 1, 3},
+                                         {"stream", stream, 1, 2},
+                                         {"refusals", refusals, 2, 2}};
+    return run_message_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -1,4 +1,5 @@
-/* time_limits.h - all time limits of connect, health and comm, with the timeline of a death.
+/* time_limits.h - all time limits of the library, with the timeline of a death. How long
+ * something is measured is said where it is measured.
  *
  * From a lost connection to a dead comm, with the defaults of the limits that a user sets
  * (heartbeat 100 ms, suspect 1 s, dead 3 s). docs/reliability.md says what counts as evidence.
@@ -51,6 +52,17 @@
 
 #define DDL__PROGRESS_TICK (100 * DDL__MS) /* between runs of a waiting task */
 #define DDL__PROGRESS_SOON (1 * DDL__MS)   /* before a task runs that a caller may drive first */
+
+/* ---- a lost link ---- */
+
+#define DDL__KEEPALIVE_IDLE       (6 * DDL__S) /* without traffic until TCP probes the peer's host */
+#define DDL__KEEPALIVE_EACH       (3 * DDL__S)    /* between its probes, of which there are three */
+#define DDL__UNACKNOWLEDGED_LIMIT (15 * DDL__S)   /* without any acknowledgement of what was sent */
+#define DDL__UNACKNOWLEDGED_POLL  (1 * DDL__S)    /* between looks for that */
+#define DDL__LANE_REASON_LIMIT    (1 * DDL__S)    /* for the peer to report why a lane has failed */
+#define DDL__UNCONFIRMED_LIMIT    (50 * DDL__MS)  /* until a lost link is taken for a dead peer */
+#define DDL__DRAIN_LIMIT          (100 * DDL__MS) /* that spans are received when a comm ends */
+#define DDL__SLEEP_LIMIT          (1 * DDL__S)    /* of a driver without events */
 
 /* ---- a member's death ---- */
 

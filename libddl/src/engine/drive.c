@@ -6,11 +6,11 @@
 #include "base/clock.h"
 #include "base/fences.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "engine/state.h"
 
 enum {
     EVENTS = 32,
-    SLEEP_MAX_MS = 1000,
     LIMIT_PASSES = 4 /* passes that move something between looks at the limits */
 };
 
@@ -81,10 +81,11 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
         deadline = ddl__messages_deadline(engine->messages);
     if (engine->unconfirmed_until && engine->unconfirmed_until < deadline)
         deadline = engine->unconfirmed_until;
+    const int most = DDL__SLEEP_LIMIT / DDL__MS;
     if (deadline == DDL__NEVER)
-        return SLEEP_MAX_MS;
+        return most;
     int64_t left = (deadline - ddl__now()) / 1000000 + 1;
-    return left < 0 ? 0 : left < SLEEP_MAX_MS ? (int)left : SLEEP_MAX_MS;
+    return left < 0 ? 0 : left < most ? (int)left : most;
 }
 
 /* Announce sleep, then advance once more; true when there is nothing to do. */

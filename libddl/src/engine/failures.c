@@ -5,13 +5,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 #include "engine/describe.h"
 #include "engine/state.h"
 #include "net/close_reason.h"
-
-/* For how long spans are still received at the end of the comm, and for how long a lost link is not
- * taken for a dead peer. */
-static const int64_t DRAIN_NS = 100 * 1000000ll, UNCONFIRMED_NS = 50 * 1000000ll;
 
 static const char *own_name(const ddl__engine *engine)
 {
@@ -95,7 +92,7 @@ static ddl__link *link_aborted(const ddl__engine *engine, int rank)
 /* The comm ends: receive the spans that were sent before. */
 static void drain_last_spans(ddl__engine *engine)
 {
-    int64_t end = ddl__now() + DRAIN_NS;
+    int64_t end = ddl__now() + DDL__DRAIN_LIMIT;
     while (ddl__advance(engine) && ddl__now() < end)
         ;
 }
@@ -124,8 +121,8 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
             continue;
         if (!loss->noticed)
             loss->noticed = now;
-        if (now - loss->noticed < UNCONFIRMED_NS)
-            engine->unconfirmed_until = loss->noticed + UNCONFIRMED_NS;
+        if (now - loss->noticed < DDL__UNCONFIRMED_LIMIT)
+            engine->unconfirmed_until = loss->noticed + DDL__UNCONFIRMED_LIMIT;
     }
     return engine->unconfirmed_until;
 }

@@ -13,15 +13,13 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 #include "net/tcp_link.h"
 
 enum {
     STRETCH = 256 << 10, /* bytes of one measurement */
     FAR = 4              /* a lane that takes so many times longer is not used */
 };
-
-/* How long the peer may take to say why a lane has failed. */
-static const int64_t WORDS_NS = 1000000000;
 
 /* The longest measurement, and how long a rate counts while the lane is idle. */
 static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
@@ -223,14 +221,14 @@ static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t del
 
 void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
 {
-    note_loss(l, name, error, WORDS_NS);
+    note_loss(l, name, error, DDL__LANE_REASON_LIMIT);
 }
 
 /* The peer, if alive, has noticed the failure as well and knows more: its reason comes first. */
 static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
 {
     l->broken = true;
-    note_loss(l, lane->name, error, 2 * WORDS_NS);
+    note_loss(l, lane->name, error, 2 * DDL__LANE_REASON_LIMIT);
 }
 
 /* A lane may end after its last chunk, but not all lanes while bytes are missing. */

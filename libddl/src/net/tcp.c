@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/forks.h"
+#include "base/time_limits.h"
 #include "net/tcp_link.h"
 
 enum {
@@ -20,13 +21,10 @@ enum {
 
     /* A peer whose kernel does not answer is gone, or the network is. It is probed while nothing is
      * under way; otherwise its missing acknowledgements show it. */
-    KEEPALIVE_IDLE_S = 6,
-    KEEPALIVE_EACH_S = 3,
-    KEEPALIVE_PROBES = 3,
-    SILENT_MS = 15000
+    KEEPALIVE_IDLE_S = DDL__KEEPALIVE_IDLE / DDL__S,
+    KEEPALIVE_EACH_S = DDL__KEEPALIVE_EACH / DDL__S,
+    KEEPALIVE_PROBES = 3
 };
-
-static const int64_t EXAMINE_NS = 1000000000;
 
 /* --------------------------------------------------------------------------------- silent peers */
 
@@ -37,7 +35,7 @@ static bool is_silent(int fd)
     struct tcp_info info;
     socklen_t length = sizeof info;
     return !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) && info.tcpi_retransmits &&
-           info.tcpi_unacked && info.tcpi_last_ack_recv > SILENT_MS;
+           info.tcpi_unacked && info.tcpi_last_ack_recv > DDL__UNACKNOWLEDGED_LIMIT / DDL__MS;
 }
 
 static void link_examine(ddl__tcp_link *l)
@@ -62,7 +60,7 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
     if (!asleep || link->state != DDL__LINK_OPEN)
         return;
     int64_t now = ddl__now();
-    if (now < l->examined + EXAMINE_NS)
+    if (now < l->examined + DDL__UNACKNOWLEDGED_POLL)
         return;
     l->examined = now;
     link_examine(l);
