@@ -44,6 +44,7 @@ typedef struct scene {
 
 static char *const names[] = {"rank 0", "rank 1"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody else is there */
+static atomic_uint names_unsent;
 
 /* ------------------------------------------------------------------------------------- both ends
  */
@@ -68,7 +69,7 @@ static void open_links(scene *s, bool shared)
         s->other = s->their_first = ddl__tcp_link_create(s->slots, fds[1]);
     }
     ddl__link *links[] = {NULL, s->link};
-    s->messages = ddl__messages_create(0, 2, links, names, &lock);
+    s->messages = ddl__messages_create(0, 2, links, names, &lock, &names_unsent);
     REQUIRE(s->messages, "no memory");
 }
 

@@ -25,6 +25,7 @@ typedef struct pair {
 
 static char *const names[] = {"rank 0", "rank 1"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody else is there */
+static atomic_uint names_unsent;
 
 static pair make_pair(bool shared)
 {
@@ -45,7 +46,7 @@ static pair make_pair(bool shared)
         p.other = p.first[1] = ddl__tcp_link_create(p.slots, fds[1]);
     }
     ddl__link *links[] = {NULL, p.link};
-    p.messages = ddl__messages_create(0, 2, links, names, &lock);
+    p.messages = ddl__messages_create(0, 2, links, names, &lock, &names_unsent);
     CHECK(p.link && p.other && p.messages, "%s", ddl__message());
     return p;
 }

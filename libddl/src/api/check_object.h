@@ -2,11 +2,38 @@
 #ifndef DDL_API_CHECK_OBJECT_H
 #define DDL_API_CHECK_OBJECT_H
 
+#include "base/forks.h"
 #include "comm/comm.h"
 
-ddl_status ddl__check_endpoint(const ddl_endpoint *endpoint);
-ddl_status ddl__check_comm(const ddl_comm *comm);
-ddl_status ddl__check_work(const ddl_work *work);
-ddl_status ddl__check_group(const ddl_group *group);
+static inline ddl_status ddl__check_object(const void *object, const char *what, bool inherited)
+{
+    if (!object)
+        return ddl__fail(DDL_EINVAL, "%s is NULL", what);
+    return inherited ? ddl__fail(DDL_ESTATE,
+                                 "this %s was created before the process was forked: a child must "
+                                 "create its own",
+                                 what)
+                     : DDL_OK;
+}
+
+static inline ddl_status ddl__check_endpoint(const ddl_endpoint *endpoint)
+{
+    return ddl__check_object(endpoint, "endpoint", endpoint && ddl__endpoint_inherited(endpoint));
+}
+
+static inline ddl_status ddl__check_comm(const ddl_comm *comm)
+{
+    return ddl__check_object(comm, "comm", comm && comm->generation != ddl__generation());
+}
+
+static inline ddl_status ddl__check_work(const ddl_work *work)
+{
+    return ddl__check_object(work, "work", work && work->generation != ddl__generation());
+}
+
+static inline ddl_status ddl__check_group(const ddl_group *group)
+{
+    return ddl__check_object(group, "group", group && group->generation != ddl__generation());
+}
 
 #endif

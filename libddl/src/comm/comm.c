@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/forks.h"
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "comm/environment.h"
@@ -417,6 +418,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
     }
     comm->endpoint = endpoint;
+    comm->generation = ddl__generation();
     comm->addresses = addresses;
     comm->config = *config;
     comm->is_world = is_world;

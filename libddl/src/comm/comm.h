@@ -11,6 +11,7 @@
 struct ddl_comm {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
+    unsigned generation; /* of the process that created it */
     ddl__engine *engine;
     ddl__health *health; /* NULL in a comm of one rank */
     int rank, size, local_rank, local_size;

@@ -8,18 +8,8 @@
 #include "base/dtype.h"
 #include "engine/group.h"
 
-enum { COUNT_BITS = 48 };
 static const uint64_t GROUP = 0xff; /* in place of a kind */
-static const uint64_t UNEVEN = 1 << 24, COUNT = ((uint64_t)1 << COUNT_BITS) - 1;
-
-ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
-{
-    uint64_t root = (uint64_t)call->root + call->counts_digest;
-    return (ddl__signature){{(uint64_t)sequence << 32 | (call->blocks ? UNEVEN : 0) |
-                                 (uint64_t)call->kind << 16 | (uint64_t)call->dtype << 8 |
-                                 (uint64_t)call->op,
-                             root << COUNT_BITS | (uint64_t)call->count}};
-}
+static const uint64_t COUNT = ((uint64_t)1 << DDL__COUNT_BITS) - 1;
 
 ddl__signature ddl__signature_of_group(const ddl_group *group)
 {
@@ -82,15 +72,15 @@ static void add(char *text, size_t size, size_t *n, const char *format, ...)
 
 bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other)
 {
-    uint64_t mask = one->words[0] & UNEVEN ? ~COUNT : ~(uint64_t)0;
+    uint64_t mask = one->words[0] & DDL__UNEVEN ? ~COUNT : ~(uint64_t)0;
     return one->words[0] == other->words[0] && (one->words[1] & mask) == (other->words[1] & mask);
 }
 
 static void describe(char *text, size_t size, const ddl__signature *signature, bool whole)
 {
     uint64_t a = signature->words[0], b = signature->words[1];
-    unsigned kind = a >> 16 & 0xff, root = (unsigned)(b >> COUNT_BITS);
-    bool uneven = a & UNEVEN;
+    unsigned kind = a >> 16 & 0xff, root = (unsigned)(b >> DDL__COUNT_BITS);
+    bool uneven = a & DDL__UNEVEN;
     size_t n = 0;
     if (kind == GROUP) {
         snprintf(text, size, "a group of %llu operations with digest %08x",
@@ -140,7 +130,7 @@ ddl__call ddl__call_of(const ddl__signature *signature)
     return (ddl__call){.kind = (ddl__kind)(a >> 16 & 0xff),
                        .dtype = (ddl_dtype)(a >> 8 & 0xff),
                        .op = (ddl_op)(a & 0xff),
-                       .root = (int16_t)(b >> COUNT_BITS),
+                       .root = (int16_t)(b >> DDL__COUNT_BITS),
                        .count = (int64_t)(b & COUNT)};
 }
 

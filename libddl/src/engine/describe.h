@@ -4,10 +4,17 @@
 
 #include "engine/work.h"
 
-enum { DDL__CALL_MAX = 128 };
+enum { DDL__CALL_MAX = 128, DDL__COUNT_BITS = 48, DDL__UNEVEN = 1 << 24 };
 
 /* What two ranks compare: sequence, kind, dtype, op, even or uneven blocks, root and count. */
-ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence);
+static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
+{
+    uint64_t root = (uint64_t)call->root + call->counts_digest;
+    return (ddl__signature){{(uint64_t)sequence << 32 | (call->blocks ? (uint64_t)DDL__UNEVEN : 0) |
+                                 (uint64_t)call->kind << 16 | (uint64_t)call->dtype << 8 |
+                                 (uint64_t)call->op,
+                             root << DDL__COUNT_BITS | (uint64_t)call->count}};
+}
 
 /* The signature of a group: the number of calls and a digest of them. */
 ddl__signature ddl__signature_of_group(const ddl_group *group);

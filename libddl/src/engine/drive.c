@@ -77,7 +77,7 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
     deadline = earlier(&engine->named.stream, deadline);
     if (engine->named.deadline < deadline)
         deadline = engine->named.deadline;
-    if (ddl__messages_deadline(engine->messages) < deadline)
+    if (ddl__has_more(engine) && ddl__messages_deadline(engine->messages) < deadline)
         deadline = ddl__messages_deadline(engine->messages);
     if (engine->unconfirmed_until && engine->unconfirmed_until < deadline)
         deadline = engine->unconfirmed_until;

@@ -65,7 +65,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     pthread_cond_init(&engine->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
-                                            config->names, &engine->lock);
+                                            config->names, &engine->lock, &engine->names_unsent);
     if (engine->messages)
         ddl__messages_record(engine->messages, &engine->recorder);
     engine->losses = calloc((size_t)config->size, sizeof *engine->losses);

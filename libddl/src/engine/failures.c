@@ -59,10 +59,12 @@ static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
 
 void ddl__check_limits(ddl__engine *engine)
 {
-    ddl__messages_check_limits(engine->messages);
-    ddl__settle_messages(engine);
     check_stream_limit(engine, &engine->ordered);
     check_stream_limit(engine, &engine->named.stream);
+    if (!ddl__has_more(engine))
+        return;
+    ddl__messages_check_limits(engine->messages);
+    ddl__settle_messages(engine);
     ddl__named_check_limits(engine);
 }
 
@@ -180,17 +182,13 @@ void ddl__check_blocked(ddl__engine *engine)
         check_creation(engine);
     check_stream(engine, &engine->ordered);
     check_stream(engine, &engine->named.stream);
-    ddl__named_check_peers(engine);
+    if (ddl__has_more(engine))
+        ddl__named_check_peers(engine);
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
         return; /* nothing is pending now */
-    ddl__messages_check_peers(engine->messages);
+    if (ddl__has_more(engine))
+        ddl__messages_check_peers(engine->messages);
     ddl__check_limits(engine);
-}
-
-bool ddl__abort_is_pending(const ddl__engine *engine)
-{
-    return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
-           atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
 }
 
 /* Let the driver end the comm with this status. Without a driver, do it now. With `after_spans`,

@@ -46,7 +46,7 @@ static bool peer_run(ddl__messages *m, int rank)
 bool ddl__messages_run(ddl__messages *m)
 {
     bool moved = inbox_add(m);
-    if (m->n_anywhere || m->named || ddl__messages_names_unsent(m)) {
+    if (m->n_anywhere || m->named || atomic_load_explicit(m->names_unsent, memory_order_relaxed)) {
         for (int i = 0; i < m->size; i++)
             moved = peer_run(m, i) || moved;
         return moved;
@@ -81,13 +81,8 @@ bool ddl__messages_send_name(ddl__messages *m, int rank, unsigned kind, const vo
 {
     bool added =
         ddl__name_messages_add(&m->peers[rank].name_messages, m->rank, kind, payload, bytes);
-    atomic_fetch_add_explicit(&m->unsent, added, memory_order_relaxed);
+    atomic_fetch_add_explicit(m->names_unsent, added, memory_order_relaxed);
     return added;
-}
-
-bool ddl__messages_names_unsent(const ddl__messages *m)
-{
-    return m && atomic_load_explicit(&m->unsent, memory_order_relaxed);
 }
 
 ddl__name_message *ddl__messages_take_name(ddl__messages *m)
@@ -111,7 +106,7 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     }
     ddl__mailbox_drop_receives(m->mailbox);
     ddl__ids_clear(&m->ids);
-    atomic_store_explicit(&m->unsent, 0, memory_order_relaxed);
+    atomic_store_explicit(m->names_unsent, 0, memory_order_relaxed);
     m->n_active = m->n_anywhere = 0;
     m->named = false;
     m->deadline = DDL__NEVER;
@@ -129,7 +124,7 @@ void ddl__messages_sleeping(ddl__messages *m, bool asleep)
 }
 
 ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
-                                    pthread_mutex_t *lock)
+                                    pthread_mutex_t *lock, atomic_uint *names_unsent)
 {
     ddl__messages *m = calloc(1, sizeof *m);
     if (!m)
@@ -138,6 +133,7 @@ ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links,
     m->size = size;
     m->names = names;
     m->lock = lock;
+    m->names_unsent = names_unsent;
     m->deadline = DDL__NEVER;
     m->peers = calloc((size_t)size, sizeof *m->peers);
     m->active = calloc((size_t)size, sizeof *m->active);

@@ -12,9 +12,10 @@
 typedef struct ddl__messages ddl__messages;
 
 /* Links and names are indexed by rank, with NULL for the own link. They are borrowed, like the lock
- * of the engine. NULL when out of memory. */
+ * of the engine and its counter of the name messages that wait to be sent. NULL when out of memory.
+ */
 ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
-                                    pthread_mutex_t *lock);
+                                    pthread_mutex_t *lock, atomic_uint *names_unsent);
 
 /* Record sends and receives here; the recorder outlives the messages. */
 void ddl__messages_record(ddl__messages *messages, ddl__recorder *recorder);
@@ -33,9 +34,6 @@ void ddl__messages_set_named(ddl__messages *messages, bool named);
 /* Send a name message to another rank, behind earlier ones; false when out of memory. */
 bool ddl__messages_send_name(ddl__messages *messages, int rank, unsigned kind, const void *payload,
                              size_t bytes);
-
-/* Whether name messages wait to be sent; NULL has none. Any thread. */
-bool ddl__messages_names_unsent(const ddl__messages *messages);
 
 /* The next name message that has come, or NULL; the caller frees it. */
 ddl__name_message *ddl__messages_take_name(ddl__messages *messages);

@@ -51,7 +51,7 @@ static bool peer_send_name(ddl__messages *m, ddl__message_peer *p)
     p->link->ops->publish(&p->link, 1, span, message->bytes, &signature);
     peer_count_flight(p, message->bytes);
     free(ddl__name_messages_take(&p->name_messages));
-    atomic_fetch_sub_explicit(&m->unsent, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(m->names_unsent, 1, memory_order_relaxed);
     return true;
 }
 

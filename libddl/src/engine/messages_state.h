@@ -74,7 +74,7 @@ struct ddl__messages {
     ddl__queue finished;
     bool named;                       /* named operations are under way: look at all peers */
     ddl__name_messages name_messages; /* that have come */
-    atomic_uint unsent;               /* name messages to others */
+    atomic_uint *names_unsent;        /* to others; any thread may read it */
     int64_t deadline;                 /* no work has an earlier one */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];

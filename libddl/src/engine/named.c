@@ -62,11 +62,6 @@ void ddl__named_remove(ddl__engine *engine, ddl_work *work)
     work->name = NULL;
 }
 
-bool ddl__named_pending(const ddl__engine *engine)
-{
-    return atomic_load_explicit(&engine->named.names.n, memory_order_relaxed);
-}
-
 /* ------------------------------------------------------------------------------------- ordering */
 
 /* Rank 0 has ordered it: queue it to run. */

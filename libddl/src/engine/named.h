@@ -23,7 +23,6 @@ ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work);
 void ddl__named_remove(ddl__engine *engine, ddl_work *work);
 
 /* Whether any are under way; also without the lock. */
-bool ddl__named_pending(const ddl__engine *engine);
 
 /* Called by the driver: announce works, order them (rank 0), and queue what is ordered. False when
  * there is nothing to do. */

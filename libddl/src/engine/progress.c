@@ -138,7 +138,7 @@ static bool advance_more(ddl__engine *engine)
         return moved;
     moved = ddl__named_advance(engine) || moved;
     ddl__stream *stream = &engine->named.stream;
-    if (stream->current || !ddl__messages_names_unsent(engine->messages))
+    if (stream->current || !ddl__names_unsent(engine))
         moved = advance_stream(engine, stream) || moved;
     return moved;
 }

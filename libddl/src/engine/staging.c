@@ -96,25 +96,18 @@ static void scale_result(const ddl__runner *runner, const ddl__call *call)
 
 /* ---------------------------------------------------------------------------------------- both */
 
-bool ddl__stage_in(const ddl__runner *runner, ddl_work *work)
+bool ddl__stage_operands(const ddl__runner *runner, ddl_work *work)
 {
-    if (work->call.bundle)
-        pack(runner, work->call.bundle);
-    else if (work->call.prescale != 0)
+    if (!work->call.bundle)
         return scale_operands(runner, work);
+    pack(runner, work->call.bundle);
     return true;
 }
 
-void ddl__stage_out(const ddl__runner *runner, ddl_work *work)
+void ddl__stage_result(const ddl__runner *runner, ddl_work *work)
 {
     if (work->call.bundle)
         unpack(runner, work->call.bundle);
-    else if (work->call.postscale != 0)
+    else
         scale_result(runner, &work->call);
-}
-
-void ddl__stage_drop(ddl_work *work)
-{
-    free(work->staged);
-    work->staged = NULL;
 }

@@ -3,16 +3,33 @@
 #ifndef DDL_ENGINE_STAGING_H
 #define DDL_ENGINE_STAGING_H
 
+#include <stdlib.h>
+
 #include "engine/run.h"
+
+bool ddl__stage_operands(const ddl__runner *runner, ddl_work *work);
+void ddl__stage_result(const ddl__runner *runner, ddl_work *work);
 
 /* Bring the operands to where the plan expects them. May turn the call into one out of place. False
  * when out of memory. */
-bool ddl__stage_in(const ddl__runner *runner, ddl_work *work);
+static inline bool ddl__stage_in(const ddl__runner *runner, ddl_work *work)
+{
+    bool needed = work->call.bundle || work->call.prescale != 0;
+    return !needed || ddl__stage_operands(runner, work);
+}
 
 /* Bring the result to where the caller wants it. */
-void ddl__stage_out(const ddl__runner *runner, ddl_work *work);
+static inline void ddl__stage_out(const ddl__runner *runner, ddl_work *work)
+{
+    if (work->call.bundle || work->call.postscale != 0)
+        ddl__stage_result(runner, work);
+}
 
 /* Free what staging in has allocated, also after a failure. */
-void ddl__stage_drop(ddl_work *work);
+static inline void ddl__stage_drop(ddl_work *work)
+{
+    free(work->staged);
+    work->staged = NULL;
+}
 
 #endif

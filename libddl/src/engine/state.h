@@ -58,6 +58,7 @@ struct ddl__engine {
     uint32_t queued;             /* works that are in the completed list, or will be */
     int report;                  /* readable while `completed` has works; -1: not asked for */
     atomic_uint n_messages;      /* pending works that are messages */
+    atomic_uint names_unsent;    /* name messages to others */
     bool driven;
     ddl__fp_mode drivers_mode; /* of the thread that drives, to be restored */
     atomic_bool asleep;        /* the driver sleeps on `epoll`, or looks once more before it does */
@@ -144,11 +145,23 @@ bool ddl__advance(ddl__engine *engine);
 /* Complete messages that have ended. A message that has failed ends the comm. */
 void ddl__settle_messages(ddl__engine *engine);
 
+/* Whether any named operation is under way here. Any thread. */
+static inline bool ddl__named_pending(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->named.names.n, memory_order_relaxed);
+}
+
+/* Whether name messages wait to be sent. Any thread. */
+static inline bool ddl__names_unsent(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->names_unsent, memory_order_relaxed);
+}
+
 /* Whether anything but ordered operations is pending. Any thread. */
 static inline bool ddl__has_more(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
-           ddl__named_pending(engine) || ddl__messages_names_unsent(engine->messages);
+           ddl__named_pending(engine) || ddl__names_unsent(engine);
 }
 
 /* ---- failures.c, called by the driver ---- */
@@ -164,7 +177,11 @@ void ddl__check_limits(ddl__engine *engine);
 void ddl__abort_execute(ddl__engine *engine);
 
 /* Whether an abort was requested and not yet carried out. Any thread. */
-bool ddl__abort_is_pending(const ddl__engine *engine);
+static inline bool ddl__abort_is_pending(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
+           atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK;
+}
 
 /* ---- drive.c ---- */
 

@@ -4,9 +4,20 @@
 
 #include <stdatomic.h>
 
-#include "engine/plans.h"
 #include "engine/run.h"
 #include "engine/tuning.h"
+
+/* A cache of plans: a training step repeats the same few operations. */
+enum { DDL__PLANS = 64 };
+
+typedef struct ddl__plans {
+    struct {
+        ddl__request request;
+        ddl__plan *plan;
+    } entries[DDL__PLANS];
+    uint64_t explained[DDL__ALLTOALL + 1]; /* by kind: bits of the size classes that were logged */
+    ddl__plan *uneven;                     /* the last one only: uneven counts seldom repeat */
+} ddl__plans;
 
 typedef struct ddl__stream {
     /* Under the engine's lock. */
