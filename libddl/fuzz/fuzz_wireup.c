@@ -197,6 +197,8 @@ static void run_dialed(const stage *s, input *in, unsigned before)
     input_alter(in, &hello, sizeof hello);
     if (hello.kind == DDL__CONN_INPROC)
         hello.kind = DDL__CONN_SHM; /* pointers of this process are valid */
+    if (hello.kind == DDL__CONN_CREATE_FAILURE)
+        hello.kind = right.kind; /* a notice with a right proof ends the creation */
     int memory = local ? make_memory(s, in) : -1, whole = dup(ddl__arena_fd(s->theirs));
     int fds[2]; /* the endpoint chooses which one it handles first */
     unsigned late = input_byte(in) % 2;
