@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
-from ddl_core._lib import FastPath
 from ddl_core.arguments import OPS, Call
 from ddl_core.operations import only_named
 from ddl_core.work import Work
@@ -14,6 +13,7 @@ from ddl_core.work import Work
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ddl_core._lib import FastPath
     from ddl_core.options import AsyncMessageOptions, AsyncOptions, AsyncReduceOptions
 
 Array = TypeVar("Array")
