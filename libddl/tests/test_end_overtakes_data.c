@@ -77,7 +77,7 @@ static void check_dead(ddl_comm *comm, ddl_status want, const char *words)
 static void receive_notice(void)
 {
     await(&done, SIZE - 1);
-    ddl__engine_fail(engine, DDL_EPEER, "a watcher's word");
+    ddl__engine_fail(engine, DDL_EPEER, "reported by the detector");
 }
 
 /* The notice comes from the failure detector, while the driver polls. */
@@ -90,7 +90,7 @@ static void by_detector(ddl_comm *comm, void *argument)
     }
     OK(add(comm, NULL));
     atomic_fetch_add(&done, 1);
-    check_dead(comm, DDL_EPEER, "a watcher's word");
+    check_dead(comm, DDL_EPEER, "reported by the detector");
 }
 
 /* The same while no caller drives. */
@@ -105,14 +105,14 @@ static void by_detector_in_background(ddl_comm *comm, void *argument)
         await(&done, SIZE - 1);
         usleep(50000); /* the background driver sleeps by now */
         atomic_store(&hidden, false);
-        ddl__engine_fail(engine, DDL_EPEER, "a watcher's word");
+        ddl__engine_fail(engine, DDL_EPEER, "reported by the detector");
         OK(ddl_work_wait(work, -1));
         ddl_work_destroy(work);
     } else {
         OK(add(comm, NULL));
         atomic_fetch_add(&done, 1);
     }
-    check_dead(comm, DDL_EPEER, "a watcher's word");
+    check_dead(comm, DDL_EPEER, "reported by the detector");
 }
 
 static void await_abort(void)
