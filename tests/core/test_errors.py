@@ -18,8 +18,8 @@ STATUSES = {
 
 
 def concrete(cls: type[errors.DdlError]) -> list[type[errors.DdlError]]:
-    """The classes below `cls` that stand for a status."""
-    found = [] if cls.status == 0 else [cls]
+    """The classes of ddl_core below `cls` that stand for a status; an adapter may add its own."""
+    found = [cls] if cls.status and cls.__module__ == errors.__name__ else []
     return found + [below for child in cls.__subclasses__() for below in concrete(child)]
 
 
