@@ -56,7 +56,17 @@ PHRASES = {
 
 SOURCES = {".c", ".h", ".cpp", ".hpp", ".py", ".pyi", ".sh", ".rs", ".go", ".f90"}
 TEXTS = SOURCES | {".md", ".toml", ".txt", ".yml"}
-FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples", "docs")
+FOLDERS = (
+    "libddl",
+    "ddl_core",
+    "ddl_launch",
+    "ddl_elastic",
+    "adapters",
+    "tests",
+    "bench",
+    "examples",
+    "docs",
+)
 EXEMPT = {"tests/check_words.py", "tests/test_words.py"}
 ABI = re.compile(r"\bddl_mpi_card\w*")
 
