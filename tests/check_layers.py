@@ -51,10 +51,12 @@ ADAPTERS = {  # the frameworks that each adapter may import
 }
 LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: the others do not import it
-PURE_PYTHON = {f"{ELASTIC}/{name}.py" for name in ("assign", "order")}  # no I/O, clock or state
+PURE_PYTHON = {
+    f"{ELASTIC}/{name}.py" for name in ("assign", "order", "sampler")
+}  # no I/O, clock or state
 PURE_MODULES = {
-    *("__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "math"),
-    *("numpy", "typing", ELASTIC),
+    *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
+    *("numpy", "struct", ELASTIC),
 }
 DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 600
