@@ -56,7 +56,7 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
             available = int(line.split()[1]) << 10
             break
     else:
-        yield note("memory", "the system does not tell what is free", "mount /proc")
+        yield note("memory", "the free memory is unknown", "mount /proc")
         return
     told = f"{show_bytes(available)} available"
     limit = _read(root / "sys/fs/cgroup/memory.max").strip()
@@ -91,7 +91,7 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
     if usable < ranks:
         yield note(
             "cores",
-            f"{told}: some share a core, and wait for one another's turn",
+            f"{told}: some ranks share a core and delay each other",
             f"start at most {usable} ranks, or allow more cores (taskset, srun --cpus-per-task)",
         )
     else:
