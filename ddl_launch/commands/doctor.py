@@ -102,9 +102,9 @@ def as_text(found: Sequence[Finding]) -> str:
             lines.append(f"     {'':{width}}  -> {f.change}")
     bad, notes = (sum(f.level == level for f in found) for level in ("wrong", "note"))
     if bad or notes:
-        lines.append(f"{bad} wrong, {notes} to note")
+        lines.append(f"errors: {bad}, notes: {notes}")
     else:
-        lines.append("nothing is wrong")
+        lines.append("no problem was found")
     return "\n".join(lines)
 
 

@@ -118,7 +118,7 @@ def network() -> Iterator[Finding]:
             )
         else:
             yield ok("interface", str(interface))
-    because = f' by DDL_INTERFACES="{chosen_by}"' if chosen_by else ""
+    because = f' (DDL_INTERFACES="{chosen_by}")' if chosen_by else ""
     outward = sorted({i.name for i in chosen if not i.loopback})
     if outward:
         yield ok("network", f"{', '.join(outward)} is used{because}")

@@ -57,7 +57,7 @@ def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     (bad,) = (i for i, line in enumerate(lines) if line.startswith("BAD  open files"))
     assert "-> ulimit -Hn 3000000064" in lines[bad + 1]
-    assert re.fullmatch(r"[1-9] wrong, \d to note", lines[-1])
+    assert re.fullmatch(r"errors: [1-9], notes: \d", lines[-1])
 
 
 def test_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
