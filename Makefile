@@ -120,7 +120,6 @@ instructions-baseline: ## record the instruction counts after an intended change
 	@cmake --build build/release --parallel --target instructions-baseline
 
 clean: ## remove everything that was built, and .venv
-
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -288,7 +288,6 @@ def _job_name(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a job name: lower-case letters, digits and -"
         )
-
     return text
 
 

@@ -214,7 +214,6 @@ def _hosts(text: str) -> list[int]:
     hosts = text.split(",")
     if not all(n.isdecimal() and int(n) for n in hosts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers from 1 on")
-
     return [int(n) for n in hosts]
 
 

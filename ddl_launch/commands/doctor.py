@@ -81,7 +81,6 @@ def _two_ranks() -> Iterator[Finding]:
         times = selftest.run()
     except (selftest.SelfTestError, OSError) as error:
         yield wrong("two ranks", str(error), "correct the errors above first, if there are any")
-
         return
     for link, (small, large) in times.items():
         name = {"shm": "shared memory", "tcp": "loopback"}[link]

@@ -113,7 +113,6 @@ def prediction_table(
     """For people, with measurements if there are any."""
     known = {(m.bytes, m.plan): m.seconds for m in cluster.measured if operation == "allreduce"}
     rows = [["message", "plan", "time", "N / time", "messages", "measured", "difference"]]
-
     for nbytes, p in found:
         rate = f"{nbytes / p.seconds / 1e9:.3g} GB/s" if p.seconds else "-"
         row = [show_bytes(nbytes), p.plan, show_seconds(p.seconds), rate, str(p.spans)]

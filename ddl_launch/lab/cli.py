@@ -108,7 +108,6 @@ def _print_hosts(lab: Lab) -> None:
 def _exec(arguments: argparse.Namespace) -> None:
     if not arguments.command:
         raise LabError("COMMAND is missing (see ddl lab --help)")
-
     command = Lab.find(arguments.name).at(arguments.host, *arguments.command)
     os.execv(command[0], command)
 
