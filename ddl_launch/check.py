@@ -191,13 +191,13 @@ def _findings(
             if fact[what] != first[what]:
                 found.append(
                     f"warning: {host} has {fact[what]} {what}, {first['host']} has {first[what]}:"
-                    " the slower holds up the other; give -H HOST:N by what each has"
+                    " the slower host delays the other; choose the ranks of each with -H HOST:N"
                 )
     for fact, skew in zip(facts, skews, strict=True):
         if abs(skew) > _SKEW:
             found.append(
                 f"warning: the clock of {fact['host']} is {skew:+.1f} s off {first['host']}'s:"
-                " run NTP there, else logs and certificates do not fit"
+                " run NTP there; logs and certificates need equal clocks"
             )
         if fact["open files"] < 4096 and len(facts) > 64:
             found.append(
@@ -216,7 +216,7 @@ def _findings(
             if value and value < _SLOW * fastest:
                 found.append(
                     f"warning: between {facts[i]['host']} and {facts[j]['host']} only"
-                    f" {value * 8 / 1e9:.2f} Gbit/s: look at their cables, or leave one out"
+                    f" {value * 8 / 1e9:.2f} Gbit/s: check the cables, or leave one host out"
                 )
     return found
 

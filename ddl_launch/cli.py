@@ -114,7 +114,9 @@ def _where(
     """The hosts of the ranks, the cores that are given, and the allocation."""
     given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
     if len(given) > 1:
-        raise LaunchError(USAGE, f"-{given[0]} and -{given[1]} both say which hosts: give one")
+        raise LaunchError(
+            USAGE, f"-{given[0]} and -{given[1]} both give the hosts: use one of them"
+        )
     allocation = find_allocation(os.environ)
     if arguments.rankfile:
         layout, cores = read_rankfile(arguments.rankfile)
@@ -135,7 +137,7 @@ def _where(
             raise LaunchError(
                 USAGE,
                 "the following arguments are required: -n, or -H for other hosts"
-                " (ddlrun --help tells more)",
+                " (see ddlrun --help)",
             )
     if arguments.check:
         return Layout(tuple(host.name for host in hosts)), {}, allocation
@@ -162,7 +164,7 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
         if value is not None:
             shared[name] = value
         elif name not in shared:
-            raise LaunchError(USAGE, f"-x {name}: there is no such variable here")
+            raise LaunchError(USAGE, f"-x {name}: ddlrun has no such variable")
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)
@@ -193,7 +195,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     command = list(arguments.command)
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
-        raise LaunchError(USAGE, "no PROGRAM is given (ddlrun --help tells more)")
+        raise LaunchError(USAGE, "PROGRAM is missing (see ddlrun --help)")
     program = command[0]
     if program.endswith(".py"):
         if not Path(program).is_file():

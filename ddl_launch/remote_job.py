@@ -457,12 +457,12 @@ class RemoteJob(Supervisor):
         missing = [rank for rank in range(self._size) if rank not in self._ranks]
         hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))
         title = self._plan.launcher.title
-        where = f"no word from {len(missing)} ranks, on {', '.join(hosts[:8])}"
+        where = f"{len(missing)} ranks have not connected, on {', '.join(hosts[:8])}"
         if self._asked_to_end:
             raise LaunchError(FAILED, "interrupted before all ranks had started")
         code = self._launcher.poll()
         if code is not None and len(missing) and not self._selector_has_more():
-            self._console.log(f"{title} ended with exit code {code}; {where}; it said:")
+            self._console.log(f"{title} ended with exit code {code}; {where}; its output:")
             self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
             raise LaunchError(FAILED, "not all ranks have started")
         if time.monotonic() >= self._give_up_at:
@@ -539,6 +539,6 @@ def _own_addresses(hosts: list[str]) -> list[str]:
             try:
                 probe.connect(known[0][4])
             except OSError as error:
-                raise LaunchError(2, f"-H {host}: there is no way to it: {error}") from None
+                raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
             found[probe.getsockname()[0]] = None
     return sorted(found, key=lambda address: address.startswith("127."))

@@ -56,7 +56,7 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
             available = int(line.split()[1]) << 10
             break
     else:
-        yield note("memory", "the system does not tell what is free", "mount /proc")
+        yield note("memory", "the free memory is unknown", "mount /proc")
         return
     told = f"{show_bytes(available)} available"
     limit = _read(root / "sys/fs/cgroup/memory.max").strip()
@@ -91,7 +91,7 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
     if usable < ranks:
         yield note(
             "cores",
-            f"{told}: some share a core, and wait for one another's turn",
+            f"{told}: some ranks share a core and delay each other",
             f"start at most {usable} ranks, or allow more cores (taskset, srun --cpus-per-task)",
         )
     else:
@@ -212,7 +212,7 @@ def _try_pidfd() -> None:
 def clock(root: Path = _ROOT) -> Iterator[Finding]:
     """The clock source, and what a reading costs."""
     path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    source = _read(path).strip() or "not told"
+    source = _read(path).strip() or "unknown"
     rounds = 1000
     best = float("inf")
     for _ in range(5):
@@ -220,9 +220,9 @@ def clock(root: Path = _ROOT) -> Iterator[Finding]:
         for _ in range(rounds):
             time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         best = min(best, (time.perf_counter() - start) / rounds)
-    told = f"{source}, {show_seconds(best)} for a reading from Python"
+    told = f"{source}, {show_seconds(best)} per reading from Python"
     if best > _CLOCK_SLOW and source not in _FAST_CLOCKS:
-        yield note("clock", f"{told}: each is a call into the kernel", "boot with clocksource=tsc")
+        yield note("clock", f"{told}: each reading is a system call", "boot with clocksource=tsc")
     else:
         yield ok("clock", told)
 
