@@ -52,9 +52,8 @@ typedef struct ddl__pending_conn {
     struct ddl__pending_conn *next;
     uint64_t serial;
     ddl__inbound inbound;
-    bool challenged; /* its hello was accepted */
-    bool proven;     /* its handshake is complete: it waits for its comm */
-    bool peer_left;  /* its peer has closed it; only the last message is left to read */
+    bool proven;    /* its handshake is complete: it waits for its comm */
+    bool peer_left; /* its peer has closed it; only the last message is left to read */
     int64_t deadline;
 } ddl__pending_conn;
 

@@ -51,18 +51,19 @@ static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
 }
 
 /* Why the endpoint refuses a complete hello, or NULL. */
-static const char *find_refusal_reason(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
+static const char *find_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
-    const ddl__hello *hello = &conn->inbound.received.hello;
+    const ddl_endpoint *endpoint = context;
+    const ddl__hello *hello = &inbound->received.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES;
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
-    if ((tcp == conn->inbound.local && !any) ||
+    if ((tcp == inbound->local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";
     /* A pointer is valid only in this process. */
-    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(conn->inbound.fd))
+    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(inbound->fd))
         return "another process";
     return NULL;
 }
@@ -76,36 +77,11 @@ static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_con
                  ddl__message());
 }
 
-/* Read until there is an event or nothing is left. A unix socket is watched edge-triggered, so
- * bytes that are left unread would not be reported again. */
-static ddl__inbound_event inbound_read_all(const ddl_endpoint *endpoint, ddl__inbound *inbound)
-{
-    ddl__inbound_event event;
-    size_t had;
-    do {
-        had = inbound->have;
-        event = ddl__inbound_read(&endpoint->job, inbound);
-    } while (event == DDL__INBOUND_NONE && inbound->have > had);
-    return event;
-}
-
 /* Continue the handshake; false if the connection is to be dropped. */
 static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
-    ddl__inbound_event event = inbound_read_all(endpoint, &conn->inbound);
-    if (event == DDL__INBOUND_HELLO) {
-        conn->challenged = ddl__inbound_challenge(&endpoint->job, &conn->inbound,
-                                                  find_refusal_reason(endpoint, conn));
-        if (!conn->challenged)
-            endpoint_note_refusal(endpoint, conn);
-        if (!conn->challenged)
-            return false;
-        event =
-            inbound_read_all(endpoint, &conn->inbound); /* mostly the proof has arrived as well */
-    }
-    switch (event) {
-    case DDL__INBOUND_NONE:
-    case DDL__INBOUND_HELLO: return true;
+    switch (ddl__inbound_read(&endpoint->job, &conn->inbound, find_refusal_reason, endpoint)) {
+    case DDL__INBOUND_NONE: return true;
     case DDL__INBOUND_PROVEN: break;
     case DDL__INBOUND_REFUSED: endpoint_note_refusal(endpoint, conn); return false;
     case DDL__INBOUND_CLOSED: return false;
@@ -136,16 +112,16 @@ static void limit_unproven(ddl_endpoint *endpoint)
         if (!(*at)->proven) {
             unproven++;
             oldest = at;
-            without_hello += !(*at)->challenged;
-            oldest_without_hello = (*at)->challenged ? oldest_without_hello : at;
+            without_hello += !(*at)->inbound.welcome;
+            oldest_without_hello = (*at)->inbound.welcome ? oldest_without_hello : at;
         }
     if (without_hello > NO_HELLO_MAX)
         oldest = oldest_without_hello;
     else if (unproven <= UNPROVEN_MAX)
         return;
     ddl__pending_conn *conn = *oldest;
-    bool was_challenged = conn->challenged;
-    if (pending_read(endpoint, conn) && (conn->proven || conn->challenged != was_challenged))
+    bool was_welcome = conn->inbound.welcome;
+    if (pending_read(endpoint, conn) && (conn->proven || conn->inbound.welcome != was_welcome))
         return;
     pending_unlink(endpoint, oldest);
     pending_drop(endpoint, conn);

@@ -114,7 +114,7 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
         ddl__rendezvous_record record;
         unsigned char proof[DDL__KEY];
     } piece = {.record = p->records[p->rank]};
-    ddl_status status = ddl__handshake_initiate(job, fd, &hello, -1, answer_by, &session, NULL);
+    ddl_status status = ddl__handshake_initiate(job, fd, &hello, answer_by, &session);
     if (status == DDL_EREFUSED) {
         char why[DDL__MESSAGE_MAX / 2];
         snprintf(why, sizeof why, "%s", ddl__message());

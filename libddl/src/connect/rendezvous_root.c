@@ -139,9 +139,10 @@ static void root_admit_client(rendezvous_root *root, client *peer)
 }
 
 /* Why the hello is refused, or NULL. */
-static const char *kind_refusal_reason(const ddl__hello *hello)
+static const char *kind_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
-    return hello->kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
+    (void)context;
+    return inbound->received.hello.kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
 }
 
 /* Continue the client's handshake. */
@@ -149,14 +150,8 @@ static void client_read_handshake(rendezvous_root *root, client *peer)
 {
     const ddl__job *job = ddl__endpoint_job(root->endpoint);
     const ddl__hello *hello = &peer->inbound.received.hello;
-    switch (ddl__inbound_read(job, &peer->inbound)) {
+    switch (ddl__inbound_read(job, &peer->inbound, kind_refusal_reason, NULL)) {
     case DDL__INBOUND_NONE: return;
-    case DDL__INBOUND_HELLO:
-        if (ddl__inbound_challenge(job, &peer->inbound, kind_refusal_reason(hello)))
-            return;
-        if (peer->inbound.have >= sizeof *hello)
-            root_note_refusal(root, peer, (int)hello->from, ddl__message());
-        break;
     case DDL__INBOUND_PROVEN:
         peer->proven = ddl__session_seal(job, &peer->inbound.session, peer->inbound.fd, DDL__DIALED,
                                          &peer->seal) == DDL_OK;
@@ -164,7 +159,8 @@ static void client_read_handshake(rendezvous_root *root, client *peer)
             return;
         break;
     case DDL__INBOUND_REFUSED:
-        root_note_refusal(root, peer, (int)hello->from, ddl__message());
+        if (peer->inbound.have >= sizeof *hello)
+            root_note_refusal(root, peer, (int)hello->from, ddl__message());
         break;
     case DDL__INBOUND_CLOSED: break;
     }
