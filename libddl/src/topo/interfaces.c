@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <string.h>
 
+#include "base/text.h"
+
 enum { SLOWER = 8 /* an interface that is so many times slower is left out */ };
 
 /* ------------------------------------------------------------------------------------- addresses
@@ -109,20 +111,22 @@ static bool is_inner(const ddl__interface *i)
            !strncmp(i->name, "lxcbr", 5);
 }
 
-/* List the interfaces, as far as they fit. */
-static void list(const ddl__interface *all, unsigned n, char *text, size_t size)
+void ddl__interface_ip(const ddl__interface *i, char ip[DDL__IP_TEXT])
 {
+    _Static_assert(DDL__IP_TEXT == INET6_ADDRSTRLEN, "of the longest address");
+    inet_ntop(i->family == 4 ? AF_INET : AF_INET6, i->bytes, ip, DDL__IP_TEXT);
+}
+
+void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, size_t size)
+{
+    ddl__text list = {.to = text, .capacity = size};
     text[0] = 0;
     for (unsigned i = 0; i < n; i++) {
-        char address[INET6_ADDRSTRLEN] = "?";
-        inet_ntop(all[i].family == 4 ? AF_INET : AF_INET6, all[i].bytes, address, sizeof address);
-        size_t used = strlen(text);
-        if (used + strlen(all[i].name) + strlen(address) + 4 > size)
+        char ip[DDL__IP_TEXT];
+        ddl__interface_ip(&all[i], ip);
+        if (list.length + strlen(all[i].name) + strlen(ip) + 4 > size)
             return;
-        strcat(text, used ? ", " : "");
-        strcat(text, all[i].name);
-        strcat(text, " ");
-        strcat(text, address);
+        ddl__text_add(&list, "%s%s %s", list.length ? ", " : "", all[i].name, ip);
     }
 }
 
@@ -167,7 +171,7 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
         at += length + (at[length] == ',');
     }
     char there[300];
-    list(all, *n, there, sizeof there);
+    ddl__interfaces_list(all, *n, there, sizeof there);
     for (unsigned i = 0; i < *n; i++)
         outer += !is_inner(&all[i]) && !all[i].loopback;
     sort(all, *n);
