@@ -3,8 +3,6 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-#include "base/text.h"
-
 enum { SLOWER = 8 /* an interface that is so many times slower is left out */ };
 
 /* ------------------------------------------------------------------------------------- addresses
@@ -119,14 +117,17 @@ void ddl__interface_ip(const ddl__interface *i, char ip[DDL__IP_TEXT])
 
 void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, size_t size)
 {
-    ddl__text list = {.to = text, .capacity = size};
     text[0] = 0;
     for (unsigned i = 0; i < n; i++) {
         char ip[DDL__IP_TEXT];
         ddl__interface_ip(&all[i], ip);
-        if (list.length + strlen(all[i].name) + strlen(ip) + 4 > size)
+        size_t used = strlen(text);
+        if (used + strlen(all[i].name) + strlen(ip) + 4 > size)
             return;
-        ddl__text_add(&list, "%s%s %s", list.length ? ", " : "", all[i].name, ip);
+        strcat(text, used ? ", " : "");
+        strcat(text, all[i].name);
+        strcat(text, " ");
+        strcat(text, ip);
     }
 }
 
