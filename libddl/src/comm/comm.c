@@ -10,7 +10,6 @@
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "connect/descriptors.h"
 #include "connect/wireup.h"
 
 enum {
@@ -359,7 +358,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
+    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list, 1);
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
@@ -375,10 +374,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
-        status =
-            ddl__descriptors_provide(ddl__descriptors_needed(comm->endpoint, addresses, comm->rank,
-                                                             comm->size, wireup.kinds),
-                                     comm->size);
+        status = ddl__descriptors_provide(comm->endpoint, addresses, comm->rank, comm->size,
+                                          wireup.kinds);
     if (status == DDL_OK)
         status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
     /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent
@@ -402,7 +399,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && number)
-        ddl__endpoint_uncount_creation(comm->endpoint, list);
+        ddl__endpoint_count_creation(comm->endpoint, list, -1);
     return status;
 }
 
