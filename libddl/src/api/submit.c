@@ -183,13 +183,20 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
     return DDL_OK;
 }
 
+static ddl_status submit_to_engine(ddl_comm *comm, const ddl__call *call, ddl_work **work)
+{
+    if (comm->times && !call->name && call->kind != DDL__SEND && call->kind != DDL__RECV)
+        ddl__operation_times_next(comm->times);
+    return ddl__engine_submit(comm->engine, call, work);
+}
+
 ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
                             ddl_work **work)
 {
     ddl_status status = check_scales(call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);
     if (status == DDL_OK && !own->group)
-        return ddl__engine_submit(comm->engine, call, work);
+        return submit_to_engine(comm, call, work);
     if (status == DDL_OK)
         status = add_to_group(comm, call, own, work);
     if (status != DDL_OK)
@@ -208,7 +215,7 @@ ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buff
         status = take_buffers(comm, call, buffers);
     if (status == DDL_OK && !options) {
         call->timeout_ms = comm->operation_timeout_ms;
-        return ddl__engine_submit(comm->engine, call, work);
+        return submit_to_engine(comm, call, work);
     }
     if (status == DDL_OK)
         status = ddl__take_options(&own, options, work);

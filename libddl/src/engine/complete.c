@@ -97,8 +97,7 @@ void ddl__settle(ddl__engine *engine)
 /* Under the lock. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
-    ddl_work *held = stream->tuning ? ddl__tuning_drop(stream->tuning) : NULL;
-    ddl_work *current = held ? held : stream->current;
+    ddl_work *current = stream->current;
     if (current) {
         ddl__record_end(&engine->recorder, current, status, ddl__now());
         ddl__finish(engine, current, status);

@@ -116,30 +116,24 @@ void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology
     engine->ordered.topology = engine->named.stream.topology = topology;
 }
 
-/* Named operations use the same mode and choices, but are not explored, since rank 0 orders them.
- */
-bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
-                      const ddl__topology *topology)
+void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, ddl__algorithm by)
 {
-    const ddl__engine_config *config = &engine->config;
-    static const ddl__choices none;
-    if (!mode && !dump_iter && memcmp(choices, &none, sizeof none) == 0)
-        return true;
-    ddl__stream *streams[] = {&engine->ordered, &engine->named.stream};
-    for (int i = 0; i < 2; i++) {
-        ddl__tuning *tuning = ddl__tuning_create(config->rank, config->size, i ? 0 : mode,
-                                                 i ? 0 : dump_iter, choices, topology);
-        if (!tuning)
-            return false;
-        tuning->names = config->names;
-        tuning->keep_choices = config->keep_choices;
-        tuning->context = config->context;
-        streams[i]->tuning = tuning;
-    }
-    engine->named.stream.tuning->by = engine->ordered.tuning->by;
-    if (dump_iter)
-        engine->ordered.runner.meter = &engine->ordered.tuning->meter;
-    return true;
+    engine->ordered.choices = engine->named.stream.choices = choices;
+    engine->ordered.by = engine->named.stream.by = by;
+}
+
+void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter)
+{
+    engine->ordered.meter = meter;
+}
+
+int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
+                           ddl__candidate found[DDL__ALGORITHMS])
+{
+    ddl__fp_mode caller = ddl__fp_enter(); /* costs must be equal on all members */
+    int n = ddl__stream_candidates(&engine->ordered, call, found);
+    ddl__fp_leave(caller);
+    return n;
 }
 
 void ddl__engine_destroy(ddl__engine *engine)
@@ -155,8 +149,6 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__messages_destroy(engine->messages);
     ddl__links_destroy(engine->config.messages, (size_t)engine->config.size);
     ddl__links_destroy(engine->config.links, (size_t)engine->config.size);
-    ddl__tuning_destroy(engine->ordered.tuning);
-    ddl__tuning_destroy(engine->named.stream.tuning);
     ddl__stream_close(&engine->ordered);
     ddl__stream_close(&engine->named.stream);
     ddl__announcements_close(&engine->named.announcements);

@@ -46,7 +46,6 @@ static bool stream_was_short(const ddl__engine *engine, const ddl__stream *strea
            engine->wait_policy.turns < DDL__SHORT_WAIT_TURNS && work->record % DDL__MEASURED;
 }
 
-/* Begin the work, or the library's own operation that has to run before it: see tuning.h. */
 static bool stream_start(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
     if (!ddl__stream_start(stream, work)) {
@@ -67,7 +66,7 @@ static void stream_record(ddl__engine *engine, ddl__stream *stream)
     ddl_work *work = stream->current;
     if (!work->submitted)
         ddl__work_stamp(work);
-    if (!ddl__stream_is_own(stream, work) && !work->call.uncounted)
+    if (!work->call.uncounted)
         ddl__record_start(&engine->recorder, work, stream_matching(engine, stream),
                           &work->signature, stream->busy ? ddl__now() : work->submitted);
 }
@@ -116,11 +115,6 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
         counter_increment(&engine->moves);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
-    ddl_work *held = ddl__stream_held(stream);
-    if (held) {
-        stream->busy = true;
-        return stream_start(engine, stream, held);
-    }
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,
                     stream_was_short(engine, stream) ? DDL__SHORT : ddl__now());
     stream_end(engine, stream);
