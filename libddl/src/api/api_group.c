@@ -1,6 +1,6 @@
 /* Exported: groups. */
+#include "api/api_operations.h"
 #include "api/check_object.h"
-#include "api/submit.h"
 #include "base/forks.h"
 
 ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group)
