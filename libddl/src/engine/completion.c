@@ -1,14 +1,15 @@
-#include "engine/state.h"
-
-#include <stdarg.h>
-#include <stdio.h>
+/* How works end, and what callers do with them until then and after. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/log.h"
+#include "base/forks.h"
 #include "engine/staging.h"
-#include "net/close_reason.h"
+#include "engine/state.h"
+
+/* ---------------------------------------------------------------------------- the driver's part */
 
 void ddl__report(ddl__engine *engine)
 {
@@ -94,52 +95,97 @@ void ddl__settle(ddl__engine *engine)
     ddl__finish(engine, work, DDL_OK);
 }
 
-/* Under the lock. */
-static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
+/* ---------------------------------------------------------------------------- the caller's part */
+
+ddl_status ddl__work_test(const ddl_work *work)
 {
-    ddl_work *current = stream->current;
-    if (current) {
-        ddl__record_end(&engine->recorder, current, status, ddl__now());
-        ddl__finish(engine, current, status);
-    }
-    stream->current = NULL;
-    for (ddl__stream_prepare(stream); stream->next; ddl__stream_prepare(stream)) {
-        ddl_work *work = stream->next;
-        stream->next = NULL;
-        ddl__finish(engine, work, status);
-    }
+    ddl_status status = (ddl_status)atomic_load_explicit(&work->status, memory_order_acquire);
+    if (status != DDL_OK && status != DDL_INPROGRESS)
+        ddl__fail(status, "%s", work->message ? work->message : ddl__strerror(status));
+    return status;
 }
 
-void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text)
+ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
 {
-    char said[DDL__REASON_MAX];
-    ddl__reason reason = {.status = status, .from = -1, .text = text};
-    ddl__reason_write(&reason, said);
-    ddl__links_close(engine->config.links, (size_t)engine->config.size, said);
-    ddl__links_close(engine->config.messages, (size_t)engine->config.size, said);
+    if (!ddl__is_complete(work)) {
+        ddl__engine *engine = work->engine;
+        pthread_mutex_lock(&engine->lock);
+        ddl__wait_locked(engine, work, deadline);
+        ddl__unlock_and_hand_over(engine, DDL__SOON);
+    }
+    return ddl__work_test(work);
 }
 
-void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
+void ddl__work_destroy(ddl_work *work)
+{
+    if (ddl__is_complete(work) && !ddl__in_list(work)) {
+        free(work->message);
+        free(work);
+        return;
+    }
+    ddl__engine *engine = work->engine;
+    pthread_mutex_lock(&engine->lock);
+    if (!ddl__is_complete(work)) {
+        work->abandoned = true;
+        pthread_mutex_unlock(&engine->lock);
+        return;
+    }
+    for (ddl_work **at = &engine->completed; ddl__in_list(work) && *at; at = &(*at)->next)
+        if (*at == work) {
+            *at = work->next;
+            if (!*at)
+                engine->last = at;
+            engine->queued--;
+            if (!engine->completed)
+                ddl__report(engine);
+            break;
+        }
+    pthread_mutex_unlock(&engine->lock);
+    free(work->message);
+    free(work);
+}
+
+ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
+                                 int64_t deadline, int *taken)
 {
     pthread_mutex_lock(&engine->lock);
-    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(engine->message, sizeof engine->message, format, args);
-        va_end(args);
-        atomic_store_explicit(&engine->failure, status, memory_order_release);
-        ddl__engine_close_links(engine, status, engine->message);
-        ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
-                 engine->config.names[engine->config.rank], engine->message);
+    ddl__wait_locked(engine, NULL, deadline);
+    int n = 0;
+    for (; n < max && engine->completed; n++) {
+        ddl_work *work = engine->completed;
+        engine->completed = work->next;
+        if (!engine->completed)
+            engine->last = &engine->completed;
+        engine->queued--;
+        if (works)
+            works[n] = work;
+        if (users)
+            users[n] = work->call.user;
+        ddl__leave_list(work);
     }
-    status = atomic_load_explicit(&engine->failure, memory_order_relaxed);
-    ddl__settle(engine);
-    fail_stream(engine, &engine->ordered, status);
-    fail_stream(engine, &engine->named.stream, status);
-    ddl__named_fail(engine, status);
-    ddl_work *messages = ddl__messages_drop(engine->messages);
-    for (ddl_work *work = messages; work; work = work->next)
-        ddl__record_end(&engine->recorder, work, status, ddl__now());
-    ddl__finish_list(engine, messages, status);
+    if (n && !engine->completed)
+        ddl__report(engine);
+    bool none = !engine->queued;
+    ddl__unlock_and_hand_over(engine, DDL__SOON);
+    if (n == 0)
+        return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
+                    : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
+    *taken = n;
+    return DDL_OK;
+}
+
+ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->report < 0) {
+        engine->report = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (engine->report >= 0 && engine->completed)
+            ddl__report(engine);
+    }
+    int made = engine->report, error = errno;
     pthread_mutex_unlock(&engine->lock);
+    if (made < 0)
+        return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
+    *fd = made;
+    return DDL_OK;
 }

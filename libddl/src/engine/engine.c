@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -134,6 +135,38 @@ int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
     int n = ddl__stream_candidates(&engine->ordered, call, found);
     ddl__fp_leave(caller);
     return n;
+}
+
+ddl_status ddl__engine_status(ddl__engine *engine)
+{
+    ddl_status status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_acquire);
+    if (status == DDL_OK)
+        return DDL_OK;
+    atomic_store_explicit(&engine->told, true, memory_order_relaxed);
+    return ddl__fail(status, "%s", engine->message);
+}
+
+ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    ddl__snapshot snapshot = {
+        .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
+        .told = atomic_load_explicit(&engine->told, memory_order_relaxed),
+        .pending = engine->admitted - engine->finished,
+        .finished = engine->finished,
+        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),
+        .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
+        .scratch =
+            ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
+    if (snapshot.status != DDL_OK)
+        snprintf(snapshot.text, sizeof snapshot.text, "%s", engine->message);
+    pthread_mutex_unlock(&engine->lock);
+    return snapshot;
+}
+
+const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)
+{
+    return &engine->recorder;
 }
 
 void ddl__engine_destroy(ddl__engine *engine)

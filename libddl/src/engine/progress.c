@@ -1,5 +1,7 @@
-/* One pass of the driver: messages, then named operations, then ordered ones. */
+/* One pass of the driver: messages, then named operations, then ordered ones. After a pass that
+ * moved nothing: whether to go on waiting. */
 #include "base/clock.h"
+#include "engine/describe.h"
 #include "engine/state.h"
 
 void ddl__settle_messages(ddl__engine *engine)
@@ -141,4 +143,46 @@ bool ddl__advance(ddl__engine *engine)
 {
     bool moved = ddl__has_more(engine) && advance_more(engine);
     return advance_stream(engine, &engine->ordered) || moved;
+}
+
+/* Fail if the current operation of the stream has run past its limit. */
+static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
+{
+    const ddl_work *work = stream->current;
+    if (!work || ddl__now() <= work->deadline)
+        return;
+    char text[DDL__CALL_MAX];
+    ddl__describe_signature(text, sizeof text, &work->signature);
+    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
+                  engine->config.names[engine->config.rank], text,
+                  (long long)work->call.timeout_ms);
+}
+
+void ddl__check_limits(ddl__engine *engine)
+{
+    check_stream_limit(engine, &engine->ordered);
+    check_stream_limit(engine, &engine->named.stream);
+    if (!ddl__has_more(engine))
+        return;
+    ddl__messages_check_limits(engine->messages);
+    ddl__settle_messages(engine);
+    ddl__named_check_limits(engine);
+}
+
+unsigned ddl__links_ended(const ddl__engine *engine)
+{
+    unsigned n = 0;
+    for (int rank = 0; rank < engine->config.size; rank++) {
+        const ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
+        n += (link && link->state != DDL__LINK_OPEN) + (other && other->state != DDL__LINK_OPEN);
+    }
+    return n;
+}
+
+void ddl__check_blocked(ddl__engine *engine)
+{
+    if (ddl__links_ended(engine))
+        ddl__check_ended(engine);
+    else
+        ddl__check_limits(engine);
 }
