@@ -27,6 +27,7 @@ typedef struct ddl__call {
     const void *send;       /* == recv: in place */
     void *recv;
     int64_t timeout_ms; /* the limit of this operation */
+    ddl__algorithm by;  /* asked for; none: one is chosen */
     bool queued;
     bool uncounted;   /* an operation of the library: not recorded, with the number of the previous
                          one */
