@@ -1,4 +1,4 @@
-/* machine.h - a described machine in the planner's terms, for simulation.c and check.c. */
+/* machine.h - a described machine in the planner's terms, for simulation.c. */
 #ifndef DDL_LAUNCH_MACHINE_H
 #define DDL_LAUNCH_MACHINE_H
 
