@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_core._lib import version
+from ddl_launch.commands.quantities import parse_count
 from ddl_launch.errors import USAGE, LaunchError
 from ddl_launch.placement import BINDINGS
 
@@ -101,10 +102,10 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     _add(group, "-H", "-host", metavar="HOST[:N],...", help="hosts, with the ranks on each")
     _add(group, "-hostfile", metavar="FILE", type=Path, help='a line "HOST slots=N" for each')
     _add(group, "-rf", "-rankfile", metavar="FILE", type=Path, help='"rank N=HOST slot=CORES"')
-    _add(group, "-accelerators", metavar="N", type=_count, help="ranks on each host")
-    _add(group, "-nodes", metavar="N", type=_count, help="hosts in each rack")
-    _add(group, "-racks", metavar="N", type=_count, help="racks in each aisle (default: 1)")
-    _add(group, "-aisles", metavar="N", type=_count, help="aisles (default: 1)")
+    _add(group, "-accelerators", metavar="N", type=parse_count, help="ranks on each host")
+    _add(group, "-nodes", metavar="N", type=parse_count, help="hosts in each rack")
+    _add(group, "-racks", metavar="N", type=parse_count, help="racks in each aisle (default: 1)")
+    _add(group, "-aisles", metavar="N", type=parse_count, help="aisles (default: 1)")
     _add(
         group,
         "--bind",
@@ -238,12 +239,6 @@ def _refusal(name: str, why: str) -> type[argparse.Action]:
 def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 on")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
     return int(text)
 
 

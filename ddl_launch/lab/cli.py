@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
+from ddl_launch.commands.quantities import parse_count
 from ddl_launch.lab.client import Lab, LabError
 
 _DESCRIPTION = """\
@@ -45,9 +46,11 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
     lab.add_argument("--name", default="lab", help="of the laboratory (default: lab)")
     commands = lab.add_subparsers(required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="make one", allow_abbrev=False)
-    up.add_argument("hosts", metavar="N", type=_count, help="number of hosts")
+    up.add_argument("hosts", metavar="N", type=parse_count, help="number of hosts")
     up.add_argument("--rate", metavar="RATE", type=_rate, help="of each interface, such as 1gbit")
-    up.add_argument("--nics", metavar="N", type=_count, default=1, help="interfaces of each host")
+    up.add_argument(
+        "--nics", metavar="N", type=parse_count, default=1, help="interfaces of each host"
+    )
     up.set_defaults(run=_up)
     execute = commands.add_parser("exec", help="run a command on a host", allow_abbrev=False)
     execute.add_argument("host", metavar="HOST")
@@ -60,12 +63,6 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
         cut.set_defaults(run=_connect, on=on)
     commands.add_parser("show", help="its hosts").set_defaults(run=_show)
     commands.add_parser("down", help="remove it").set_defaults(run=_down)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
 
 
 def _rate(text: str) -> str:

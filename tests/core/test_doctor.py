@@ -133,6 +133,7 @@ def test_a_container(tmp_path: Path) -> None:
 
 def test_cgroup_1_and_none(tmp_path: Path) -> None:
     assert "cpu quota" not in levels(list(machine.cores(1, tmp_path)))
+    tell(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/job\n")
     tell(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n")
     tell(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
     found = list(machine.cores(1, tmp_path))
