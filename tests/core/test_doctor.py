@@ -195,7 +195,7 @@ def test_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_ranks_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_HEARTBEAT_MS", "many")
-    with pytest.raises(selftest.SelfTestError, match="rank . *: .*DDL_HEARTBEAT_MS"):
+    with pytest.raises(selftest.SelfTestError, match="rank . on .*: .*DDL_HEARTBEAT_MS"):
         selftest.run()
     with (
         Endpoint(secret="test") as endpoint,
