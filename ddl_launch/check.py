@@ -70,13 +70,10 @@ def _gather(comm: Comm, value: Any) -> list[Any]:
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = np.zeros(comm.size, np.int64)
     comm.allgather(np.array([text.size], np.int64), sizes)
-    longest = int(sizes.max())
-    own = np.zeros(longest, np.uint8)
-    own[: text.size] = text
-    everybody = np.zeros(comm.size * longest, np.uint8)
-    comm.allgather(own, everybody)
-    rows = everybody.reshape(comm.size, longest)
-    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+    everybody = np.zeros(sizes.sum(), np.uint8)
+    comm.allgatherv(text, everybody, counts=sizes.tolist())
+    parts = np.split(everybody, np.cumsum(sizes)[:-1])
+    return [json.loads(part.tobytes()) for part in parts]
 
 
 def _ways(facts: list[dict[str, Any]], rank: int) -> list[str]:

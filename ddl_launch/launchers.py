@@ -19,14 +19,13 @@ from pathlib import Path
 from ddl_launch.errors import NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import Layout
 
-KINDS = ("openmpi", "mpich", "intelmpi", "srun")
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "srun": "Slurm"}
 _VERSION = 20.0  # seconds for --version
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """kind: of KINDS; program: its path; version: (5, 0, 11)."""
+    """kind: of _TITLES; program: its path; version: (5, 0, 11)."""
 
     kind: str
     program: str

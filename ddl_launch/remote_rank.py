@@ -101,17 +101,13 @@ def main() -> int:
 
 def _variables(identity: _Identity) -> dict[str, str]:
     own = {
-        "RANK": identity.rank,
-        "SIZE": identity.size,
-        "LOCAL_RANK": identity.local_rank,
-        "LOCAL_SIZE": identity.local_size,
+        "RANK": str(identity.rank),
+        "SIZE": str(identity.size),
+        "LOCAL_RANK": str(identity.local_rank),
+        "LOCAL_SIZE": str(identity.local_size),
     }
-    torchs = {"RANK": "RANK", "SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK"}
-    torchs["LOCAL_SIZE"] = "LOCAL_WORLD_SIZE"
-    return {
-        **{f"DDL_{name}": str(value) for name, value in own.items()},
-        **{torchs[name]: str(value) for name, value in own.items()},
-    }
+    torchs = {name.replace("SIZE", "WORLD_SIZE"): value for name, value in own.items()}
+    return torchs | {f"DDL_{name}": value for name, value in own.items()}
 
 
 def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
