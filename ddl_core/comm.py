@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ddl_core import arguments, fork_guard
@@ -67,7 +66,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
         self._closing = threading.RLock()  # recursive: a signal handler may call close
         live_comms.add(self)
 
-    # ---- operations: see Operations, and AsyncOptions for the ..._async forms ----
+    # ---- operations: see Operations ----
 
     def recv(
         self,
@@ -274,12 +273,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
     def __enter__(self) -> Comm:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
         # During another exception a mismatch is only logged.
         with suppress(*[Mismatch] if value else []):
             self.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_core._lib import version
+from ddl_launch.commands.quantities import parse_count
 from ddl_launch.errors import USAGE, LaunchError
 from ddl_launch.placement import BINDINGS
 
@@ -119,10 +120,10 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help='a file with a line "rank N=HOST slot=CORES" for each rank',
     )
-    _add(group, "-accelerators", metavar="N", type=_count, help="ranks on each host")
-    _add(group, "-nodes", metavar="N", type=_count, help="hosts in each rack")
-    _add(group, "-racks", metavar="N", type=_count, help="racks in each aisle (default: 1)")
-    _add(group, "-aisles", metavar="N", type=_count, help="aisles (default: 1)")
+    _add(group, "-accelerators", metavar="N", type=parse_count, help="ranks on each host")
+    _add(group, "-nodes", metavar="N", type=parse_count, help="hosts in each rack")
+    _add(group, "-racks", metavar="N", type=parse_count, help="racks in each aisle (default: 1)")
+    _add(group, "-aisles", metavar="N", type=parse_count, help="aisles (default: 1)")
     _add(
         group,
         "--bind",
@@ -267,12 +268,6 @@ def _refusal(name: str, why: str) -> type[argparse.Action]:
 def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: an integer from 1 on")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
     return int(text)
 
 

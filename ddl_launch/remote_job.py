@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import frames, reports, witness
+from ddl_launch import frames, reports, ways, witness
 from ddl_launch.console import Console
 from ddl_launch.errors import FAILED, LaunchError
 from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
-from ddl_launch.launchers import Launcher, Start, start
+from ddl_launch.launchers import Launcher, Order, Start, start
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
@@ -106,7 +106,7 @@ def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]
 def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
     """How the launcher starts a plan's ranks in `environment`, with its files in `folder`."""
     names = exported_names(environment, plan.exported)
-    return start(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder)
+    return start(Order(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder))
 
 
 def _wrapped(command: list[str]) -> list[str]:
@@ -532,13 +532,9 @@ def _own_addresses(hosts: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for host in hosts:
         try:
-            known = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)
-        except OSError as error:
+            found[ways.way_to(host)[0]] = None
+        except socket.gaierror as error:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(known[0][4])
-            except OSError as error:
-                raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
-            found[probe.getsockname()[0]] = None
+        except OSError as error:
+            raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
     return sorted(found, key=lambda address: address.startswith("127."))

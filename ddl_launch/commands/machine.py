@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import ctypes
 import fcntl
+import math
 import mmap
 import os
 import resource
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ddl_launch import placement
 from ddl_launch.commands.finding import Finding, note, ok, wrong
 from ddl_launch.commands.quantities import show_bytes, show_seconds
 
@@ -96,8 +98,8 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
         )
     else:
         yield ok("cores", told)
-    quota = _quota(root)
-    if quota is None:
+    quota = placement.quota("" if root == _ROOT else str(root))
+    if quota == math.inf:
         return
     told = f"{quota:.3g} cores' time"
     if quota < min(ranks, usable):
@@ -108,24 +110,6 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
         )
     else:
         yield ok("cpu quota", told)
-
-
-def _quota(root: Path) -> float | None:
-    """The number of cores that the cgroup, or one above it, grants; None: all."""
-    found = []
-    own = _read(root / "proc/self/cgroup").strip().rpartition("::")[2]
-    base = root / "sys/fs/cgroup"
-    folder = base / own.lstrip("/")
-    for group in (folder, *folder.parents):
-        if group != base and base not in group.parents:
-            break
-        words = _read(group / "cpu.max").split()
-        if len(words) == 2 and words[0].isdecimal():
-            found.append(int(words[0]) / int(words[1]))
-    first = _read(base / "cpu/cpu.cfs_quota_us").strip()  # cgroup 1
-    if first.isdecimal() and int(first) > 0:
-        found.append(int(first) / int(_read(base / "cpu/cpu.cfs_period_us")))
-    return min(found, default=None)
 
 
 def kernel(root: Path = _ROOT) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
+from ddl_launch.commands.quantities import parse_count
 from ddl_launch.lab.client import Lab, LabError
 
 _DESCRIPTION = """\
@@ -46,14 +47,14 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
     lab.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     commands = lab.add_subparsers(required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="create a lab", allow_abbrev=False)
-    up.add_argument("hosts", metavar="N", type=_count, help="number of hosts")
+    up.add_argument("hosts", metavar="N", type=parse_count, help="number of hosts")
     up.add_argument(
         "--rate", metavar="RATE", type=_rate, help="rate of each interface, such as 1gbit"
     )
     up.add_argument(
         "--nics",
         metavar="N",
-        type=_count,
+        type=parse_count,
         default=1,
         help="number of interfaces of each host (default: 1)",
     )
@@ -71,12 +72,6 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
         cut.set_defaults(run=_connect, on=on)
     commands.add_parser("show", help="print its hosts and their addresses").set_defaults(run=_show)
     commands.add_parser("down", help="remove it").set_defaults(run=_down)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
-    return int(text)
 
 
 def _rate(text: str) -> str:

@@ -133,6 +133,7 @@ def test_a_container(tmp_path: Path) -> None:
 
 def test_cgroup_1_and_none(tmp_path: Path) -> None:
     assert "cpu quota" not in levels(list(machine.cores(1, tmp_path)))
+    tell(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/job\n")
     tell(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n")
     tell(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
     found = list(machine.cores(1, tmp_path))
@@ -194,7 +195,7 @@ def test_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_ranks_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_HEARTBEAT_MS", "many")
-    with pytest.raises(selftest.SelfTestError, match="rank . *: .*DDL_HEARTBEAT_MS"):
+    with pytest.raises(selftest.SelfTestError, match="rank . on .*: .*DDL_HEARTBEAT_MS"):
         selftest.run()
     with (
         Endpoint(secret="test") as endpoint,

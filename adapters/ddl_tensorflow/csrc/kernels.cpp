@@ -80,7 +80,7 @@ std::vector<int64_t> numbers(const Tensor &vector)
 class Kernel : public AsyncOpKernel
 {
   public:
-    Kernel(OpKernelConstruction *c, const char *what) : AsyncOpKernel(c), what_(what)
+    explicit Kernel(OpKernelConstruction *c) : AsyncOpKernel(c), what_(what_of(c->def().op()))
     {
         OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
         for (tensorflow::DataType type : c->input_types())
@@ -166,7 +166,7 @@ class Kernel : public AsyncOpKernel
 class Reduction : public Kernel
 {
   public:
-    Reduction(OpKernelConstruction *c, const char *what) : Kernel(c, what)
+    explicit Reduction(OpKernelConstruction *c) : Kernel(c)
     {
         std::string text;
         OP_REQUIRES_OK(c, c->GetAttr("op", &text));
@@ -180,9 +180,7 @@ class Reduction : public Kernel
 class Allreduce final : public Reduction
 {
   public:
-    explicit Allreduce(OpKernelConstruction *c) : Reduction(c, "allreduce")
-    {
-    }
+    using Reduction::Reduction;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
@@ -196,9 +194,7 @@ class Allreduce final : public Reduction
 class GroupedAllreduce final : public Reduction
 {
   public:
-    explicit GroupedAllreduce(OpKernelConstruction *c) : Reduction(c, "grouped_allreduce")
-    {
-    }
+    using Reduction::Reduction;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
@@ -216,7 +212,7 @@ class GroupedAllreduce final : public Reduction
 class Broadcast final : public Kernel
 {
   public:
-    explicit Broadcast(OpKernelConstruction *c) : Kernel(c, "broadcast")
+    explicit Broadcast(OpKernelConstruction *c) : Kernel(c)
     {
         OP_REQUIRES_OK(c, c->GetAttr("root", &root_));
     }
@@ -242,7 +238,7 @@ class Broadcast final : public Kernel
 class Allgather final : public Kernel
 {
   public:
-    explicit Allgather(OpKernelConstruction *c) : Kernel(c, "allgather")
+    explicit Allgather(OpKernelConstruction *c) : Kernel(c)
     {
         OP_REQUIRES_OK(c, c->GetAttr("rows", &rows_));
     }
@@ -294,9 +290,7 @@ class Allgather final : public Kernel
 class ReduceScatter final : public Reduction
 {
   public:
-    explicit ReduceScatter(OpKernelConstruction *c) : Reduction(c, "reduce_scatter")
-    {
-    }
+    using Reduction::Reduction;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
@@ -317,9 +311,7 @@ class ReduceScatter final : public Reduction
 class Alltoall final : public Kernel
 {
   public:
-    explicit Alltoall(OpKernelConstruction *c) : Kernel(c, "alltoall")
-    {
-    }
+    using Kernel::Kernel;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
@@ -363,9 +355,7 @@ class Alltoall final : public Kernel
 class Barrier final : public Kernel
 {
   public:
-    explicit Barrier(OpKernelConstruction *c) : Kernel(c, "barrier")
-    {
-    }
+    using Kernel::Kernel;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {

@@ -19,6 +19,18 @@ struct Part {
     ddl_dtype dtype;
 };
 
+// "reduce_scatter" of "DdlReduceScatter", the type of a node.
+inline std::string what_of(const std::string &type)
+{
+    std::string what;
+    for (size_t i = 3; i < type.size(); i++) {
+        const bool begins = type[i] >= 'A' && type[i] <= 'Z';
+        what += begins && i > 3 ? "_" : "";
+        what += begins ? static_cast<char>(type[i] - 'A' + 'a') : type[i];
+    }
+    return what;
+}
+
 inline bool parse_op(const std::string &text, ddl_op *op)
 {
     static const struct {

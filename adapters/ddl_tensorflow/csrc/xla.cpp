@@ -133,8 +133,9 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
         return future;
     }
     if (kind == "allreduce") {
-        submit =
-            parts.size() == 1 ? allreduce(parts[0], op) : grouped_allreduce(std::move(parts), op);
+        submit = allreduce(parts[0], op);
+    } else if (kind == "grouped_allreduce") {
+        submit = grouped_allreduce(std::move(parts), op);
     } else if (kind == "broadcast") {
         const Part &part = parts[0];
         if (world->rank() == root && part.send != part.recv)
@@ -205,11 +206,10 @@ xla::Shape with_rows(const xla::Shape &shape, int64_t rows)
     return xla::ShapeUtil::MakeShape(shape.element_type(), dimensions);
 }
 
-// One lowering for all operations; `kind` tells which.
 class Lowering : public XlaOpKernel
 {
   public:
-    Lowering(OpKernelConstruction *c, const char *kind) : XlaOpKernel(c), kind_(kind)
+    explicit Lowering(OpKernelConstruction *c) : XlaOpKernel(c), kind_(what_of(c->def().op()))
     {
         OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
         if (c->HasAttr("op"))
@@ -282,7 +282,7 @@ class Lowering : public XlaOpKernel
 };
 
 // As many results as operands, of the same shapes.
-class Elementwise : public Lowering
+class Elementwise final : public Lowering
 {
   public:
     using Lowering::Lowering;
@@ -304,22 +304,6 @@ class Elementwise : public Lowering
         xla::XlaOp results = call(c, operands, xla::ShapeUtil::MakeTupleShape(shapes), {}, true);
         for (int i = 0; i < c->num_inputs(); i++)
             c->SetOutput(i, xla::GetTupleElement(results, i));
-    }
-};
-
-class Allreduce final : public Elementwise
-{
-  public:
-    explicit Allreduce(OpKernelConstruction *c) : Elementwise(c, "allreduce")
-    {
-    }
-};
-
-class Broadcast final : public Elementwise
-{
-  public:
-    explicit Broadcast(OpKernelConstruction *c) : Elementwise(c, "broadcast")
-    {
     }
 };
 
@@ -369,9 +353,7 @@ class Rows : public Lowering
 class Allgather final : public Rows
 {
   public:
-    explicit Allgather(OpKernelConstruction *c) : Rows(c, "allgather")
-    {
-    }
+    using Rows::Rows;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -401,9 +383,7 @@ class Allgather final : public Rows
 class ReduceScatter final : public Rows
 {
   public:
-    explicit ReduceScatter(OpKernelConstruction *c) : Rows(c, "reduce_scatter")
-    {
-    }
+    using Rows::Rows;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -421,9 +401,7 @@ class ReduceScatter final : public Rows
 class Alltoall final : public Rows
 {
   public:
-    explicit Alltoall(OpKernelConstruction *c) : Rows(c, "alltoall")
-    {
-    }
+    using Rows::Rows;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -445,9 +423,7 @@ class Alltoall final : public Rows
 class Barrier final : public Lowering
 {
   public:
-    explicit Barrier(OpKernelConstruction *c) : Lowering(c, "barrier")
-    {
-    }
+    using Lowering::Lowering;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -460,9 +436,9 @@ class Barrier final : public Lowering
 // Not by REGISTER_XLA_OP: what comes after TensorFlow's first eager operation is lost there.
 #define REGISTER_LOWERING(name, lowering)                                                          \
     REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT), lowering)
-REGISTER_LOWERING("DdlAllreduce", Allreduce);
-REGISTER_LOWERING("DdlGroupedAllreduce", Allreduce);
-REGISTER_LOWERING("DdlBroadcast", Broadcast);
+REGISTER_LOWERING("DdlAllreduce", Elementwise);
+REGISTER_LOWERING("DdlGroupedAllreduce", Elementwise);
+REGISTER_LOWERING("DdlBroadcast", Elementwise);
 REGISTER_LOWERING("DdlAllgather", Allgather);
 REGISTER_LOWERING("DdlReduceScatter", ReduceScatter);
 REGISTER_LOWERING("DdlAlltoall", Alltoall);
