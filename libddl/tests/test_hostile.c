@@ -11,7 +11,7 @@
 #include "check.h"
 #include "connect/address.h"
 #include "connect/handshake.h"
-#include "connect/rendezvous_record.h"
+#include "connect/rendezvous.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "ranks.h"

@@ -133,11 +133,15 @@ socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockad
     return ddl__address_of(&address->ips[i], address->port, to);
 }
 
-const void *ddl__address_bytes(const struct sockaddr *address)
+int ddl__address_find(const ddl__address *address, const char *ip)
 {
-    return address->sa_family == AF_INET
-               ? (const void *)&((const struct sockaddr_in *)address)->sin_addr
-               : (const void *)&((const struct sockaddr_in6 *)address)->sin6_addr;
+    char own[INET6_ADDRSTRLEN];
+    for (int i = 0; i < address->n_ips; i++) {
+        ddl__interface_ip(&address->ips[i], own);
+        if (!strcmp(own, ip))
+            return i;
+    }
+    return -1;
 }
 
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to)

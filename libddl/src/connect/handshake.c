@@ -161,7 +161,7 @@ static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadl
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     if (answer->status == DDL_INPROGRESS)
         return DDL_OK;
-    ddl__hello_sanitize(answer);
+    ddl__sanitize_text(answer->text, sizeof answer->text);
     return ddl__fail(DDL_EREFUSED, "%s", answer->text);
 }
 

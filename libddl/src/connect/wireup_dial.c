@@ -175,7 +175,7 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
     }
     bool proven =
         ddl__answer_is_proven(ddl__endpoint_job(w->endpoint), session, DDL__AUTH_MEMBER, answer);
-    ddl__hello_sanitize(answer);
+    ddl__sanitize_text(answer->text, sizeof answer->text);
     if (ddl__hello_check(answer) != DDL_OK)
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
     else if (!proven)
