@@ -359,7 +359,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
+    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list, 1);
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
@@ -402,7 +402,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && number)
-        ddl__endpoint_uncount_creation(comm->endpoint, list);
+        ddl__endpoint_count_creation(comm->endpoint, list, -1);
     return status;
 }
 

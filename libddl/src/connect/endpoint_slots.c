@@ -8,19 +8,12 @@
 #include "base/clock.h"
 #include "connect/endpoint_state.h"
 
-uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list)
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n)
 {
     pthread_mutex_lock(&endpoint->lock);
-    uint64_t count = ddl__counters_add(&endpoint->counters, list, 1);
+    uint64_t count = ddl__counters_add(&endpoint->counters, list, n);
     pthread_mutex_unlock(&endpoint->lock);
     return count;
-}
-
-void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list)
-{
-    pthread_mutex_lock(&endpoint->lock);
-    ddl__counters_add(&endpoint->counters, list, -1);
-    pthread_mutex_unlock(&endpoint->lock);
 }
 
 ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)

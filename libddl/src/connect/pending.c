@@ -30,8 +30,16 @@ static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
         close(fd);
 }
 
-static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn *conn)
+static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
 {
+    *at = (*at)->next;
+    endpoint->n_pending--;
+}
+
+static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
+{
+    ddl__pending_conn *conn = *at;
+    pending_unlink(endpoint, at);
     if (!conn->proven)
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
     /* An in-process hello carries a reference to an arena. */
@@ -42,12 +50,6 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn *conn)
         close(conn->inbound.passed);
     ddl__session_end(&conn->inbound.session);
     free(conn);
-}
-
-static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
-{
-    *at = (*at)->next;
-    endpoint->n_pending--;
 }
 
 /* Why the endpoint refuses a complete hello, or NULL. */
@@ -123,8 +125,7 @@ static void limit_unproven(ddl_endpoint *endpoint)
     bool was_welcome = conn->inbound.welcome;
     if (pending_read(endpoint, conn) && (conn->proven || conn->inbound.welcome != was_welcome))
         return;
-    pending_unlink(endpoint, oldest);
-    pending_drop(endpoint, conn);
+    pending_drop(endpoint, oldest);
 }
 
 /* Add a new connection. Most clients have sent their hello by now, so a wrong one is refused at
@@ -148,15 +149,13 @@ static void pending_add(ddl_endpoint *endpoint, int fd, bool local, int spare)
     conn->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
     uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
     struct epoll_event event = {.events = events, .data.u64 = conn->serial};
-    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) ||
-        !pending_read(endpoint, conn)) {
-        pending_drop(endpoint, conn);
-        return;
-    }
     conn->next = endpoint->pending;
     endpoint->pending = conn;
     endpoint->n_pending++;
-    limit_unproven(endpoint);
+    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !pending_read(endpoint, conn))
+        pending_drop(endpoint, &endpoint->pending);
+    else
+        limit_unproven(endpoint);
 }
 
 static void listeners_set_events(ddl_endpoint *endpoint, uint32_t events)
@@ -251,8 +250,7 @@ static void pending_handle_event(ddl_endpoint *endpoint, uint64_t serial)
                 conn->peer_left = true;
                 epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
             } else if (conn->proven || !pending_read(endpoint, conn)) {
-                pending_unlink(endpoint, at);
-                pending_drop(endpoint, conn);
+                pending_drop(endpoint, at);
             }
             return;
         }
@@ -261,15 +259,11 @@ static void pending_handle_event(ddl_endpoint *endpoint, uint64_t serial)
 static void drop_expired(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
-    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
-        ddl__pending_conn *conn = *at;
-        if (conn->deadline > now) {
-            at = &conn->next;
-            continue;
-        }
-        pending_unlink(endpoint, at);
-        pending_drop(endpoint, conn);
-    }
+    for (ddl__pending_conn **at = &endpoint->pending; *at;)
+        if ((*at)->deadline > now)
+            at = &(*at)->next;
+        else
+            pending_drop(endpoint, at);
 }
 
 void ddl__pending_poll(ddl_endpoint *endpoint)
@@ -338,12 +332,10 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
         bool is_control = conn->inbound.received.hello.kind == DDL__CONN_CONTROL;
         if (!conn->proven || (slot->task.run && !conn->peer_left && !is_control) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
-            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm)) {
+            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))
             at = &conn->next;
-            continue;
-        }
-        pending_unlink(endpoint, at);
-        pending_drop(endpoint, conn);
+        else
+            pending_drop(endpoint, at);
     }
 }
 
@@ -359,9 +351,7 @@ static void close_local_backlog(ddl_endpoint *endpoint)
 
 void ddl__pending_drop_all(ddl_endpoint *endpoint)
 {
-    for (ddl__pending_conn *conn; (conn = endpoint->pending);) {
-        endpoint->pending = conn->next;
-        pending_drop(endpoint, conn);
-    }
+    while (endpoint->pending)
+        pending_drop(endpoint, &endpoint->pending);
     close_local_backlog(endpoint);
 }

@@ -28,13 +28,11 @@ static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane,
     name_connection(w, fd, name, sizeof name);
     if (ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &seal) != DDL_OK)
         return NULL;
-    if (lane)
-        link = ddl__tcp_link_add_lane(link, fd, name) ? link : NULL;
-    else if ((link = ddl__tcp_link_create(w->slots, fd)))
-        ddl__tcp_link_name(link, name);
-    if (link)
-        ddl__tcp_link_seal(link, lane, seal);
-    else
+    if (!lane)
+        link = ddl__tcp_link_create(w->slots, fd, name, seal);
+    else if (!ddl__tcp_link_add_lane(link, fd, name, seal))
+        link = NULL;
+    if (!link)
         ddl__seal_destroy(seal);
     return link;
 }

@@ -204,19 +204,16 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* The loss is reported after `delay`. */
+/* The loss is reported after `delay`. error 0: the connection has ended. */
 static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
+    char words[sizeof l->lost_why - DDL__LANE_NAME];
     if (l->lost_at)
         return;
-    char words[sizeof l->lost_why - DDL__LANE_NAME];
     l->lost_at = ddl__now() + delay;
-    if (error)
-        snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
-                 ddl__seal_error(error, words, sizeof words));
-    else
-        snprintf(l->lost_why, sizeof l->lost_why,
-                 "%s%sthe peer closed the connection within a span", name, name[0] ? ": " : "");
+    snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
+             error ? ddl__seal_error(error, words, sizeof words)
+                   : "the peer closed the connection within a span");
 }
 
 void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
