@@ -1,12 +1,9 @@
 /* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
- * A member that fails by itself sends a notice to the endpoint of each member that it has no link
- * with. An endpoint keeps the notices until a creation asks for them.
- *
- * A notice of one attempt counts once. If several members fail independently, a notice may arrive
- * after its receiver has started the next attempt, and it fails that attempt too. Nothing tells
- * which attempts belong together, and failing once too often is better than waiting in vain.
- */
+ * An endpoint keeps the notices until a creation asks for them. A notice of one attempt counts
+ * once. It may arrive after its receiver has started the next attempt, and it fails that attempt
+ * too: nothing tells which attempts belong together, and failing once too often is better than
+ * waiting in vain. */
 #ifndef DDL_CONNECT_CREATE_FAILURES_H
 #define DDL_CONNECT_CREATE_FAILURES_H
 

@@ -10,15 +10,12 @@
  *
  * A dialer that connects to an endpoint knows the endpoint's random id, so it needs no challenge:
  * it numbers its hellos, sends hello and proof at once, and no number is accepted twice
- * (connect/replay_guard.h). The challenge counts as all zeros then. A rendezvous has no such id,
- * and challenges.
+ * (connect/replay_guard.h). The challenge counts as all zeros then.
  *
- * The session's key is an HMAC of the hello and the challenge under the job's key. So it is bound
- * to this connection and to the content of both messages: the two ranks, the comm and the purpose.
- * A proof is an HMAC under the session's key of a label, which tells proofs apart, and of the bytes
- * that it authenticates. The dialer proves first, so a client that merely finds a port receives
- * nothing against which it could test guesses of the secret. In a job without a secret, keys and
- * proofs are zero. */
+ * The session's key is an HMAC of the hello and the challenge under the job's key. A proof is an
+ * HMAC under the session's key of a label, which tells proofs apart, and of the bytes that it
+ * authenticates. In a job without a secret, keys and proofs are zero. docs/security.md says what
+ * this protects. */
 #ifndef DDL_CONNECT_HANDSHAKE_H
 #define DDL_CONNECT_HANDSHAKE_H
 

@@ -1,10 +1,9 @@
 /* lanes.c - long spans over several connections.
  *
  * The lane of the next chunk is chosen when the chunk can be sent: the one that will deliver it
- * first, judging by its unacknowledged bytes and by how fast earlier bytes were acknowledged. Lanes
- * of unequal speed thus add up, and no speed is configured. A full lane is waited for only if all
- * others would take far longer, which would delay all that follows. The send buffers of lanes are
- * small, so that a slow lane does not queue for long. */
+ * first, judging by its unacknowledged bytes and by how fast earlier bytes were acknowledged. A
+ * full lane is waited for only if all others would take far longer, which would delay all that
+ * follows. The send buffers of lanes are small, so that a slow lane does not queue for long. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
