@@ -10,7 +10,6 @@
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/plan_file.h"
-#include "connect/descriptors.h"
 #include "connect/wireup.h"
 
 enum {
@@ -375,10 +374,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
-        status =
-            ddl__descriptors_provide(ddl__descriptors_needed(comm->endpoint, addresses, comm->rank,
-                                                             comm->size, wireup.kinds),
-                                     comm->size);
+        status = ddl__descriptors_provide(comm->endpoint, addresses, comm->rank, comm->size,
+                                          wireup.kinds);
     if (status == DDL_OK)
         status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
     /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent

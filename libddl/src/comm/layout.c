@@ -6,7 +6,6 @@
 #include "base/fp_mode.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "topo/locality.h"
 
 enum { TEXT_MAX = 128 };
 

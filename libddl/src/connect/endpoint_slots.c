@@ -11,7 +11,15 @@
 uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n)
 {
     pthread_mutex_lock(&endpoint->lock);
-    uint64_t count = ddl__counters_add(&endpoint->counters, list, n);
+    ddl__counter *c = endpoint->counters;
+    while (c && !ddl__digest_equal(c->list, list))
+        c = c->next;
+    if (!c && (c = calloc(1, sizeof *c))) {
+        c->list = list;
+        c->next = endpoint->counters;
+        endpoint->counters = c;
+    }
+    uint64_t count = c ? c->count += (uint64_t)(int64_t)n : 0;
     pthread_mutex_unlock(&endpoint->lock);
     return count;
 }

@@ -1,4 +1,4 @@
-#include "connect/listen.h"
+#include "connect/endpoint_state.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

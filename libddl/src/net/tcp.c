@@ -48,11 +48,6 @@ static void link_examine(ddl__tcp_link *l)
             ddl__tcp_lose(l, l->lanes[i].name, why);
 }
 
-static void tcp_poll(ddl__link *link)
-{
-    ddl__tcp_look(ddl__tcp_of(link));
-}
-
 /* The kernel wakes sleepers by itself; this is a good time to check the sockets. */
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
@@ -134,7 +129,7 @@ static const ddl__link_ops tcp_ops = {
     .release = ddl__tcp_release,
     .flush = ddl__tcp_flush,
     .sleeping = tcp_sleeping,
-    .poll = tcp_poll,
+    .poll = ddl__tcp_look,
     .close = tcp_close,
     .destroy = tcp_destroy,
 };
