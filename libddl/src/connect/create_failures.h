@@ -28,12 +28,10 @@ typedef struct ddl__create_failures {
     unsigned next;
 } ddl__create_failures;
 
-/* Add the notice that a hello carries, unless it is known. */
-void ddl__create_failures_add(ddl__create_failures *failures, const ddl__hello *hello);
-
-/* Mark a notice as known, since another member has relayed it: a later copy is ignored. */
-void ddl__create_failures_ignore(ddl__create_failures *failures, ddl__digest comm, int from,
-                                 uint32_t attempt);
+/* Add a notice, unless it is known. With status DDL_OK it does not count: another member has
+ * relayed it, and the direct one is ignored when it comes. */
+void ddl__create_failures_add(ddl__create_failures *failures, ddl__digest comm, int from,
+                              uint32_t attempt, ddl_status status, const char *text);
 
 /* Discard the notices of a member that tries again, or of all members (from = -1). */
 void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from);

@@ -77,7 +77,7 @@ void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest com
                                          uint32_t attempt)
 {
     pthread_mutex_lock(&endpoint->lock);
-    ddl__create_failures_ignore(&endpoint->failures, comm, from, attempt);
+    ddl__create_failures_add(&endpoint->failures, comm, from, attempt, DDL_OK, "");
     pthread_mutex_unlock(&endpoint->lock);
 }
 

@@ -91,7 +91,9 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     conn->proven = true;
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
-        ddl__create_failures_add(&endpoint->failures, hello);
+        ddl__create_failures_add(&endpoint->failures, hello->comm, (int)hello->from, hello->attempt,
+                                 hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER,
+                                 hello->text);
         return false; /* a notice only: the connection has no other use */
     }
     ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);

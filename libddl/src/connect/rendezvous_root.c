@@ -1,4 +1,3 @@
-#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -401,10 +400,7 @@ static ddl_status root_collect_records(rendezvous_root *root, int listener)
 ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan)
 {
     uint16_t port = (uint16_t)atoi(plan->port);
-    unsigned char ip[16];
-    bool numeric =
-        inet_pton(AF_INET, plan->host, ip) == 1 || inet_pton(AF_INET6, plan->host, ip) == 1;
-    int listener = numeric ? ddl__listen(plan->host, &port) : -1;
+    int listener = ddl__listen(plan->host, &port);
     if (listener < 0) /* a name, or an IP that is not one of this host's own */
         listener = ddl__listen(NULL, &port);
     if (listener < 0)

@@ -44,12 +44,6 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     return w->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Authenticate the answer, so that it cannot be altered on its way. */
-static void prove_answer(const ddl__wireup *w, const ddl__accepted *accepted, ddl__hello *answer)
-{
-    ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
-}
-
 /* Create the member's link, or refuse the connection. True if the member now has both links. */
 static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 {
@@ -67,20 +61,19 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
             close(accepted->passed);
     }
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
+    if (!why && hello->kind == DDL__CONN_INPROC)
+        answer.arena = (uintptr_t)ddl__arena_share(w->arena);
+    int passed = !why && hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
+    ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER,
+                      &answer);
+    bool sent = ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed,
+                                  ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
     if (why) {
-        prove_answer(w, accepted, &answer);
-        ddl__send_all(accepted->fd, &answer, sizeof answer,
-                      ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
         close(accepted->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
         return false;
     }
-    if (hello->kind == DDL__CONN_INPROC)
-        answer.arena = (uintptr_t)ddl__arena_share(w->arena);
-    prove_answer(w, accepted, &answer);
-    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
-    if (ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed,
-                          ddl__wireup_within(w, DDL__ADDRESS_LIMIT)))
+    if (sent)
         return ddl__wireup_is_connected(w, peer);
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop(w->arena);
