@@ -81,7 +81,7 @@ void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &
 
 // A compiled function outlives its world, whose rank and size it contains. `own`: the elements of
 // this rank's part, by the call's shapes.
-absl::Status check_counts(std::string_view kind, const std::vector<int64_t> &counts, int64_t own,
+absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t own,
                           const World &world)
 {
     const size_t rank = world.rank(), size = world.size();
@@ -113,7 +113,7 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
                          static_cast<int64_t>(input->element_count()),
                          dtype_of(input->element_type())});
     }
-    const std::vector<int64_t> counts(elements.begin(), elements.end());
+    const Numbers counts(elements.begin(), elements.end());
     ddl_op op = DDL_SUM;
     parse_op(std::string(op_name), &op);
     Submit submit;
@@ -184,22 +184,9 @@ std::string in_quotes(const std::string &text)
     return result + "\"";
 }
 
-int64_t rows_of(const xla::Shape &shape)
-{
-    return shape.dimensions().empty() ? 1 : shape.dimensions(0);
-}
-
-int64_t width_of(const xla::Shape &shape)
-{
-    int64_t width = 1;
-    for (size_t i = 1; i < shape.dimensions().size(); i++)
-        width *= shape.dimensions(i);
-    return width;
-}
-
 xla::Shape with_rows(const xla::Shape &shape, int64_t rows)
 {
-    std::vector<int64_t> dimensions(shape.dimensions().begin(), shape.dimensions().end());
+    Numbers dimensions(shape.dimensions().begin(), shape.dimensions().end());
     if (dimensions.empty())
         dimensions.push_back(rows);
     dimensions[0] = rows;
@@ -224,8 +211,7 @@ class Lowering : public XlaOpKernel
     // The call's results: one, or a tuple of several. In place: each lies where the operand of the
     // same number lay, which XLA copies before where it is needed once more.
     xla::XlaOp call(XlaOpKernelContext *c, std::vector<xla::XlaOp> operands,
-                    const xla::Shape &result, const std::vector<int64_t> &counts = {},
-                    bool in_place = false)
+                    const xla::Shape &result, const Numbers &counts = {}, bool in_place = false)
     {
         const size_t own = operands.size();
         std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases;
@@ -270,15 +256,10 @@ class Lowering : public XlaOpKernel
         return absl::OkStatus();
     }
 
-    absl::Status wrong(const std::string &text) const
-    {
-        return absl::InvalidArgumentError("ddl " + kind_ + ": " + text);
-    }
-
     const std::string kind_;
     std::string name_, op_ = "sum";
     int64_t root_ = 0;
-    std::vector<int64_t> rows_;
+    Numbers rows_;
 };
 
 // As many results as operands, of the same shapes.
@@ -314,39 +295,17 @@ class Rows : public Lowering
     using Lowering::Lowering;
 
   protected:
-    static std::vector<int64_t> times(std::vector<int64_t> rows, int64_t width)
-    {
-        for (int64_t &each : rows)
-            each *= width;
-        return rows;
-    }
-
-    xla::XlaOp constant(XlaOpKernelContext *c, const std::vector<int64_t> &numbers)
+    xla::XlaOp constant(XlaOpKernelContext *c, const Numbers &numbers)
     {
         return xla::ConstantR1<int64_t>(c->builder(), numbers);
     }
 
     // The parts that input 1 tells, or equal ones. It is a constant, or a lowering's result here.
     absl::Status parts(XlaOpKernelContext *c, const World &world, const xla::Shape &shape,
-                       std::vector<int64_t> *rows)
+                       Numbers *rows)
     {
-        const int size = world.size();
         TF_RETURN_IF_ERROR(c->ConstantInputAsIntVector(1, rows));
-        if (shape.dimensions().empty())
-            return wrong("tensor: is a scalar, which has no parts");
-        if (rows->empty()) {
-            if (rows_of(shape) % size)
-                return wrong("tensor: the first dimension is " + std::to_string(rows_of(shape)) +
-                             ", which is no multiple of " + std::to_string(size));
-            rows->assign(size, rows_of(shape) / size);
-        }
-        int64_t all = 0;
-        for (int64_t each : *rows)
-            all += each;
-        if (rows->size() != static_cast<size_t>(size) || all != rows_of(shape))
-            return wrong(
-                "rows: are not one number for each rank, as many in all as the tensor has");
-        return absl::OkStatus();
+        return divide(kind_, "rows", shape.dimensions(), world, rows);
     }
 };
 
@@ -361,21 +320,13 @@ class Allgather final : public Rows
         OP_REQUIRES_OK(c, shape.status());
         std::shared_ptr<World> world;
         OP_REQUIRES_OK(c, find(&world));
-        const int64_t own = rows_of(*shape);
-        std::vector<int64_t> rows = rows_;
+        const int64_t own = rows_of(shape->dimensions());
+        Numbers rows = rows_;
         if (rows.empty())
             rows.assign(world->size(), own);
-        OP_REQUIRES(c, rows.size() == static_cast<size_t>(world->size()),
-                    wrong("rows: has " + std::to_string(rows.size()) + " numbers, but there are " +
-                          std::to_string(world->size()) + " ranks"));
-        OP_REQUIRES(c, rows[world->rank()] == own,
-                    wrong("rows: is " + std::to_string(rows[world->rank()]) +
-                          " for this rank, whose tensor has " + std::to_string(own)));
-        int64_t all = 0;
-        for (int64_t each : rows)
-            all += each;
-        c->SetOutput(0,
-                     call(c, {c->Input(0)}, with_rows(*shape, all), times(rows, width_of(*shape))));
+        OP_REQUIRES_OK(c, check_rows(kind_, rows, own, *world));
+        c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, sum(rows)),
+                             times(rows, width_of(shape->dimensions()))));
         c->SetOutput(1, constant(c, rows));
     }
 };
@@ -391,10 +342,10 @@ class ReduceScatter final : public Rows
         OP_REQUIRES_OK(c, shape.status());
         std::shared_ptr<World> world;
         OP_REQUIRES_OK(c, find(&world));
-        std::vector<int64_t> rows;
+        Numbers rows;
         OP_REQUIRES_OK(c, parts(c, *world, *shape, &rows));
         c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, rows[world->rank()]),
-                             times(rows, width_of(*shape))));
+                             times(rows, width_of(shape->dimensions()))));
     }
 };
 
@@ -409,13 +360,13 @@ class Alltoall final : public Rows
         OP_REQUIRES_OK(c, shape.status());
         std::shared_ptr<World> world;
         OP_REQUIRES_OK(c, find(&world));
-        std::vector<int64_t> rows;
+        Numbers rows;
         OP_REQUIRES_OK(c, parts(c, *world, *shape, &rows));
         for (int64_t each : rows)
             OP_REQUIRES(c, each == rows[0],
                         absl::UnimplementedError(
                             "ddl alltoall: in a function compiled by XLA only equal parts"));
-        c->SetOutput(0, call(c, {c->Input(0)}, *shape, times(rows, width_of(*shape))));
+        c->SetOutput(0, call(c, {c->Input(0)}, *shape, times(rows, width_of(shape->dimensions()))));
         c->SetOutput(1, constant(c, rows));
     }
 };
