@@ -59,14 +59,6 @@ static bool store_set(const ddl__health *h, unsigned char **set, const unsigned 
     return *set;
 }
 
-/* The member has gone on in the comm of an attempt that this rank has given up. */
-static void member_mark_gone_on(ddl__health *h, int rank)
-{
-    ddl__member *member = &h->members[rank];
-    member->may_go_on = true;
-    ddl__member_mark_dead(h, rank, DDL__SILENT, "it goes on without rank %d", h->rank);
-}
-
 void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
                             const unsigned char *content, size_t bytes)
 {
@@ -85,8 +77,8 @@ void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
     } else if (message == DDL__DONE) {
         member->done = head.attempt;
         member->committed = head.leader ? head.attempt : member->committed;
-        if (head.leader && head.attempt != h->created_attempt)
-            member_mark_gone_on(h, from);
+        if (head.leader && head.attempt != h->created_attempt) /* this rank has given it up */
+            ddl__member_mark_gone_on(h, from);
     }
 }
 
@@ -122,11 +114,12 @@ static int lowest_alive(const ddl__health *h)
 static bool is_majority(const ddl__health *h, const unsigned char *live)
 {
     int possible = 0, surviving = 0, lowest = -1;
+    bool waited = ddl__now() >= h->evidence_until;
     for (int rank = 0; rank < h->size; rank++) {
         const ddl__member *member = &h->members[rank];
-        /* A rank that joined the agreement before it left may have gone on. */
-        bool left = member->fate == DDL__LEFT && !member->joined;
-        if (rank != h->rank && (member->fate == DDL__KILLED || left))
+        /* A rank that joined the agreement before it left, or was expelled, may have gone on. */
+        bool out = member->fate == DDL__LEFT || (member->expelled && waited);
+        if (rank != h->rank && (member->fate == DDL__KILLED || (out && !member->joined)))
             continue;
         lowest = lowest < 0 ? rank : lowest;
         possible++;
@@ -177,9 +170,9 @@ static void leader_decide(const ddl__health *h, unsigned char *live)
                 live[other / 8] &= (unsigned char)~(1 << other % 8);
 }
 
-static ddl_status fail_as_minority(const ddl__health *h, const char *why)
+static ddl_status fail_as_minority(const ddl__health *h, const char *why, const char *cause)
 {
-    return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s", h->names[h->rank], why);
+    return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s%s", h->names[h->rank], why, cause);
 }
 
 /* Send EXPEL to the ranks that are left out. */
@@ -245,23 +238,27 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
             memcpy(sent_dead, dead, set_bytes(h));
             sent_attempt = *attempt;
         }
+        if (h->members[h->rank].expelled)
+            return fail_as_minority(h, "it was ", h->members[h->rank].cause);
         if (leader == h->rank && not_joined(h, *attempt) < 0) {
+            bool waited = ddl__now() >= h->evidence_until || ddl__now() >= deadline;
             leader_decide(h, live);
             if (is_majority(h, live)) {
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
                 return DDL_OK;
             }
-            if (ddl__now() >= h->evidence_until || ddl__now() >= deadline) {
+            if (waited) {
                 memset(live, 0,
                        set_bytes(h)); /* an empty list, so that no rank waits for a verdict */
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
-                return fail_as_minority(h, "most ranks that may be alive are out of reach");
+                return fail_as_minority(h, "most ranks that may be alive are out of reach", "");
             }
         }
         if (leader != h->rank && leading->decided == *attempt) {
             memcpy(live, leading->verdict, set_bytes(h));
-            return set_has(live, h->rank) ? DDL_OK
-                                          : fail_as_minority(h, "the survivors have left it out");
+            return set_has(live, h->rank)
+                       ? DDL_OK
+                       : fail_as_minority(h, "the survivors have left it out", "");
         }
         if (ddl__now() >= deadline)
             return fail_timeout(h, *attempt, leader);
@@ -276,7 +273,8 @@ static bool await_all_done(ddl__health *h, const unsigned char *live, uint32_t a
 {
     broadcast(h, DDL__DONE, attempt, 0, NULL);
     for (;;) {
-        bool all = true, lost = highest_attempt(h, attempt) > attempt;
+        bool all = true;
+        bool lost = highest_attempt(h, attempt) > attempt || h->members[h->rank].expelled;
         for (int rank = 0; rank < h->size; rank++) {
             const ddl__member *member = &h->members[rank];
             if (rank == h->rank || !set_has(live, rank) ||

@@ -64,15 +64,9 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
         ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
 }
 
-/* The member goes on without this rank, so this rank no longer counts on it. */
 static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
-    ddl__member *member = &h->members[from];
-    member->may_go_on = true;
-    if (member->fate == DDL__ALIVE) {
-        member->fate = DDL__SILENT;
-        snprintf(member->cause, sizeof member->cause, "it has expelled rank %d", h->rank);
-    }
+    ddl__member_mark_gone_on(h, from);
     ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
                     (int)bytes, (const char *)content);
 }
@@ -123,6 +117,7 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
             ddl__agreement_receive(h, source->from, message, content, bytes);
         break;
     case DDL__CONFIRM: receive_confirm(h, content, bytes); break;
+    case DDL__EXPELLED: ddl__member_receive_expelled(h, source->from, content, bytes); break;
     case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
     case DDL__ANSWER_NAME: ddl__names_receive_answer(h, content, bytes); break;
     }

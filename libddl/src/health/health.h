@@ -55,6 +55,9 @@ void ddl__detector_destroy(ddl__detector *detector);
 void ddl__health_report(ddl__health *health, ddl__text *to);
 void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */
 
+/* Expel a member for the program's reason, which may be NULL. */
+ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
+
 /* The id of its comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);
 

@@ -81,11 +81,12 @@ typedef struct ddl__member {
     bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
     bool confirmed;    /* a witness has seen its process end */
+    bool expelled;     /* a program has expelled it; of our own entry: it has expelled us */
     bool may_go_on;    /* it expelled us, or left after we had given it up: it may have gone on with
                           others, so its own end does not prove that they are gone */
     int64_t silent_ns; /* how long it has been silent */
     int64_t disconnected_at;
-    char cause[96]; /* why it is not alive */
+    char cause[288]; /* why it is not alive */
     ddl__position position;
     ddl__answer answer;
 
@@ -142,7 +143,8 @@ struct ddl__health {
     int grace_rank; /* -1: none */
     int64_t died_at, moved_at, grace_poll_at;
     uint64_t grace_begun, grace_finished, grace_moves; /* at its end; at the last check */
-    int64_t evidence_until; /* until then a witness may confirm the last death */
+    int64_t evidence_until; /* until then a witness may confirm the last death, or an expelled
+                               member may turn out to have expelled this rank */
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
@@ -196,8 +198,15 @@ bool ddl__member_is_dead(const ddl__health *health, int rank);
 void ddl__member_mark_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* The member goes on without this rank, so this rank no longer counts on it. */
+void ddl__member_mark_gone_on(ddl__health *health, int rank);
+
 /* The member counts as dead but may be alive: send it EXPEL, and end the comm. */
 void ddl__member_expel(ddl__health *health, int rank);
+
+/* A member has sent EXPELLED. */
+void ddl__member_receive_expelled(ddl__health *health, int from, const unsigned char *content,
+                                  size_t bytes);
 
 /* The member's connection has ended, or has failed with an error. The caller closes it. */
 void ddl__member_ended(ddl__health *health, int rank, int error);
