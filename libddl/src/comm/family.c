@@ -46,7 +46,7 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
 }
 
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
-                            const ddl_comm_config *config, int64_t deadline, ddl_comm **comm)
+                            const ddl_comm_config *config, const ddl__until *until, ddl_comm **comm)
 {
     int self = find_self(parent, ranks, size);
     if (self < 0)
@@ -66,7 +66,7 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
         return status;
     }
     ddl_comm_config child = inherit(parent, config);
-    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, deadline, comm);
+    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, until, comm);
 }
 
 typedef struct member {
@@ -93,7 +93,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
 {
     size_t size = (size_t)parent->size;
     ddl_comm_config child = inherit(parent, config);
-    int64_t deadline = ddl__deadline(ddl__comm_creation_ms(&child));
+    ddl__until until = {.deadline = ddl__deadline(ddl__comm_creation_ms(&child))};
     member *members = calloc(size, sizeof *members);
     int *ranks = calloc(size, sizeof *ranks);
     ddl_status status =
@@ -112,7 +112,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
         *comm = NULL;
     if (status == DDL_OK && color >= 0) {
         int n = select_color(members, parent->size, color, ranks);
-        status = ddl__comm_subset(parent, ranks, n, &child, deadline, comm);
+        status = ddl__comm_subset(parent, ranks, n, &child, &until, comm);
     }
     free(members);
     free(ranks);
@@ -126,7 +126,7 @@ ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, 
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
     for (int i = 0; i < parent->size; i++)
         ranks[i] = i;
-    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, DDL__NEVER, comm);
+    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, NULL, comm);
     free(ranks);
     return status;
 }

@@ -9,7 +9,8 @@ typedef struct next_comm {
     const ddl_comm_config *config;
 } next_comm;
 
-static ddl_status create(void *context, const int *ranks, int n, uint32_t attempt, int64_t deadline)
+static ddl_status create(void *context, const int *ranks, int n, uint32_t attempt,
+                         const ddl__until *until)
 {
     next_comm *next = context;
     ddl__digest id = ddl__health_comm(next->parent->health);
@@ -17,7 +18,7 @@ static ddl_status create(void *context, const int *ranks, int n, uint32_t attemp
     ddl__digest_add(&id, mark, sizeof mark);
     ddl_comm_config config = *next->config;
     config.tag = id.words[0] | 1;
-    return ddl__comm_subset(next->parent, ranks, n, &config, deadline, &next->comm);
+    return ddl__comm_subset(next->parent, ranks, n, &config, until, &next->comm);
 }
 
 static void abandon(void *context)

@@ -29,7 +29,7 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     }
     if (status == DDL_OK)
         status = ddl__comm_create(plan->endpoint, addresses, lengths, plan->rank, plan->size,
-                                  config, true, plan->deadline, comm);
+                                  config, true, &(ddl__until){.deadline = plan->deadline}, comm);
     free(addresses);
     free(lengths);
     return status;

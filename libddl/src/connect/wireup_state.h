@@ -71,8 +71,8 @@ bool ddl__wireup_is_connected(const ddl__wireup *w, int peer);
 /* "1 on a, 3 on b": the members that this rank waits for. It waits for one lower rank at a time. */
 void ddl__wireup_list_missing(const ddl__wireup *w, char *list, size_t size);
 
-/* Fail if a member has sent that it cannot create the comm, or if a member's link has closed, with
- * or without a reason. */
+/* Fail if waiting is in vain (until.h), if a member has sent that it cannot create the comm, or if
+ * a member's link has closed, with or without a reason. */
 ddl_status ddl__wireup_check_members(const ddl__wireup *w);
 
 /* Wait for the answer of the peer's comm, and create the link. */

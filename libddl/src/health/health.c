@@ -36,8 +36,9 @@ static void dial_close(control_dial *dial)
     ddl__session_end(&dial->session);
 }
 
-/* Fail if the comm has failed. A member that has left or whose process has ended does not fail the
- * creation, since it was here: it is marked so, and is handled once the comm is monitored. */
+/* Fail if the comm has failed, or if waiting is in vain. A member that has left or whose process
+ * has ended does not fail the creation, since it was here: it is marked so, and is handled once the
+ * comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
     ddl__engine_poll(h->engine);
@@ -58,7 +59,7 @@ static ddl_status check_members(ddl__health *h)
                      link->ops->shared ? "process" : "connection");
         }
     }
-    return DDL_OK;
+    return ddl__until_check(h->config.until);
 }
 
 /* As ddl__dial, but wait for room if the backlog of a unix listener is full. */

@@ -4,6 +4,7 @@
 #define DDL_HEALTH_HEALTH_H
 
 #include "base/text.h"
+#include "base/until.h"
 #include "connect/endpoint.h"
 #include "engine/engine.h"
 
@@ -24,9 +25,10 @@ typedef struct ddl__health_config {
     char *const *names;
     int rank, size;
     ddl__limits limits;
-    const char *witness;   /* the launcher's socket, or NULL */
-    const char *trace_dir; /* the folder for the flight record of a dead comm; copied; or NULL */
-    int64_t deadline;      /* of the creation */
+    const char *witness;     /* the launcher's socket, or NULL */
+    const char *trace_dir;   /* the folder for the flight record of a dead comm; copied; or NULL */
+    int64_t deadline;        /* of the creation */
+    const ddl__until *until; /* the same; used until ddl__health_open has returned */
 } ddl__health_config;
 
 /* Dial the members with lower ranks, without waiting for their answers. Part of the creation of a
