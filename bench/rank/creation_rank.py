@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -23,12 +24,13 @@ class CreationWorker:
 
     init    port: the seconds of init_process_group in a forked process that has imported torch
     join    port: make the default group, which `create` needs
-    create  what: the seconds that the creation of one group of all ranks takes
+    create  what: the seconds that the creation of one group of all ranks takes, or costs
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._comm: Any = None
+        self._data = torch.zeros(1 << 18)
 
     def init(self, port: int) -> dict[str, Any]:
         reader, writer = os.pipe()
@@ -58,20 +60,42 @@ class CreationWorker:
 
     def create(self, what: str) -> dict[str, Any]:
         dist.barrier()
-        start = time.perf_counter()
-        if what == "new_group":
-            made = dist.new_group()
-        elif what == "split":
-            made = self._comm.split(0)
+        if what == "beside":
+            seconds, made = self._create_beside()
         else:
-            made = self._comm.duplicate()
-        seconds = time.perf_counter() - start
+            clock = time.process_time if what == "processor" else time.perf_counter
+            start = clock()
+            made = self._make(what)
+            seconds = clock() - start
         dist.barrier()
-        if what == "new_group":
-            dist.destroy_process_group(made)
-        else:
+        if self._is_native(what):
             made.close()
+        else:
+            dist.destroy_process_group(made)
         return {"seconds": seconds}
+
+    def _is_native(self, what: str) -> bool:
+        return self.kind == "ddl" and what != "new_group"
+
+    def _make(self, what: str) -> Any:
+        if not self._is_native(what):
+            return dist.new_group()
+        return self._comm.split(0) if what == "split" else self._comm.duplicate()
+
+    def _create_beside(self) -> tuple[float, Any]:
+        alone = self._reduce()
+        with ThreadPoolExecutor(1) as background:
+            creation = background.submit(self._make, "beside")
+            beside = self._reduce()
+        return beside - alone, creation.result()
+
+    def _reduce(self) -> float:
+        """The seconds that 200 all-reduces of the default group take."""
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(200):
+            dist.all_reduce(self._data)
+        return time.perf_counter() - start
 
 
 def main(kind: str, path: str) -> None:
