@@ -85,6 +85,20 @@ static int second_death(ddl_comm *comm)
     return 0;
 }
 
+/* A rank dies before it takes part in a creation beside the running comm. */
+static int dies_before_duplicate(ddl_comm *comm)
+{
+    ddl_comm *twin;
+    int rank = ddl_comm_rank(comm);
+    if (rank == victim)
+        raise(SIGKILL);
+    ddl_status status = ddl_comm_duplicate(comm, &config, &twin);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 4 on "), "%d %s", status,
+          ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Returns how long the slowest survivor took, in seconds. */
 static double run_once(uint32_t links)
 {
@@ -107,6 +121,11 @@ int main(int argc, char **argv)
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(b != MAP_FAILED, "no shared memory");
+    victim = SIZE - 1;
+    for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
+        run_process_test(
+            &(process_test){"dies before duplicate", dies_before_duplicate, 1 << victim, false},
+            SIZE, links);
     for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
         for (moment = 0; moment < MOMENTS; moment++) {
             double sum = 0, most = 0;

@@ -45,6 +45,20 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
     return self;
 }
 
+/* The members of a child. */
+typedef struct child_members {
+    const ddl_comm *parent;
+    const int *ranks;
+    int size;
+} child_members;
+
+/* The child is not created if a member of it dies meanwhile, which the parent notices. */
+static ddl_status check_members(void *context)
+{
+    const child_members *m = context;
+    return ddl__health_check(m->parent->health, m->ranks, m->size);
+}
+
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
                             const ddl_comm_config *config, const ddl__until *until, ddl_comm **comm)
 {
@@ -66,7 +80,11 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
         return status;
     }
     ddl_comm_config child = inherit(parent, config);
-    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, until, comm);
+    child_members members = {parent, ranks, size};
+    ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
+    if (!own.check && parent->health)
+        own = (ddl__until){own.deadline, check_members, &members};
+    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, &own, comm);
 }
 
 typedef struct member {

@@ -351,6 +351,18 @@ int ddl__health_failed(ddl__health *h, int *ranks, int capacity)
     return n;
 }
 
+ddl_status ddl__health_check(ddl__health *h, const int *ranks, int n)
+{
+    ddl_status status = DDL_OK;
+    pthread_mutex_lock(&h->detector->lock);
+    for (int i = 0; status == DDL_OK && i < n; i++)
+        if (ddl__member_is_dead(h, ranks[i]))
+            status = ddl__fail(DDL_EPEER, "%s is dead: %s", h->names[ranks[i]],
+                               h->members[ranks[i]].cause);
+    pthread_mutex_unlock(&h->detector->lock);
+    return status;
+}
+
 ddl__digest ddl__health_comm(const ddl__health *h)
 {
     return h->config.comm;

@@ -57,6 +57,9 @@ void ddl__detector_destroy(ddl__detector *detector);
 void ddl__health_report(ddl__health *health, ddl__text *to);
 void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */
 
+/* Fail if one of these members is dead. */
+ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);
+
 /* Expel a member for the program's reason, which may be NULL. */
 ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
 
