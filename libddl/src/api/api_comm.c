@@ -8,7 +8,6 @@
 #include "base/dtype.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
-#include "comm/shrink.h"
 
 const char *ddl_strerror(ddl_status status)
 {

@@ -267,14 +267,10 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
                      .heartbeat_ms = comm->config.heartbeat_ms,
                      .layout = comm->layout};
     size_t size = (size_t)comm->size, row = size + sizeof ours;
-    unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
-    ddl__location *locations = calloc(size, sizeof *locations);
-    if (!rows || !shared || !locations) {
-        free(rows);
-        free(shared);
-        free(locations);
+    ddl__location *locations = calloc(size, sizeof *locations + row + size);
+    if (!locations)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
-    }
+    unsigned char *rows = (unsigned char *)(locations + size), *shared = rows + size * row;
     unsigned char *mine = rows + (size_t)comm->rank * row;
     for (size_t i = 0; i < size; i++)
         mine[i] = links[i] && links[i]->ops->shared;
@@ -300,8 +296,6 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
     if (status == DDL_OK)
         shorten_same_machine(comm, locations);
     free(locations);
-    free(rows);
-    free(shared);
     return status;
 }
 
@@ -328,8 +322,8 @@ static ddl_status connect_control(ddl_comm *comm, ddl__digest id, const ddl__unt
                                            .suspect = ms_to_ns(config->suspect_ms),
                                            .dead = ms_to_ns(config->dead_ms),
                                            .stall = ms_to_ns(config->stall_warn_ms)},
-                                .witness = ddl__environment_witness(),
-                                .trace_dir = ddl__environment_trace_dir(),
+                                .witness = ddl__environment_text("DDL_WITNESS"),
+                                .trace_dir = ddl__environment_text("DDL_TRACE_DIR"),
                                 .deadline = until->deadline,
                                 .until = until};
     return ddl__health_connect(&setup, &comm->health);
@@ -372,7 +366,8 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
         status = ddl__environment_layout(&comm->layout);
     if (status == DDL_OK)
         status = ddl__environment_limits(&comm->config);
-    if (status == DDL_OK && comm->rank == 0 && (comm->plan_file = ddl__environment_plan_file()))
+    if (status == DDL_OK && comm->rank == 0 &&
+        (comm->plan_file = ddl__environment_text("DDL_PLAN_FILE")))
         status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
     return status;
 }

@@ -58,6 +58,9 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                            ddl_comm **comm);
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
 
+/* Create a comm of the members of a dead comm that are alive and call this as well. */
+ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next);
+
 /* Create the comm of all ranks of the job: exchange addresses at the URL, then create it. */
 ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);

@@ -36,14 +36,6 @@ void ddl__health_poll_eagerly(ddl__health *h)
 
 /* ------------------------------------------------------------------------------------- messages */
 
-void ddl__health_broadcast(ddl__health *h, ddl__control_msg message, const void *content,
-                           size_t bytes)
-{
-    for (int i = 0; i < h->size; i++)
-        if (i != h->rank && h->members[i].fate == DDL__ALIVE)
-            ddl__control_conn_send(&h->members[i].conn, message, content, bytes);
-}
-
 typedef struct message_source {
     ddl__health *health;
     int from;
@@ -296,7 +288,7 @@ static void *detector_thread(void *argument)
     return NULL;
 }
 
-bool ddl__detector_add(ddl__detector *detector, ddl__health *h)
+void ddl__detector_add(ddl__detector *detector, ddl__health *h)
 {
     int64_t now = ddl__now();
     pthread_mutex_lock(&detector->lock);
@@ -321,7 +313,6 @@ bool ddl__detector_add(ddl__detector *detector, ddl__health *h)
     ddl__health_settle(h);
     pthread_mutex_unlock(&detector->lock);
     detector_wake(detector);
-    return true;
 }
 
 void ddl__detector_remove(ddl__health *h)
@@ -340,7 +331,7 @@ void ddl__detector_remove(ddl__health *h)
     pthread_mutex_unlock(&h->detector->lock);
 }
 
-ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *witness)
+void *ddl__detector_create(const ddl__digest *endpoint, const void *witness)
 {
     ddl__detector *detector = calloc(1, sizeof *detector);
     if (!detector) {
@@ -376,10 +367,9 @@ ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *wit
     return NULL;
 }
 
-void ddl__detector_destroy(ddl__detector *detector)
+void ddl__detector_destroy(void *object)
 {
-    if (!detector)
-        return;
+    ddl__detector *detector = object;
     if (detector->started) {
         pthread_mutex_lock(&detector->lock);
         detector->stop = true;

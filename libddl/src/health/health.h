@@ -48,11 +48,6 @@ void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
  * EXPEL instead of a leave message, so that other members do not take this rank for gone. */
 void ddl__health_abandon(ddl__health *health);
 
-/* The detector of the endpoint with this id; created for the endpoint's first comm. */
-typedef struct ddl__detector ddl__detector;
-ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *witness);
-void ddl__detector_destroy(ddl__detector *detector);
-
 /* Add the detector's part of a report: the members, and the ranks that this rank waits for. */
 void ddl__health_report(ddl__health *health, ddl__text *to);
 void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */

@@ -68,9 +68,8 @@ void ddl__health_settle(ddl__health *h)
 
 /* --------------------------------------------------------------------------------------- deaths */
 
-/* A witness has confirmed the end of the member's process. It counts as killed unless it may have
- * gone on before its end. */
-static void member_confirm_killed(ddl__health *h, int rank)
+/* It counts as killed unless it may have gone on before its end. */
+void ddl__member_confirm(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
     member->confirmed = true;
@@ -104,7 +103,7 @@ void ddl__member_mark_dead(ddl__health *h, int rank, ddl__fate fate, const char 
         h->detection_ns = member->silent_ns;
     ddl__log(DDL__INFO, "%s: %s is dead: %s", h->names[h->rank], h->names[rank], member->cause);
     if (member->confirmed)
-        member_confirm_killed(h, rank);
+        ddl__member_confirm(h, rank);
     pthread_cond_broadcast(&h->detector->changed);
 }
 
@@ -232,14 +231,6 @@ void ddl__health_check_grace(ddl__health *h, int64_t now)
 
 /* ------------------------------------------------------------------------------------- evidence */
 
-void ddl__member_confirm(ddl__health *h, int rank)
-{
-    if (h->members[rank].fate == DDL__LEFT)
-        return;
-    if (!h->members[rank].confirmed)
-        member_confirm_killed(h, rank);
-}
-
 /* Our kernel ran the member's process, so this rank is a witness for the others. */
 void ddl__member_announce_end(ddl__health *h, int rank)
 {
@@ -247,13 +238,18 @@ void ddl__member_announce_end(ddl__health *h, int rank)
     ddl__health_broadcast(h, DDL__CONFIRM, &ended, sizeof ended);
 }
 
+void ddl__member_mark_ended(ddl__health *h, int rank, bool known, int error)
+{
+    ddl__member_mark_dead(h, rank, known ? DDL__KILLED : DDL__DISCONNECTED, "its %s ended%s",
+                          known ? "process" : "connection", error ? ": connection reset" : "");
+}
+
 void ddl__member_ended(ddl__health *h, int rank, int error)
 {
     ddl__member *member = &h->members[rank];
-    bool local = member->conn.local, known = local || member->confirmed;
+    bool local = member->conn.local;
     if (member->fate == DDL__ALIVE) {
-        ddl__member_mark_dead(h, rank, known ? DDL__KILLED : DDL__DISCONNECTED, "its %s ended%s",
-                              known ? "process" : "connection", error ? ": connection reset" : "");
+        ddl__member_mark_ended(h, rank, local || member->confirmed, error);
         ddl__member_start_grace(h, rank);
     }
     if (local && member->fate == DDL__KILLED)
