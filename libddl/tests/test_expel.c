@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "comm/comm.h"
+#include "health/health_state.h"
 #include "processes.h"
 
 enum { SIZE = 4, PAIR = 2 };
@@ -308,6 +309,32 @@ static int arguments(ddl_comm *comm)
     return 0;
 }
 
+/* Messages that no member sends expel nobody. */
+static int malformed(ddl_comm *comm)
+{
+    struct {
+        int32_t rank;
+        char reason[300];
+    } e = {.reason = "x"};
+    int n;
+    begin(comm);
+    const int32_t ranks[] = {-1, PAIR, INT32_MIN, INT32_MAX, !rank}; /* the last: its sender */
+    ddl__health *h = comm->health;
+    pthread_mutex_lock(&h->detector->lock);
+    for (unsigned i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        e.rank = ranks[i];
+        ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e.rank + 1);
+    }
+    e.rank = rank;
+    ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e.rank - 1);
+    ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e);
+    pthread_mutex_unlock(&h->detector->lock);
+    OK(ddl_barrier(comm, NULL, NULL));
+    OK(ddl_comm_failed(comm, NULL, 0, &n));
+    CHECK(n == 0, "%d", n);
+    return 0;
+}
+
 /* A member that has left is not missed. */
 static int has_left(ddl_comm *comm)
 {
@@ -347,6 +374,7 @@ static const scene scenes[] = {
     {{"lower_hangs", lower_hangs, 0, false}, PAIR},
     {{"dead_already", dead_already, 1, true}, PAIR},
     {{"arguments", arguments, 0, false}, PAIR},
+    {{"malformed", malformed, 0, true}, PAIR},
     {{"has_left", has_left, 0, true}, PAIR},
 };
 
