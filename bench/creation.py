@@ -26,13 +26,14 @@ interpreter that runs this command, which needs torch and ddl_torch.
   split      Comm.split of ddl_core, compared with Gloo's new_group
   duplicate  Comm.duplicate of ddl_core, compared with Gloo's new_group
   processor  the processor time of all threads of a rank for that; the rest of the time it waits
-  beside     how much longer 200 all-reduces of 1 MiB take while that takes place in another thread
+  alone      an all-reduce of 1 MiB of the first group, and
+  beside     the same while a group is created in another thread
 
 The table has medians of the slowest rank's time. The last column is Gloo's time over libddl's, the
 median of the turns: above 1, libddl is faster.
 """
 
-WHATS = ("init", "new_group", "split", "duplicate", "processor", "beside")
+WHATS = ("init", "new_group", "split", "duplicate", "processor", "alone", "beside")
 LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always uses TCP
 
 

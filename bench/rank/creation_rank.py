@@ -9,8 +9,10 @@ scheduler's Unix socket.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -59,9 +61,14 @@ class CreationWorker:
         return {}
 
     def create(self, what: str) -> dict[str, Any]:
+        if what == "alone":
+            return {"seconds": self._reduce(lambda: False)}
         dist.barrier()
         if what == "beside":
-            seconds, made = self._create_beside()
+            with ThreadPoolExecutor(1) as background:
+                creation = background.submit(self._make, what)
+                seconds = self._reduce(creation.done)
+                made = creation.result()
         else:
             clock = time.process_time if what == "processor" else time.perf_counter
             start = clock()
@@ -82,20 +89,16 @@ class CreationWorker:
             return dist.new_group()
         return self._comm.split(0) if what == "split" else self._comm.duplicate()
 
-    def _create_beside(self) -> tuple[float, Any]:
-        alone = self._reduce()
-        with ThreadPoolExecutor(1) as background:
-            creation = background.submit(self._make, "beside")
-            beside = self._reduce()
-        return beside - alone, creation.result()
-
-    def _reduce(self) -> float:
-        """The seconds that 200 all-reduces of the default group take."""
-        dist.barrier()
-        start = time.perf_counter()
-        for _ in range(200):
+    def _reduce(self, over: Callable[[], bool]) -> float:
+        """The median of the seconds that an all-reduce takes, of those of 100 that begin before it
+        is over."""
+        taken = []
+        for _ in range(100):
+            start, counts = time.perf_counter(), not (taken and over())
             dist.all_reduce(self._data)
-        return time.perf_counter() - start
+            if counts:
+                taken.append(time.perf_counter() - start)
+        return statistics.median(taken)
 
 
 def main(kind: str, path: str) -> None:
