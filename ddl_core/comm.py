@@ -141,6 +141,22 @@ class Comm(CommHandle, Operations, AsyncOperations):
         following._parent = self._parent
         return following
 
+    def expel(self, rank: SupportsIndex, reason: str = "") -> None:
+        """Count another rank as dead from now on, as if its process had ended: for an agent that
+        sees it hang, or a scheduler that takes its host. At any time, from any thread; does not
+        block.
+
+        Pending and later operations of all members raise PeerLost, which names the rank and the
+        reason (its first 127 bytes). The others shrink without waiting for it. If it is alive, it
+        gets these errors too, and Minority from shrink. Of two ranks that expel each other at most
+        one goes on. Raises InvalidArgument for the own rank, and Minority if this rank is expelled
+        itself. Expelling a dead rank once more vouches that its process has ended; one that has
+        left is not affected.
+        """
+        chosen = integer(rank, "rank", 0, self.size - 1)
+        with self._held() as handle:
+            check(lib.ddl_comm_expel(handle, chosen, reason.encode()))
+
     def failed(self) -> list[int]:
         """The ranks known to be dead, in ascending order."""
         ranks, count = ffi.new("int[]", self.size), ffi.new("int *")

@@ -113,6 +113,11 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
     ddl__create_failure failure;
     ddl__reason reason;
     warn_missing(w);
+    ddl_status status = ddl__until_check(w->until);
+    if (status != DDL_OK) {
+        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
+        return status;
+    }
     if (ddl__endpoint_find_create_failure(w->endpoint, w->comm, &failure) &&
         (unsigned)failure.from < (unsigned)w->size) {
         *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
