@@ -261,6 +261,34 @@ FLOATS(f16, ONE)
 SMALL_FLOAT(f16, 16)
 #endif
 
+/* ----------------------------------------------------------------------------------- halves */
+
+#ifdef F16_NARROW
+#define F16_HALVES(f) F16_NARROW(f)
+#else
+#define F16_HALVES(f) __builtin_convertvector(f16_narrow(f), half_lanes)
+#endif
+#define BF16_HALVES(f) __builtin_convertvector(bf16_round(f) >> 16, half_lanes)
+
+#define NARROWED(t, HALVES)                                                                        \
+    static void t##_from_f32(void *dst, const float *src, size_t count)                            \
+    {                                                                                              \
+        enum { LANES = WIDTH / f32_size };                                                         \
+        char *to = dst;                                                                            \
+        size_t at = 0;                                                                             \
+        for (; at < count - count % LANES; at += LANES) {                                          \
+            const half_lanes halves = HALVES(f32_load((const char *)(src + at)));                  \
+            memcpy(to + at * t##_size, &halves, sizeof halves);                                    \
+        }                                                                                          \
+        float rest[LANES] = {0};                                                                   \
+        memcpy(rest, src + at, (count - at) * f32_size);                                           \
+        const half_lanes halves = HALVES(f32_load((const char *)rest));                            \
+        memcpy(to + at * t##_size, &halves, (count - at) * t##_size);                              \
+    }
+
+NARROWED(f16, F16_HALVES)
+NARROWED(bf16, BF16_HALVES)
+
 /* ------------------------------------------------------------------------------------ copies */
 
 /* Four vectors at a time. All loads come first, so that no compiler turns it into a call of memcpy.
@@ -359,6 +387,7 @@ const ddl__kernels TABLE(ISA) = {.name = TABLE_NAME(ISA),
                                            [DDL_F8_E5M2] = e5m2_scale,
                                            [DDL_C64] = c64_scale,
                                            [DDL_C128] = c128_scale},
+                                 .narrow = {[DDL_F16] = f16_from_f32, [DDL_BF16] = bf16_from_f32},
                                  .copy = copy,
                                  .copy_nontemporal = copy_nontemporal,
                                  .copy_lines = copy_lines,
