@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "engine/ordered.h"
 #include "engine/staging.h"
 #include "net/close_reason.h"
 
@@ -46,7 +47,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         return;
     }
     engine->finished++;
-    free(work->call.blocks);
+    ddl__call_drop(&work->call);
     if (work->whole_of)
         release_group(work->whole_of);
     if (work->name)

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "engine/choices.h"
 #include "engine/describe.h"
+#include "engine/ordered.h"
 #include "engine/staging.h"
 
 /* ----------------------------------------------------------------------------------- the plans */
@@ -49,7 +50,7 @@ static bool request_is_same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
            a->root == b->root && a->in_place == b->in_place && a->all_shared == b->all_shared &&
-           a->normalizes == b->normalizes && a->by == b->by;
+           a->normalizes == b->normalizes && a->by == b->by && a->order == b->order;
 }
 
 static unsigned request_slot(const ddl__request *r)
@@ -59,7 +60,7 @@ static unsigned request_slot(const ddl__request *r)
     return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 58) % DDL__PLANS;
 }
 
-static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request)
+static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request, ddl_order *order)
 {
     if (request->sent) {
         ddl__plan_destroy(plans->uneven);
@@ -75,14 +76,18 @@ static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request
         ddl__plan_destroy(plans->entries[i].plan);
         plans->entries[i].request = *request;
         plans->entries[i].plan = plan;
+        ddl__order_release(plans->entries[i].order);
+        plans->entries[i].order = order ? ddl__order_retain(order) : NULL;
     }
     return plans->entries[i].plan;
 }
 
 static void plans_clear(ddl__plans *plans)
 {
-    for (unsigned i = 0; i < DDL__PLANS; i++)
+    for (unsigned i = 0; i < DDL__PLANS; i++) {
         ddl__plan_destroy(plans->entries[i].plan);
+        ddl__order_release(plans->entries[i].order);
+    }
     ddl__plan_destroy(plans->uneven);
 }
 
@@ -100,6 +105,7 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->zero_copy = calloc(n, sizeof *runner->zero_copy);
     runner->targets = calloc(n, sizeof *runner->targets);
     runner->operands = calloc(n, sizeof *runner->operands);
+    runner->n_operands = size;
     if (!runner->zero_copy || !runner->targets || !runner->operands)
         return false;
     for (size_t i = 0; i < n; i++) {
@@ -162,6 +168,18 @@ static bool make_room(ddl__stream *stream, size_t bytes)
     return stream->scratch;
 }
 
+static bool make_operands(ddl__runner *runner, int n)
+{
+    if (n <= runner->n_operands)
+        return true;
+    const void **more = realloc(runner->operands, (size_t)n * sizeof *more);
+    if (more) {
+        runner->operands = more;
+        runner->n_operands = n;
+    }
+    return more;
+}
+
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 {
     ddl_work *first = stream->tuning ? ddl__tuning_due(stream->tuning, work) : NULL;
@@ -180,6 +198,8 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
                             .size = stream->runner.size,
                             .root = call->root,
                             .count = call->count,
+                            .order = call->order ? &call->order->by_rank : NULL,
+                            .wide = call->order ? ddl__call_wide(call) : 0,
                             .sent = call->blocks,
                             .received = call->blocks ? call->blocks + stream->runner.size : NULL,
                             .element = ddl__dtype_size(call->dtype),
@@ -191,8 +211,9 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
                             .window = stream->window};
     if (stream->tuning && !first && !ddl__tuning_start(stream->tuning, &request, &request.by))
         return false;
-    const ddl__plan *plan = plans_get(&stream->plans, &request);
-    if (!plan || !make_room(stream, (size_t)plan->scratch * request.element))
+    const ddl__plan *plan = plans_get(&stream->plans, &request, call->order);
+    if (!plan || !make_room(stream, (size_t)plan->scratch * request.element) ||
+        !make_operands(&stream->runner, plan->operands))
         return false;
     ddl__run_start(work, plan, stream->scratch);
     return true;

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/forks.h"
+#include "engine/ordered.h"
 #include "engine/state.h"
 
 ddl_status ddl__engine_status(ddl__engine *engine)
@@ -126,7 +127,7 @@ static ddl_status work_enter(ddl__engine *engine, const submission *what, ddl_wo
         return DDL_OK;
     pthread_mutex_unlock(&engine->lock);
     free(work->name);
-    free(what->call->blocks);
+    ddl__call_drop(what->call);
     return status;
 }
 
@@ -151,7 +152,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
     *out = NULL;
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
-        free(what->call->blocks);
+        ddl__call_drop(what->call);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
     ddl_status status = work_enter(engine, what, work, true);
@@ -189,7 +190,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         return submit_waiting(engine, what, out);
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
-        free(what->call->blocks);
+        ddl__call_drop(what->call);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
     bool quick = is_quick(what);
