@@ -452,13 +452,14 @@ DDL_API ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t
 /* Complete on no rank before every rank has called it. */
 DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **work);
 
-/* -------------------------------------------------------------------------------- ordered sums */
+/* --------------------------------------------------------------------------------------- ordered
+ */
 
 /* Ordered sums. A sum whose bits depend neither on how many ranks there are nor on which of them
  * computed what. Its operands are those of logical workers, of which each rank owns any number, and
  * they are added by one binary tree over the workers: the sum over n workers is that over the first
  * m plus that over the others, where m is the largest power of two below n.
- *   A rank adds up the operands of its own workers as far as the tree has it (ddl_add), and brings
+ * A rank adds up the operands of its own workers as far as the tree has it (ddl_add), and brings
  * these sums, its parts. The parts of n workers with consecutive numbers from a multiple of a power
  * of two that is not below n are one. The fewer parts, the less is sent. */
 
