@@ -145,6 +145,11 @@ def stages() -> dict[str, Stage]:
     return {
         "layers": Stage("who includes whom", [[python, "tests/check_layers.py"]]),
         "words": Stage("no private words", [[python, "tests/check_words.py"]]),
+        "hot-files": Stage(
+            "what a reader of an all-reduce meets",
+            [[python, "tests/check_hot_files.py"]],
+            needs="gcov",
+        ),
         "ruff": Stage(
             "Python lint and format",
             [[tool("ruff"), "check", "."], [tool("ruff"), "format", "--check", "."]],

@@ -1,6 +1,8 @@
 /* What DDL_OPTIONS and DDL_PLAN_FILE make of operations: modes, exploring, reports; and what the
  * log says about it. Each case is a job of processes with an environment of its own. */
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -64,12 +66,55 @@ static void sum_up(ddl_comm *comm, int count)
     }
 }
 
+typedef enum job_kind {
+    CALLS,
+    GROUPS,     /* each round submits a group again, and waits for it two rounds later */
+    DEATH,      /* of rank 1, halfway */
+    EARLY_DEATH /* of rank 1, while the comm is made */
+} job_kind;
+
 typedef struct job {
     const char *links, *options, *plan_file, *log;
     int rounds;
     const char *complaint; /* of ddl_rendezvous, on all ranks; NULL: none */
-    bool dies;             /* rank 1, halfway */
+    job_kind kind;
 } job;
+
+/* One all-reduce, and a message from rank 0 to rank 1. */
+static ddl_group *make_group(ddl_comm *comm, float *sum, int32_t *word)
+{
+    ddl_group *group;
+    CHECK(!ddl_group_create(comm, &group), "%s", ddl_last_error());
+    ddl_options options = {.struct_size = sizeof options, .group = group};
+    CHECK(!ddl_allreduce(comm, NULL, sum, COUNT, DDL_F32, DDL_MAX, &options, NULL), "%s",
+          ddl_last_error());
+    if (ddl_comm_rank(comm) == 0)
+        CHECK(!ddl_send(comm, word, 1, DDL_I32, 1, 0, &options, NULL), "%s", ddl_last_error());
+    if (ddl_comm_rank(comm) == 1)
+        CHECK(!ddl_recv(comm, word, 1, DDL_I32, 0, 0, NULL, &options, NULL), "%s",
+              ddl_last_error());
+    return group;
+}
+
+/* Two groups in turn, so that a report is submitted while the operation before it is under way. */
+static void run_groups(ddl_comm *comm, int rounds)
+{
+    static float sum[2][COUNT];
+    int32_t words[2] = {0, 0};
+    ddl_work *works[2] = {NULL, NULL};
+    ddl_group *groups[2] = {make_group(comm, sum[0], &words[0]),
+                            make_group(comm, sum[1], &words[1])};
+    for (int i = 0; i < rounds + 2; i++) {
+        if (works[i % 2])
+            CHECK(!ddl_work_wait(works[i % 2], -1), "%s", ddl_last_error());
+        ddl_work_destroy(works[i % 2]);
+        works[i % 2] = NULL;
+        if (i < rounds)
+            CHECK(!ddl_group_submit(groups[i % 2], NULL, &works[i % 2]), "%s", ddl_last_error());
+    }
+    ddl_group_destroy(groups[0]);
+    ddl_group_destroy(groups[1]);
+}
 
 static void run_rank(const job *j, int rank, const char *url)
 {
@@ -89,17 +134,23 @@ static void run_rank(const job *j, int rank, const char *url)
         CHECK(status && (rank || strstr(ddl_last_error(), j->complaint)), "%s", ddl_last_error());
         _exit(0);
     }
-    CHECK(!status, "%s", ddl_last_error());
-    for (int i = 0; i < j->rounds; i++) {
-        if (j->dies && rank == 1 && 2 * i > j->rounds)
+    for (int32_t one = 1; j->kind == EARLY_DEATH && !status;)
+        status = ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_MAX, NULL, NULL);
+    CHECK(status == (j->kind == EARLY_DEATH ? DDL_EPEER : DDL_OK), "%d %s", status,
+          ddl_last_error());
+    if (j->kind == GROUPS)
+        run_groups(comm, j->rounds);
+    for (int i = 0; j->kind != GROUPS && i < j->rounds; i++) {
+        if (j->kind == DEATH && rank == 1 && 2 * i > j->rounds)
             _exit(0);
         int32_t one = 1;
-        status = j->dies ? ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL) : 0;
+        status =
+            j->kind == DEATH ? ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL) : 0;
         if (status) {
             CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
             break;
         }
-        if (j->dies)
+        if (j->kind == DEATH)
             continue;
         sum_up(comm, COUNT);
         sum_up(comm, 5);
@@ -110,19 +161,25 @@ static void run_rank(const job *j, int rank, const char *url)
     _exit(0);
 }
 
-/* What rank 0 has logged. */
-static const char *run(job j)
+static void start(const job *j, pid_t pids[RANKS])
 {
     char url[64];
-    pid_t pids[RANKS];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    unlink(in_folder("log"));
     fflush(NULL);
     for (int rank = 0; rank < RANKS; rank++) {
         pids[rank] = fork();
         CHECK(pids[rank] >= 0, "fork");
         if (pids[rank] == 0)
-            run_rank(&j, rank, url);
+            run_rank(j, rank, url);
     }
+}
+
+/* What rank 0 has logged. */
+static const char *run(job j)
+{
+    pid_t pids[RANKS];
+    start(&j, pids);
     bool good = true;
     for (int rank = 0; rank < RANKS; rank++) {
         int status;
@@ -160,7 +217,7 @@ static void test_modes(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[32];
         snprintf(options, sizeof options, "-mode %s", cases[i].mode);
-        const char *log = run((job){cases[i].links, options, NULL, "plan", 2, NULL, false});
+        const char *log = run((job){cases[i].links, options, NULL, "plan", 2, NULL, CALLS});
         CHECK(strstr(log, cases[i].by), "%s: %s", options, log);
     }
 }
@@ -169,7 +226,7 @@ static void test_modes(void)
  */
 static void test_explanation(void)
 {
-    const char *log = run((job){"tcp", "", NULL, "plan", 3, NULL, false});
+    const char *log = run((job){"tcp", "", NULL, "plan", 3, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ", 1);
     expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: ", 1);
     expect(log, "broadcast of 12000 bytes in a comm of 4 ranks: ", 1);
@@ -177,24 +234,28 @@ static void test_explanation(void)
     static const char *const names[] = {"one-shot", "hierarchical", "halving", "tree", "ring"};
     for (int i = 0; i < 5; i++)
         CHECK(strstr(line, names[i]), "%s is not there: %s", names[i], log);
-    expect(run((job){"tcp", "", NULL, "info", 1, NULL, false}), "predicted", 0);
-    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "plan for kind", 0);
-    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, false}), "predicted", 6);
-    CHECK(strstr(run((job){"tcp", "-dbg_level 2", NULL, "warn", 1, NULL, false}), "plan for kind"),
+    expect(run((job){"tcp", "", NULL, "info", 1, NULL, CALLS}), "predicted", 0);
+    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, CALLS}), "plan for kind", 0);
+    expect(run((job){"tcp", "-dbg_level 1", NULL, "warn", 1, NULL, CALLS}), "predicted", 6);
+    CHECK(strstr(run((job){"tcp", "-dbg_level 2", NULL, "warn", 1, NULL, CALLS}), "plan for kind"),
           "no more detail");
 }
 
-/* Candidates take turns; then one is chosen, and kept; a second job does as the first one chose. */
+/* The comm is made with the fastest candidates, which are kept; a second job does as the first one
+ * chose. */
 static void test_exploring(void)
 {
-    const char *log = run((job){"tcp", "-mode p:1x4", "plans", "warn", 40, NULL, false});
-    expect(log, "explored all-reduce of 8192 bytes and more in a comm of 4 ranks: ", 1);
+    const char *log = run((job){"tcp", "-mode p:1x4", "plans", "plan", 2, NULL, CALLS});
+    expect(log, " operations and sizes in a comm of 4 ranks in ", 1);
     expect(log, "explored all-reduce of 16 bytes and more in a comm of 4 ranks: ", 1);
-    expect(log, "explored broadcast of 8192 bytes and more in a comm of 4 ranks: ", 1);
+    expect(log, "explored broadcast of 16 bytes and more in a comm of 4 ranks: ", 1);
+    CHECK(strstr(strstr(log, "all-reduce of 12000 bytes"), ", asked for"), "not as found: %s", log);
     const char *kept = content("plans");
+    expect(kept, "4 all-reduce 1 ", 1);
     expect(kept, "4 all-reduce 8192 ", 1);
+    expect(kept, "4 all-reduce 140737488355328 ", 1);
     expect(kept, "4 broadcast 16 ", 1);
-    log = run((job){"tcp", "-mode p:1x4", "plans", "warn", 40, NULL, false});
+    log = run((job){"tcp", "-mode p:1x4", "plans", "warn", 2, NULL, CALLS});
     expect(log, "explored", 0);
 }
 
@@ -203,15 +264,15 @@ static void test_plan_file(void)
 {
     write_file("given", "# by hand\n4 all-reduce 8192 ring\n4 all-reduce 16 tree\n"
                         "2 broadcast 16 chain\n4 broadcast 16 hosts\n");
-    const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, false});
+    const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, asked for", 1);
     expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, asked for", 1);
     expect(log, "hosts, asked for", 0);                /* which cannot do it */
     write_file("given", "4 all-reduce 8192 nested\n"); /* the old name of hierarchical */
-    log = run((job){"tcp", "-mode d:2x2", "given", "plan", 1, NULL, false});
+    log = run((job){"tcp", "-mode d:2x2", "given", "plan", 1, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: hierarchical, asked for", 1);
     write_file("given", "2 broadcast 16 chain\n");
-    run((job){"tcp", "-mode p:4", "given", "warn", 40, NULL, false});
+    run((job){"tcp", "-mode p:4", "given", "warn", 2, NULL, CALLS});
     expect(content("given"), "2 broadcast 16 chain\n", 1);
     expect(content("given"), "4 all-reduce 8192 ", 1);
     static const char *const wrong[] = {"4 all-reduce 8192\n",        "4 all-reduce 8192 hope\n",
@@ -222,31 +283,49 @@ static void test_plan_file(void)
         char text[128];
         snprintf(text, sizeof text, "# right\n%s", wrong[i]);
         write_file("wrong", text);
-        run((job){"tcp", "", "wrong", "off", 0, "wrong\", line 2: \"", false});
+        run((job){"tcp", "", "wrong", "off", 0, "wrong\", line 2: \"", CALLS});
     }
     CHECK(!mkdir(in_folder("dir"), 0700), "mkdir");
-    log = run((job){"tcp", "-mode p:4", "dir", "warn", 40, NULL, false});
+    log = run((job){"tcp", "-mode p:4", "dir", "warn", 2, NULL, CALLS});
     CHECK(strstr(log, "DDL_PLAN_FILE=\"") && strstr(log, "explored"), "%s", log);
 }
 
 static void test_reports(void)
 {
-    const char *log = run((job){"tcp", "-dump_iter 10", NULL, "warn", 5, NULL, false});
+    const char *log = run((job){"tcp", "-dump_iter 10", NULL, "warn", 5, NULL, CALLS});
     expect(log, "10 operations, each on average: ", 2); /* 25, the last five not reported */
     expect(log, "between hosts", 2);
     expect(log, "slowest: rank ", 2);
-    log = run((job){"shm", "-mode p:4 -dump_iter 10", NULL, "warn", 5, NULL, false});
+    log = run((job){"shm", "-mode p:4 -dump_iter 10", NULL, "warn", 5, NULL, CALLS});
     expect(log, "within hosts", 2);
-    log = run((job){"tcp", "-rebind_iter 5 -dev_sync 1", NULL, "warn", 1, NULL, false});
+    log = run((job){"shm", "-dump_iter 10", NULL, "warn", 25, NULL, GROUPS});
+    expect(log, " operations, each on average: ", 2);
+    log = run((job){"tcp", "-rebind_iter 5 -dev_sync 1", NULL, "warn", 1, NULL, CALLS});
     expect(log, "-rebind_iter is ignored: ", 1);
     expect(log, "-dev_sync is ignored: ", 1);
 }
 
-/* A rank that goes while others explore and report is found as ever. */
+/* Rank 1 is killed once the first comparison is logged: creating the comm fails on the others, or
+ * the next operation does. */
+static void test_death_while_exploring(void)
+{
+    pid_t pids[RANKS];
+    start(&(job){"tcp", "-mode p:4", NULL, "plan", 0, NULL, EARLY_DEATH}, pids);
+    while (!strstr(content("log"), "explored all-reduce of "))
+        sched_yield();
+    CHECK(!kill(pids[1], SIGKILL), "kill");
+    for (int rank = 0; rank < RANKS; rank++) {
+        int status;
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank], "wait");
+        CHECK(rank == 1 ? WIFSIGNALED(status) : status == 0, "rank %d: %x", rank, status);
+    }
+}
+
+/* A rank that goes while others report is found as ever. */
 static void test_death(void)
 {
-    run((job){"tcp", "-mode p:4 -dump_iter 3", NULL, "off", 31, NULL, true});
-    run((job){"shm", "-mode p:4 -dump_iter 1", NULL, "off", 31, NULL, true});
+    run((job){"tcp", "-mode p:4 -dump_iter 3", NULL, "off", 31, NULL, DEATH});
+    run((job){"shm", "-mode p:4 -dump_iter 1", NULL, "off", 31, NULL, DEATH});
 }
 
 static void clean(void)
@@ -266,6 +345,7 @@ int main(void)
     test_exploring();
     test_plan_file();
     test_reports();
+    test_death_while_exploring();
     test_death();
     clean();
     return 0;

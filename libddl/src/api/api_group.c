@@ -1,6 +1,6 @@
 /* Exported: groups. */
+#include "api/api_operations.h"
 #include "api/check_object.h"
-#include "api/submit.h"
 #include "base/forks.h"
 
 ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group)
@@ -13,8 +13,25 @@ ddl_status ddl_group_create(ddl_comm *comm, ddl_group **group)
     ddl_group *made = ddl__group_create(comm->engine, comm->operation_timeout_ms);
     if (!made)
         return DDL_ENOMEM;
+    made->comm = comm;
     *group = made;
     return DDL_OK;
+}
+
+static bool is_message(const ddl__call *call)
+{
+    return call->kind == DDL__SEND || call->kind == DDL__RECV;
+}
+
+/* For -dump_iter: the group is about to be submitted in order. All ranks submit its operations, but
+ * messages only where they have some. */
+static void count_group(const ddl_group *group)
+{
+    bool operations = false;
+    for (uint32_t i = 0; i < group->n_calls; i++)
+        operations = operations || !is_message(&group->calls[i]);
+    if (operations && !ddl__engine_holds_group(group->engine, group))
+        ddl__operation_times_next(group->comm->times);
 }
 
 ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_work **work)
@@ -33,12 +50,14 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
                          own.group ? "group" : "prescale and postscale");
     bool named = own.name && own.name[0];
     for (uint32_t i = 0; named && i < group->n_calls; i++)
-        if (group->calls[i].kind == DDL__SEND || group->calls[i].kind == DDL__RECV)
+        if (is_message(&group->calls[i]))
             return ddl__fail(DDL_EINVAL,
                              "options.name is \"%.100s\", but the group holds messages, "
                              "which have tags, no names",
                              own.name);
     ddl__apply_options(&whole, &own, group->limit_ms);
+    if (group->comm->times && !named)
+        count_group(group);
     return ddl__engine_submit_group(group->engine, group, &whole, work);
 }
 

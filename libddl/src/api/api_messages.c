@@ -1,6 +1,6 @@
 /* Exported: messages. */
+#include "api/api_operations.h"
 #include "api/check_object.h"
-#include "api/submit.h"
 
 static ddl_status check_message(const ddl_comm *comm, const ddl__call *call, const void *buffer)
 {

@@ -1,5 +1,237 @@
-/* Exported: collective operations on even blocks. */
-#include "api/submit.h"
+/* Exported: collective operations on even blocks; before them, the checks that all operations have
+ * in common. */
+#include "api/api_operations.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/check_object.h"
+#include "api/take_struct.h"
+#include "base/dtype.h"
+
+/* The range from the first to the last element of all blocks. */
+static ddl__share blocks_extent(const ddl__share *blocks, int n)
+{
+    int64_t start = INT64_MAX, end = 0;
+    for (int i = 0; i < n; i++) {
+        ddl__share block = blocks[i];
+        if (block.count && block.start < start)
+            start = block.start;
+        if (block.count && block.start + block.count > end)
+            end = block.start + block.count;
+    }
+    return end ? (ddl__share){start, end - start} : (ddl__share){0, 0};
+}
+
+static ddl_status check_overlap(const ddl__buffers *b, ddl__share sent, ddl__share received,
+                                size_t element)
+{
+    size_t send_bytes = (size_t)sent.count * element, recv_bytes = (size_t)received.count * element;
+    uintptr_t send = (uintptr_t)b->send + (size_t)sent.start * element;
+    uintptr_t recv = (uintptr_t)b->recv + (size_t)received.start * element;
+    if (send < recv + recv_bytes && recv < send + send_bytes)
+        return ddl__fail(DDL_EINVAL,
+                         "send and recv overlap: %zu bytes at %p, %zu bytes at %p; in place means "
+                         "send == recv or send NULL",
+                         send_bytes, (void *)send, recv_bytes, (void *)recv);
+    return DDL_OK;
+}
+
+/* Set the call's buffers: resolve in place, and drop pointers that are to be ignored. */
+static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
+{
+    ddl__share sent = {0, b->send_blocks * call->count};
+    ddl__share received = {0, b->recv_blocks * call->count};
+    if (call->blocks) {
+        sent = blocks_extent(call->blocks, comm->size);
+        received = blocks_extent(call->blocks + comm->size, comm->size);
+    }
+    call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
+    call->recv = received.count ? b->recv : NULL;
+    if (sent.count && !call->send)
+        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is not a buffer to send from");
+    if (received.count && !b->recv)
+        return ddl__fail(DDL_EINVAL, "recv is NULL, for %lld elements", (long long)received.count);
+    if (sent.count && received.count && call->send != call->recv)
+        return check_overlap(b, sent, received, ddl__dtype_size(call->dtype));
+    return DDL_OK;
+}
+
+static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
+{
+    if (op < DDL_SUM || op > DDL_LOGICAL_OR)
+        return ddl__fail(DDL_EINVAL, "op is %d, which is not an op", (int)op);
+    if (ddl__reduces(dtype, op))
+        return DDL_OK;
+    const char *name = ddl__dtype_name(dtype), *has = "sum, average, min, max and product";
+    if (ddl__dtype_class(dtype) == DDL__TRUTH)
+        has = "all others";
+    if (ddl__dtype_class(dtype) == DDL__COMPLEX)
+        has = "sum and average";
+    return ddl__fail(DDL_EUNSUPPORTED, "%s of %s is not defined; %s has %s", ddl__op_name(op), name,
+                     name, has);
+}
+
+static bool reduces(const ddl__call *call)
+{
+    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
+           call->kind == DDL__REDUCE_TO_ROOT;
+}
+
+ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call)
+{
+    size_t element = ddl__dtype_size(call->dtype);
+    if (call->count < 0)
+        return ddl__fail(DDL_EINVAL, "count is %lld", (long long)call->count);
+    if (!element)
+        return ddl__fail(DDL_EINVAL, "dtype is %d, which is not a dtype", (int)call->dtype);
+    if (call->count > DDL__COUNT_MAX ||
+        call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
+        return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
+                         (long long)call->count, comm->size);
+    return DDL_OK;
+}
+
+static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
+{
+    ddl_status status = ddl__check_elements(comm, call);
+    if (status == DDL_OK && reduces(call))
+        status = check_reduction(call->dtype, call->op);
+    if (status == DDL_OK && (call->root < 0 || call->root >= comm->size))
+        return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
+    return status;
+}
+
+static ddl_status check_options(const ddl_options *options)
+{
+    if (options->memory != DDL_MEMORY_HOST)
+        return ddl__fail(DDL_EUNSUPPORTED, "options.memory is %u: only host memory so far",
+                         options->memory);
+    if (options->timeout_ms < 0 || options->queued > 1)
+        return ddl__fail(DDL_EINVAL, "options.timeout_ms is %lld, options.queued is %u",
+                         (long long)options->timeout_ms, options->queued);
+    size_t length = options->name ? strnlen(options->name, DDL_NAME_MAX) : 0;
+    if (length == DDL_NAME_MAX)
+        return ddl__fail(DDL_EINVAL, "options.name has %d bytes or more, \"%.40s...\"; at most %d",
+                         DDL_NAME_MAX, options->name, DDL_NAME_MAX - 1);
+    return DDL_OK;
+}
+
+ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_work *const *work)
+{
+    ddl_status status = ddl__take_struct(own, sizeof *own, options, "ddl_options");
+    if (status == DDL_OK)
+        status = check_options(own);
+    if (status == DDL_OK && own->queued && !work)
+        status = ddl__fail(DDL_EINVAL, "options.queued is 1, but work is NULL: a blocking call has "
+                                       "nothing to report");
+    if (status == DDL_OK && own->wait_ms && (own->queued || own->group || !work))
+        status = ddl__fail(DDL_EINVAL,
+                           "options.wait_ms is %u: only for a call with a work that "
+                           "is neither queued nor of a group",
+                           own->wait_ms);
+    return status;
+}
+
+void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_ms)
+{
+    call->timeout_ms = own->timeout_ms ? own->timeout_ms : limit_ms;
+    call->queued = own->queued;
+    call->wait_ms = own->wait_ms;
+    call->user = own->user;
+    call->name = own->name && own->name[0] ? own->name : NULL;
+    call->prescale = own->prescale == 1 ? 0 : own->prescale;
+    call->postscale = own->postscale == 1 ? 0 : own->postscale;
+}
+
+/* Add the call to the group in its options. */
+static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
+                               ddl_work *const *work)
+{
+    ddl_group *group = options->group;
+    ddl_status status = ddl__check_group(group);
+    if (status != DDL_OK)
+        return status;
+    if (group->engine != comm->engine)
+        return ddl__fail(DDL_EINVAL, "options.group belongs to another comm");
+    if (work)
+        return ddl__fail(DDL_EINVAL, "work is not NULL: the operations of a group have one work "
+                                     "together, from ddl_group_submit");
+    if (options->name && options->name[0])
+        return ddl__fail(DDL_EINVAL,
+                         "options.name is \"%.64s\": name the group instead, in "
+                         "ddl_group_submit",
+                         options->name);
+    if (ddl__engine_holds_group(comm->engine, group))
+        return ddl__fail(DDL_ESTATE, "the group is under way: add to it when it is complete");
+    return ddl__group_add(group, call);
+}
+
+static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
+{
+    if (own->prescale == 0 && own->postscale == 0)
+        return DDL_OK;
+    const char *which = own->prescale != 0 ? "prescale" : "postscale";
+    double factor = own->prescale != 0 ? own->prescale : own->postscale;
+    if (call->order)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "options.%s is %g: ordered sums are not scaled; scale the parts", which,
+                         factor);
+    if (!reduces(call))
+        return ddl__fail(DDL_EINVAL, "options.%s is %g, but this operation reduces nothing", which,
+                         factor);
+    ddl__class class = ddl__dtype_class(call->dtype);
+    if (class != DDL__FLOAT && class != DDL__COMPLEX)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "options.%s is %g, but %s cannot be scaled: only floats "
+                         "and complex numbers can",
+                         which, factor, ddl__dtype_name(call->dtype));
+    return DDL_OK;
+}
+
+static ddl_status submit_to_engine(ddl_comm *comm, const ddl__call *call, ddl_work **work)
+{
+    if (comm->times && !call->name && call->kind != DDL__SEND && call->kind != DDL__RECV)
+        ddl__operation_times_next(comm->times);
+    return ddl__engine_submit(comm->engine, call, work);
+}
+
+ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
+                            ddl_work **work)
+{
+    ddl_status status = check_scales(call, own);
+    ddl__apply_options(call, own, comm->operation_timeout_ms);
+    if (status == DDL_OK && !own->group)
+        return submit_to_engine(comm, call, work);
+    if (status == DDL_OK)
+        status = add_to_group(comm, call, own, work);
+    if (status != DDL_OK)
+        ddl__call_drop(call);
+    return status;
+}
+
+ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buffers,
+                       const ddl_options *options, ddl_work **work)
+{
+    ddl_options own;
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK)
+        status = check_call(comm, call);
+    if (status == DDL_OK)
+        status = take_buffers(comm, call, buffers);
+    if (status == DDL_OK && !options) {
+        call->timeout_ms = comm->operation_timeout_ms;
+        return submit_to_engine(comm, call, work);
+    }
+    if (status == DDL_OK)
+        status = ddl__take_options(&own, options, work);
+    if (status == DDL_OK)
+        return ddl__submit_call(comm, call, &own, work);
+    ddl__call_drop(call);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------- the operations */
 
 ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,
                          ddl_dtype dtype, ddl_op op, const ddl_options *options, ddl_work **work)

@@ -1,8 +1,8 @@
 /* Exported: ordered sums. */
 #include <string.h>
 
+#include "api/api_operations.h"
 #include "api/check_object.h"
-#include "api/submit.h"
 #include "base/dtype.h"
 
 enum {

@@ -1,8 +1,8 @@
 /* Exported: collective operations on blocks of unequal lengths. */
 #include <stdlib.h>
 
+#include "api/api_operations.h"
 #include "api/check_object.h"
-#include "api/submit.h"
 #include "base/digest.h"
 #include "base/dtype.h"
 

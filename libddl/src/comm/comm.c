@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "comm/environment.h"
+#include "comm/explore.h"
 #include "comm/plan_file.h"
 #include "connect/descriptors.h"
 #include "connect/wireup.h"
@@ -101,16 +102,6 @@ static bool was_driven(void *engine)
     return ddl__engine_was_driven(engine);
 }
 
-/* The engine has explored the algorithms: write its choices to the plan file, which only rank 0
- * has.
- */
-static void save_choices(void *context, const ddl__choices *choices)
-{
-    const ddl_comm *comm = context;
-    if (comm->plan_file && ddl__plan_file_write(comm->plan_file, comm->size, choices) != DDL_OK)
-        ddl__log(DDL__WARN, "%s: %s", comm->names[comm->rank], ddl__message());
-}
-
 /* True if there is a core for each member that has this host's address. Members that share cores
  * sleep more often. */
 static bool has_cores(const ddl_comm *comm)
@@ -182,7 +173,6 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .fences = fences,
                                  .sharing_cores = !cores,
                                  .need_progress = need_progress,
-                                 .keep_choices = save_choices,
                                  .context = comm};
     wireup->links = wireup->messages = NULL; /* the engine takes them over, even if it fails */
     comm->engine = ddl__engine_create(&config);
@@ -395,6 +385,11 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         ddl__engine_created(comm->engine);
     if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
         status = ddl__health_open(comm->health);
+    if (status == DDL_OK && comm->explores)
+        status = ddl__explore(comm, deadline);
+    if (status == DDL_OK && comm->layout.dump_iter &&
+        !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
+        status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
         status = commit_creation(comm, deadline);
     if (status != DDL_OK && entered)
@@ -471,7 +466,9 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
     ddl__health_close(comm->health, difference);
     if (comm->slot)
         ddl__endpoint_close_slot(comm->endpoint, comm->slot);
+    ddl__operation_times_close(comm->times);
     ddl__engine_destroy(comm->engine);
+    ddl__operation_times_destroy(comm->times);
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);
     ddl__topology_destroy(comm->topology);

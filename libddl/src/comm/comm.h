@@ -3,6 +3,7 @@
 #define DDL_COMM_COMM_H
 
 #include "comm/layout.h"
+#include "comm/operation_times.h"
 #include "connect/endpoint.h"
 #include "health/health.h"
 #include "net/shm.h"
@@ -22,8 +23,10 @@ struct ddl_comm {
     ddl_comm_config config;  /* completed by the environment */
     ddl__layout layout;      /* the environment's description of all ranks of the job */
     bool is_world;           /* the comm was created at a rendezvous: it has all ranks of the job */
+    bool explores;           /* -mode p, and nothing chosen yet */
     const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
+    ddl__operation_times *times; /* of -dump_iter, or NULL */
     ddl__arena *arena;
     ddl__slots *slots;
 };

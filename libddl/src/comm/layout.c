@@ -153,6 +153,17 @@ static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *
     return status;
 }
 
+/* The choices of $DDL_PLAN_FILE, if there are any, come before the mode. */
+static void apply_choices(const ddl_comm *comm, char mode)
+{
+    ddl__algorithm by = mode == 'r'   ? DDL__ALGORITHM_RING
+                        : mode == 't' ? DDL__ALGORITHM_TREE
+                        : mode == 'h' ? DDL__ALGORITHM_HALVING
+                                      : DDL__ALGORITHM_NONE;
+    const ddl__choices *choices = &comm->layout.choices;
+    ddl__engine_set_choices(comm->engine, ddl__choices_are_none(choices) ? NULL : choices, by);
+}
+
 ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
                              const ddl__location *locations)
 {
@@ -167,9 +178,8 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
     if (status != DDL_OK)
         return status;
     log_layout(comm, mode_applies, locality.all_shared);
-    if (!ddl__engine_tune(comm->engine, mode, comm->layout.dump_iter, &comm->layout.choices,
-                          comm->topology))
-        return ddl__fail(DDL_ENOMEM, "no memory for the tuning of %d ranks", comm->size);
+    apply_choices(comm, mode);
+    comm->explores = mode == 'p' && ddl__choices_are_none(&comm->layout.choices);
     if (mode == 'r') /* plan without the topology */
         return DDL_OK;
     if (locality.all_shared)

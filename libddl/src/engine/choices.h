@@ -3,6 +3,8 @@
 #ifndef DDL_ENGINE_CHOICES_H
 #define DDL_ENGINE_CHOICES_H
 
+#include <string.h>
+
 #include "plan/plan.h"
 
 /* A size class ranges from a power of two bytes up to the next one. */
@@ -11,6 +13,13 @@ enum { DDL__CLASSES = 48, DDL__CHOICE_KINDS = DDL__ALLTOALL + 1 };
 typedef struct ddl__choices {
     uint8_t by[DDL__CHOICE_KINDS][DDL__CLASSES]; /* ddl__algorithm */
 } ddl__choices;
+
+/* Whether all is left to the costs. */
+static inline bool ddl__choices_are_none(const ddl__choices *choices)
+{
+    static const ddl__choices none;
+    return memcmp(choices, &none, sizeof none) == 0;
+}
 
 static inline int ddl__class_of(int64_t bytes)
 {

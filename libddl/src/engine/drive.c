@@ -26,7 +26,8 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
     for (int i = 0; i < engine->config.size; i++)
         if (engine->config.links[i])
             engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
-    ddl__messages_sleeping(engine->messages, asleep);
+    if (ddl__has_more(engine))
+        ddl__messages_sleeping(engine->messages, asleep);
     if (!asleep)
         return;
     /* From here on, works are visible whose submitter found nobody asleep. */

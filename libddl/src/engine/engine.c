@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -116,30 +117,56 @@ void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology
     engine->ordered.topology = engine->named.stream.topology = topology;
 }
 
-/* Named operations use the same mode and choices, but are not explored, since rank 0 orders them.
- */
-bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
-                      const ddl__topology *topology)
+void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, ddl__algorithm by)
 {
-    const ddl__engine_config *config = &engine->config;
-    static const ddl__choices none;
-    if (!mode && !dump_iter && memcmp(choices, &none, sizeof none) == 0)
-        return true;
-    ddl__stream *streams[] = {&engine->ordered, &engine->named.stream};
-    for (int i = 0; i < 2; i++) {
-        ddl__tuning *tuning = ddl__tuning_create(config->rank, config->size, i ? 0 : mode,
-                                                 i ? 0 : dump_iter, choices, topology);
-        if (!tuning)
-            return false;
-        tuning->names = config->names;
-        tuning->keep_choices = config->keep_choices;
-        tuning->context = config->context;
-        streams[i]->tuning = tuning;
-    }
-    engine->named.stream.tuning->by = engine->ordered.tuning->by;
-    if (dump_iter)
-        engine->ordered.runner.meter = &engine->ordered.tuning->meter;
-    return true;
+    engine->ordered.choices = engine->named.stream.choices = choices;
+    engine->ordered.by = engine->named.stream.by = by;
+}
+
+void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter)
+{
+    engine->ordered.meter = meter;
+}
+
+int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
+                           ddl__candidate found[DDL__ALGORITHMS])
+{
+    ddl__fp_mode caller = ddl__fp_enter(); /* costs must be equal on all members */
+    int n = ddl__stream_candidates(&engine->ordered, call, found);
+    ddl__fp_leave(caller);
+    return n;
+}
+
+ddl_status ddl__engine_status(ddl__engine *engine)
+{
+    ddl_status status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_acquire);
+    if (status == DDL_OK)
+        return DDL_OK;
+    atomic_store_explicit(&engine->told, true, memory_order_relaxed);
+    return ddl__fail(status, "%s", engine->message);
+}
+
+ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    ddl__snapshot snapshot = {
+        .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
+        .told = atomic_load_explicit(&engine->told, memory_order_relaxed),
+        .pending = engine->admitted - engine->finished,
+        .finished = engine->finished,
+        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),
+        .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
+        .scratch =
+            ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
+    if (snapshot.status != DDL_OK)
+        snprintf(snapshot.text, sizeof snapshot.text, "%s", engine->message);
+    pthread_mutex_unlock(&engine->lock);
+    return snapshot;
+}
+
+const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)
+{
+    return &engine->recorder;
 }
 
 void ddl__engine_destroy(ddl__engine *engine)
@@ -155,8 +182,6 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__messages_destroy(engine->messages);
     ddl__links_destroy(engine->config.messages, (size_t)engine->config.size);
     ddl__links_destroy(engine->config.links, (size_t)engine->config.size);
-    ddl__tuning_destroy(engine->ordered.tuning);
-    ddl__tuning_destroy(engine->named.stream.tuning);
     ddl__stream_close(&engine->ordered);
     ddl__stream_close(&engine->named.stream);
     ddl__announcements_close(&engine->named.announcements);

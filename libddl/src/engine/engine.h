@@ -5,6 +5,7 @@
 #include "base/fences.h"
 #include "engine/choices.h"
 #include "engine/group.h"
+#include "engine/meter.h"
 #include "engine/recorder.h"
 
 /* How soon the thread of the endpoint is to drive. */
@@ -26,8 +27,6 @@ typedef struct ddl__engine_config {
     /* A work is pending and nobody waits for it, so some thread must drive. Called by any thread,
      * with no lock held. */
     void (*need_progress)(void *context, ddl__urgency urgency);
-    /* Exploring has found what to choose. Called by the driver of rank 0. */
-    void (*keep_choices)(void *context, const ddl__choices *choices);
     void *context;
 } ddl__engine_config;
 
@@ -47,11 +46,17 @@ void ddl__engine_all_shared(ddl__engine *engine);
 /* Plan for this topology from now on. It outlives the engine. Before any concurrent use. */
 void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology);
 
-/* Choose algorithms by a mode (layout.h; 0: none) and these choices from now on, and report every
- * dump_iter operations (0: never) how long the levels of the topology take. Before any concurrent
- * use. False when out of memory. */
-bool ddl__engine_tune(ddl__engine *engine, char mode, int dump_iter, const ddl__choices *choices,
-                      const ddl__topology *topology);
+/* Use the algorithms of these choices from now on, and for what they leave open, this one (none:
+ * the costs choose). The choices outlive the engine. Before any concurrent use. */
+void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, ddl__algorithm by);
+
+/* Measure ordered operations from now on. The meter outlives the engine. Before any concurrent use.
+ */
+void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter);
+
+/* The algorithms that are worth a comparison for this call: as ddl__plan_candidates. */
+int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
+                           ddl__candidate found[DDL__ALGORITHMS]);
 
 /* Queue an operation. If work is NULL, run it to its end. Takes ownership of call->blocks in any
  * case. */

@@ -1,14 +1,70 @@
 /* How a failure is found, and what it does. A lost link may be the work of a peer that ends the
  * comm and had no room to say why, so it is not reported at once. Spans that peers sent before the
  * end of the comm still count and are received first. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/time_limits.h"
 #include "engine/describe.h"
 #include "engine/state.h"
 #include "net/close_reason.h"
+
+/* -------------------------------------------------------------------------- the end of the comm */
+
+/* Under the lock. */
+static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
+{
+    ddl_work *current = stream->current;
+    if (current) {
+        ddl__record_end(&engine->recorder, current, status, ddl__now());
+        ddl__finish(engine, current, status);
+    }
+    stream->current = NULL;
+    for (ddl__stream_prepare(stream); stream->next; ddl__stream_prepare(stream)) {
+        ddl_work *work = stream->next;
+        stream->next = NULL;
+        ddl__finish(engine, work, status);
+    }
+}
+
+void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text)
+{
+    char said[DDL__REASON_MAX];
+    ddl__reason reason = {.status = status, .from = -1, .text = text};
+    ddl__reason_write(&reason, said);
+    ddl__links_close(engine->config.links, (size_t)engine->config.size, said);
+    ddl__links_close(engine->config.messages, (size_t)engine->config.size, said);
+}
+
+void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(engine->message, sizeof engine->message, format, args);
+        va_end(args);
+        atomic_store_explicit(&engine->failure, status, memory_order_release);
+        ddl__engine_close_links(engine, status, engine->message);
+        ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
+                 engine->config.names[engine->config.rank], engine->message);
+    }
+    status = atomic_load_explicit(&engine->failure, memory_order_relaxed);
+    ddl__settle(engine);
+    fail_stream(engine, &engine->ordered, status);
+    fail_stream(engine, &engine->named.stream, status);
+    ddl__named_fail(engine, status);
+    ddl_work *messages = ddl__messages_drop(engine->messages);
+    for (ddl_work *work = messages; work; work = work->next)
+        ddl__record_end(&engine->recorder, work, status, ddl__now());
+    ddl__finish_list(engine, messages, status);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* ------------------------------------------------------------------------------- links that end */
 
 static const char *own_name(const ddl__engine *engine)
 {
@@ -43,29 +99,6 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
         ddl__fail_all(engine, DDL_EPEER, "%s is lost: %s", name, link->reason);
         break;
     }
-}
-
-/* Fail if the current operation of the stream has run past its limit. */
-static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
-{
-    const ddl_work *work = stream->current;
-    if (!work || ddl__now() <= work->deadline)
-        return;
-    char text[DDL__CALL_MAX];
-    ddl__describe_signature(text, sizeof text, &work->signature);
-    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms", own_name(engine),
-                  text, (long long)work->call.timeout_ms);
-}
-
-void ddl__check_limits(ddl__engine *engine)
-{
-    check_stream_limit(engine, &engine->ordered);
-    check_stream_limit(engine, &engine->named.stream);
-    if (!ddl__has_more(engine))
-        return;
-    ddl__messages_check_limits(engine->messages);
-    ddl__settle_messages(engine);
-    ddl__named_check_limits(engine);
 }
 
 /* Fail if what blocks the stream can no longer come. */
@@ -140,30 +173,20 @@ static void check_creation(ddl__engine *engine)
     }
 }
 
-static unsigned count_ended(const ddl__engine *engine)
-{
-    unsigned n = 0;
-    for (int rank = 0; rank < engine->config.size; rank++) {
-        const ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
-        n += (link && link->state != DDL__LINK_OPEN) + (other && other->state != DDL__LINK_OPEN);
-    }
-    return n;
-}
-
 /* The last spans of a peer count more than its end, and may have come together with it after the
  * last look for spans. Advance until no further end is found; true if there were such spans. */
 static bool advance_last_spans(ddl__engine *engine)
 {
-    for (unsigned ended = count_ended(engine), before = 0; ended != before;) {
+    for (unsigned ended = ddl__links_ended(engine), before = 0; ended != before;) {
         if (ddl__advance(engine))
             return true;
         before = ended;
-        ended = count_ended(engine);
+        ended = ddl__links_ended(engine);
     }
     return false;
 }
 
-void ddl__check_blocked(ddl__engine *engine)
+void ddl__check_ended(ddl__engine *engine)
 {
     ddl__link *link;
     if (advance_last_spans(engine))

@@ -20,6 +20,7 @@ typedef struct ddl__part {
 
 struct ddl_group {
     ddl__engine *engine;
+    ddl_comm *comm;      /* to which it belongs; the engine does not use it */
     unsigned generation; /* of the process that created it */
     int64_t limit_ms;    /* default limit of a submission */
     ddl__call *calls;    /* as collected */

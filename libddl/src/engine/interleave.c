@@ -287,8 +287,8 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
     if (work->interleaving == DDL__INTERLEAVE_UNDECIDED)
         work->interleaving = plan_interleaving(work->plan, work->element);
     if (work->interleaving == DDL__INTERLEAVE_NEVER || runner->size != RANKS ||
-        !peer(runner)->ops->shared || runner->among_frames || runner->meter || work->call.blocks ||
-        work->received || work->published || work->wave % LEARN == 0 ||
+        !peer(runner)->ops->shared || runner->among_frames || work->call.blocks || work->received ||
+        work->published || work->wave % LEARN == 0 ||
         (work->interleaving == DDL__INTERLEAVE_NONTEMPORAL && !is_nontemporal(runner, work)))
         return 0;
     for (; n < CURSORS && cursor_next(work, &next, &cursors[n]); n++) {

@@ -55,7 +55,7 @@ void ddl__messages_check_peers(ddl__messages *m)
             continue;
         switch (p->link->state) {
         case DDL__LINK_OPEN:
-        case DDL__LINK_ABORTED: /* check_blocked (failures.c) reports it */ break;
+        case DDL__LINK_ABORTED: /* failures.c reports it */ break;
         case DDL__LINK_LEFT:
             left++;
             if (p->waiting && !peer_has_spans(p))

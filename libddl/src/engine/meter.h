@@ -3,17 +3,17 @@
 #ifndef DDL_ENGINE_METER_H
 #define DDL_ENGINE_METER_H
 
-#include "engine/work.h"
+#include "engine/run.h"
 
-/* Times in nanoseconds. */
+/* Times in nanoseconds. The driver counts up, any thread may read. */
 typedef struct ddl__meter {
-    unsigned char *levels;                  /* by rank: 0 same host, 1 same rack, ... */
-    int64_t mark;                           /* time until which all is accounted for */
-    int64_t spent[DDL__DIMENSIONS], waited; /* waited: with nothing to do */
+    const unsigned char *levels; /* by rank: 0 same host, 1 same rack, ... */
+    int64_t mark; /* the time until which all is accounted for; 0: no operation is under way */
+    atomic_llong operations, spent[DDL__DIMENSIONS];
+    atomic_llong waited; /* of that, with nothing to do */
 } ddl__meter;
 
-/* The time since the last call belongs to the current step of the work: it has run, or could not.
- */
-void ddl__meter_account(ddl__meter *meter, const ddl_work *work, bool ran);
+/* As ddl__run. The time since the last call belongs to the step that the work has stood at. */
+ddl__progress ddl__meter_run(ddl__meter *meter, ddl__runner *runner, ddl_work *work);
 
 #endif

@@ -1,5 +1,7 @@
-/* One pass of the driver: messages, then named operations, then ordered ones. */
+/* One pass of the driver: messages, then named operations, then ordered ones. After a pass that
+ * moved nothing: whether to go on waiting. */
 #include "base/clock.h"
+#include "engine/describe.h"
 #include "engine/state.h"
 
 void ddl__settle_messages(ddl__engine *engine)
@@ -46,7 +48,6 @@ static bool stream_was_short(const ddl__engine *engine, const ddl__stream *strea
            engine->wait_policy.turns < DDL__SHORT_WAIT_TURNS && work->record % DDL__MEASURED;
 }
 
-/* Begin the work, or the library's own operation that has to run before it: see tuning.h. */
 static bool stream_start(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
     if (!ddl__stream_start(stream, work)) {
@@ -67,7 +68,7 @@ static void stream_record(ddl__engine *engine, ddl__stream *stream)
     ddl_work *work = stream->current;
     if (!work->submitted)
         ddl__work_stamp(work);
-    if (!ddl__stream_is_own(stream, work) && !work->call.uncounted)
+    if (!work->call.uncounted)
         ddl__record_start(&engine->recorder, work, stream_matching(engine, stream),
                           &work->signature, stream->busy ? ddl__now() : work->submitted);
 }
@@ -116,11 +117,6 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
         counter_increment(&engine->moves);
     if (progress != DDL__FINISHED)
         return progress == DDL__MOVED;
-    ddl_work *held = ddl__stream_held(stream);
-    if (held) {
-        stream->busy = true;
-        return stream_start(engine, stream, held);
-    }
     ddl__record_end(&engine->recorder, stream->current, DDL_OK,
                     stream_was_short(engine, stream) ? DDL__SHORT : ddl__now());
     stream_end(engine, stream);
@@ -147,4 +143,46 @@ bool ddl__advance(ddl__engine *engine)
 {
     bool moved = ddl__has_more(engine) && advance_more(engine);
     return advance_stream(engine, &engine->ordered) || moved;
+}
+
+/* Fail if the current operation of the stream has run past its limit. */
+static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
+{
+    const ddl_work *work = stream->current;
+    if (!work || ddl__now() <= work->deadline)
+        return;
+    char text[DDL__CALL_MAX];
+    ddl__describe_signature(text, sizeof text, &work->signature);
+    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
+                  engine->config.names[engine->config.rank], text,
+                  (long long)work->call.timeout_ms);
+}
+
+void ddl__check_limits(ddl__engine *engine)
+{
+    check_stream_limit(engine, &engine->ordered);
+    check_stream_limit(engine, &engine->named.stream);
+    if (!ddl__has_more(engine))
+        return;
+    ddl__messages_check_limits(engine->messages);
+    ddl__settle_messages(engine);
+    ddl__named_check_limits(engine);
+}
+
+unsigned ddl__links_ended(const ddl__engine *engine)
+{
+    unsigned n = 0;
+    for (int rank = 0; rank < engine->config.size; rank++) {
+        const ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
+        n += (link && link->state != DDL__LINK_OPEN) + (other && other->state != DDL__LINK_OPEN);
+    }
+    return n;
+}
+
+void ddl__check_blocked(ddl__engine *engine)
+{
+    if (ddl__links_ended(engine))
+        ddl__check_ended(engine);
+    else
+        ddl__check_limits(engine);
 }

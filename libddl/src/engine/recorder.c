@@ -13,44 +13,7 @@ void ddl__recorder_close(ddl__recorder *r)
     free(r->slots);
 }
 
-/* Stores after the first stamp and before the last one. Fences would do, but the thread sanitizer
- * does not know them. */
-#define SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
-#define GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
-#define OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
-
-void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__matching matching,
-                       const ddl__signature *signature, int64_t started)
-{
-    uint64_t number = OWN(r->next);
-    ddl__slot *slot = &r->slots[number % DDL__RECORDS];
-    work->record = number + 1;
-    SET(slot->stamp, 0);
-    SET(slot->words[0], signature->words[0]);
-    SET(slot->words[1], signature->words[1]);
-    SET(slot->submitted, work->submitted);
-    SET(slot->started, started);
-    SET(slot->ended, 0);
-    SET(slot->status, DDL_INPROGRESS);
-    SET(slot->matching_tag, (long long)work->call.tag * 4 + matching);
-    SET(slot->stamp, number + 1);
-    SET(r->next, number + 1);
-    if (matching == DDL__MATCH_ORDER)
-        SET(r->last_ordered, number + 1);
-}
-
-void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status, int64_t ended)
-{
-    ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
-    if (!work->record || OWN(slot->stamp) != work->record)
-        return; /* never started, or overwritten by later ones */
-    SET(slot->status, status);
-    SET(slot->ended, ended);
-    if (status != DDL_OK)
-        return;
-    SET(r->ended, OWN(r->ended) + 1);
-    SET(r->bytes, OWN(r->bytes) + work->call.count * (int64_t)work->element);
-}
+#define GET(field) atomic_load_explicit(&(field), memory_order_acquire)
 
 uint64_t ddl__record_count(const ddl__recorder *r)
 {

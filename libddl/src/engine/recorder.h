@@ -55,13 +55,47 @@ typedef struct ddl__recorder {
 bool ddl__recorder_open(ddl__recorder *recorder);
 void ddl__recorder_close(ddl__recorder *recorder);
 
+/* How the driver stores, after the first stamp and before the last one, and how it loads its own.
+ * Fences would do, but the thread sanitizer does not know them. */
+#define DDL__RECORD_SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
+#define DDL__RECORD_OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
+
 /* The driver's: the work begins, with this signature. */
-void ddl__record_start(ddl__recorder *recorder, ddl_work *work, ddl__matching matching,
-                       const ddl__signature *signature, int64_t started);
+static inline void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__matching matching,
+                                     const ddl__signature *signature, int64_t started)
+{
+    uint64_t number = DDL__RECORD_OWN(r->next);
+    ddl__slot *slot = &r->slots[number % DDL__RECORDS];
+    work->record = number + 1;
+    DDL__RECORD_SET(slot->stamp, 0);
+    DDL__RECORD_SET(slot->words[0], signature->words[0]);
+    DDL__RECORD_SET(slot->words[1], signature->words[1]);
+    DDL__RECORD_SET(slot->submitted, work->submitted);
+    DDL__RECORD_SET(slot->started, started);
+    DDL__RECORD_SET(slot->ended, 0);
+    DDL__RECORD_SET(slot->status, DDL_INPROGRESS);
+    DDL__RECORD_SET(slot->matching_tag, (long long)work->call.tag * 4 + matching);
+    DDL__RECORD_SET(slot->stamp, number + 1);
+    DDL__RECORD_SET(r->next, number + 1);
+    if (matching == DDL__MATCH_ORDER)
+        DDL__RECORD_SET(r->last_ordered, number + 1);
+}
 
 /* The driver's: it has ended; `ended` may be DDL__SHORT. */
-void ddl__record_end(ddl__recorder *recorder, const ddl_work *work, ddl_status status,
-                     int64_t ended);
+static inline void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status,
+                                   int64_t ended)
+{
+    ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
+    if (!work->record || DDL__RECORD_OWN(slot->stamp) != work->record)
+        return; /* never started, or overwritten by later ones */
+    DDL__RECORD_SET(slot->status, status);
+    DDL__RECORD_SET(slot->ended, ended);
+    if (status != DDL_OK)
+        return;
+    DDL__RECORD_SET(r->ended, DDL__RECORD_OWN(r->ended) + 1);
+    DDL__RECORD_SET(r->bytes,
+                    DDL__RECORD_OWN(r->bytes) + work->call.count * (int64_t)work->element);
+}
 
 /* How many have begun so far: the number of the next. Any thread, as the next three. */
 uint64_t ddl__record_count(const ddl__recorder *recorder);

@@ -209,10 +209,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
             }
             if (work->call.blocks)
                 ddl__sign_block(&work->signature, step->count);
-            bool ran = done < SLICE && run_step(runner, work, step, k, length);
-            if (runner->meter && done < SLICE)
-                ddl__meter_account(runner->meter, work, ran);
-            if (!ran) {
+            if (done >= SLICE || !run_step(runner, work, step, k, length)) {
                 flush(runner);
                 return done ? DDL__MOVED : DDL__BLOCKED;
             }

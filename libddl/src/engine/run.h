@@ -2,7 +2,6 @@
 #ifndef DDL_ENGINE_RUN_H
 #define DDL_ENGINE_RUN_H
 
-#include "engine/meter.h"
 #include "engine/wait_policy.h"
 #include "engine/work.h"
 #include "reduce/reduce.h"
@@ -25,7 +24,6 @@ typedef struct ddl__runner {
     int n_operands;
     unsigned ahead;             /* interleave.c: spans peeked at and not yet released */
     ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
-    ddl__meter *meter;          /* or NULL */
 } ddl__runner;
 
 typedef enum ddl__progress {

@@ -1,6 +1,7 @@
 /* state.h - the insides of an engine, for the files of this folder that make it up: engine.c
- * (creation and end), works.c (calls of users), drive.c (who drives, and waiting), progress.c (one
- * pass of the driver), failures.c (how failures are found), complete.c (how works end).
+ * (creation and end), submission.c (how works begin), drive.c (who drives, and waiting), progress.c
+ * (one pass of the driver), completion.c (how works end), failures.c (how failures are found, and
+ * end the comm).
  *
  * Design notes.
  *
@@ -89,7 +90,7 @@ struct ddl__engine {
     int epoll, wake;
 };
 
-/* ---- complete.c ---- */
+/* ---- completion.c ---- */
 
 static inline bool ddl__is_complete(const ddl_work *work)
 {
@@ -125,11 +126,7 @@ void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status);
 /* Called by the driver under the lock: complete its awaited work if that has ended. */
 void ddl__settle(ddl__engine *engine);
 
-/* Called by the driver: end the comm. The first failure wins. */
-void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* ---- works.c ---- */
+/* ---- submission.c ---- */
 
 /* Under the lock: queue all parts of the group that `whole` completes. */
 void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
@@ -164,14 +161,24 @@ static inline bool ddl__has_more(const ddl__engine *engine)
            ddl__named_pending(engine) || ddl__names_unsent(engine);
 }
 
-/* ---- failures.c, called by the driver ---- */
-
-/* End the comm if a peer has ended it, or if what blocks this rank can no longer come. Only after a
- * pass that moved nothing. */
+/* End the comm if what blocks this rank can no longer come. Only after a pass that moved nothing.
+ */
 void ddl__check_blocked(ddl__engine *engine);
 
 /* End the comm if anything has run past its own limit. */
 void ddl__check_limits(ddl__engine *engine);
+
+/* How many links have ended, for whatever cause. */
+unsigned ddl__links_ended(const ddl__engine *engine);
+
+/* ---- failures.c, called by the driver ---- */
+
+/* End the comm. The first failure wins. */
+void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* As ddl__check_blocked, when a link has ended. */
+void ddl__check_ended(ddl__engine *engine);
 
 /* Carry out a requested abort. */
 void ddl__abort_execute(ddl__engine *engine);

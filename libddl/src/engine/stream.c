@@ -5,7 +5,6 @@
 
 #include "base/dtype.h"
 #include "base/log.h"
-#include "engine/choices.h"
 #include "engine/describe.h"
 #include "engine/ordered.h"
 #include "engine/staging.h"
@@ -60,7 +59,9 @@ static unsigned request_slot(const ddl__request *r)
     return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 58) % DDL__PLANS;
 }
 
-static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request, ddl_order *order)
+/* The plan of a call. An algorithm that the call itself asks for is not explained in the log. */
+static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request,
+                                  const ddl__call *call)
 {
     if (request->sent) {
         ddl__plan_destroy(plans->uneven);
@@ -72,12 +73,13 @@ static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request
         if (!plan)
             return NULL;
         plan_log(request, plan);
-        plans_explain(plans, request, plan);
+        if (!call->by)
+            plans_explain(plans, request, plan);
         ddl__plan_destroy(plans->entries[i].plan);
         plans->entries[i].request = *request;
         plans->entries[i].plan = plan;
         ddl__order_release(plans->entries[i].order);
-        plans->entries[i].order = order ? ddl__order_retain(order) : NULL;
+        plans->entries[i].order = call->order ? ddl__order_retain(call->order) : NULL;
     }
     return plans->entries[i].plan;
 }
@@ -168,6 +170,7 @@ static bool make_room(ddl__stream *stream, size_t bytes)
     return stream->scratch;
 }
 
+/* Room for so many operands. */
 static bool make_operands(ddl__runner *runner, int n)
 {
     if (n <= runner->n_operands)
@@ -180,11 +183,46 @@ static bool make_operands(ddl__runner *runner, int n)
     return more;
 }
 
+/* The algorithm that is asked for, by the call or by the choices. */
+static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call *call)
+{
+    if (call->by || !stream->choices || call->blocks || call->order)
+        return call->by ? call->by : stream->by;
+    int64_t bytes = call->count * (int64_t)ddl__dtype_size(call->dtype);
+    ddl__algorithm chosen = stream->choices->by[call->kind][ddl__class_of(bytes)];
+    return chosen ? chosen : stream->by;
+}
+
+static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
+{
+    return (ddl__request){.kind = call->kind,
+                          .rank = stream->runner.rank,
+                          .size = stream->runner.size,
+                          .root = call->root,
+                          .count = call->count,
+                          .order = call->order ? &call->order->by_rank : NULL,
+                          .wide = call->order ? ddl__call_wide(call) : 0,
+                          .sent = call->blocks,
+                          .received = call->blocks ? call->blocks + stream->runner.size : NULL,
+                          .element = ddl__dtype_size(call->dtype),
+                          .in_place = call->send == call->recv,
+                          .all_shared = stream->all_shared,
+                          .normalizes = normalizes(call),
+                          .topology = stream->topology,
+                          .by = algorithm_asked(stream, call),
+                          .segment_bytes = stream->segment_bytes,
+                          .window = stream->window};
+}
+
+int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,
+                           ddl__candidate found[DDL__ALGORITHMS])
+{
+    ddl__request request = stream_request(stream, call);
+    return ddl__plan_candidates(&request, found);
+}
+
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 {
-    ddl_work *first = stream->tuning ? ddl__tuning_due(stream->tuning, work) : NULL;
-    if (first)
-        work = first;
     ddl__call *call = &work->call;
     stream->current = work;
     if (call->kind == DDL__BARRIER) {
@@ -193,25 +231,8 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
     }
     if (!ddl__stage_in(&stream->runner, work))
         return false;
-    ddl__request request = {.kind = call->kind,
-                            .rank = stream->runner.rank,
-                            .size = stream->runner.size,
-                            .root = call->root,
-                            .count = call->count,
-                            .order = call->order ? &call->order->by_rank : NULL,
-                            .wide = call->order ? ddl__call_wide(call) : 0,
-                            .sent = call->blocks,
-                            .received = call->blocks ? call->blocks + stream->runner.size : NULL,
-                            .element = ddl__dtype_size(call->dtype),
-                            .in_place = call->send == call->recv,
-                            .all_shared = stream->all_shared,
-                            .normalizes = normalizes(call),
-                            .topology = stream->topology,
-                            .segment_bytes = stream->segment_bytes,
-                            .window = stream->window};
-    if (stream->tuning && !first && !ddl__tuning_start(stream->tuning, &request, &request.by))
-        return false;
-    const ddl__plan *plan = plans_get(&stream->plans, &request, call->order);
+    ddl__request request = stream_request(stream, call);
+    const ddl__plan *plan = plans_get(&stream->plans, &request, call);
     if (!plan || !make_room(stream, (size_t)plan->scratch * request.element) ||
         !make_operands(&stream->runner, plan->operands))
         return false;
@@ -221,16 +242,10 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 
 ddl__progress ddl__stream_run(ddl__stream *stream)
 {
-    ddl__progress progress = ddl__run(&stream->runner, stream->current);
-    if (progress != DDL__FINISHED)
-        return progress;
-    ddl__stage_out(&stream->runner, stream->current);
-    if (stream->tuning && !ddl__stream_is_own(stream, stream->current))
-        ddl__tuning_end(stream->tuning);
+    ddl_work *work = stream->current;
+    ddl__progress progress = stream->meter ? ddl__meter_run(stream->meter, &stream->runner, work)
+                                           : ddl__run(&stream->runner, work);
+    if (progress == DDL__FINISHED)
+        ddl__stage_out(&stream->runner, work);
     return progress;
-}
-
-ddl_work *ddl__stream_held(ddl__stream *stream)
-{
-    return ddl__stream_is_own(stream, stream->current) ? ddl__tuning_settle(stream->tuning) : NULL;
 }

@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
-#include "engine/run.h"
-#include "engine/tuning.h"
+#include "engine/choices.h"
+#include "engine/meter.h"
 
 /* A cache of plans: a training step repeats the same few operations. */
 enum { DDL__PLANS = 64 };
@@ -36,7 +36,9 @@ typedef struct ddl__stream {
     int64_t segment_bytes, window; /* see ddl__request */
     bool all_shared;
     const ddl__topology *topology;
-    ddl__tuning *tuning; /* or NULL; borrowed */
+    ddl__algorithm by;           /* for what `choices` leave open; none: the costs choose */
+    const ddl__choices *choices; /* or NULL; borrowed, like the meter */
+    ddl__meter *meter;           /* or NULL */
     unsigned char barrier_in, barrier_out;
     unsigned char *scratch;      /* of the current plan; kept for the next one */
     atomic_size_t scratch_bytes; /* any thread may read it */
@@ -58,27 +60,20 @@ static inline void ddl__stream_prepare(ddl__stream *stream)
         stream->next = ddl__stream_pop(stream);
 }
 
-/* Whether this work is the library's own: see tuning.h. */
-static inline bool ddl__stream_is_own(const ddl__stream *stream, const ddl_work *work)
-{
-    return stream->tuning && work == &stream->tuning->own;
-}
-
 static inline bool ddl__stream_pending(const ddl__stream *stream)
 {
     return stream->current || stream->next || stream->head;
 }
 
-/* Start this work, or an operation of the library that has to run before it. False when out of
- * memory. */
+/* Start this work. False when out of memory. */
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
 
 /* Advance the current work. When it is finished, its result is where the caller wants it. */
 ddl__progress ddl__stream_run(ddl__stream *stream);
 
-/* The current work is finished. If it was the library's own, returns the work to start now,
- * otherwise NULL. */
-ddl_work *ddl__stream_held(ddl__stream *stream);
+/* As ddl__plan_candidates, for such a call. */
+int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,
+                           ddl__candidate found[DDL__ALGORITHMS]);
 
 /* Bytes of memory that the stream keeps for plans. Any thread. */
 static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)

@@ -11,16 +11,24 @@
 #ifndef DDL_ENGINE_WAIT_POLICY_H
 #define DDL_ENGINE_WAIT_POLICY_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
+#include "base/clock.h"
 #include "base/pause.h"
 
 enum {
     DDL__SPINS = 2000,  /* some tens of microseconds */
     DDL__YIELDS = 2000, /* about a millisecond where nobody else wants the core, else ... */
     DDL__OVERSUBSCRIBED_YIELDS =
-        200 /* ... at least 100 microseconds, more when others run meanwhile */
+        200,                 /* ... at least 100 microseconds, more when others run meanwhile */
+    DDL__LATE_NS = 4000,     /* a longer yield may have let another thread run */
+    DDL__TAKEN_NS = 1000000, /* a longer one: that thread computes until it is preempted */
+    DDL__OVERSUBSCRIBED_WAITS = 4, /* at first */
+    DDL__TAKEN_WAITS = 2, /* at first: it may have been a peer on its way to the same call */
+    DDL__BACKOFF_MAX = 256
 };
 
 /* For how many waits to skip spinning, or yielding. */
@@ -56,8 +64,51 @@ static inline void ddl__wait_policy_reset(ddl__wait_policy *p)
     p->turns = 0;
 }
 
+/* Whether the scheduler has run another thread on this core since the last call. True where the
+ * kernel does not count switches. */
+static inline bool ddl__others_ran(ddl__wait_policy *p)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    bool changed = usage.ru_nivcsw != p->switches;
+    p->switches = usage.ru_nivcsw;
+    return changed || (!usage.ru_nivcsw && !usage.ru_nvcsw);
+}
+
+/* Begin a backoff, or start the present one again. `first`: the length of a first one. */
+static inline void ddl__backoff_extend(ddl__backoff *c, uint32_t first)
+{
+    if (c->left == 0) {
+        c->length *= 2;
+        c->length = c->length < first              ? first
+                    : c->length > DDL__BACKOFF_MAX ? DDL__BACKOFF_MAX
+                                                   : c->length;
+    }
+    c->left = c->length;
+}
+
 /* The turns after spinning; false when it is time to sleep. */
-bool ddl__wait_policy_yield(ddl__wait_policy *p);
+static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
+{
+    if (p->turns > DDL__SPINS + (p->oversubscribed.left ? DDL__OVERSUBSCRIBED_YIELDS : DDL__YIELDS))
+        return false;
+    if (p->turns == DDL__SPINS + 1 && !p->oversubscribed.left)
+        ddl__others_ran(p);
+    int64_t start = ddl__now();
+    sched_yield();
+    int64_t took = ddl__now() - start;
+    bool confirms = p->oversubscribed.left &&
+                    took < DDL__TAKEN_NS; /* getrusage costs time: the delay is evidence enough */
+    if (took <= DDL__LATE_NS || !(confirms || ddl__others_ran(p)))
+        return true;
+    ddl__backoff_extend(&p->oversubscribed,
+                        p->sharing ? DDL__BACKOFF_MAX : DDL__OVERSUBSCRIBED_WAITS);
+    if (took > DDL__TAKEN_NS) {
+        ddl__backoff_extend(&p->core_taken, DDL__TAKEN_WAITS);
+        p->turns = DDL__SPINS + DDL__YIELDS;
+    }
+    return true;
+}
 
 /* One turn of waiting; false when it is time to sleep. */
 static inline bool ddl__wait_policy_turn(ddl__wait_policy *p)

@@ -31,6 +31,7 @@ typedef struct ddl__call {
     ddl_order *order;   /* an ordered sum: a reference; else NULL */
     const void **parts; /* its parts, on the heap; NULL: the one part is `send` */
     int64_t timeout_ms; /* the limit of this operation */
+    ddl__algorithm by;  /* asked for; none: one is chosen */
     bool queued;
     bool uncounted;   /* an operation of the library: not recorded, with the number of the previous
                          one */

@@ -208,35 +208,3 @@ void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, un
     size_t stride = private_stride(arena->private_bytes);
     outlet_place(o, arena->privates + (number - arena->first) * stride, 1, arena->private_bytes);
 }
-
-/* Move the tail up to the oldest span that some reader still needs. */
-static void outlet_reclaim(ddl__arena_outlet *own)
-{
-    uint64_t tail = own->head;
-    for (unsigned i = 0; i < own->n_readers; i++) {
-        ddl__arena_reader *r = &own->readers[i];
-        if (r->published == r->released)
-            continue;
-        r->released = atomic_load_explicit(&own->shared->rings[i].released, memory_order_seq_cst);
-        if (r->published != r->released && r->starts[r->released % DDL__ARENA_QUEUE] < tail)
-            tail = r->starts[r->released % DDL__ARENA_QUEUE];
-    }
-    own->tail = tail;
-}
-
-void *ddl__outlet_reserve(ddl__arena_outlet *own, size_t bytes)
-{
-    uint64_t size = own->size, need = ddl__whole_lines(bytes);
-    uint64_t start = own->reserved, place = start % size;
-    if (place + need > size)
-        start += size - place; /* a span never wraps: leave the rest of this round */
-    if (start + need - own->tail > size) {
-        outlet_reclaim(own);
-        if (own->tail == own->reserved) /* empty: the rest of the round is free as well */
-            own->tail = own->head = own->reserved = start;
-    }
-    if (start + need - own->tail > size)
-        return NULL;
-    own->reserved = start + need;
-    return own->bytes + start % size;
-}

@@ -108,25 +108,7 @@ struct ddl__arena {
     size_t privates_mapped;
 };
 
-/* Whether this reader has as many unreleased spans as its ring has entries. */
-static inline bool ddl__outlet_is_full(ddl__arena_outlet *own, unsigned to)
-{
-    ddl__arena_reader *r = &own->readers[to];
-    if (r->reserved - r->released < DDL__ARENA_QUEUE)
-        return false;
-    r->released = atomic_load_explicit(&own->shared->rings[to].released, memory_order_seq_cst);
-    return r->reserved - r->released >= DDL__ARENA_QUEUE;
-}
-
-static inline uint64_t ddl__whole_lines(size_t bytes)
-{
-    return (bytes + DDL__ARENA_LINE - 1) & ~(uint64_t)(DDL__ARENA_LINE - 1);
-}
-
 /* The private outlet of a reader, as its owner or that reader sees it. */
 void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, unsigned number);
-
-/* Memory for a span of so many bytes, or NULL while there is no room. */
-void *ddl__outlet_reserve(ddl__arena_outlet *own, size_t bytes);
 
 #endif

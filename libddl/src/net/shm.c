@@ -79,6 +79,56 @@ static void word_store(shm_link *s, atomic_ullong *where, uint64_t value)
         send(s->link.fd, "D", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* ------------------------------------------------------------------------------------ sending */
+
+static uint64_t whole_lines(size_t bytes)
+{
+    return (bytes + DDL__ARENA_LINE - 1) & ~(uint64_t)(DDL__ARENA_LINE - 1);
+}
+
+/* Whether this reader has as many unreleased spans as its ring has entries. */
+static bool outlet_is_full(ddl__arena_outlet *own, unsigned to)
+{
+    ddl__arena_reader *r = &own->readers[to];
+    if (r->reserved - r->released < DDL__ARENA_QUEUE)
+        return false;
+    r->released = atomic_load_explicit(&own->shared->rings[to].released, memory_order_seq_cst);
+    return r->reserved - r->released >= DDL__ARENA_QUEUE;
+}
+
+/* Move the tail up to the oldest span that some reader still needs. */
+static void outlet_reclaim(ddl__arena_outlet *own)
+{
+    uint64_t tail = own->head;
+    for (unsigned i = 0; i < own->n_readers; i++) {
+        ddl__arena_reader *r = &own->readers[i];
+        if (r->published == r->released)
+            continue;
+        r->released = atomic_load_explicit(&own->shared->rings[i].released, memory_order_seq_cst);
+        if (r->published != r->released && r->starts[r->released % DDL__ARENA_QUEUE] < tail)
+            tail = r->starts[r->released % DDL__ARENA_QUEUE];
+    }
+    own->tail = tail;
+}
+
+/* Memory for a span of so many bytes, or NULL while there is no room. */
+static void *outlet_reserve(ddl__arena_outlet *own, size_t bytes)
+{
+    uint64_t size = own->size, need = whole_lines(bytes);
+    uint64_t start = own->reserved, place = start % size;
+    if (place + need > size)
+        start += size - place; /* a span never wraps: leave the rest of this round */
+    if (start + need - own->tail > size) {
+        outlet_reclaim(own);
+        if (own->tail == own->reserved) /* empty: the rest of the round is free as well */
+            own->tail = own->head = own->reserved = start;
+    }
+    if (start + need - own->tail > size)
+        return NULL;
+    own->reserved = start + need;
+    return own->bytes + start % size;
+}
+
 static ddl__arena_entry *own_entry(ddl__arena_outlet *own, unsigned to, uint64_t number)
 {
     return &own->shared->rings[to].entries[number % DDL__ARENA_QUEUE];
@@ -100,9 +150,9 @@ static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     ddl__arena_outlet *own = shm(to[0])->own;
     for (unsigned i = 0; i < n; i++)
-        if (ddl__outlet_is_full(own, shm(to[i])->to))
+        if (outlet_is_full(own, shm(to[i])->to))
             return NULL;
-    void *span = is_short(n, bytes) ? short_place(to, n) : ddl__outlet_reserve(own, bytes);
+    void *span = is_short(n, bytes) ? short_place(to, n) : outlet_reserve(own, bytes);
     for (unsigned i = 0; span && i < n; i++)
         own->readers[shm(to[i])->to].reserved++;
     return span;
@@ -117,7 +167,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
     if (!travels) { /* the next offset at this place */
         uint64_t place = (uint64_t)((unsigned char *)span - own->bytes);
         start += (place + own->size - start % own->size) % own->size;
-        own->head = start + ddl__whole_lines(bytes);
+        own->head = start + whole_lines(bytes);
     }
     for (unsigned i = 0; i < n; i++) {
         shm_link *s = shm(to[i]);

@@ -1,6 +1,7 @@
-/* submit.h - checks that all operations have in common, and their submission to the engine. */
-#ifndef DDL_API_SUBMIT_H
-#define DDL_API_SUBMIT_H
+/* api_operations.h - checks that all operations have in common, and their submission to the engine.
+ */
+#ifndef DDL_API_OPERATIONS_H
+#define DDL_API_OPERATIONS_H
 
 #include "comm/comm.h"
 #include "engine/ordered.h"

@@ -1,32 +1,12 @@
-#include <errno.h>
+/* How works begin: from a call to a queue. */
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
-#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/forks.h"
 #include "engine/ordered.h"
 #include "engine/state.h"
-
-ddl_status ddl__engine_status(ddl__engine *engine)
-{
-    ddl_status status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_acquire);
-    if (status == DDL_OK)
-        return DDL_OK;
-    atomic_store_explicit(&engine->told, true, memory_order_relaxed);
-    return ddl__fail(status, "%s", engine->message);
-}
-
-ddl_status ddl__work_test(const ddl_work *work)
-{
-    ddl_status status = (ddl_status)atomic_load_explicit(&work->status, memory_order_acquire);
-    if (status != DDL_OK && status != DDL_INPROGRESS)
-        ddl__fail(status, "%s", work->message ? work->message : ddl__strerror(status));
-    return status;
-}
 
 /* Initialise a work, except for its name. */
 static void work_init(ddl__engine *engine, ddl_work *work, const ddl__call *call)
@@ -239,112 +219,4 @@ void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group)
     pthread_mutex_unlock(&engine->lock);
     if (!held)
         ddl__group_free(group);
-}
-
-ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
-{
-    if (!ddl__is_complete(work)) {
-        ddl__engine *engine = work->engine;
-        pthread_mutex_lock(&engine->lock);
-        ddl__wait_locked(engine, work, deadline);
-        ddl__unlock_and_hand_over(engine, DDL__SOON);
-    }
-    return ddl__work_test(work);
-}
-
-void ddl__work_destroy(ddl_work *work)
-{
-    if (ddl__is_complete(work) && !ddl__in_list(work)) {
-        free(work->message);
-        free(work);
-        return;
-    }
-    ddl__engine *engine = work->engine;
-    pthread_mutex_lock(&engine->lock);
-    if (!ddl__is_complete(work)) {
-        work->abandoned = true;
-        pthread_mutex_unlock(&engine->lock);
-        return;
-    }
-    for (ddl_work **at = &engine->completed; ddl__in_list(work) && *at; at = &(*at)->next)
-        if (*at == work) {
-            *at = work->next;
-            if (!*at)
-                engine->last = at;
-            engine->queued--;
-            if (!engine->completed)
-                ddl__report(engine);
-            break;
-        }
-    pthread_mutex_unlock(&engine->lock);
-    free(work->message);
-    free(work);
-}
-
-ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
-                                 int64_t deadline, int *taken)
-{
-    pthread_mutex_lock(&engine->lock);
-    ddl__wait_locked(engine, NULL, deadline);
-    int n = 0;
-    for (; n < max && engine->completed; n++) {
-        ddl_work *work = engine->completed;
-        engine->completed = work->next;
-        if (!engine->completed)
-            engine->last = &engine->completed;
-        engine->queued--;
-        if (works)
-            works[n] = work;
-        if (users)
-            users[n] = work->call.user;
-        ddl__leave_list(work);
-    }
-    if (n && !engine->completed)
-        ddl__report(engine);
-    bool none = !engine->queued;
-    ddl__unlock_and_hand_over(engine, DDL__SOON);
-    if (n == 0)
-        return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
-                    : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
-    *taken = n;
-    return DDL_OK;
-}
-
-ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
-{
-    pthread_mutex_lock(&engine->lock);
-    if (engine->report < 0) {
-        engine->report = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (engine->report >= 0 && engine->completed)
-            ddl__report(engine);
-    }
-    int made = engine->report, error = errno;
-    pthread_mutex_unlock(&engine->lock);
-    if (made < 0)
-        return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
-    *fd = made;
-    return DDL_OK;
-}
-
-ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
-{
-    pthread_mutex_lock(&engine->lock);
-    ddl__snapshot snapshot = {
-        .status = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed),
-        .told = atomic_load_explicit(&engine->told, memory_order_relaxed),
-        .pending = engine->admitted - engine->finished,
-        .finished = engine->finished,
-        .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),
-        .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
-        .scratch =
-            ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
-    if (snapshot.status != DDL_OK)
-        snprintf(snapshot.text, sizeof snapshot.text, "%s", engine->message);
-    pthread_mutex_unlock(&engine->lock);
-    return snapshot;
-}
-
-const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)
-{
-    return &engine->recorder;
 }

@@ -1,0 +1,192 @@
+/* How works end, and what callers do with them until then and after. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/forks.h"
+#include "engine/ordered.h"
+#include "engine/staging.h"
+#include "engine/state.h"
+
+/* ---------------------------------------------------------------------------- the driver's part */
+
+void ddl__report(ddl__engine *engine)
+{
+    uint64_t count = 1;
+    if (engine->report < 0)
+        return;
+    ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
+                                  : read(engine->report, &count, sizeof count);
+    (void)n; /* the descriptor is in the wanted state already */
+}
+
+/* Under the lock. A part belongs to the group. The last part completes the group, with its own
+ * status: a failure ends all remaining parts. */
+static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
+{
+    if (!--group->left)
+        ddl__finish(engine, group->work, status);
+}
+
+/* Under the lock, before the work of the group is completed. */
+static void release_group(ddl_group *group)
+{
+    group->work = NULL;
+    if (group->destroyed)
+        ddl__group_free(group);
+}
+
+void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
+{
+    ddl__stage_drop(work);
+    if (ddl__is_message(work))
+        atomic_fetch_sub_explicit(&engine->n_messages, 1, memory_order_relaxed);
+    if (work->group) {
+        finish_part(engine, work->group, status);
+        return;
+    }
+    engine->finished++;
+    ddl__call_drop(&work->call);
+    if (work->whole_of)
+        release_group(work->whole_of);
+    if (work->name)
+        ddl__named_remove(engine, work);
+    if (work->abandoned) {
+        if (work->call.queued)
+            engine->queued--;
+        free(work);
+        return;
+    }
+    if (status != DDL_OK) {
+        work->message = strdup(engine->message);
+        atomic_store_explicit(&engine->told, true, memory_order_relaxed);
+    }
+    if (work->call.queued) {
+        work->next = NULL;
+        atomic_store_explicit(&work->reported, true, memory_order_relaxed);
+        bool first = !engine->completed;
+        *engine->last = work;
+        engine->last = &work->next;
+        if (first)
+            ddl__report(engine);
+    }
+    atomic_store_explicit(&work->status, status, memory_order_release);
+    if (atomic_load_explicit(&engine->waiters, memory_order_relaxed))
+        pthread_cond_broadcast(&engine->changed);
+}
+
+void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status)
+{
+    for (ddl_work *work = list, *next; work; work = next) {
+        next = work->next;
+        ddl__finish(engine, work, status);
+    }
+}
+
+void ddl__settle(ddl__engine *engine)
+{
+    ddl_work *work = engine->ended;
+    if (!work)
+        return;
+    ddl__stream *stream = work->name ? &engine->named.stream : &engine->ordered;
+    stream->busy = stream->head;
+    engine->ended = NULL;
+    ddl__finish(engine, work, DDL_OK);
+}
+
+/* ---------------------------------------------------------------------------- the caller's part */
+
+ddl_status ddl__work_test(const ddl_work *work)
+{
+    ddl_status status = (ddl_status)atomic_load_explicit(&work->status, memory_order_acquire);
+    if (status != DDL_OK && status != DDL_INPROGRESS)
+        ddl__fail(status, "%s", work->message ? work->message : ddl__strerror(status));
+    return status;
+}
+
+ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
+{
+    if (!ddl__is_complete(work)) {
+        ddl__engine *engine = work->engine;
+        pthread_mutex_lock(&engine->lock);
+        ddl__wait_locked(engine, work, deadline);
+        ddl__unlock_and_hand_over(engine, DDL__SOON);
+    }
+    return ddl__work_test(work);
+}
+
+void ddl__work_destroy(ddl_work *work)
+{
+    if (ddl__is_complete(work) && !ddl__in_list(work)) {
+        free(work->message);
+        free(work);
+        return;
+    }
+    ddl__engine *engine = work->engine;
+    pthread_mutex_lock(&engine->lock);
+    if (!ddl__is_complete(work)) {
+        work->abandoned = true;
+        pthread_mutex_unlock(&engine->lock);
+        return;
+    }
+    for (ddl_work **at = &engine->completed; ddl__in_list(work) && *at; at = &(*at)->next)
+        if (*at == work) {
+            *at = work->next;
+            if (!*at)
+                engine->last = at;
+            engine->queued--;
+            if (!engine->completed)
+                ddl__report(engine);
+            break;
+        }
+    pthread_mutex_unlock(&engine->lock);
+    free(work->message);
+    free(work);
+}
+
+ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
+                                 int64_t deadline, int *taken)
+{
+    pthread_mutex_lock(&engine->lock);
+    ddl__wait_locked(engine, NULL, deadline);
+    int n = 0;
+    for (; n < max && engine->completed; n++) {
+        ddl_work *work = engine->completed;
+        engine->completed = work->next;
+        if (!engine->completed)
+            engine->last = &engine->completed;
+        engine->queued--;
+        if (works)
+            works[n] = work;
+        if (users)
+            users[n] = work->call.user;
+        ddl__leave_list(work);
+    }
+    if (n && !engine->completed)
+        ddl__report(engine);
+    bool none = !engine->queued;
+    ddl__unlock_and_hand_over(engine, DDL__SOON);
+    if (n == 0)
+        return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
+                    : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
+    *taken = n;
+    return DDL_OK;
+}
+
+ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->report < 0) {
+        engine->report = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (engine->report >= 0 && engine->completed)
+            ddl__report(engine);
+    }
+    int made = engine->report, error = errno;
+    pthread_mutex_unlock(&engine->lock);
+    if (made < 0)
+        return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
+    *fd = made;
+    return DDL_OK;
+}
