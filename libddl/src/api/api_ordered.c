@@ -87,7 +87,7 @@ static ddl_status check_parts(const ddl__call *call, const void *const *parts, i
                               const void *recv)
 {
     size_t bytes = (size_t)call->count * ddl__dtype_size(call->dtype);
-    size_t part_bytes = bytes * (size_t)ddl__call_wide(call);
+    size_t part_bytes = bytes * call->wide;
     if (!bytes || !n)
         return DDL_OK;
     if (!parts)
@@ -133,7 +133,12 @@ ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *c
                                  void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
                                  const ddl_options *options, ddl_work **work)
 {
-    ddl__call call = {.kind = DDL__ORDERED_ALLREDUCE, .dtype = dtype, .op = op, .count = count};
+    bool half = dtype == DDL_F16 || dtype == DDL_BF16; /* of which parts are f32 */
+    ddl__call call = {.kind = DDL__ORDERED_ALLREDUCE,
+                      .dtype = dtype,
+                      .op = op,
+                      .count = count,
+                      .wide = half ? 2 : 1};
     ddl_status status = check_call(comm, &call, order);
     int n = status == DDL_OK ? ddl__order_parts(&order->by_rank, comm->rank, NULL, 0) : 0;
     if (status == DDL_OK)
@@ -143,7 +148,7 @@ ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *c
     ddl__buffers buffers = {.recv = recv, .recv_blocks = 1};
     if (n && count) {
         buffers.send = parts[0];
-        buffers.send_blocks = ddl__call_wide(&call);
+        buffers.send_blocks = call.wide;
     }
     if (n > 1 && count) {
         size_t bytes = (size_t)n * sizeof *parts;

@@ -1,5 +1,6 @@
 #include "engine/ordered.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/digest.h"
@@ -41,6 +42,19 @@ ddl_order *ddl__order_create(const int *owners, int workers, int ranks)
         return order;
     free(order);
     return NULL;
+}
+
+void ddl__order_release(ddl_order *order)
+{
+    if (order && atomic_fetch_sub_explicit(&order->references, 1, memory_order_acq_rel) == 1)
+        free(order);
+}
+
+void ddl__call_free(const ddl__call *call)
+{
+    free(call->blocks);
+    free(call->parts);
+    ddl__order_release(call->order);
 }
 
 void ddl__order_add(void *dst, const void *left, const void *right, size_t count, ddl_dtype dtype)

@@ -1,20 +1,19 @@
 /* ordered.h - an order of additions as its users hold it: by references, of which the creator has
- * one, as has each call and each cached plan. */
+ * one, as has each call and each cached plan. And what a call holds. */
 #ifndef DDL_ENGINE_ORDERED_H
 #define DDL_ENGINE_ORDERED_H
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "engine/work.h"
 
 struct ddl_order {
+    ddl__order by_rank;  /* its members are `owners` */
     unsigned generation; /* of the process that created it */
     atomic_uint references;
     int ranks;
-    int most_parts;     /* of any rank */
-    uint16_t digest;    /* of the owners; never 0 */
-    ddl__order by_rank; /* its members are `owners` */
+    int most_parts;  /* of any rank */
+    uint16_t digest; /* of the owners; never 0 */
     int owners[];
 };
 
@@ -30,27 +29,16 @@ static inline ddl_order *ddl__order_retain(ddl_order *order)
     return order;
 }
 
-static inline void ddl__order_release(ddl_order *order)
-{
-    if (order && atomic_fetch_sub_explicit(&order->references, 1, memory_order_acq_rel) == 1)
-        free(order);
-}
+/* NULL is fine. */
+void ddl__order_release(ddl_order *order);
 
 /* Free what a call holds besides the caller's memory. */
+void ddl__call_free(const ddl__call *call);
+
 static inline void ddl__call_drop(const ddl__call *call)
 {
-    if (call->blocks)
-        free(call->blocks);
-    if (call->order) {
-        free(call->parts);
-        ddl__order_release(call->order);
-    }
-}
-
-/* The length of an element of a part, in elements of the result: parts of half types are f32. */
-static inline int ddl__call_wide(const ddl__call *call)
-{
-    return call->dtype == DDL_F16 || call->dtype == DDL_BF16 ? 2 : 1;
+    if (call->blocks || call->order)
+        ddl__call_free(call);
 }
 
 #endif

@@ -75,35 +75,18 @@ static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, 
     return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }
 
-/* Bytes that a reduction stores or sends. */
-static size_t output_bytes(const ddl_work *work, const ddl__step *step, int64_t length)
-{
-    size_t bytes = (size_t)length * work->element;
-    if (step->kind != DDL__FOLD || step->finish)
-        return bytes;
-    return ddl__value_bytes(work, step, length) * (size_t)work->plan->folds[step->fold]->results;
-}
-
-static bool gather(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
-                   int64_t length)
-{
-    return step->kind == DDL__FOLD
-               ? ddl__gather_values(runner, work, step, length, k)
-               : ddl__gather(runner, work, step, (size_t)length * work->element, k);
-}
-
 static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
-                   void *dst, void *copy, bool nontemporal, int64_t length)
+                   const ddl__fold *fold, void *dst, void *copy, bool nontemporal, int64_t length)
 {
     const ddl__call *call = &work->call;
     const int64_t divisor = step->finish ? work->plan->divisor : 1;
-    if (step->kind != DDL__FOLD) {
+    if (!fold) {
         ddl__reduce(runner->kernels, call->dtype, call->op, dst, copy, nontemporal,
                     runner->operands, step->operands, (size_t)length, divisor);
         return;
     }
     ddl__folding folding = {.kernels = runner->kernels,
-                            .fold = work->plan->folds[step->fold],
+                            .fold = fold,
                             .dtype = call->dtype,
                             .widened = !step->finish,
                             .divisor = call->op == DDL_AVERAGE ? divisor : 1,
@@ -113,14 +96,19 @@ static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__s
 
 /* Where the targets read the memory of this rank, one pass writes the result to the buffer of the
  * caller and to the span. If the result is not kept, it goes only to the span; if user memory is
- * sent, only to the buffer. */
-static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
-                       int64_t length)
+ * sent, only to the buffer. `fold` is NULL in a step without one, where it costs nothing. */
+__attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner, ddl_work *work,
+                                                             const ddl__step *step,
+                                                             const ddl__fold *fold, int64_t k,
+                                                             int64_t length)
 {
-    size_t bytes = output_bytes(work, step, length);
+    size_t bytes = (size_t)length * work->element;
+    if (fold && !step->finish)
+        bytes *= (size_t)fold->results * work->call.wide;
     unsigned char *kept = step->keep ? ddl__step_destination(work, step, k) : NULL;
     if (!work->received) {
-        if (!gather(runner, work, step, k, length))
+        if (!(fold ? ddl__gather_values(runner, work, step, length, k)
+                   : ddl__gather(runner, work, step, bytes, k)))
             return false;
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
         bool direct = n && (!kept || !(runner->targets[0]->ops->zero_copy && step->stable));
@@ -131,7 +119,8 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 
         bool nontemporal = span && kept && bytes >= DDL__COPY_MINIMUM &&
                            ddl__links_nontemporal(runner->targets, n, bytes);
-        reduce(runner, work, step, kept ? kept : span, kept ? span : NULL, nontemporal, length);
+        reduce(runner, work, step, fold, kept ? kept : span, kept ? span : NULL, nontemporal,
+               length);
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;
@@ -173,8 +162,8 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     size_t bytes = (size_t)length * work->element;
     switch ((ddl__step_kind)step->kind) {
     case DDL__PUBLISH: return publish(runner, work, step, ddl__step_source(work, step, k), bytes);
-    case DDL__REDUCE:
-    case DDL__FOLD: return run_reduce(runner, work, step, k, length);
+    case DDL__REDUCE: return run_reduce(runner, work, step, NULL, k, length);
+    case DDL__FOLD: return run_reduce(runner, work, step, work->plan->folds[step->fold], k, length);
     case DDL__TAKE: return run_take(runner, work, step, k, length);
     case DDL__COPY:
         land(runner, work, ddl__step_destination(work, step, k), ddl__step_source(work, step, k),

@@ -77,7 +77,7 @@ static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__s
 static inline size_t ddl__value_bytes(const ddl_work *work, const ddl__step *step, int64_t length)
 {
     size_t bytes = (size_t)length * work->element;
-    return step->kind == DDL__FOLD ? bytes * (size_t)ddl__call_wide(&work->call) : bytes;
+    return step->kind == DDL__FOLD ? bytes * work->call.wide : bytes;
 }
 
 static inline size_t ddl__operand_bytes(const ddl_work *work, const ddl__step *step, uint32_t i,

@@ -32,6 +32,7 @@ typedef struct ddl__call {
     const void **parts; /* its parts, on the heap; NULL: the one part is `send` */
     int64_t timeout_ms; /* the limit of this operation */
     ddl__algorithm by;  /* asked for; none: one is chosen */
+    uint8_t wide;       /* the length of an element of a part, in elements of the result */
     bool queued;
     bool uncounted;   /* an operation of the library: not recorded, with the number of the previous
                          one */

@@ -117,11 +117,12 @@ typedef struct ddl__request {
     const ddl__share *sent, *received;
     /* An ordered sum: order->members are ranks. Borrowed until the plan is made. NULL: none. */
     const ddl__order *order;
-    int wide; /* the length of an element of its parts, in elements of the result; else 0 */
     size_t element;
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
+    uint8_t wide;    /* of an ordered sum: the length of an element of a part, in elements of the
+                        result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     ddl__algorithm by;             /* asked for; one is chosen if it is none or does not fit */
     int64_t segment_bytes;         /* 0: chosen */
