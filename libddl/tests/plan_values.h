@@ -54,7 +54,7 @@ static inline uint64_t narrowed(const uint64_t *words, int wide)
 static inline void fold_word(const ddl__fold *fold, const uint64_t *const *operands, int64_t i,
                              uint64_t *results, int64_t stride)
 {
-    uint64_t stack[16];
+    uint64_t stack[DDL__FOLD_DEPTH];
     int n = 0;
     for (int at = 0; at < fold->n; at++) {
         int item = fold->items[at];
@@ -63,6 +63,10 @@ static inline void fold_word(const ddl__fold *fold, const uint64_t *const *opera
         } else if (item == DDL__FOLD_ADD) {
             n--;
             stack[n - 1] = combine(stack[n - 1], stack[n]);
+        } else if (item == DDL__FOLD_PAIRS) {
+            n -= 3;
+            stack[n - 1] =
+                combine(combine(stack[n - 1], stack[n]), combine(stack[n + 1], stack[n + 2]));
         } else {
             results[i] = stack[--n];
             results += stride;

@@ -69,6 +69,11 @@ static void expect(const ddl__fold *fold, shape s, char *to)
         if (fold->items[i] == DDL__FOLD_ADD) {
             n--;
             add(sums, stack[n - 1], stack[n - 1], stack[n], s.count);
+        } else if (fold->items[i] == DDL__FOLD_PAIRS) {
+            n -= 3;
+            add(sums, stack[n - 1], stack[n - 1], stack[n], s.count);
+            add(sums, stack[n + 1], stack[n + 1], stack[n + 2], s.count);
+            add(sums, stack[n - 1], stack[n - 1], stack[n + 1], s.count);
         } else if (fold->items[i] == DDL__FOLD_STORE) {
             finish(s, to, stack[--n]);
             to += s.count * result_size(s);

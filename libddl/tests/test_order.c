@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-enum { WORKERS = 64, DEPTH = 13 };
+enum { WORKERS = 64, DEPTH = DDL__FOLD_DEPTH };
 
 static uint64_t random_state = 7;
 
@@ -58,6 +58,9 @@ static int run(const ddl__fold *fold, const uint64_t *operands, uint64_t *result
         if (fold->items[i] == DDL__FOLD_ADD) {
             n--;
             stack[n - 1] = add(stack[n - 1], stack[n]);
+        } else if (fold->items[i] == DDL__FOLD_PAIRS) {
+            n -= 3;
+            stack[n - 1] = add(add(stack[n - 1], stack[n]), add(stack[n + 1], stack[n + 2]));
         } else if (fold->items[i] == DDL__FOLD_STORE) {
             results[stored++] = stack[--n];
         } else {

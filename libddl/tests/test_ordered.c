@@ -166,6 +166,8 @@ static void all_cases(ddl_comm *comm, void *unused)
 {
     unsigned turn = 0;
     (void)unused;
+    if (ddl_comm_rank(comm) % 2) /* this thread rounds up and flushes subnormals: no other bits */
+        ddl__fp_set(MODE_FLUSH_UP);
     for (int number = 0; number < NUMBERS; number++)
         for (int d = 0; d < DTYPES_USED; d++)
             for (int c = 0; c < COUNTS; c++)
@@ -178,6 +180,36 @@ static void all_cases(ddl_comm *comm, void *unused)
                     use(comm, turn + (unsigned)ddl_comm_rank(comm));
                     check_case(comm, (sum_case){number, d, c, op, (int)(turn / 2 % WAYS)}, owners);
                 }
+    ddl__fp_set(DDL__FP_STANDARD);
+}
+
+/* One order for dtypes of one size, some of whose parts are longer, and for two comms at once. */
+static void same_order(ddl_comm *comm, void *argument)
+{
+    ddl_order *order = argument;
+    int n, number = NUMBERS - 1, c = 2;
+    ddl_comm *other;
+    OK(ddl_comm_duplicate(comm, NULL, &other));
+    for (int turn = 0; turn < 3; turn++)
+        for (int d = 0; d < DTYPES_USED; d++) {
+            uint16_t sums[2][1024];
+            sum_case s = {number, d, c, DDL_SUM, 0};
+            ddl_work *works[2];
+            void **parts = bring(order, ddl_comm_rank(comm), s, &n);
+            for (int i = 0; types[dtypes[d]].size == 2 && i < 2; i++)
+                OK(ddl_allreduce_ordered(i ? other : comm, order, (const void *const *)parts,
+                                         sums[i], counts[c], dtypes[d], DDL_SUM, NULL, &works[i]));
+            for (int i = 0; types[dtypes[d]].size == 2 && i < 2; i++) {
+                OK(ddl_work_wait(works[i], -1));
+                ddl_work_destroy(works[i]);
+                CHECK(!memcmp(sums[i], expected[number][d][c][0], (size_t)counts[c] * 2),
+                      "%s, turn %d, comm %d", types[dtypes[d]].name, turn, i);
+            }
+            for (int k = 0; k < n; k++)
+                free(parts[k]);
+            free(parts);
+        }
+    ddl_comm_destroy(other);
 }
 
 /* What one rank has computed is right: in the standard mode, by plain additions of floats. */
@@ -226,7 +258,14 @@ int main(int argc, char **argv)
     check_plain();
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (argc == 2 && !strcmp(argv[1], kinds[i].name))
-            for (int size = 2; size <= (SANITIZED ? 4 : 6); size++)
+            for (int size = 2; size <= (SANITIZED ? 4 : 6); size++) {
+                int owners[WORKERS];
+                ddl_order *order;
                 run_ranks(size, kinds[i].links, all_cases, NULL);
+                choose_owners(owners, WORKERS, size, 1);
+                OK(ddl_order_create(owners, WORKERS, size, &order));
+                run_ranks(size, kinds[i].links, same_order, order);
+                ddl_order_destroy(order);
+            }
     return 0;
 }

@@ -140,7 +140,7 @@ ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *c
                       .count = count,
                       .wide = half ? 2 : 1};
     ddl_status status = check_call(comm, &call, order);
-    int n = status == DDL_OK ? ddl__order_parts(&order->by_rank, comm->rank, NULL, 0) : 0;
+    int n = status == DDL_OK ? order->parts[comm->rank] : 0;
     if (status == DDL_OK)
         status = check_parts(&call, parts, n, recv);
     if (status != DDL_OK)

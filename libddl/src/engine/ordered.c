@@ -8,25 +8,10 @@
 #include "base/fp_mode.h"
 #include "reduce/reduce.h"
 
-/* The most parts of any rank; -1 when out of memory. */
-static int count_parts(const ddl_order *order)
-{
-    int most = 0, *counts = calloc((size_t)order->ranks, sizeof *counts);
-    for (int v = 0; counts && v < order->by_rank.workers; v++)
-        if (!counts[order->owners[v]]) {
-            int parts = ddl__order_parts(&order->by_rank, order->owners[v], NULL, 0);
-            counts[order->owners[v]] = parts;
-            most = parts > most ? parts : most;
-        }
-    most = counts ? most : -1;
-    free(counts);
-    return most;
-}
-
 ddl_order *ddl__order_create(const int *owners, int workers, int ranks)
 {
     size_t bytes = (size_t)workers * sizeof *owners;
-    ddl_order *order = malloc(sizeof *order + bytes);
+    ddl_order *order = calloc(1, sizeof *order + bytes + (size_t)ranks * sizeof *order->parts);
     if (!order)
         return NULL;
     ddl__digest digest = {{(uint64_t)ranks, 0}};
@@ -36,12 +21,15 @@ ddl_order *ddl__order_create(const int *owners, int workers, int ranks)
     order->ranks = ranks;
     order->by_rank = (ddl__order){workers, order->owners};
     order->digest = (uint16_t)(1 + digest.words[0] % UINT16_MAX);
-    order->most_parts = count_parts(order);
+    order->parts = order->owners + workers;
+    for (int v = 0; v < workers; v++) {
+        int *parts = &order->parts[owners[v]];
+        if (!*parts)
+            *parts = ddl__order_parts(&order->by_rank, owners[v], NULL, 0);
+        order->most_parts = *parts > order->most_parts ? *parts : order->most_parts;
+    }
     atomic_init(&order->references, 1);
-    if (order->most_parts >= 0)
-        return order;
-    free(order);
-    return NULL;
+    return order;
 }
 
 void ddl__order_release(ddl_order *order)

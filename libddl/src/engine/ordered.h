@@ -14,6 +14,7 @@ struct ddl_order {
     int ranks;
     int most_parts;  /* of any rank */
     uint16_t digest; /* of the owners; never 0 */
+    int *parts;      /* by rank: how many it brings */
     int owners[];
 };
 

@@ -69,8 +69,8 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
     return true;
 }
 
-static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
-                    size_t bytes)
+static inline bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                           const void *memory, size_t bytes)
 {
     return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }

@@ -71,7 +71,7 @@ static void write_item(writer *w, int item)
 {
     ddl__fold *fold = w->fold;
     fold->items[fold->n++] = (int16_t)item;
-    w->pushed += item >= 0 ? 1 : -1;
+    w->pushed += item >= 0 ? 1 : item == DDL__FOLD_PAIRS ? -3 : -1;
     fold->depth = w->pushed > fold->depth ? w->pushed : fold->depth;
     fold->results += item == DDL__FOLD_STORE;
 }
@@ -82,6 +82,14 @@ static void write_sum(writer *w, int first, int size, bool whole)
     int found = member_of(w->order, first, size), half = first_half(size);
     if (found >= 0) {
         write_item(w, w->at[found]++);
+    } else if (found == SEVERAL && member_of(w->order, first, half) == SEVERAL &&
+               member_of(w->order, first + half, size - half) == SEVERAL) {
+        int quarter = first_half(size - half);
+        write_sum(w, first, half / 2, true);
+        write_sum(w, first + half / 2, half / 2, true);
+        write_sum(w, first + half, quarter, true);
+        write_sum(w, first + half + quarter, size - half - quarter, true);
+        write_item(w, DDL__FOLD_PAIRS);
     } else if (size > 1) {
         write_sum(w, first, half, found == SEVERAL);
         write_sum(w, first + half, size - half, found == SEVERAL);

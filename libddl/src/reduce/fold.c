@@ -7,8 +7,7 @@
 #include "reduce/reduce.h"
 
 enum {
-    BLOCK = 2048,    /* bytes of a block of sums */
-    DEPTH = 13,      /* the sum over 4096 workers */
+    BLOCK = 4096,    /* bytes of a block of sums */
     LONG = 32 << 20, /* bytes of a result that no cache will keep */
     STAGED = 8192
 };
@@ -17,22 +16,22 @@ enum {
 typedef struct block_sums {
     const ddl__folding *folding;
     const void *const *operands;
-    ddl__reduce_fn *add, *finish;
+    ddl__reduce_fn *add, *pairs, *finish;
     size_t at, length; /* in elements */
     size_t size;       /* of a sum; of an element of a result */
     size_t result_size;
     ddl__narrow_fn *narrow; /* or NULL: the sums are the results */
-    const void *values[DEPTH];
+    const void *values[DDL__FOLD_DEPTH];
     int n;
     char (*stack)[BLOCK];
 } block_sums;
 
-/* Add the two on top of the stack. */
-static void block_add(block_sums *b, ddl__reduce_fn *add, void *to)
+/* Replace the `n` on top of the stack by their sum. */
+static void block_add(block_sums *b, ddl__reduce_fn *add, int n, void *to)
 {
-    const void *const both[] = {b->values[b->n - 2], b->values[b->n - 1]};
-    add(to, both, 2, b->length, b->folding->divisor);
-    b->values[--b->n - 1] = to;
+    b->n -= n - 1;
+    add(to, &b->values[b->n - 1], (size_t)n, b->length, b->folding->divisor);
+    b->values[b->n - 1] = to;
 }
 
 /* Store what is left on the stack, unless it lies there. It is not yet divided, unless it does. */
@@ -65,10 +64,14 @@ static void block_run(block_sums *b, char *dst, char *copy, size_t stride)
             block_store(b, dst, copy);
             dst += stride;
             copy += copy ? stride : 0;
-        } else if (fold->items[i + 1] == DDL__FOLD_STORE && !b->narrow) {
-            block_add(b, b->finish, dst);
         } else {
-            block_add(b, b->add, b->stack[b->n - 2]);
+            const bool pairs = item == DDL__FOLD_PAIRS, divides = b->folding->divisor != 1;
+            const bool last = fold->items[i + 1] == DDL__FOLD_STORE && !b->narrow;
+            const int n = pairs ? 4 : 2;
+            if (last && !(pairs && divides))
+                block_add(b, pairs ? b->pairs : b->finish, n, dst);
+            else
+                block_add(b, pairs ? b->pairs : b->add, n, b->stack[b->n - n]);
         }
     }
 }
@@ -79,10 +82,11 @@ void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const voi
     const bool half = folding->dtype == DDL_F16 || folding->dtype == DDL_BF16;
     const ddl_dtype sums = half ? DDL_F32 : folding->dtype;
     const ddl__kernels *kernels = folding->kernels;
-    _Alignas(64) char stack[DEPTH][BLOCK];
+    _Alignas(64) char stack[DDL__FOLD_DEPTH][BLOCK];
     block_sums b = {.folding = folding,
                     .operands = operands,
                     .add = kernels->reduce[sums][DDL_SUM],
+                    .pairs = kernels->pairs[sums],
                     .finish = kernels->reduce[sums][folding->divisor != 1 ? DDL_AVERAGE : DDL_SUM],
                     .size = ddl__dtype_size(sums),
                     .narrow = half && !folding->widened ? kernels->narrow[folding->dtype] : NULL,

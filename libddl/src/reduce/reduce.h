@@ -41,6 +41,8 @@ typedef struct ddl__kernels {
     ddl__reduce_fn *reduce[18][12];
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
+    /* (a + b) + (c + d) of four operands; of the dtypes of ordered sums, else NULL. */
+    ddl__reduce_fn *pairs[18];
     /* From f32; of f16 and bf16, else NULL. */
     ddl__narrow_fn *narrow[18];
     ddl__copy_fn *copy, *copy_nontemporal;
