@@ -6,6 +6,9 @@
  * sends the result to all. What an all-reduce would do in one shot is done so here as well: every
  * rank sends its parts to all others, and each folds the whole.
  *
+ * Trees and halving add in the same order if the ranks, a power of two of them, bring one part each
+ * in the order of their numbers: where one of these is chosen for an all-reduce, it is taken.
+ *
  * Steps: 2; 1 in one shot. Messages: p - 1 from each rank in each step. Bytes: (F + 1) N (1 - 1/p)
  * from a rank with F parts, of which results are N (1 - 1/p); F N (p - 1) in one shot. */
 #include <stdlib.h>
@@ -169,6 +172,34 @@ static bool is_short(const context *o)
     plain.order = NULL;
     plain.count *= o->most_parts * plain.wide;
     return ddl__algorithm_choose(&plain)->number == DDL__ALGORITHM_ONE_SHOT;
+}
+
+/* Whether rank r brings the r-th of as many equal parts, and is a host of its own. */
+static bool has_equal_parts(const ddl__request *request)
+{
+    const ddl__order *order = request->order;
+    const ddl__topology *t = request->topology;
+    int block = order->workers / request->size;
+    if (request->all_shared || request->wide != 1 || (request->size & (request->size - 1)) ||
+        (t && (t->groups[DDL__HOSTS] != request->size || t->groups[DDL__RACKS] != 1)))
+        return false;
+    for (int r = 0; r < request->size; r++) {
+        ddl__order_part part;
+        if (ddl__order_parts(order, r, &part, 1) != 1 || part.first != r * block ||
+            part.size != block)
+            return false;
+    }
+    return true;
+}
+
+const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain)
+{
+    if (!request->order || request->size == 1 || !has_equal_parts(request))
+        return request;
+    *plain = *request;
+    plain->kind = DDL__ALLREDUCE;
+    ddl__algorithm chosen = ddl__algorithm_choose(plain)->number;
+    return chosen == DDL__ALGORITHM_TREE || chosen == DDL__ALGORITHM_HALVING ? plain : request;
 }
 
 static int64_t build(ddl__builder *builder)

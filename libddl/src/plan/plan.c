@@ -80,6 +80,8 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
 
 ddl__plan *ddl__plan_create(const ddl__request *request)
 {
+    ddl__request plain;
+    request = ddl__ordered_resolve(request, &plain);
     return create(request, ddl__algorithm_choose(request));
 }
 
