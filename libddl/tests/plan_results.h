@@ -99,6 +99,17 @@ static void expect_blocks(const world *w, int r, uint64_t *want)
     }
 }
 
+static void expect_ordered(const world *w, uint64_t *want)
+{
+    int wide = w->request.wide;
+    for (int64_t i = 0; i < w->request.count; i++) {
+        uint64_t words[2] = {0};
+        for (int word = 0; word < wide; word++)
+            words[word] = tree_sum(0, w->request.order->workers, i * wide + word);
+        want[i] = narrowed(words, wide);
+    }
+}
+
 /* The expected recv buffer of a rank. `want` has its content before the operation. */
 static void expect(const world *w, int r, uint64_t *want)
 {
@@ -127,6 +138,7 @@ static void expect(const world *w, int r, uint64_t *want)
     case DDL__GATHER:
     case DDL__SCATTER:
     case DDL__ALLTOALL: expect_blocks(w, r, want); return;
+    case DDL__ORDERED_ALLREDUCE: expect_ordered(w, want); return;
     case DDL__BARRIER:
     case DDL__SEND:
     case DDL__RECV: return;
@@ -137,14 +149,15 @@ static const char *verify_rank(const world *w, int r)
 {
     const ddl__request *request = &w->request;
     const simulated_rank *me = &w->ranks[r];
-    uint64_t everybody = ((uint64_t)1 << request->size) - 1;
+    uint64_t everybody = UINT64_MAX >> (64 - request->size);
     for (int64_t i = 0; !me->in_place && i < me->in_count; i++)
         if (me->in[i] != original(w, r, true, i))
             return "wrote to the input";
     if (request->kind == DDL__BARRIER)
         return me->heard == everybody ? NULL : "left the barrier too early";
     size_t bytes = (size_t)me->out_count * sizeof *me->out;
-    if (request->kind == DDL__ALLREDUCE && r > 0) /* rank 0's is right */
+    bool for_all = request->kind == DDL__ALLREDUCE || request->order;
+    if (for_all && r > 0) /* rank 0's is right */
         return memcmp(me->out, w->ranks[0].out, bytes) ? "ranks differ" : NULL;
     uint64_t *want = new_values(me->out_count);
     for (int64_t i = 0; i < me->out_count; i++)

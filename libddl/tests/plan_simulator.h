@@ -9,10 +9,12 @@
 
 #include "plan_spans.h"
 
-enum { RANKS_MAX = 31 };
+enum { RANKS_MAX = 64 };
 
 typedef struct simulated_rank {
     ddl__plan *plan;
+    int parts; /* of an ordered sum, behind one another in `in` */
+    ddl__order_part part[RANKS_MAX];
     bool in_place;
     int64_t in_count, out_count;
     uint64_t *in, *out; /* the same in place */
@@ -33,8 +35,6 @@ typedef struct world {
     outlet *outlets;   /* size x size: from, to; where there is one for many: from, from */
     const char *error; /* the first */
 } world;
-
-/* -------------------------------------------------------------------------------------- values */
 
 /* Element i reduced over all ranks, from `first` on, modulo the size. */
 static uint64_t reduced(const world *w, int first, int64_t i)
@@ -162,6 +162,10 @@ static void size_buffers(world *w, int r)
     case DDL__GATHER:
     case DDL__SCATTER:
     case DDL__ALLTOALL: make_blocks(w, r); break;
+    case DDL__ORDERED_ALLREDUCE:
+        me->parts = ddl__order_parts(request->order, r, me->part, RANKS_MAX);
+        me->in_count *= me->parts * request->wide;
+        break;
     case DDL__ALLREDUCE:
     case DDL__BROADCAST:
     case DDL__BARRIER:
@@ -188,6 +192,11 @@ static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
     bool gathers = w->request.kind == DDL__ALLGATHER || w->request.kind == DDL__GATHER;
     if (!is_in && !me->in_place)
         return ~input(rank, i);
+    if (w->request.order) {
+        int64_t words = w->request.count * w->request.wide;
+        const ddl__order_part *part = &me->part[i / words];
+        return tree_sum(part->first, part->size, i % words);
+    }
     if (!gathers || !me->in_place)
         return input(rank, i);
     int64_t own = i - me->from[rank].start;
@@ -342,6 +351,38 @@ static void reduce(world *w, int r, const ddl__step *step, const uint64_t *own, 
         result[i] = scramble(result[i]);
 }
 
+/* As `reduce`, with packed operands and results. */
+static void fold(world *w, int r, const ddl__step *step, int64_t k, uint64_t *results,
+                 int64_t count)
+{
+    const simulated_rank *me = &w->ranks[r];
+    const ddl__fold *f = me->plan->folds[step->fold];
+    const uint32_t *ranks = me->plan->ranks + step->operand;
+    int64_t wide = w->request.wide, words = count * wide;
+    const uint64_t *operands[64];
+    for (int i = 0; i < f->spans; i++) {
+        int n = f->first[i + 1] - f->first[i];
+        bool own = ranks[i] == (uint32_t)r;
+        const uint64_t *values = own ? me->in + (step->src + k * step->stride) * wide
+                                     : consume(w, ranks[i], r, n * words);
+        if (!values)
+            return;
+        for (int j = 0; j < n; j++)
+            operands[f->first[i] + j] = values + j * (own ? w->request.count * wide : words);
+    }
+    for (int64_t i = 0; i < words; i++)
+        fold_word(f, operands, i, results, words);
+    for (int64_t i = 0; step->finish && i < count; i++)
+        results[i] = narrowed(results + i * wide, (int)wide);
+}
+
+/* Elements that a step stores or sends. */
+static int64_t output_of(const world *w, int r, const ddl__step *step, int64_t count)
+{
+    int results = step->kind == DDL__FOLD ? w->ranks[r].plan->folds[step->fold]->results : 1;
+    return step->kind == DDL__FOLD && !step->finish ? results * w->request.wide * count : count;
+}
+
 static bool inside(int64_t start, int64_t count, int64_t all)
 {
     return start >= 0 && start + count <= all;
@@ -353,16 +394,19 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     simulated_rank *me = &w->ranks[r];
     int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
     bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
-    if (step->kind == DDL__REDUCE)
+    bool folds = step->kind == DDL__FOLD;
+    if (step->kind == DDL__REDUCE || folds)
         writes = step->keep;
-    const int64_t counts[] = {me->in_count, me->out_count, me->plan->scratch};
+    const int64_t counts[] = {folds ? w->request.count : me->in_count, me->out_count,
+                              me->plan->scratch};
+    int64_t output = output_of(w, r, step, count);
     uint64_t *const spaces[] = {me->in, me->out, me->scratch};
     ddl__space to = step->to_scratch ? DDL__SCRATCH : DDL__OUT;
     if (reads && !inside(src, count, counts[step->space]))
         return fail(w, "reads outside");
-    if (writes && !inside(dst, count, counts[to]))
+    if (writes && !inside(dst, output, counts[to]))
         return fail(w, "writes outside");
-    if (!has_operands(w, r, step) || !has_room(w, r, step, count))
+    if (!has_operands(w, r, step) || !has_room(w, r, step, output))
         return false;
 
     const uint64_t *from = reads ? spaces[step->space] + src : NULL;
@@ -372,13 +416,17 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     case DDL__PUBLISH: publish(w, r, step, from, from, count); break;
     case DDL__COPY: memmove(kept, from, (size_t)count * sizeof *from); break;
     case DDL__REDUCE:
+    case DDL__FOLD:
         if (step->stable && !step->keep)
             fail(w, "lends what it does not keep");
-        result = new_values(count); /* kept may be an operand too */
-        reduce(w, r, step, from, result, count);
+        result = new_values(output * w->request.wide + count); /* kept may be an operand too */
+        if (folds)
+            fold(w, r, step, k, result, count);
+        else
+            reduce(w, r, step, from, result, count);
         if (kept)
-            memcpy(kept, result, (size_t)count * sizeof *kept);
-        publish(w, r, step, result, kept, count);
+            memcpy(kept, result, (size_t)output * sizeof *kept);
+        publish(w, r, step, result, kept, output);
         free(result);
         break;
     case DDL__TAKE:

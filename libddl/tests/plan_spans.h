@@ -1,5 +1,4 @@
-/* plan_spans.h - what the two executors of plans share: random numbers, values that tell ranks and
- * elements apart, and spans. */
+/* plan_spans.h - what the two executors of plans share: spans, and the queues they travel in. */
 #ifndef DDL_TESTS_PLAN_SPANS_H
 #define DDL_TESTS_PLAN_SPANS_H
 
@@ -8,37 +7,7 @@
 
 #include "check.h"
 #include "plan/builder.h"
-
-/* -------------------------------------------------------------------------------------- values */
-
-static uint64_t random_state = 1;
-
-static uint64_t random_below(uint64_t limit)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (random_state >> 11) % limit;
-}
-
-static uint64_t scramble(uint64_t x)
-{
-    x = (x ^ (x >> 31)) * 0x7fb5d329728ea185u;
-    return (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
-}
-
-static uint64_t input(int rank, int64_t i)
-{
-    return scramble(((uint64_t)rank << 40) + (uint64_t)i + 1);
-}
-
-/* Neither commutes nor associates. */
-static uint64_t combine(uint64_t a, uint64_t b)
-{
-    return (a << 13 | a >> 51) * 0x9e3779b97f4a7c15u + b;
-}
-
-/* --------------------------------------------------------------------------------------- spans */
+#include "plan_values.h"
 
 typedef struct span {
     const uint64_t *lent; /* where the values still must be on arrival, or NULL */

@@ -149,6 +149,21 @@ static void messages(ddl::Comm &comm)
     }
 }
 
+static void ordered(ddl::Comm &comm)
+{
+    ddl::Order order({0, 1, 0}, 2);
+    std::vector<ddl::Order::Part> own = order.parts(comm.rank());
+    CHECK(own.size() == (comm.rank() ? 1u : 2u) && own[0].first == comm.rank() && own[0].size == 1);
+    std::vector<float> left{1, 2}, right{3, 4}, sum(2);
+    const void *parts[] = {left.data(), right.data()};
+    comm.allreduce_ordered(order, parts, sum.data(), 2); /* left + left + right */
+    CHECK(sum[0] == 5 && sum[1] == 8);
+    comm.allreduce_ordered_async(order, parts, sum.data(), 2, DDL_AVERAGE).wait();
+    CHECK(sum[0] == 5 / 3.0f && sum[1] == 8 / 3.0f);
+    ddl::add(sum.data(), left.data(), right.data(), 2);
+    CHECK(sum[0] == 4 && sum[1] == 6);
+}
+
 static void groups(ddl::Comm &comm)
 {
     {
@@ -239,6 +254,7 @@ static void rank(ddl::Endpoint &endpoint, const std::vector<ddl::Endpoint::Addre
     scatterings(comm);
     messages(comm);
     groups(comm);
+    ordered(comm);
     comms(comm);
     works(comm);
     errors(comm);

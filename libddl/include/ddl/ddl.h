@@ -81,6 +81,7 @@ typedef struct ddl_endpoint ddl_endpoint; /* this process's identity and listeni
 typedef struct ddl_comm ddl_comm;         /* one group of ranks at one epoch */
 typedef struct ddl_work ddl_work;         /* one asynchronous operation */
 typedef struct ddl_group ddl_group;       /* operations to be submitted as one */
+typedef struct ddl_order ddl_order;       /* the order of an ordered sum */
 
 /* Element types. Values are ABI. */
 typedef enum ddl_dtype {
@@ -459,6 +460,51 @@ DDL_API ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t
 
 /* Complete on no rank before every rank has called it. */
 DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **work);
+
+/* --------------------------------------------------------------------------------------- ordered
+ */
+
+/* Ordered sums. A sum whose bits depend neither on how many ranks there are nor on which of them
+ * computed what. Its operands are those of logical workers, of which each rank owns any number, and
+ * they are added by one binary tree over the workers: the sum over n workers is that over the first
+ * m plus that over the others, where m is the largest power of two below n.
+ * A rank adds up the operands of its own workers as far as the tree has it (ddl_add), and brings
+ * these sums, its parts. The parts of n workers with consecutive numbers from a multiple of a power
+ * of two that is not below n are one. The fewer parts, the less is sent. */
+
+/* owners[v] is the rank, below `ranks`, that brings the operand of worker v; a rank may own none.
+ * workers: 1 to 4096. *order is owned by the caller, belongs to no comm, and may be used by several
+ * at once. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_order_create(const int *owners, int workers, int ranks, ddl_order **order);
+
+/* What a rank brings, its parts: the largest sums of the tree all of whose workers it owns, in
+ * ascending order. Part k is the sum over the sizes[k] workers from firsts[k] on, added up as the
+ * tree over so many workers has it. Up to capacity into firsts and sizes, which may be NULL when
+ * capacity is 0; their number in *count. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_order_parts(const ddl_order *order, int rank, int *firsts, int *sizes,
+                                   int capacity, int *count);
+
+/* recv[i] = the tree's sum over the parts of all ranks of part[i], for i < count, or, with
+ * DDL_AVERAGE, this divided by the number of workers. parts[k] is this rank's part k; the array is
+ * borrowed for the call, what it points to until the operation is complete. Parts are only read,
+ * and must not overlap recv: after a failure they can be brought again. The order is for as many
+ * ranks as the comm has, and owners are equal on all members; a difference ends with DDL_EMISMATCH.
+ * Integers, f32, f64 and complex numbers; also f16 and bf16, of which all parts are f32, and the
+ * results are rounded once, at the end. Not with prescale or postscale. Common rules. */
+DDL_API ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
+                                         void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
+                                         const ddl_options *options, ddl_work **work);
+
+/* Free. NULL is fine. Cannot fail. Operations that are under way, and groups that hold some, keep
+ * what they need. Not concurrently with other calls on the same order. */
+DDL_API void ddl_order_destroy(ddl_order *order);
+
+/* dst[i] = left[i] + right[i], for i < count, to the bit as ordered sums add, whatever mode the
+ * calling thread's floating-point unit is in. dst may be left or right, and must not overlap them
+ * otherwise. Integers, f32, f64 and complex numbers: of half types, widen the operands to f32.
+ * Works on memory alone, without a comm. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_add(void *dst, const void *left, const void *right, int64_t count,
+                           ddl_dtype dtype);
 
 /* ------------------------------------------------------------------------------------ messages */
 

@@ -95,6 +95,11 @@ struct Destroy {
         ddl_group_destroy(group);
     }
 
+    void operator()(ddl_order *order) const noexcept
+    {
+        ddl_order_destroy(order);
+    }
+
     /* Whoever drops a work may free its buffers next, so it must be complete. */
     void operator()(ddl_work *work) const noexcept
     {
@@ -213,6 +218,49 @@ class Work
 
     detail::Owner<ddl_work> work_;
 };
+
+/* The order of an ordered sum: which rank brings the operands of which logical workers. */
+class Order
+{
+  public:
+    struct Part {
+        int first, size; /* workers */
+    };
+
+    Order(const std::vector<int> &owners, int ranks)
+    {
+        ddl_order *order = nullptr;
+        int workers = static_cast<int>(owners.size());
+        detail::check(ddl_order_create(owners.data(), workers, ranks, &order));
+        order_.reset(order);
+    }
+
+    std::vector<Part> parts(int rank) const
+    {
+        int n = 0;
+        detail::check(ddl_order_parts(get(), rank, nullptr, nullptr, 0, &n));
+        std::vector<int> firsts(static_cast<std::size_t>(n)), sizes(firsts.size());
+        detail::check(ddl_order_parts(get(), rank, firsts.data(), sizes.data(), n, &n));
+        std::vector<Part> all;
+        for (std::size_t k = 0; k < firsts.size(); k++)
+            all.push_back(Part{firsts[k], sizes[k]});
+        return all;
+    }
+
+    ddl_order *get() const noexcept
+    {
+        return order_.get();
+    }
+
+  private:
+    detail::Owner<ddl_order> order_;
+};
+
+/* To the bit as ordered sums add. */
+template <class T> void add(T *sum, const T *left, const T *right, std::int64_t count)
+{
+    detail::check(ddl_add(sum, left, right, count, dtype_of<T>::value));
+}
 
 class Comm;
 
@@ -402,6 +450,25 @@ class Comm
                          const Options &options = Options())
     {
         return start(ddl_allreduce, send, recv, count, dtype_of<T>::value, op, &options);
+    }
+
+    /* Parts are of T; of half types, of float. */
+    template <class T>
+    void allreduce_ordered(const Order &order, const void *const *parts, T *recv,
+                           std::int64_t count, ddl_op op = DDL_SUM,
+                           const Options &options = Options())
+    {
+        run(ddl_allreduce_ordered, order.get(), parts, recv, count, dtype_of<T>::value, op,
+            &options);
+    }
+
+    template <class T>
+    Work allreduce_ordered_async(const Order &order, const void *const *parts, T *recv,
+                                 std::int64_t count, ddl_op op = DDL_SUM,
+                                 const Options &options = Options())
+    {
+        return start(ddl_allreduce_ordered, order.get(), parts, recv, count, dtype_of<T>::value, op,
+                     &options);
     }
 
     template <class T>

@@ -173,6 +173,10 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
         return DDL_OK;
     const char *which = own->prescale != 0 ? "prescale" : "postscale";
     double factor = own->prescale != 0 ? own->prescale : own->postscale;
+    if (call->order)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "options.%s is %g: ordered sums are not scaled; scale the parts", which,
+                         factor);
     if (!reduces(call))
         return ddl__fail(DDL_EINVAL, "options.%s is %g, but this operation reduces nothing", which,
                          factor);
@@ -202,7 +206,7 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
     if (status == DDL_OK)
         status = add_to_group(comm, call, own, work);
     if (status != DDL_OK)
-        free(call->blocks);
+        ddl__call_drop(call);
     return status;
 }
 
@@ -223,7 +227,7 @@ ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buff
         status = ddl__take_options(&own, options, work);
     if (status == DDL_OK)
         return ddl__submit_call(comm, call, &own, work);
-    free(call->blocks);
+    ddl__call_drop(call);
     return status;
 }
 

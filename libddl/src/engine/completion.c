@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/forks.h"
+#include "engine/ordered.h"
 #include "engine/staging.h"
 #include "engine/state.h"
 
@@ -47,7 +48,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         return;
     }
     engine->finished++;
-    free(work->call.blocks);
+    ddl__call_drop(&work->call);
     if (work->whole_of)
         release_group(work->whole_of);
     if (work->name)

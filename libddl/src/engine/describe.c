@@ -41,6 +41,7 @@ static const struct {
     [DDL__GATHER] = {"gather", true, false, true, " between the two"},
     [DDL__SCATTER] = {"scatter", true, false, true, " between the two"},
     [DDL__ALLTOALL] = {"all-to-all", true, false, false, " between the two"},
+    [DDL__ORDERED_ALLREDUCE] = {"ordered all-reduce", true, true, false, ""},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -53,7 +54,7 @@ const char *ddl__kind_name(ddl__kind kind)
 ddl__kind ddl__kind_named(const char *name)
 {
     int kind = 1;
-    while (kind < KINDS && strcmp(kinds[kind].name, name) != 0)
+    while (kind < KINDS && strcmp(ddl__kind_name((ddl__kind)kind), name) != 0)
         kind++;
     return (ddl__kind)(kind < KINDS ? kind : 0);
 }
@@ -103,7 +104,8 @@ static void describe(char *text, size_t size, const ddl__signature *signature, b
     if (kinds[kind].roots)
         add(text, size, &n, ", root %u", root);
     else if (root)
-        add(text, size, &n, ", counts with digest %04x", root);
+        add(text, size, &n, ", %s with digest %04x",
+            kind == DDL__ORDERED_ALLREDUCE ? "owners" : "counts", root);
     add(text, size, &n, ")");
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/forks.h"
+#include "engine/ordered.h"
 
 enum {
     SMALL_SHARED = 16 << 10, /* bytes of a call that is fused where ranks share memory ... */
@@ -49,7 +50,7 @@ void ddl__group_free(ddl_group *group)
 {
     drop_parts(group);
     for (uint32_t i = 0; i < group->n_calls; i++)
-        free(group->calls[i].blocks);
+        ddl__call_drop(&group->calls[i]);
     free(group->calls);
     free(group);
 }

@@ -123,7 +123,7 @@ static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
     if (step->kind == DDL__TAKE && step->targets) /* it may send the user's memory */
         return false;
     s->reduce = reduces ? kernels->reduce[work->call.dtype][work->call.op] : NULL;
-    s->divisor = step->finish ? runner->size : 1;
+    s->divisor = step->finish ? work->plan->divisor : 1;
     s->store = lands && work->lands_far ? kernels->copy_nontemporal_lines : kernels->copy_lines;
     if (!cursor_find_operands(runner, work, s) || !cursor_reserve(runner, work, s))
         return false;
@@ -260,6 +260,8 @@ static ddl__interleaving plan_interleaving(const ddl__plan *plan, size_t element
     if (plan->n_steps < 2 || plan->waves < LEAST_WAVES_NONTEMPORAL)
         return DDL__INTERLEAVE_NEVER;
     for (const ddl__step *step = plan->steps; step < plan->steps + plan->n_steps; step++) {
+        if (step->kind == DDL__FOLD)
+            return DDL__INTERLEAVE_NEVER;
         bytes += step->count * (int64_t)element;
         all_reduces = all_reduces || (step->kind == DDL__REDUCE && step->targets);
     }

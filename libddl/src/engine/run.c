@@ -69,22 +69,46 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
     return true;
 }
 
-static bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step, const void *memory,
-                    size_t bytes)
+static inline bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                           const void *memory, size_t bytes)
 {
     return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
 }
 
+static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
+                   const ddl__fold *fold, void *dst, void *copy, bool nontemporal, int64_t length)
+{
+    const ddl__call *call = &work->call;
+    const int64_t divisor = step->finish ? work->plan->divisor : 1;
+    if (!fold) {
+        ddl__reduce(runner->kernels, call->dtype, call->op, dst, copy, nontemporal,
+                    runner->operands, step->operands, (size_t)length, divisor);
+        return;
+    }
+    ddl__folding folding = {.kernels = runner->kernels,
+                            .fold = fold,
+                            .dtype = call->dtype,
+                            .widened = !step->finish,
+                            .divisor = call->op == DDL_AVERAGE ? divisor : 1,
+                            .nontemporal = nontemporal};
+    ddl__fold_run(&folding, dst, copy, runner->operands, (size_t)length);
+}
+
 /* Where the targets read the memory of this rank, one pass writes the result to the buffer of the
  * caller and to the span. If the result is not kept, it goes only to the span; if user memory is
- * sent, only to the buffer. */
-static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
-                       int64_t length)
+ * sent, only to the buffer. `fold` is NULL in a step without one, where it costs nothing. */
+__attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner, ddl_work *work,
+                                                             const ddl__step *step,
+                                                             const ddl__fold *fold, int64_t k,
+                                                             int64_t length)
 {
     size_t bytes = (size_t)length * work->element;
+    if (fold && !step->finish)
+        bytes *= (size_t)fold->results * work->call.wide;
     unsigned char *kept = step->keep ? ddl__step_destination(work, step, k) : NULL;
     if (!work->received) {
-        if (!ddl__gather(runner, work, step, bytes, k))
+        if (!(fold ? ddl__gather_values(runner, work, step, length, k)
+                   : ddl__gather(runner, work, step, bytes, k)))
             return false;
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
         bool direct = n && (!kept || !(runner->targets[0]->ops->zero_copy && step->stable));
@@ -95,9 +119,8 @@ static bool run_reduce(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 
         bool nontemporal = span && kept && bytes >= DDL__COPY_MINIMUM &&
                            ddl__links_nontemporal(runner->targets, n, bytes);
-        ddl__reduce(runner->kernels, work->call.dtype, work->call.op, kept ? kept : span,
-                    kept ? span : NULL, nontemporal, runner->operands, step->operands,
-                    (size_t)length, step->finish ? runner->size : 1);
+        reduce(runner, work, step, fold, kept ? kept : span, kept ? span : NULL, nontemporal,
+               length);
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;
@@ -139,7 +162,8 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     size_t bytes = (size_t)length * work->element;
     switch ((ddl__step_kind)step->kind) {
     case DDL__PUBLISH: return publish(runner, work, step, ddl__step_source(work, step, k), bytes);
-    case DDL__REDUCE: return run_reduce(runner, work, step, k, length);
+    case DDL__REDUCE: return run_reduce(runner, work, step, NULL, k, length);
+    case DDL__FOLD: return run_reduce(runner, work, step, work->plan->folds[step->fold], k, length);
     case DDL__TAKE: return run_take(runner, work, step, k, length);
     case DDL__COPY:
         land(runner, work, ddl__step_destination(work, step, k), ddl__step_source(work, step, k),
@@ -207,12 +231,13 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     }
     const ddl__step *step = &plan->steps[work->step];
     int64_t k = work->wave - step->skew;
-    size_t bytes = (size_t)ddl__segment_length(step, k) * work->element;
+    int64_t length = ddl__segment_length(step, k);
     /* A peer that left or died after publishing what this step needs blocks nobody. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
             (step->kind == DDL__TAKE ||
-             !ddl__step_peek(runner, link, NULL, bytes, &work->signature)))
+             !ddl__step_peek(runner, link, NULL, ddl__operand_bytes(work, step, i, length),
+                             &work->signature)))
             return link;
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))

@@ -19,8 +19,9 @@ typedef struct ddl__runner {
     const ddl__kernels *kernels;
     ddl__link **zero_copy; /* links that send user memory, to be flushed */
     unsigned n_zero_copy;
-    ddl__link **targets; /* room for size links */
-    const void **operands;
+    ddl__link **targets;   /* room for size links */
+    const void **operands; /* room for n_operands */
+    int n_operands;
     unsigned ahead;             /* interleave.c: spans peeked at and not yet released */
     ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
 } ddl__runner;

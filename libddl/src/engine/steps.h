@@ -4,6 +4,7 @@
 #define DDL_ENGINE_STEPS_H
 
 #include "engine/frames.h"
+#include "engine/ordered.h"
 #include "engine/run.h"
 
 static inline const unsigned char *ddl__step_source(const ddl_work *work, const ddl__step *step,
@@ -67,6 +68,46 @@ static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__s
         runner->operands[i] = link ? ddl__step_peek(runner, link, NULL, bytes, &work->signature)
                                    : ddl__step_source(work, step, k);
         whole = whole && runner->operands[i];
+    }
+    return whole;
+}
+
+/* Bytes of one value of an operand, and of what operand `i` sends, of a step over `length` elements
+ * of the result. */
+static inline size_t ddl__value_bytes(const ddl_work *work, const ddl__step *step, int64_t length)
+{
+    size_t bytes = (size_t)length * work->element;
+    return step->kind == DDL__FOLD ? bytes * work->call.wide : bytes;
+}
+
+static inline size_t ddl__operand_bytes(const ddl_work *work, const ddl__step *step, uint32_t i,
+                                        int64_t length)
+{
+    size_t bytes = ddl__value_bytes(work, step, length);
+    if (step->kind != DDL__FOLD)
+        return bytes;
+    const uint16_t *first = work->plan->folds[step->fold]->first + i;
+    return bytes * (size_t)(first[1] - first[0]);
+}
+
+/* As ddl__gather, for a fold: every value is an operand. */
+static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                                      int64_t length, int64_t k)
+{
+    const uint32_t *ranks = work->plan->ranks + step->operand;
+    const uint16_t *first = work->plan->folds[step->fold]->first;
+    const size_t bytes = ddl__value_bytes(work, step, length);
+    const size_t at = ddl__value_bytes(work, step, step->src + k * step->stride);
+    bool whole = true;
+    for (uint32_t i = 0; i < step->operands; i++) {
+        ddl__link *link = runner->links[ranks[i]];
+        const size_t n = (size_t)(first[i + 1] - first[i]);
+        const void *const *parts = work->call.parts ? work->call.parts : &work->call.send;
+        const char *span =
+            link ? ddl__step_peek(runner, link, NULL, n * bytes, &work->signature) : NULL;
+        whole = whole && (span || !link);
+        for (size_t j = 0; whole && j < n; j++)
+            runner->operands[first[i] + j] = link ? span + j * bytes : (const char *)parts[j] + at;
     }
     return whole;
 }

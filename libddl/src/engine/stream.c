@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/log.h"
 #include "engine/describe.h"
+#include "engine/ordered.h"
 #include "engine/staging.h"
 
 /* ----------------------------------------------------------------------------------- the plans */
@@ -43,12 +44,12 @@ static void plan_log(const ddl__request *request, const ddl__plan *plan)
              plan->name, plan->n_steps, (long long)plan->waves, (long long)plan->segment);
 }
 
-/* Within one engine, only these fields differ from call to call. */
+/* Within one stream, only these fields differ from call to call. */
 static bool request_is_same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
-           a->root == b->root && a->in_place == b->in_place && a->all_shared == b->all_shared &&
-           a->normalizes == b->normalizes && a->by == b->by;
+           a->root == b->root && a->in_place == b->in_place && a->normalizes == b->normalizes &&
+           a->by == b->by && a->order == b->order && a->wide == b->wide;
 }
 
 static unsigned request_slot(const ddl__request *r)
@@ -58,9 +59,24 @@ static unsigned request_slot(const ddl__request *r)
     return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 58) % DDL__PLANS;
 }
 
-/* `explains`: the log is to tell why a new plan was chosen. */
-static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request, bool explains)
+/* Room for so many operands. */
+static bool make_operands(ddl__runner *runner, int n)
 {
+    if (n <= runner->n_operands)
+        return true;
+    const void **more = realloc(runner->operands, (size_t)n * sizeof *more);
+    if (more) {
+        runner->operands = more;
+        runner->n_operands = n;
+    }
+    return more;
+}
+
+/* The plan of a call. An algorithm that the call itself asks for is not explained in the log. */
+static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *request,
+                                  const ddl__call *call)
+{
+    ddl__plans *plans = &stream->plans;
     if (request->sent) {
         ddl__plan_destroy(plans->uneven);
         return plans->uneven = ddl__plan_create(request);
@@ -68,22 +84,28 @@ static const ddl__plan *plans_get(ddl__plans *plans, const ddl__request *request
     unsigned i = request_slot(request);
     if (!plans->entries[i].plan || !request_is_same(&plans->entries[i].request, request)) {
         ddl__plan *plan = ddl__plan_create(request);
-        if (!plan)
+        if (!plan || !make_operands(&stream->runner, plan->operands)) {
+            ddl__plan_destroy(plan);
             return NULL;
+        }
         plan_log(request, plan);
-        if (explains)
+        if (!call->by)
             plans_explain(plans, request, plan);
         ddl__plan_destroy(plans->entries[i].plan);
         plans->entries[i].request = *request;
         plans->entries[i].plan = plan;
+        ddl__order_release(plans->entries[i].order);
+        plans->entries[i].order = call->order ? ddl__order_retain(call->order) : NULL;
     }
     return plans->entries[i].plan;
 }
 
 static void plans_clear(ddl__plans *plans)
 {
-    for (unsigned i = 0; i < DDL__PLANS; i++)
+    for (unsigned i = 0; i < DDL__PLANS; i++) {
         ddl__plan_destroy(plans->entries[i].plan);
+        ddl__order_release(plans->entries[i].order);
+    }
     ddl__plan_destroy(plans->uneven);
 }
 
@@ -101,6 +123,7 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->zero_copy = calloc(n, sizeof *runner->zero_copy);
     runner->targets = calloc(n, sizeof *runner->targets);
     runner->operands = calloc(n, sizeof *runner->operands);
+    runner->n_operands = size;
     if (!runner->zero_copy || !runner->targets || !runner->operands)
         return false;
     for (size_t i = 0; i < n; i++) {
@@ -166,7 +189,7 @@ static bool make_room(ddl__stream *stream, size_t bytes)
 /* The algorithm that is asked for, by the call or by the choices. */
 static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call *call)
 {
-    if (call->by || !stream->choices || call->blocks)
+    if (call->by || !stream->choices || call->blocks || call->order)
         return call->by ? call->by : stream->by;
     int64_t bytes = call->count * (int64_t)ddl__dtype_size(call->dtype);
     ddl__algorithm chosen = stream->choices->by[call->kind][ddl__class_of(bytes)];
@@ -180,6 +203,8 @@ static ddl__request stream_request(const ddl__stream *stream, const ddl__call *c
                           .size = stream->runner.size,
                           .root = call->root,
                           .count = call->count,
+                          .order = call->order ? &call->order->by_rank : NULL,
+                          .wide = call->wide,
                           .sent = call->blocks,
                           .received = call->blocks ? call->blocks + stream->runner.size : NULL,
                           .element = ddl__dtype_size(call->dtype),
@@ -210,7 +235,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
     if (!ddl__stage_in(&stream->runner, work))
         return false;
     ddl__request request = stream_request(stream, call);
-    const ddl__plan *plan = plans_get(&stream->plans, &request, !call->by);
+    const ddl__plan *plan = plans_get(stream, &request, call);
     if (!plan || !make_room(stream, (size_t)plan->scratch * request.element))
         return false;
     ddl__run_start(work, plan, stream->scratch);

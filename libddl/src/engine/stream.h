@@ -14,9 +14,11 @@ typedef struct ddl__plans {
     struct {
         ddl__request request;
         ddl__plan *plan;
+        ddl_order *order; /* a reference, so that no other is at its address; or NULL */
     } entries[DDL__PLANS];
-    uint64_t explained[DDL__ALLTOALL + 1]; /* by kind: bits of the size classes that were logged */
-    ddl__plan *uneven;                     /* the last one only: uneven counts seldom repeat */
+    uint64_t explained[DDL__ORDERED_ALLREDUCE +
+                       1]; /* by kind: bits of the size classes that were logged */
+    ddl__plan *uneven;     /* the last one only: uneven counts seldom repeat */
 } ddl__plans;
 
 typedef struct ddl__stream {

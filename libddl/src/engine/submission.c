@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/forks.h"
+#include "engine/ordered.h"
 #include "engine/state.h"
 
 /* Initialise a work, except for its name. */
@@ -106,7 +107,7 @@ static ddl_status work_enter(ddl__engine *engine, const submission *what, ddl_wo
         return DDL_OK;
     pthread_mutex_unlock(&engine->lock);
     free(work->name);
-    free(what->call->blocks);
+    ddl__call_drop(what->call);
     return status;
 }
 
@@ -131,7 +132,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
     *out = NULL;
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
-        free(what->call->blocks);
+        ddl__call_drop(what->call);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
     ddl_status status = work_enter(engine, what, work, true);
@@ -169,7 +170,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         return submit_waiting(engine, what, out);
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
-        free(what->call->blocks);
+        ddl__call_drop(what->call);
         return ddl__fail(DDL_ENOMEM, "no memory for a work");
     }
     bool quick = is_quick(what);

@@ -12,6 +12,7 @@
 
 typedef struct ddl__engine ddl__engine;
 typedef struct ddl__bundle ddl__bundle; /* see group.h */
+typedef struct ddl_order ddl_order;     /* see ordered.h */
 
 /* What the caller asked for, checked. */
 typedef struct ddl__call {
@@ -23,11 +24,15 @@ typedef struct ddl__call {
     /* Uneven blocks: `size` shares of the send buffer, then `size` of the receive buffer, as in
      * ddl__request. NULL: even blocks. On the heap; freed when the work is complete. */
     ddl__share *blocks;
-    uint16_t counts_digest; /* of counts that must be equal on all ranks; root is then 0 */
+    uint16_t counts_digest; /* of counts, or owners, that must be equal on all ranks; root is then 0
+                             */
     const void *send;       /* == recv: in place */
     void *recv;
+    ddl_order *order;   /* an ordered sum: a reference; else NULL */
+    const void **parts; /* its parts, on the heap; NULL: the one part is `send` */
     int64_t timeout_ms; /* the limit of this operation */
     ddl__algorithm by;  /* asked for; none: one is chosen */
+    uint8_t wide;       /* the length of an element of a part, in elements of the result */
     bool queued;
     bool uncounted;   /* an operation of the library: not recorded, with the number of the previous
                          one */

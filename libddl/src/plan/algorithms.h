@@ -23,7 +23,8 @@
     row(HOSTS, hosts)                   \
     more(HOSTS, hosts_alltoall)         \
     row(LEADERS, leaders)               \
-    row(CHAIN, chain)
+    row(CHAIN, chain)                   \
+    row(ORDERED, ordered)
 /* clang-format on */
 
 #define DDL__ALGORITHM_NUMBER(number, descriptor) DDL__ALGORITHM_##number,

@@ -122,6 +122,11 @@ const ddl__algorithm_entry *ddl__algorithm_choose(const ddl__request *request);
 /* Whether one-shot takes no longer than direct for a short reduction in shared memory. */
 bool ddl__one_shot_beats_direct(const ddl__request *request);
 
+/* The request of an ordered sum; or `plain`, an all-reduce in whose plan the additions are the
+ * same.
+ */
+const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain);
+
 /* Rounds between sending and receiving in pairwise. */
 int ddl__pairwise_lag(const ddl__request *request);
 

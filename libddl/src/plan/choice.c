@@ -31,8 +31,9 @@ ddl__algorithm ddl__algorithm_named(const char *name)
 static bool fits(const ddl__algorithm_entry *entry, const ddl__request *request)
 {
     const ddl__algorithm_descriptor *d = entry->descriptor;
-    return (request->size == 1) == (entry->number == DDL__ALGORITHM_LOCAL) &&
-           ddl__request_is(request, d->kinds) && (!d->fits || d->fits(request));
+    bool local = request->size == 1 && !request->order;
+    return local == (entry->number == DDL__ALGORITHM_LOCAL) && ddl__request_is(request, d->kinds) &&
+           (!d->fits || d->fits(request));
 }
 
 const ddl__algorithm_entry *ddl__algorithm_find(ddl__algorithm number, const ddl__request *request)
@@ -61,6 +62,8 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
     bool one_shot = bytes <= DDL__ONE_SHOT_SHARED && ddl__one_shot_beats_direct(request);
     bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     bool declared = request->topology && request->topology->declared;
+    if (request->kind == DDL__ORDERED_ALLREDUCE)
+        return DDL__ALGORITHM_ORDERED;
     if (request->size == 1)
         return DDL__ALGORITHM_LOCAL;
     if (request->kind == DDL__BARRIER)

@@ -47,7 +47,7 @@ static int64_t count_landing(const ddl__plan *plan)
     int64_t landing = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         const ddl__step *step = &plan->steps[i];
-        if (step->kind == DDL__REDUCE)
+        if (step->kind == DDL__REDUCE || step->kind == DDL__FOLD)
             return 0;
         bool arrives = step->kind == DDL__COPY || (step->kind == DDL__TAKE && !step->targets);
         landing += arrives && !step->to_scratch ? step->count : 0;
@@ -68,6 +68,10 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
     }
     plan->by = algorithm->number;
     plan->name = algorithm->descriptor->name;
+    for (int i = 0; i < DDL__FOLDS; i++)
+        if (plan->folds[i] && plan->folds[i]->operands > plan->operands)
+            plan->operands = plan->folds[i]->operands;
+    plan->divisor = request->order ? request->order->workers : request->size;
     cut_steps(request, algorithm->descriptor, plan, spans);
     plan->waves = count_waves(plan);
     plan->landing = count_landing(plan);
@@ -76,6 +80,8 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
 
 ddl__plan *ddl__plan_create(const ddl__request *request)
 {
+    ddl__request plain;
+    request = ddl__ordered_resolve(request, &plain);
     return create(request, ddl__algorithm_choose(request));
 }
 
@@ -88,6 +94,8 @@ void ddl__plan_destroy(ddl__plan *plan)
 {
     if (!plan)
         return;
+    for (int i = 0; i < DDL__FOLDS; i++)
+        free(plan->folds[i]);
     free(plan->steps);
     free(plan->ranks);
     free(plan);

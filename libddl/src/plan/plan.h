@@ -22,6 +22,7 @@
 
 #include "ddl/ddl.h"
 #include "plan/algorithms.h"
+#include "plan/order.h"
 #include "topo/topology.h"
 
 /* The spans that a link must have room for, of any length. No plan needs more than half of them. */
@@ -38,7 +39,8 @@ typedef enum ddl__kind {
     DDL__SCATTER,
     DDL__ALLTOALL,
     DDL__SEND, /* messages are matched, not planned */
-    DDL__RECV
+    DDL__RECV,
+    DDL__ORDERED_ALLREDUCE
 } ddl__kind;
 
 typedef enum ddl__step_kind {
@@ -46,22 +48,27 @@ typedef enum ddl__step_kind {
     DDL__REDUCE, /* reduce the operands in order: of this rank src, of others their next span. Store
                     the result at dst if `keep`, and send it to the targets */
     DDL__TAKE,   /* receive operand 0's next span into dst, and send it on to the targets */
-    DDL__COPY    /* copy src to dst */
+    DDL__COPY,   /* copy src to dst */
+    DDL__FOLD /* as REDUCE, by the additions of a fold: each operand brings several values, packed
+                 into one span, or of this rank its parts. Results are packed likewise */
 } ddl__step_kind;
 
-/* The caller's send and recv buffer, and scratch memory for data that a rank forwards. In place,
- * and in a broadcast, the send buffer is the recv buffer. In a barrier each is one element of any
- * content. The plan says how much scratch memory it needs, of any content. */
+/* The caller's send and recv buffer (of an ordered sum, part k is the k-th send buffer, of `wide` *
+ * count elements; a step of another kind than FOLD sees the first only), and scratch memory for
+ * data that a rank forwards. In place, and in a broadcast, the send buffer is the recv buffer. In a
+ * barrier each is one element of any content. The plan says how much scratch memory it needs, of
+ * any content. */
 typedef enum ddl__space { DDL__IN, DDL__OUT, DDL__SCRATCH } ddl__space;
 
 typedef struct ddl__step {
     uint8_t kind;       /* ddl__step_kind */
     uint8_t space;      /* ddl__space in which src lies */
-    uint8_t keep;       /* REDUCE: store the result at dst */
-    uint8_t finish;     /* REDUCE: the last one of this share; average divides here */
+    uint8_t keep;       /* REDUCE, FOLD: store the result at dst */
+    uint8_t finish;     /* REDUCE, FOLD: the last one of this share; average divides here */
     uint8_t to_scratch; /* dst lies in the scratch memory, else in the recv buffer */
     uint8_t stable;     /* no step overwrites what is sent before the targets have received it, so a
                            link may send it from there. Else it must copy it */
+    uint8_t fold;       /* FOLD: index in plan->folds */
     uint32_t skew;      /* waves by which this step follows the first */
     uint32_t operand;   /* index of the first in plan->ranks */
     uint32_t operands;
@@ -75,6 +82,8 @@ typedef struct ddl__step {
     int64_t piece, stride;
 } ddl__step;
 
+enum { DDL__FOLDS = 4 };
+
 typedef struct ddl__plan {
     ddl__algorithm by;
     const char *name; /* of the algorithm; static */
@@ -85,6 +94,9 @@ typedef struct ddl__plan {
     uint32_t n_steps;
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
+    int divisor;     /* of an average */
+    ddl__fold *folds[DDL__FOLDS];
+    int operands; /* the most that a fold has */
 } ddl__plan;
 
 /* Part of a buffer, in elements. */
@@ -103,10 +115,14 @@ typedef struct ddl__request {
        reduce-scatter; of other operations, sender and receiver know theirs. NULL: even. Borrowed
        until the plan is made. */
     const ddl__share *sent, *received;
+    /* An ordered sum: order->members are ranks. Borrowed until the plan is made. NULL: none. */
+    const ddl__order *order;
     size_t element;
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
+    uint8_t wide;    /* of an ordered sum: the length of an element of a part, in elements of the
+                        result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     ddl__algorithm by;             /* asked for; one is chosen if it is none or does not fit */
     int64_t segment_bytes;         /* 0: chosen */

@@ -261,6 +261,55 @@ FLOATS(f16, ONE)
 SMALL_FLOAT(f16, 16)
 #endif
 
+/* ------------------------------------------------------------------------------------ pairs */
+
+/* Integers have the sum of four instead: it is the same in any order. */
+#define PAIRS(t)                                                                                   \
+    static void t##_pairs(void *dst, const void *const *operands, size_t n, size_t count,          \
+                          int64_t divisor)                                                         \
+    {                                                                                              \
+        const size_t bytes = count * t##_size, whole = bytes - bytes % WIDTH;                      \
+        const char *a = operands[0], *b = operands[1], *c = operands[2], *d = operands[3];         \
+        for (size_t at = 0; at < whole; at += WIDTH)                                               \
+            t##_store((char *)dst + at, (t##_load(a + at) + t##_load(b + at)) +                    \
+                                            (t##_load(c + at) + t##_load(d + at)));                \
+        if (whole < bytes)                                                                         \
+            partial(dst, operands, n, bytes, divisor, t##_pairs, WIDTH / t##_size);                \
+    }
+
+PAIRS(f32)
+PAIRS(f64)
+SAME(c64, pairs, f32, pairs)
+SAME(c128, pairs, f64, pairs)
+
+/* ----------------------------------------------------------------------------------- halves */
+
+#ifdef F16_NARROW
+#define F16_HALVES(f) F16_NARROW(f)
+#else
+#define F16_HALVES(f) __builtin_convertvector(f16_narrow(f), half_lanes)
+#endif
+#define BF16_HALVES(f) __builtin_convertvector(bf16_round(f) >> 16, half_lanes)
+
+#define NARROWED(t, HALVES)                                                                        \
+    static void t##_from_f32(void *dst, const float *src, size_t count)                            \
+    {                                                                                              \
+        enum { LANES = WIDTH / f32_size };                                                         \
+        char *to = dst;                                                                            \
+        size_t at = 0;                                                                             \
+        for (; at < count - count % LANES; at += LANES) {                                          \
+            const half_lanes halves = HALVES(f32_load((const char *)(src + at)));                  \
+            memcpy(to + at * t##_size, &halves, sizeof halves);                                    \
+        }                                                                                          \
+        float rest[LANES] = {0};                                                                   \
+        memcpy(rest, src + at, (count - at) * f32_size);                                           \
+        const half_lanes halves = HALVES(f32_load((const char *)rest));                            \
+        memcpy(to + at * t##_size, &halves, (count - at) * t##_size);                              \
+    }
+
+NARROWED(f16, F16_HALVES)
+NARROWED(bf16, BF16_HALVES)
+
 /* ------------------------------------------------------------------------------------ copies */
 
 /* Four vectors at a time. All loads come first, so that no compiler turns it into a call of memcpy.
@@ -325,41 +374,55 @@ COPIES(copy_nontemporal, STORE_NT, FENCE())
         [DDL_SUM] = t##_sum, [DDL_AVERAGE] = t##_average                                           \
     }
 
-const ddl__kernels TABLE(ISA) = {.name = TABLE_NAME(ISA),
-                                 .reduce = {[DDL_BOOL] = {[DDL_SUM] = u8_logical_or,
-                                                          [DDL_MIN] = u8_logical_and,
-                                                          [DDL_MAX] = u8_logical_or,
-                                                          [DDL_PRODUCT] = u8_logical_and,
-                                                          [DDL_BIT_AND] = u8_logical_and,
-                                                          [DDL_BIT_OR] = u8_logical_or,
-                                                          [DDL_BIT_XOR] = u8_odd,
-                                                          [DDL_LOGICAL_AND] = u8_logical_and,
-                                                          [DDL_LOGICAL_OR] = u8_logical_or},
-                                            [DDL_I8] = INTEGER_ROW(i8, u8),
-                                            [DDL_U8] = INTEGER_ROW(u8, u8),
-                                            [DDL_I16] = INTEGER_ROW(i16, u16),
-                                            [DDL_U16] = INTEGER_ROW(u16, u16),
-                                            [DDL_I32] = INTEGER_ROW(i32, u32),
-                                            [DDL_U32] = INTEGER_ROW(u32, u32),
-                                            [DDL_I64] = INTEGER_ROW(i64, u64),
-                                            [DDL_U64] = INTEGER_ROW(u64, u64),
-                                            [DDL_F16] = FLOAT_ROW(f16),
-                                            [DDL_BF16] = FLOAT_ROW(bf16),
-                                            [DDL_F32] = FLOAT_ROW(f32),
-                                            [DDL_F64] = FLOAT_ROW(f64),
-                                            [DDL_F8_E4M3] = FLOAT_ROW(e4m3),
-                                            [DDL_F8_E5M2] = FLOAT_ROW(e5m2),
-                                            [DDL_C64] = COMPLEX_ROW(c64),
-                                            [DDL_C128] = COMPLEX_ROW(c128)},
-                                 .scale = {[DDL_F16] = f16_scale,
-                                           [DDL_BF16] = bf16_scale,
-                                           [DDL_F32] = f32_scale,
-                                           [DDL_F64] = f64_scale,
-                                           [DDL_F8_E4M3] = e4m3_scale,
-                                           [DDL_F8_E5M2] = e5m2_scale,
-                                           [DDL_C64] = c64_scale,
-                                           [DDL_C128] = c128_scale},
-                                 .copy = copy,
-                                 .copy_nontemporal = copy_nontemporal,
-                                 .copy_lines = copy_lines,
-                                 .copy_nontemporal_lines = copy_nontemporal_lines};
+const ddl__kernels TABLE(ISA) = {
+    .name = TABLE_NAME(ISA),
+    .reduce = {[DDL_BOOL] = {[DDL_SUM] = u8_logical_or,
+                             [DDL_MIN] = u8_logical_and,
+                             [DDL_MAX] = u8_logical_or,
+                             [DDL_PRODUCT] = u8_logical_and,
+                             [DDL_BIT_AND] = u8_logical_and,
+                             [DDL_BIT_OR] = u8_logical_or,
+                             [DDL_BIT_XOR] = u8_odd,
+                             [DDL_LOGICAL_AND] = u8_logical_and,
+                             [DDL_LOGICAL_OR] = u8_logical_or},
+               [DDL_I8] = INTEGER_ROW(i8, u8),
+               [DDL_U8] = INTEGER_ROW(u8, u8),
+               [DDL_I16] = INTEGER_ROW(i16, u16),
+               [DDL_U16] = INTEGER_ROW(u16, u16),
+               [DDL_I32] = INTEGER_ROW(i32, u32),
+               [DDL_U32] = INTEGER_ROW(u32, u32),
+               [DDL_I64] = INTEGER_ROW(i64, u64),
+               [DDL_U64] = INTEGER_ROW(u64, u64),
+               [DDL_F16] = FLOAT_ROW(f16),
+               [DDL_BF16] = FLOAT_ROW(bf16),
+               [DDL_F32] = FLOAT_ROW(f32),
+               [DDL_F64] = FLOAT_ROW(f64),
+               [DDL_F8_E4M3] = FLOAT_ROW(e4m3),
+               [DDL_F8_E5M2] = FLOAT_ROW(e5m2),
+               [DDL_C64] = COMPLEX_ROW(c64),
+               [DDL_C128] = COMPLEX_ROW(c128)},
+    .scale = {[DDL_F16] = f16_scale,
+              [DDL_BF16] = bf16_scale,
+              [DDL_F32] = f32_scale,
+              [DDL_F64] = f64_scale,
+              [DDL_F8_E4M3] = e4m3_scale,
+              [DDL_F8_E5M2] = e5m2_scale,
+              [DDL_C64] = c64_scale,
+              [DDL_C128] = c128_scale},
+    .pairs = {[DDL_I8] = u8_sum,
+              [DDL_U8] = u8_sum,
+              [DDL_I16] = u16_sum,
+              [DDL_U16] = u16_sum,
+              [DDL_I32] = u32_sum,
+              [DDL_U32] = u32_sum,
+              [DDL_I64] = u64_sum,
+              [DDL_U64] = u64_sum,
+              [DDL_F32] = f32_pairs,
+              [DDL_F64] = f64_pairs,
+              [DDL_C64] = c64_pairs,
+              [DDL_C128] = c128_pairs},
+    .narrow = {[DDL_F16] = f16_from_f32, [DDL_BF16] = bf16_from_f32},
+    .copy = copy,
+    .copy_nontemporal = copy_nontemporal,
+    .copy_lines = copy_lines,
+    .copy_nontemporal_lines = copy_nontemporal_lines};

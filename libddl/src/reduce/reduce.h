@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/fold.h"
 #include "ddl/ddl.h"
 
 /* dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i < count and n >= 1
@@ -23,6 +24,9 @@ typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, si
  * needed. */
 typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double factor);
 
+/* dst[i] = src[i], rounded to nearest even. No alignment is needed. */
+typedef void ddl__narrow_fn(void *dst, const float *src, size_t count);
+
 /* A plain copy, and one whose stores bypass the caches, followed by a store fence. For more than
  * some hundred bytes. They exist because memcpy may be `rep movsb`, which is up to twice as slow on
  * memory that cores share. */
@@ -37,6 +41,10 @@ typedef struct ddl__kernels {
     ddl__reduce_fn *reduce[18][12];
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
+    /* (a + b) + (c + d) of four operands; of the dtypes of ordered sums, else NULL. */
+    ddl__reduce_fn *pairs[18];
+    /* From f32; of f16 and bf16, else NULL. */
+    ddl__narrow_fn *narrow[18];
     ddl__copy_fn *copy, *copy_nontemporal;
     /* The same for a multiple of DDL__LINES bytes. The non-temporal one needs a destination aligned
      * to a cache line, and a later copy_nontemporal, of zero bytes if need be, for the fence. */
@@ -54,5 +62,26 @@ const ddl__kernels *ddl__kernels_named(const char *name);
 void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
                  bool nontemporal, const void *const *operands, size_t n, size_t count,
                  int64_t divisor);
+
+/* What is computed when the additions of a fold are carried out. */
+typedef struct ddl__folding {
+    const ddl__kernels *kernels;
+    const ddl__fold *fold;
+    ddl_dtype dtype;  /* of the results. The operands have the same, but f32 for f16 and bf16 ... */
+    bool widened;     /* ... and then the results are f32 too */
+    int64_t divisor;  /* of the results; 1 divides by nothing */
+    bool nontemporal; /* how the copy is stored */
+} ddl__folding;
+
+/* Result k is `count` elements at dst, behind the results before it; then the same at `copy`,
+ * unless that is NULL. operands[i] has `count` elements of operand i. Works block by block, in the
+ * nearest cache. */
+void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const void *const *operands,
+                   size_t count);
+
+/* dst[i] = left[i] + right[i]; dst may equal either but not overlap it otherwise. A long result
+ * bypasses the caches, unless it replaces an operand. */
+void ddl__add(const ddl__kernels *kernels, ddl_dtype dtype, void *dst, const void *left,
+              const void *right, size_t count);
 
 #endif

@@ -1,0 +1,185 @@
+/* Exported: ordered sums. */
+#include <string.h>
+
+#include "api/api_operations.h"
+#include "api/check_object.h"
+#include "base/dtype.h"
+
+enum {
+    /* Parts of a rank times ranks: so many values of 16 bytes, in as many waves as a plan may have
+     * under way, are what a rank may have published. */
+    PARTS_TIMES_RANKS = 32 * 1024
+};
+
+static ddl_status check_order(const ddl_order *order)
+{
+    return ddl__check_object(order, "order", order && order->generation != ddl__generation());
+}
+
+ddl_status ddl_order_create(const int *owners, int workers, int ranks, ddl_order **order)
+{
+    if (!owners || !order)
+        return ddl__fail(DDL_EINVAL, "%s is NULL", owners ? "order" : "owners");
+    if (workers < 1 || workers > DDL__WORKERS_MAX)
+        return ddl__fail(DDL_EINVAL, "workers is %d: from 1 to %d", workers, DDL__WORKERS_MAX);
+    if (ranks < 1)
+        return ddl__fail(DDL_EINVAL, "ranks is %d", ranks);
+    for (int v = 0; v < workers; v++)
+        if (owners[v] < 0 || owners[v] >= ranks)
+            return ddl__fail(DDL_EINVAL, "owners[%d] is %d, ranks is %d", v, owners[v], ranks);
+    ddl_order *made = ddl__order_create(owners, workers, ranks);
+    if (!made)
+        return ddl__fail(DDL_ENOMEM, "no memory for the order of %d workers", workers);
+    *order = made;
+    return DDL_OK;
+}
+
+ddl_status ddl_order_parts(const ddl_order *order, int rank, int *firsts, int *sizes, int capacity,
+                           int *count)
+{
+    ddl_status status = check_order(order);
+    if (status != DDL_OK)
+        return status;
+    if (rank < 0 || rank >= order->ranks)
+        return ddl__fail(DDL_EINVAL, "rank is %d, the order is for %d ranks", rank, order->ranks);
+    if (!count || capacity < 0 || (capacity > 0 && (!firsts || !sizes)))
+        return ddl__fail(DDL_EINVAL, "firsts is %p, sizes is %p, capacity is %d, count is %p",
+                         (void *)firsts, (void *)sizes, capacity, (void *)count);
+    ddl__order_part parts[order->most_parts];
+    int n = ddl__order_parts(&order->by_rank, rank, parts, order->most_parts);
+    for (int i = 0; i < n && i < capacity; i++) {
+        firsts[i] = parts[i].first;
+        sizes[i] = parts[i].size;
+    }
+    *count = n;
+    return DDL_OK;
+}
+
+void ddl_order_destroy(ddl_order *order)
+{
+    if (order && order->generation == ddl__generation())
+        ddl__order_release(order);
+}
+
+/* ------------------------------------------------------------------------------------ the sums */
+
+static ddl_status check_type(ddl_dtype dtype, bool half)
+{
+    ddl__class class = ddl__dtype_class(dtype);
+    if (class == DDL__NO_CLASS || !ddl__dtype_size(dtype))
+        return ddl__fail(DDL_EINVAL, "dtype is %d, which is not a dtype", (int)dtype);
+    if (dtype == DDL_F8_E4M3 || dtype == DDL_F8_E5M2 || class == DDL__TRUTH)
+        return ddl__fail(DDL_EUNSUPPORTED, "ordered sums of %s are not defined",
+                         ddl__dtype_name(dtype));
+    if (!half && (dtype == DDL_F16 || dtype == DDL_BF16))
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "dtype is %s, whose parts are f32: widen the operands, then add those",
+                         ddl__dtype_name(dtype));
+    return DDL_OK;
+}
+
+static bool overlap(const void *a, const void *b, size_t bytes_a, size_t bytes_b)
+{
+    return (uintptr_t)a < (uintptr_t)b + bytes_b && (uintptr_t)b < (uintptr_t)a + bytes_a;
+}
+
+static ddl_status check_parts(const ddl__call *call, const void *const *parts, int n,
+                              const void *recv)
+{
+    size_t bytes = (size_t)call->count * ddl__dtype_size(call->dtype);
+    size_t part_bytes = bytes * call->wide;
+    if (!bytes || !n)
+        return DDL_OK;
+    if (!parts)
+        return ddl__fail(DDL_EINVAL, "parts is NULL, but this rank brings %d", n);
+    for (int k = 0; k < n; k++) {
+        if (!parts[k])
+            return ddl__fail(DDL_EINVAL, "parts[%d] is NULL, this rank brings %d", k, n);
+        if (overlap(parts[k], recv, part_bytes, bytes))
+            return ddl__fail(DDL_EINVAL,
+                             "parts[%d] and recv overlap: %zu bytes at %p, %zu bytes at %p; parts "
+                             "are only read",
+                             k, part_bytes, parts[k], bytes, recv);
+    }
+    return DDL_OK;
+}
+
+static ddl_status check_call(ddl_comm *comm, const ddl__call *call, const ddl_order *order)
+{
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK)
+        status = check_order(order);
+    if (status == DDL_OK)
+        status = check_type(call->dtype, true);
+    if (status == DDL_OK)
+        status = ddl__check_elements(comm, call);
+    if (status != DDL_OK)
+        return status;
+    if (call->op != DDL_SUM && call->op != DDL_AVERAGE)
+        return ddl__fail(DDL_EUNSUPPORTED, "op is %s: ordered sums are sums and averages",
+                         ddl__op_name(call->op));
+    if (order->ranks != comm->size)
+        return ddl__fail(DDL_EINVAL, "the order is for %d ranks, the comm has %d", order->ranks,
+                         comm->size);
+    if (order->most_parts > PARTS_TIMES_RANKS / comm->size)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "a rank brings %d parts; at most %d in a comm of %d ranks: give ranks "
+                         "workers of consecutive numbers",
+                         order->most_parts, PARTS_TIMES_RANKS / comm->size, comm->size);
+    return DDL_OK;
+}
+
+ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
+                                 void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
+                                 const ddl_options *options, ddl_work **work)
+{
+    bool half = dtype == DDL_F16 || dtype == DDL_BF16; /* of which parts are f32 */
+    ddl__call call = {.kind = DDL__ORDERED_ALLREDUCE,
+                      .dtype = dtype,
+                      .op = op,
+                      .count = count,
+                      .wide = half ? 2 : 1};
+    ddl_status status = check_call(comm, &call, order);
+    int n = status == DDL_OK ? order->parts[comm->rank] : 0;
+    if (status == DDL_OK)
+        status = check_parts(&call, parts, n, recv);
+    if (status != DDL_OK)
+        return status;
+    ddl__buffers buffers = {.recv = recv, .recv_blocks = 1};
+    if (n && count) {
+        buffers.send = parts[0];
+        buffers.send_blocks = call.wide;
+    }
+    if (n > 1 && count) {
+        size_t bytes = (size_t)n * sizeof *parts;
+        if (!(call.parts = malloc(bytes)))
+            return ddl__fail(DDL_ENOMEM, "no memory for %d parts", n);
+        memcpy(call.parts, parts, bytes);
+    }
+    call.counts_digest = order->digest;
+    call.order = ddl__order_retain(order);
+    return ddl__submit(comm, &call, &buffers, options, work);
+}
+
+ddl_status ddl_add(void *dst, const void *left, const void *right, int64_t count, ddl_dtype dtype)
+{
+    ddl_status status = check_type(dtype, false);
+    if (status != DDL_OK)
+        return status;
+    if (count < 0 || count > DDL__COUNT_MAX)
+        return ddl__fail(DDL_EINVAL, "count is %lld", (long long)count);
+    if (count && (!dst || !left || !right))
+        return ddl__fail(DDL_EINVAL, "%s is NULL, for %lld elements",
+                         !dst    ? "dst"
+                         : !left ? "left"
+                                 : "right",
+                         (long long)count);
+    size_t bytes = (size_t)count * ddl__dtype_size(dtype);
+    const void *const operands[] = {left, right};
+    for (int k = 0; k < 2; k++)
+        if (dst != operands[k] && overlap(dst, operands[k], bytes, bytes))
+            return ddl__fail(DDL_EINVAL, "dst and %s overlap: %zu bytes at %p and at %p",
+                             k ? "right" : "left", bytes, dst, operands[k]);
+    ddl__order_add(dst, left, right, (size_t)count, dtype);
+    return DDL_OK;
+}

@@ -1,0 +1,192 @@
+/* test_ordered_plans.c - the plans of ordered sums for up to 64 logical workers and ranks, with an
+ * operator that neither commutes nor associates. */
+#include "plan_results.h"
+
+enum { WORKERS = 64 };
+
+static const char *describe(const world *w)
+{
+    static char text[256];
+    const ddl__request *q = &w->request;
+    snprintf(text, sizeof text,
+             "%d workers on %d ranks, count %lld of %zu bytes, wide %d, %s, pieces of %lld, window "
+             "%lld",
+             q->order->workers, q->size, (long long)q->count, q->element, q->wide,
+             q->all_shared ? "memory" : "wires", (long long)w->ranks[0].plan->segment,
+             (long long)w->window);
+    return text;
+}
+
+static int most_parts(const world *w)
+{
+    int most = 1;
+    for (int r = 0; r < w->request.size; r++)
+        most = w->ranks[r].parts > most ? w->ranks[r].parts : most;
+    return most;
+}
+
+/* The bytes that a rank sends: F times what an all-reduce sends up, and as much as it does down. */
+static void check_bytes(const world *w)
+{
+    const ddl__request *q = &w->request;
+    bool one_shot = true;
+    int64_t element = (int64_t)q->element;
+    for (uint32_t i = 0; i < w->ranks[0].plan->n_steps; i++)
+        one_shot = one_shot && w->ranks[0].plan->steps[i].kind != DDL__TAKE;
+    for (int r = 0; r < q->size && q->count; r++) {
+        int64_t own = ddl__share_of(q, r).count, others = q->count - own;
+        int64_t up = (one_shot ? q->count * (q->size - 1) : others) * w->ranks[r].parts * q->wide;
+        int64_t down = one_shot ? 0 : own * (q->size - 1);
+        CHECK(w->ranks[r].sent == (up + down) * element, "rank %d sent %lld bytes, not %lld: %s", r,
+              (long long)w->ranks[r].sent, (long long)((up + down) * element), describe(w));
+    }
+}
+
+static void check_one(const ddl__request *request, schedule how)
+{
+    world *w = world_create(request, 0);
+    int64_t least = (int64_t)request->element * request->wide * most_parts(w) * 2 * request->size;
+    bool own = strcmp(w->ranks[0].plan->name, "ordered") == 0; /* test_plan.c checks the others */
+    if (!own)
+        w->window = INT64_MAX;
+    if (w->window < least) /* two waves of pieces of one element */
+        w->window = least;
+    if (own && random_below(2)) /* two waves of what goes up and what comes down */
+        w->queue_room = 4;
+    const char *error = simulate(w, how);
+    CHECK(!error, "%s: %s, schedule %d", error, describe(w), (int)how);
+    if (own)
+        check_bytes(w);
+    world_destroy(w);
+}
+
+static void check_owners(int workers, int size, bool contiguous)
+{
+    static const int64_t counts[] = {0, 1, 3, 100, 333}, segments[] = {0, 1, 64, 400};
+    static const int64_t windows[] = {0, 64, 4000};
+    int owners[WORKERS];
+    for (int v = 0; v < workers; v++)
+        owners[v] = contiguous ? v * size / workers : (int)random_below((uint64_t)size);
+    ddl__order order = {workers, owners};
+    ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                            .size = size,
+                            .count = counts[random_below(size > 16 ? 4 : 5)],
+                            .order = &order,
+                            .wide = 1 + (int)random_below(2),
+                            .element = (size_t)1 << random_below(4),
+                            .all_shared = random_below(2),
+                            .segment_bytes = segments[random_below(4)],
+                            .window = windows[random_below(3)]};
+    check_one(&request, (schedule)random_below(SCHEDULES));
+}
+
+/* With equal ranges of a power of two, each rank sends what it does in an all-reduce. */
+static void check_equal_ranges(void)
+{
+    int owners[WORKERS];
+    for (int size = 2; size <= 16; size *= 2) {
+        for (int v = 0; v < WORKERS; v++)
+            owners[v] = v * size / WORKERS;
+        ddl__order order = {WORKERS, owners};
+        ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                                .size = size,
+                                .count = 16 * 70 * size,
+                                .order = &order,
+                                .wide = 1,
+                                .element = 4,
+                                .all_shared = true};
+        world *w = world_create(&request, 0);
+        const char *error = simulate(w, IN_TURN);
+        CHECK(!error, "%s: %s", error, describe(w));
+        for (int r = 0; r < size; r++)
+            CHECK(w->ranks[r].sent == 2 * request.count * 4 / size * (size - 1), "rank %d: %s", r,
+                  describe(w));
+        world_destroy(w);
+    }
+}
+
+/* Over wires, with one rank on each host, trees and halving serve where they are chosen. */
+static void check_plain_plans(void)
+{
+    static const int64_t lengths[] = {1, 300, 5000, 40000};
+    int owners[WORKERS], trees = 0, halvings = 0;
+    for (int size = 2; size <= WORKERS; size *= 2)
+        for (int l = 0; l < (size > 16 ? 2 : 4); l++)
+            for (int moved = 0; moved < 2; moved++) {
+                ddl__topology *topology;
+                unsigned char *shared = calloc((size_t)(size * size), 1);
+                CHECK(shared &&
+                          ddl__topology_create(shared, size, NULL, false, &topology) == DDL_OK,
+                      "no topology");
+                for (int v = 0; v < WORKERS; v++)
+                    owners[v] = (v * size / WORKERS + moved) % size;
+                ddl__order order = {WORKERS, owners};
+                ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                                        .size = size,
+                                        .count = lengths[l],
+                                        .order = &order,
+                                        .wide = 1,
+                                        .element = 4,
+                                        .topology = l % 2 ? topology : NULL};
+                world *w = world_create(&request, 0);
+                const char *error = simulate(w, RANDOM), *name = w->ranks[0].plan->name;
+                CHECK(!error, "%s: %s, %s", error, name, describe(w));
+                bool plain = strcmp(name, "ordered") != 0;
+                CHECK(!(plain && moved), "%s, but ranks bring parts in another order", name);
+                CHECK(w->ranks[0].plan->divisor == WORKERS, "%d", w->ranks[0].plan->divisor);
+                trees += strcmp(name, "tree") == 0;
+                halvings += strcmp(name, "halving") == 0;
+                world_destroy(w);
+                ddl__topology_destroy(topology);
+                free(shared);
+            }
+    CHECK(trees && halvings, "%d trees, %d halvings: nothing was tried", trees, halvings);
+}
+
+/* A fault in any step of any rank is detected: an addition in another order, a part left out. */
+static void check_faults(void)
+{
+    static int owners[] = {0, 2, 1, 1, 0, 2, 2};
+    ddl__order order = {7, owners};
+    ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                            .size = 3,
+                            .count = 600,
+                            .order = &order,
+                            .wide = 1,
+                            .element = 4,
+                            .all_shared = true};
+    for (int fault = 0; fault < 3; fault++)
+        for (int r = 0; r < request.size; r++) {
+            world *w = world_create(&request, 0);
+            for (int i = 0; i < DDL__FOLDS; i++) {
+                ddl__fold *fold = w->ranks[r].plan->folds[i];
+                if (!fold || fold->operands < 2)
+                    continue;
+                int16_t first = fold->items[0];
+                int second = 1;
+                while (fold->items[second] < 0)
+                    second++;
+                if (fault != 1 || i == 0)
+                    fold->items[0] = fold->items[second];
+                if (fault != 2 || i == 0)
+                    fold->items[second] = first;
+            }
+            CHECK(simulate(w, IN_TURN), "fault %d in rank %d was not detected", fault, r);
+            world_destroy(w);
+        }
+}
+
+int main(void)
+{
+    for (int workers = 1; workers <= WORKERS; workers++)
+        for (int size = 1; size <= workers; size++)
+            for (int turn = 0; turn < (size > 16 ? 1 : 6); turn++)
+                check_owners(workers, size, (turn + workers) % 2 == 0);
+    for (int size = 2; size <= 9; size++) /* more ranks than workers */
+        for (int workers = 1; workers < size; workers++)
+            check_owners(workers, size, false);
+    check_equal_ranges();
+    check_plain_plans();
+    check_faults();
+    return 0;
+}
