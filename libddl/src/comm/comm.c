@@ -403,7 +403,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK && comm->explores)
-        status = ddl__explore(comm, deadline);
+        status = ddl__explore(comm, until->deadline);
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
