@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ddl_core.endpoint import Endpoint
     from ddl_core.errors import DdlError
     from ddl_core.group import Group
+    from ddl_core.order import Order, add
     from ddl_core.work import Work
     from ddl_core.world_comm import finalize, init, is_initialized, world
 
@@ -40,7 +41,9 @@ _LATER = {
     "DdlError": "errors",
     "Endpoint": "endpoint",
     "Group": "group",
+    "Order": "order",
     "Work": "work",
+    "add": "order",
     "dump_on_signal": "dump",
     "finalize": "world_comm",
     "init": "world_comm",
@@ -63,7 +66,9 @@ __all__ = [
     "DdlError",
     "Endpoint",
     "Group",
+    "Order",
     "Work",
+    "add",
     "dump_on_signal",
     "errors",
     "finalize",

@@ -20,6 +20,7 @@ from ddl_core.group import Group
 from ddl_core.live_objects import LiveObjects
 from ddl_core.operations import Operations
 from ddl_core.operations_async import AsyncOperations
+from ddl_core.order import Order
 from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ class Comm(CommHandle, Operations, AsyncOperations):
     def group(self) -> Group:
         """A new group, for operations to be submitted as one."""
         return Group(self)
+
+    def order(self, owners: Sequence[SupportsIndex]) -> Order:
+        """The order of sums over logical workers, of which owners[v] has worker v: see
+        `allreduce_ordered`."""
+        return Order(owners, self.size)
 
     # ---- further comms ----
 

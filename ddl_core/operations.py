@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
 from ddl_core.arguments import OPS, Call
+from ddl_core.order import Order
+from ddl_core.order import allreduce_ordered as order_call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,6 +115,25 @@ class Operations:
         """
         call = blocks.reduce_scatterv(send, recv, counts, op, self.rank, self.size)
         return self._run(call, options)
+
+    def allreduce_ordered(
+        self,
+        order: Order,
+        parts: Sequence[Any],
+        recv: Array,
+        *,
+        op: str = "sum",
+        **options: Unpack[Options],
+    ) -> Array:
+        """recv[i] = the sum over all logical workers of `order`; op "average" divides it by their
+        number. Returns recv. Its bits depend neither on the ranks nor on who owns which worker.
+
+        parts[k] is this rank's part order.parts(rank)[k], made by `add`; only read. Parts and recv
+        have the same count and dtype: integers, float32, float64 or complex. A recv of float16 or
+        bfloat16 has parts of float32, and is rounded once. All members give equal orders; a
+        difference raises Mismatch.
+        """
+        return self._run(order_call(order, parts, recv, op, self.rank, self.size), options)
 
     # ---- moves ----
 
