@@ -17,7 +17,7 @@ find_python = $(shell for p in python3 /usr/bin/python3 python3.13 python3.12 py
 pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
 # What the installed package is built from: it is built again when one of these changed.
 package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
-  libddl/cmake ddl_core ddl_launch adapters -type f -not -name '*.pyc' 2>/dev/null)
+  libddl/cmake ddl_core ddl_launch ddl_elastic adapters -type f -not -name '*.pyc' 2>/dev/null)
 # The one whose format the sources have; others differ in details.
 clang_format := clang-format==14.0.6
 
@@ -29,70 +29,70 @@ stages_without_venv = python3 tests/run_all.py
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-py test-matrix test-digits test-early-end chaos lint format docs abi-baseline instructions-baseline clean
 
-help: ## this text
+help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo 'Settings: VENV=$(VENV) PYTHON=... TORCH=$(TORCH) RANKS=$(RANKS) BENCH=... TRAINING=...'
 	@echo 'A fresh machine needs a C and C++ compiler, CMake, and Python 3.10 to 3.13 with its headers.'
 
-demo: $(VENV)/demo.stamp ## install into .venv, train a small PyTorch model on 2 ranks
+demo: $(VENV)/demo.stamp ## install into .venv, and train a small PyTorch model with 2 ranks
 	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
 
-bench: $(VENV)/bench.stamp $(VENV)/demo.stamp ## libddl's targets and tables, PyTorch's training steps; let nothing else run
+bench: $(VENV)/bench.stamp $(VENV)/demo.stamp ## compare libddl with other libraries and its targets, and measure PyTorch's training steps; on an idle machine
 	$(VENV)/bin/python -m bench targets --tables $(BENCH)
 	$(VENV)/bin/python -m bench training $(TRAINING)
 
 bench-jax bench-tensorflow: $(VENV)/bench.stamp $(VENV)/test.stamp
-bench-jax: ## JAX's training steps and calls, the same
+bench-jax: ## measure JAX's training steps and calls; on an idle machine
 	$(VENV)/bin/python -m bench training --framework jax $(TRAINING)
 
-bench-tensorflow: ## TensorFlow's training steps and groups of gradients, the same
+bench-tensorflow: ## measure TensorFlow's training steps and all-reduces; on an idle machine
 	$(VENV)/bin/python -m bench training --framework tensorflow $(TRAINING)
 
-test: $(VENV)/test.stamp ## install into .venv, run every test and linter
+test: $(VENV)/test.stamp ## install into .venv, and run every test and linter
 	@$(stages)
 
-test-c: ## the C library's tests
+test-c: ## test the C library
 	@$(stages_without_venv) c
 
-test-asan: ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+test-asan: ## test the C library under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(stages_without_venv) asan
 
-test-tsan: ## the same under ThreadSanitizer
+test-tsan: ## test the C library under ThreadSanitizer
 	@$(stages_without_venv) tsan
 
-test-arm64: ## the NEON kernels, cross-built, under qemu-user
+test-arm64: ## test the NEON kernels, cross-compiled, under qemu-user
 	@$(stages_without_venv) arm64
 
-fuzz: ## fuzz what is parsed from the wire and from peers' memory, FUZZ_SECONDS=600 in all
+fuzz: ## fuzz everything that is parsed from the network and from peers' memory, for FUZZ_SECONDS=600 in all
 	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),600)' python3 tests/fuzz.py $(FUZZ)
 
-test-py: $(VENV)/test.stamp ## the Python tests
+test-py: $(VENV)/test.stamp ## run the Python tests
 	@$(stages) py
 
-test-torch: $(VENV)/test.stamp ## the adapter's tests, the slow ones too, and PyTorch's own of its backends
+test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests and PyTorch's own tests of its backends; fifteen minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k torch
 	@mkdir -p build
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
-test-jax: $(VENV)/test.stamp ## the JAX adapter's tests, the slow ones too; five minutes
+test-jax: $(VENV)/test.stamp ## test the JAX adapter, with the slow tests; five minutes
 	$(pip) install equinox flax
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k jax
 
-test-tensorflow: $(VENV)/test.stamp ## those of TensorFlow and of Keras, likewise; ten minutes
+test-tensorflow: $(VENV)/test.stamp ## test the TensorFlow and Keras adapters, with the slow tests; ten minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k 'tensorflow or keras'
 
-test-matrix: $(VENV)/test.stamp ## every operation, dtype, op, count, ... under sanitizers; twenty minutes
+test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op and count under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
 
-test-digits: $(VENV)/test.stamp ## the digits example on four hosts of a lab, by every launcher; root, two minutes
+test-digits: $(VENV)/test.stamp ## run the digits example on four hosts of a lab, with every launcher; as root, two minutes
 	@$(VENV)/bin/pytest -q tests/lab/digits.py
 
-chaos: $(VENV)/test.stamp ## real faults, and the table of how soon they are known; root for networks, ten minutes
+chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection times; as root for network faults, ten minutes
 	@$(VENV)/bin/python tests/chaos/run.py --table docs/reliability.md
 
-test-early-end: $(VENV)/test.stamp ## a rank ends right after its creation, 600 times, and 50 under each sanitizer; fifteen minutes
+test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 600 times, and 50 under each sanitizer; fifteen minutes
 	$(VENV)/bin/python tests/early_end.py
 	for kind in asan tsan; do \
 	  test -x build/$$kind/tests/test_early_end || $(MAKE) test-$$kind || exit 1; \
@@ -100,26 +100,26 @@ test-early-end: $(VENV)/test.stamp ## a rank ends right after its creation, 600 
 	    --program build/$$kind/tests/test_early_end || exit 1; \
 	done
 
-lint: $(VENV)/test.stamp ## layers, formats, types
+lint: $(VENV)/test.stamp ## check layers, words, formats and types
 	@$(stages) layers words ruff mypy clang-format shellcheck
 
-format: $(VENV)/test.stamp ## rewrite the sources in the project's format
+format: $(VENV)/test.stamp ## format the sources
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 	find libddl ddl_core ddl_launch adapters bench examples tests -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
 
-docs: $(VENV)/docs.stamp ## the reference pages, into build/docs
+docs: $(VENV)/docs.stamp ## generate the reference pages in build/docs
 	@command -v doxygen >/dev/null || { echo 'make: no doxygen (Debian: doxygen)' >&2; exit 1; }
 	@$(stages) docs
 
-abi-baseline: ## record the ABI anew, after a change of it that is meant
+abi-baseline: ## record the ABI after an intended change
 	python3 tests/abi/baseline.py record
 
-instructions-baseline: ## record the instruction counts anew, after a change that is meant (or a gain)
+instructions-baseline: ## record the instruction counts after an intended change
 	@cmake -S libddl -B build/release -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON --log-level=WARNING
 	@cmake --build build/release --parallel --target instructions-baseline
 
-clean: ## remove everything that was built, .venv included
+clean: ## remove everything that was built, and .venv
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

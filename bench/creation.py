@@ -25,12 +25,15 @@ interpreter that runs this command, which needs torch and ddl_torch.
   new_group  torch.distributed.new_group of all ranks
   split      Comm.split of ddl_core, compared with Gloo's new_group
   duplicate  Comm.duplicate of ddl_core, compared with Gloo's new_group
+  processor  the processor time of all threads of a rank for that; the rest of the time it waits
+  alone      an all-reduce of 1 MiB of the first group, and
+  beside     the same while a group is created in another thread
 
 The table has medians of the slowest rank's time. The last column is Gloo's time over libddl's, the
 median of the turns: above 1, libddl is faster.
 """
 
-WHATS = ("init", "new_group", "split", "duplicate")
+WHATS = ("init", "new_group", "split", "duplicate", "processor", "alone", "beside")
 LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always uses TCP
 
 
@@ -119,7 +122,7 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
             seconds: dict[str, list[float]] = {label: [] for label in worker_groups}
             for turn in range(options.times + 1):
                 for label, workers in worker_groups.items():
-                    took = create(workers, "new_group" if label == "gloo" else what, what)
+                    took = create(workers, what)
                     if turn:  # the first turn is a warm-up
                         seconds[label].append(took)
             pairs = zip(seconds["gloo"], seconds["libddl"], strict=True)
@@ -129,12 +132,12 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
     return rows
 
 
-def create(workers: WorkerGroup, way: str, what: str) -> float:
+def create(workers: WorkerGroup, what: str) -> float:
     """The seconds that one creation takes on the slowest rank."""
     if what == "init":
         answers = workers.ask(do="init", port=free_port())
     else:
-        answers = workers.ask(do="create", what=way)
+        answers = workers.ask(do="create", what=what)
     return max(float(answer["seconds"]) for answer in answers)
 
 

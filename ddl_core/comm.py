@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ddl_core import arguments, fork_guard
@@ -67,7 +66,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
         self._closing = threading.RLock()  # recursive: a signal handler may call close
         live_comms.add(self)
 
-    # ---- operations: see Operations, and AsyncOptions for the ..._async forms ----
+    # ---- operations: see Operations ----
 
     def recv(
         self,
@@ -141,6 +140,22 @@ class Comm(CommHandle, Operations, AsyncOperations):
         following._owns_endpoint, self._owns_endpoint = self._owns_endpoint, False
         following._parent = self._parent
         return following
+
+    def expel(self, rank: SupportsIndex, reason: str = "") -> None:
+        """Count another rank as dead from now on, as if its process had ended: for an agent that
+        sees it hang, or a scheduler that takes its host. At any time, from any thread; does not
+        block.
+
+        Pending and later operations of all members raise PeerLost, which names the rank and the
+        reason (its first 127 bytes). The others shrink without waiting for it. If it is alive, it
+        gets these errors too, and Minority from shrink. Of two ranks that expel each other at most
+        one goes on. Raises InvalidArgument for the own rank, and Minority if this rank is expelled
+        itself. Expelling a dead rank once more vouches that its process has ended; one that has
+        left is not affected.
+        """
+        chosen = integer(rank, "rank", 0, self.size - 1)
+        with self._held() as handle:
+            check(lib.ddl_comm_expel(handle, chosen, reason.encode()))
 
     def failed(self) -> list[int]:
         """The ranks known to be dead, in ascending order."""
@@ -274,12 +289,7 @@ class Comm(CommHandle, Operations, AsyncOperations):
     def __enter__(self) -> Comm:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
         # During another exception a mismatch is only logged.
         with suppress(*[Mismatch] if value else []):
             self.close()

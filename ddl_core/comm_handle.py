@@ -19,7 +19,7 @@ from ddl_core.errors import InvalidState
 from ddl_core.work import SLICE_MS, Work
 
 if TYPE_CHECKING:
-    from ddl_core.options import AsyncMessageOptions, MessageOptions, Native
+    from ddl_core.options import MessageOptions, Native
 
 _INPROGRESS = 1  # ddl_status
 _CLOSE_TIMEOUT = 2.0  # seconds for other threads to leave the library after an abort
@@ -50,7 +50,7 @@ class CommHandle:
         work = self._submit(call, native, queued=False)
         return call.result if work is None else work.wait()
 
-    def _start(self, call: Call[Result], given: AsyncMessageOptions) -> Work[Result]:
+    def _start(self, call: Call[Result], given: MessageOptions) -> Work[Result]:
         native = options.native(given)
         work = self._submit(call, native, queued=given.get("queued", False))
         assert work is not None  # only a call that waits itself can be complete without a work

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from ddl_core import config as configs
@@ -144,12 +143,7 @@ class Endpoint(EndpointHandle):
     def __enter__(self) -> Endpoint:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
         # During another exception a mismatch is only logged.
         with suppress(*[Mismatch] if value else []):
             self.close()

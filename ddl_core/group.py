@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, fork_guard, options
@@ -16,7 +15,7 @@ from ddl_core.work import Work
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.options import AsyncOptions, MessageOptions, Options
+    from ddl_core.options import MessageOptions, Options
 
 Result = TypeVar("Result")
 
@@ -86,7 +85,7 @@ class Group(Operations):
         """
         self.submit_async(**options).wait()
 
-    def submit_async(self, **options: Unpack[AsyncOptions]) -> Work[None]:
+    def submit_async(self, **options: Unpack[Options]) -> Work[None]:
         """Start `submit`."""
         own = self._idle()
 
@@ -108,12 +107,7 @@ class Group(Operations):
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
         if kind is None and self._open:
             self.submit()
 

@@ -251,8 +251,9 @@ class Operations:
 
     def barrier(self, **options: Unpack[Options]) -> None:
         """Return on no rank before every rank has called it."""
-        if not (self._fast_path and not options and self._fast_path.barrier()):
-            self._run(arguments.barrier(), options)
+        if self._fast_path and not options and self._fast_path.barrier():
+            return None
+        return self._run(arguments.barrier(), options)
 
     # ---- messages ----
 
@@ -266,7 +267,7 @@ class Operations:
     ) -> None:
         """Send array to rank dest, which receives it with the same tag, count and dtype. Tags are 0
         or more. Returns when array may be used again, perhaps before it is received."""
-        self._run(arguments.send(array, dest, tag, self.size), options)
+        return self._run(arguments.send(array, dest, tag, self.size), options)
 
     def sendrecv(
         self,

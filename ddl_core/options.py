@@ -14,9 +14,11 @@ class MessageOptions(TypedDict, total=False):
     """Of every operation.
 
     timeout   its own limit in seconds; None: the comm's. Reaching it kills the comm
+    queued    only of the `..._async` forms: report the work through Comm.completed as well
     """
 
     timeout: float | None
+    queued: bool
 
 
 class Options(MessageOptions, total=False):
@@ -40,21 +42,8 @@ class ReduceOptions(Options, total=False):
     postscale: float
 
 
-class AsyncMessageOptions(MessageOptions, total=False):
-    """Of every asynchronous operation.
-
-    queued   report the work through Comm.completed as well
-    """
-
-    queued: bool
-
-
-class AsyncOptions(Options, AsyncMessageOptions, total=False):
-    """Of every asynchronous collective operation: see Options and AsyncMessageOptions."""
-
-
-class AsyncReduceOptions(ReduceOptions, AsyncMessageOptions, total=False):
-    """Of every asynchronous one that reduces: see ReduceOptions and AsyncMessageOptions."""
+# The names that they had for the asynchronous operations.
+AsyncMessageOptions, AsyncOptions, AsyncReduceOptions = MessageOptions, Options, ReduceOptions
 
 
 @dataclass(slots=True)
@@ -65,7 +54,7 @@ class Native:
     name: Any
 
 
-_KNOWN = frozenset(AsyncReduceOptions.__annotations__)
+_KNOWN = frozenset(ReduceOptions.__annotations__)
 
 
 def native(options: MessageOptions, group: Any = None, wait_ms: int = 0) -> Native:

@@ -62,7 +62,7 @@ def _numbers(text: str) -> list[str]:
     for item in text.split(","):
         first, _, last = item.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
-            raise LaunchError(USAGE, f"SLURM_JOB_NODELIST: {text!r} is no list of numbers")
+            raise LaunchError(USAGE, f"SLURM_JOB_NODELIST: {text!r} is not a list of numbers")
         width = len(first)
         numbers += [f"{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
     return numbers
@@ -74,7 +74,7 @@ def expand_counts(text: str) -> list[int]:
     for item in filter(None, text.split(",")):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
         if not found:
-            raise LaunchError(USAGE, f"SLURM_TASKS_PER_NODE: {text!r} is no list of numbers")
+            raise LaunchError(USAGE, f"SLURM_TASKS_PER_NODE: {text!r} is not a list of numbers")
         counts += [int(found[1])] * int(found[2] or 1)
     return counts
 
@@ -86,7 +86,9 @@ def _lsf(env: Mapping[str, str]) -> Allocation | None:
         return None
     words = env["LSB_MCPU_HOSTS"].split()
     if len(words) % 2 or not all(n.isdecimal() and int(n) for n in words[1::2]):
-        raise LaunchError(USAGE, f'LSB_MCPU_HOSTS="{env["LSB_MCPU_HOSTS"]}" is no list of HOST N')
+        raise LaunchError(
+            USAGE, f'LSB_MCPU_HOSTS="{env["LSB_MCPU_HOSTS"]}" is not a list of HOST N'
+        )
     hosts = [Host(name, int(n)) for name, n in zip(words[::2], words[1::2], strict=True)]
     return Allocation("lsf", env["LSB_JOBID"], hosts)
 

@@ -9,58 +9,64 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_core._lib import version
+from ddl_launch.commands.quantities import parse_count
 from ddl_launch.errors import USAGE, LaunchError
 from ddl_launch.placement import BINDINGS
 
 SCHEDULERS = ("slurm", "lsf", "pbs", "k8s")
 
 _DESCRIPTION = """\
-Run PROGRAM as N ranks, on this machine or on several hosts, that find each other: ddl_core.init(),
-a framework's adapter, or ddl_rendezvous() in C joins them. A PROGRAM that ends in .py is run by
-this Python. On other hosts, ranks are started by mpirun (Open MPI, MPICH or Intel MPI) or srun.
+Start N ranks of PROGRAM on this machine or on several hosts. The ranks connect to each other in
+ddl_core.init(), in the init() of a framework's adapter, or in ddl_rendezvous() in C. ddlrun runs a
+PROGRAM that ends in .py with its own Python, and executes any other PROGRAM. To start ranks on
+other hosts, it uses mpirun (Open MPI, MPICH or Intel MPI) or srun.
 """
 
 _EPILOG = """\
 examples:
   ddlrun -n 2 train.py --epochs 10         2 ranks of a Python program
-  ddlrun -n 4 ./a.out                      4 of any other
-  ddlrun -H h1:2,h2:2 train.py             2 on each of two hosts
+  ddlrun -n 4 ./a.out                      4 ranks of any other program
+  ddlrun -H h1:2,h2:2 train.py             2 ranks on each of two hosts
   ddlrun -hostfile hosts -accelerators 4 train.py
-  ddlrun train.py                          in an allocation of Slurm, LSF or PBS: on its hosts
-  ddlrun -H h1:2,h2:2 --dry-run train.py   show the command that would be run
-  ddlrun -H h1,h2 --check                  look for what would go wrong, and measure the network
+  ddlrun train.py                          on the hosts of a Slurm, LSF or PBS allocation
+  ddlrun -H h1:2,h2:2 --dry-run train.py   print the command without running it
+  ddlrun -H h1,h2 --check                  check the hosts and measure the network
   ddlrun --submit slurm -nodes 2 -accelerators 4 train.py
-  ddlrun -n 4 --output-dir logs train.py   output to logs/rank.0.out, logs/rank.0.err, ...
-  DDL_LINKS=tcp ddlrun -n 2 train.py       over TCP, also where memory could be shared
+  ddlrun -n 4 --output-dir logs train.py   write logs/rank.0.out, logs/rank.0.err, ...
+  DDL_LINKS=tcp ddlrun -n 2 train.py       use TCP instead of shared memory
 
-Each line of output begins with its rank; a progress bar of rank 0 stays at the bottom. Rank 0 reads
-ddlrun's input unless that is a terminal, the others read nothing. SIGINT, SIGTERM, SIGHUP, SIGUSR1
-and SIGUSR2 go to all ranks; a second SIGINT or SIGTERM ends them. When a rank fails, ddlrun says
-which was the first and how, and ends the others: SIGTERM, and SIGKILL after the time of grace.
+output: Each line begins with the rank that printed it. A progress bar of rank 0 stays at the bottom
+  of the terminal.
+input: Rank 0 reads ddlrun's standard input unless it is a terminal. The other ranks have none.
+signals: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to all ranks. A second SIGINT or
+  SIGTERM ends them.
+failures: When ranks fail, ddlrun names the one that failed first. It ends the others with SIGTERM,
+  and after --grace seconds with SIGKILL.
+exit code: the job's, which is 0 or the exit code of the rank that failed first (128 + N if signal N
+  killed it); 2: wrong usage; 126: PROGRAM is not executable; 127: PROGRAM does not exist
+environment of each rank:
+  DDL_RANK, DDL_SIZE, DDL_LOCAL_RANK, DDL_LOCAL_SIZE, DDL_RENDEZVOUS, DDL_SECRET
+  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as under torchrun
+  unless set: OMP_NUM_THREADS = cores / N, the same for MKL, OpenBLAS and TensorFlow, and
+    PYTHONUNBUFFERED = 1
+  with the options of libddl: DDL_OPTIONS, DDL_TOPOLOGY, DDL_LINKS
+  on other hosts: the variables that -x names, and from ddlrun's own environment PATH,
+    LD_LIBRARY_PATH, VIRTUAL_ENV, LANG and the variables of Python, DDL, OpenMP and the frameworks
 
-exit code: the job's, which is that of the rank that failed first (128 + N: killed by signal N)
-           2 wrong usage, 126 PROGRAM is not executable, 127 there is no such PROGRAM
-
-each rank gets: DDL_RANK, DDL_SIZE, DDL_LOCAL_RANK, DDL_LOCAL_SIZE, DDL_RENDEZVOUS, DDL_SECRET;
-                RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT as from
-                torchrun; OMP_NUM_THREADS = cores / N, the same for MKL, OpenBLAS and TensorFlow,
-                and PYTHONUNBUFFERED = 1 unless they are set; DDL_OPTIONS, DDL_TOPOLOGY by options
-on other hosts, also what -x names, and these of ddlrun's: PATH, LD_LIBRARY_PATH, VIRTUAL_ENV, LANG,
-                and those of Python, DDL, OpenMP and the frameworks
-options begin with one dash or two. docs/launching.md has a page for each way of launching.
+Options may begin with one dash or two. docs/launching.md describes each way to start a job.
 """
 
 _WITH_DASHES = ("ddloption", "mpiarg", "submitarg")  # options whose values are options
 _UNKNOWN = {
-    "-s": "it had no documented meaning",
-    "-disable_gdr": "there is no GPUDirect here",
-    "-gpu": "what a rank uses is the program's choice, by LOCAL_RANK",
+    "-s": "it never had a documented meaning",
+    "-disable_gdr": "libddl does not use GPUDirect",
+    "-gpu": "the program chooses the device by LOCAL_RANK",
 }
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise LaunchError(USAGE, f"{message} (ddlrun --help tells more)")
+        raise LaunchError(USAGE, f"{message} (see ddlrun --help)")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -98,39 +104,58 @@ def _add(group: argparse._ActionsContainer, *names: str, **options: Any) -> None
 def _add_places(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ranks and hosts")
     _add(group, "-n", metavar="N", type=_ranks, help="number of ranks")
-    _add(group, "-H", "-host", metavar="HOST[:N],...", help="hosts, with the ranks on each")
-    _add(group, "-hostfile", metavar="FILE", type=Path, help='a line "HOST slots=N" for each')
-    _add(group, "-rf", "-rankfile", metavar="FILE", type=Path, help='"rank N=HOST slot=CORES"')
-    _add(group, "-accelerators", metavar="N", type=_count, help="ranks on each host")
-    _add(group, "-nodes", metavar="N", type=_count, help="hosts in each rack")
-    _add(group, "-racks", metavar="N", type=_count, help="racks in each aisle (default: 1)")
-    _add(group, "-aisles", metavar="N", type=_count, help="aisles (default: 1)")
+    _add(group, "-H", "-host", metavar="HOST[:N],...", help="hosts, and the ranks on each")
+    _add(
+        group,
+        "-hostfile",
+        metavar="FILE",
+        type=Path,
+        help='a file with a line "HOST slots=N" for each host',
+    )
+    _add(
+        group,
+        "-rf",
+        "-rankfile",
+        metavar="FILE",
+        type=Path,
+        help='a file with a line "rank N=HOST slot=CORES" for each rank',
+    )
+    _add(group, "-accelerators", metavar="N", type=parse_count, help="ranks on each host")
+    _add(group, "-nodes", metavar="N", type=parse_count, help="hosts in each rack")
+    _add(group, "-racks", metavar="N", type=parse_count, help="racks in each aisle (default: 1)")
+    _add(group, "-aisles", metavar="N", type=parse_count, help="aisles (default: 1)")
     _add(
         group,
         "--bind",
         choices=BINDINGS,
         default="numa",
-        help="ranks stay on their NUMA node, on cores of their own, or anywhere (default: numa)",
+        help="bind each rank to a NUMA node, to cores of its own, or not at all (default: numa)",
     )
 
 
 def _add_library(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of libddl")
-    _add(group, "-m", "-mode", metavar="A:XxY", help="r:N one ring, d:XxY levels, t, h, p")
+    _add(
+        group,
+        "-m",
+        "-mode",
+        metavar="A:XxY",
+        help="algorithm: r:N ring, d:XxY hierarchical, t trees, h halving, p the fastest by trial",
+    )
     _add(
         group,
         *("-ddlarg", "-ddloption"),
         metavar="ARGS",
         action="append",
         default=[],
-        help="-mode, -dump_iter or -dbg_level, as in DDL_OPTIONS",
+        help="-mode, -dump_iter or -dbg_level, written to DDL_OPTIONS",
     )
     _add(group, "-no_ddloptions", action="store_true", help="do not set DDL_OPTIONS")
     _add(
         group,
         "--tcp",
         action="store_true",
-        help="TCP between hosts, memory within one, whatever DDL_LINKS says",
+        help="TCP between hosts, shared memory within a host; overrides DDL_LINKS",
     )
 
 
@@ -143,7 +168,7 @@ def _add_launcher(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=_variable,
-        help="a variable that all ranks get",
+        help="an environment variable to pass to all ranks",
     )
     _add(
         group,
@@ -151,26 +176,31 @@ def _add_launcher(parser: argparse.ArgumentParser) -> None:
         metavar="ARGS",
         action="append",
         default=[],
-        help="arguments for mpirun or srun; may be repeated",
+        help="arguments to pass to mpirun or srun; may be repeated",
     )
     _add(
         group,
         "--launcher",
         metavar="NAME",
         default="auto",
-        help="mpirun, srun, or a path of one (default: srun in Slurm, else mpirun)",
+        help="mpirun, srun, or the path of one (default: srun in Slurm, else mpirun)",
     )
-    _add(group, "--rsh", metavar="PROGRAM", help="reaches hosts, instead of ssh ($DDL_RSH)")
+    _add(
+        group,
+        "--rsh",
+        metavar="PROGRAM",
+        help="remote shell to use instead of ssh (default: $DDL_RSH)",
+    )
     _add(
         group,
         "--start-timeout",
         metavar="SECONDS",
         type=_seconds,
         default=120.0,
-        help="for all ranks to start (default: 120)",
+        help="time limit for the start of all ranks (default: 120)",
     )
-    _add(group, "-t", "--dry-run", action="store_true", help="show the command, run nothing")
-    _add(group, "--check", action="store_true", help="check the hosts and the network")
+    _add(group, "-t", "--dry-run", action="store_true", help="print the command without running it")
+    _add(group, "--check", action="store_true", help="check the hosts and measure the network")
     _add(group, "--submit", choices=SCHEDULERS, help="write and submit a batch job")
     _add(
         group,
@@ -178,22 +208,22 @@ def _add_launcher(parser: argparse.ArgumentParser) -> None:
         metavar="ARG",
         action="append",
         default=[],
-        help="an option of the scheduler's for --submit, such as --time=1:00:00",
+        help="an option for the scheduler, with --submit, such as --time=1:00:00",
     )
-    _add(group, "--image", metavar="IMAGE", help="a container image for --submit")
-    _add(group, "--name", metavar="NAME", type=_job_name, help="of the job for --submit")
+    _add(group, "--image", metavar="IMAGE", help="container image, with --submit")
+    _add(group, "--name", metavar="NAME", type=_job_name, help="name of the job, with --submit")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output and termination")
-    _add(group, "-v", "--verbose", action="store_true", help="show what is where")
-    _add(group, "--no-prefix", action="store_true", help="do not mark lines with the rank")
+    _add(group, "-v", "--verbose", action="store_true", help="show the hosts, cores and commands")
+    _add(group, "--no-prefix", action="store_true", help="do not begin each line with the rank")
     _add(
         group,
         "--output-dir",
         metavar="DIR",
         type=Path,
-        help="write the ranks' output to rank.N.out and rank.N.err in DIR, not here",
+        help="write the output of rank N to DIR/rank.N.out and DIR/rank.N.err",
     )
     _add(
         group,
@@ -201,7 +231,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=_seconds,
         default=5.0,
-        help="time to end after SIGTERM, when another rank has failed (default: 5)",
+        help="time between SIGTERM and SIGKILL after another rank has failed (default: 5)",
     )
 
 
@@ -230,33 +260,29 @@ def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
 def _refusal(name: str, why: str) -> type[argparse.Action]:
     class Refusal(argparse.Action):
         def __call__(self, *_: object) -> NoReturn:
-            raise LaunchError(USAGE, f"{name} has no meaning here, {why}: leave it out")
+            raise LaunchError(USAGE, f"{name} is not supported, {why}: leave it out")
 
     return Refusal
 
 
 def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 on")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: an integer from 1 on")
     return int(text)
 
 
 def _variable(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise argparse.ArgumentTypeError(f"{text!r} is no VAR or VAR=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not VAR or VAR=VALUE")
     return name, value if equals else None
 
 
 def _job_name(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: lower-case letters, digits and - only")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a job name: lower-case letters, digits and -"
+        )
     return text
 
 

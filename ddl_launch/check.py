@@ -16,6 +16,7 @@ import numpy as np
 
 import ddl_core
 from ddl_core import Comm
+from ddl_launch.ways import way_to
 
 _PACKAGES = ("numpy", "torch", "tensorflow", "jax")
 _ROUNDS, _SMALL, _LARGE, _REPEATS = 50, 8, 8 << 20, 3
@@ -69,31 +70,25 @@ def _gather(comm: Comm, value: Any) -> list[Any]:
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = np.zeros(comm.size, np.int64)
     comm.allgather(np.array([text.size], np.int64), sizes)
-    longest = int(sizes.max())
-    own = np.zeros(longest, np.uint8)
-    own[: text.size] = text
-    everybody = np.zeros(comm.size * longest, np.uint8)
-    comm.allgather(own, everybody)
-    rows = everybody.reshape(comm.size, longest)
-    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+    everybody = np.zeros(sizes.sum(), np.uint8)
+    comm.allgatherv(text, everybody, counts=sizes.tolist())
+    parts = np.split(everybody, np.cumsum(sizes)[:-1])
+    return [json.loads(part.tobytes()) for part in parts]
 
 
 def _ways(facts: list[dict[str, Any]], rank: int) -> list[str]:
     """The interface by which each host is reached, or why it is not."""
     names = os.environ["DDL_HOST_LIST"].split(";") if "DDL_HOST_LIST" in os.environ else []
-    ways = []
+    found = []
     for other, fact in enumerate(facts):
         name = names[other].rpartition(":")[0] if names else fact["host"]
-        ways.append("" if other == rank else _way(name))
-    return ways
+        found.append("" if other == rank else _way(name))
+    return found
 
 
 def _way(host: str) -> str:
     try:
-        known = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(known[0][4])
-            address = probe.getsockname()[0]
+        address, _ = way_to(host)
     except OSError as error:
         return f"?{error.strerror}"
     return f"{_interface(address)} {address}"
@@ -191,13 +186,13 @@ def _findings(
             if fact[what] != first[what]:
                 found.append(
                     f"warning: {host} has {fact[what]} {what}, {first['host']} has {first[what]}:"
-                    " the slower holds up the other; give -H HOST:N by what each has"
+                    " the slower host delays the other; choose the ranks of each with -H HOST:N"
                 )
     for fact, skew in zip(facts, skews, strict=True):
         if abs(skew) > _SKEW:
             found.append(
                 f"warning: the clock of {fact['host']} is {skew:+.1f} s off {first['host']}'s:"
-                " run NTP there, else logs and certificates do not fit"
+                " run NTP there; logs and certificates need equal clocks"
             )
         if fact["open files"] < 4096 and len(facts) > 64:
             found.append(
@@ -216,7 +211,7 @@ def _findings(
             if value and value < _SLOW * fastest:
                 found.append(
                     f"warning: between {facts[i]['host']} and {facts[j]['host']} only"
-                    f" {value * 8 / 1e9:.2f} Gbit/s: look at their cables, or leave one out"
+                    f" {value * 8 / 1e9:.2f} Gbit/s: check the cables, or leave one host out"
                 )
     return found
 

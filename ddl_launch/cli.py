@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import random
 import secrets
 import shlex
 import shutil
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddl_launch import placement, submit, topology
+from ddl_launch import placement, submit, topology, ways
 from ddl_launch.allocation import Allocation, find_allocation
 from ddl_launch.arguments import parse
 from ddl_launch.console import Console
@@ -31,7 +30,6 @@ from ddl_launch.job import Job, Plan
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
 
-_PORTS = range(20000, 32000)  # below Linux's ephemeral ports
 _CHECK = ["-m", "ddl_launch.check"]
 
 
@@ -83,7 +81,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         verbose=arguments.verbose,
     )
     if arguments.dry_run:
-        print(preview(plan, _free_ports(2)))
+        print(preview(plan, _free_ports()))
         return 0
     return RemoteJob(plan, console).run()
 
@@ -114,7 +112,9 @@ def _where(
     """The hosts of the ranks, the cores that are given, and the allocation."""
     given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
     if len(given) > 1:
-        raise LaunchError(USAGE, f"-{given[0]} and -{given[1]} both say which hosts: give one")
+        raise LaunchError(
+            USAGE, f"-{given[0]} and -{given[1]} both give the hosts: use one of them"
+        )
     allocation = find_allocation(os.environ)
     if arguments.rankfile:
         layout, cores = read_rankfile(arguments.rankfile)
@@ -135,7 +135,7 @@ def _where(
             raise LaunchError(
                 USAGE,
                 "the following arguments are required: -n, or -H for other hosts"
-                " (ddlrun --help tells more)",
+                " (see ddlrun --help)",
             )
     if arguments.check:
         return Layout(tuple(host.name for host in hosts)), {}, allocation
@@ -162,7 +162,7 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
         if value is not None:
             shared[name] = value
         elif name not in shared:
-            raise LaunchError(USAGE, f"-x {name}: there is no such variable here")
+            raise LaunchError(USAGE, f"-x {name}: ddlrun has no such variable")
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)
@@ -193,7 +193,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     command = list(arguments.command)
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
-        raise LaunchError(USAGE, "no PROGRAM is given (ddlrun --help tells more)")
+        raise LaunchError(USAGE, "PROGRAM is missing (see ddlrun --help)")
     program = command[0]
     if program.endswith(".py"):
         if not Path(program).is_file():
@@ -289,7 +289,7 @@ def _have_libcrypto() -> bool:
 
 def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dict[str, str]]:
     """The environment of each rank."""
-    ours, torchs = _free_ports(2)
+    ours, torchs = _free_ports()
     job = {
         "DDL_SIZE": str(size),
         "DDL_LOCAL_SIZE": str(size),
@@ -304,16 +304,9 @@ def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dic
     return [{**shared, **job, **dict.fromkeys(names, str(rank))} for rank in range(size)]
 
 
-def _free_ports(number: int) -> list[int]:
-    """Different ports that are free now. The ranks use them soon after."""
-    free = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        free.append(port)
-        if len(free) == number:
-            return free
-    raise LaunchError(FAILED, f"no free port from {_PORTS.start} to {_PORTS.stop - 1}")
+def _free_ports() -> list[int]:
+    """One for the ranks' rendezvous, one for torch.distributed's store."""
+    free = ways.free_ports(2)
+    if len(free) < 2:
+        raise LaunchError(FAILED, f"no free port from {ways.PORTS.start} to {ways.PORTS.stop - 1}")
+    return free

@@ -94,14 +94,11 @@ class Console:
 
     def log(self, message: str) -> None:
         """One line of ddlrun's own, to stderr."""
-        with contextlib.suppress(BrokenPipeError):  # nobody reads it
-            self._erase()
-            self._put(self.err, f"ddlrun: {message}\n".encode())
-            self._draw()
+        self.show([f"ddlrun: {message}".encode()])
 
     def show(self, lines: Sequence[bytes]) -> None:
         """Lines that belong to the message before, to stderr."""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it
             self._erase()
             self._put(self.err, b"".join(line + b"\n" for line in lines))
             self._draw()

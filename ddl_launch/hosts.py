@@ -76,11 +76,13 @@ def read_hostfile(path: Path, option: str = "-hostfile") -> list[Host]:
         words = line.split()
         slots = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
         if any(not re.fullmatch(r"(max[-_])?slots=\d+", word) for word in words[1:]):
-            raise LaunchError(USAGE, f"{option} {path}: line {number}: {line!r} is no HOST slots=N")
+            raise LaunchError(
+                USAGE, f"{option} {path}: line {number}: {line!r} is not HOST slots=N"
+            )
         name = f"{words[0]}:{slots[0]}" if slots else words[0]
         hosts.append(_host(name, f"{option} {path}: line {number}:"))
     if not hosts:
-        raise LaunchError(USAGE, f"{option} {path}: there is no host in it")
+        raise LaunchError(USAGE, f"{option} {path}: it lists no host")
     return _merge(hosts)
 
 
@@ -130,8 +132,8 @@ def lay_out(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> L
         if left < len(unknown) or left % len(unknown):
             raise LaunchError(
                 USAGE,
-                f"-n {ranks} cannot be shared equally by {len(hosts)} hosts; say how many each has:"
-                f" -H {hosts[0].name}:N,...",
+                f"-n {ranks} cannot be divided equally among {len(hosts)} hosts; give the number on"
+                f" each: -H {hosts[0].name}:N,...",
             )
         counts = [left // len(unknown) if count is None else count for count in counts]
     host_of = [host.name for host, n in zip(hosts, counts, strict=True) for _ in range(n or 0)]
@@ -154,7 +156,7 @@ def _lines(path: Path, option: str) -> list[tuple[int, str]]:
 def _host(word: str, option: str) -> Host:
     found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d+))?", word)
     if not found or not 0 < int(found[2] or 1) <= _MOST:
-        raise LaunchError(USAGE, f"{option} {word!r} is no HOST or HOST:RANKS")
+        raise LaunchError(USAGE, f"{option} {word!r} is not HOST or HOST:RANKS")
     return Host(found[1], int(found[2]) if found[2] else None)
 
 

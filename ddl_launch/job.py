@@ -143,9 +143,6 @@ class Job(Supervisor):
             if report is not None:
                 self._take_report(report)
 
-    def _is_late(self) -> bool:
-        return False
-
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self._host} (pid {self._ranks[rank].pid})"
 

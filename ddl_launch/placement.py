@@ -30,7 +30,7 @@ def look() -> tuple[list[list[int]], float]:
     known = {core for node in nodes for core in node}
     if allowed - known:  # not in a listed NUMA node
         nodes.append(sorted(allowed - known, key=_physical))
-    return nodes, min(float(len(allowed)), _quota())
+    return nodes, min(float(len(allowed)), quota())
 
 
 def share(nodes: Sequence[Sequence[int]], rank: int, size: int, binding: str) -> list[int]:
@@ -92,19 +92,20 @@ def _physical(core: int) -> tuple[int, int]:
     return min(parse_cores(siblings), default=core), core
 
 
-def _quota() -> float:
-    """The number of cores whose time the cgroups of this process allow."""
+def quota(root: str = "") -> float:
+    """The number of cores whose time the cgroups of this process allow, by the system files below
+    `root`; infinity: all."""
     least = math.inf
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in _read(f"{root}/proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and "cpu" not in kinds.split(","):
             continue
-        root = "/sys/fs/cgroup" + ("/cpu" if kinds else "")
+        base = f"{root}/sys/fs/cgroup" + ("/cpu" if kinds else "")
         while True:
-            limit = _read(f"{root}{path}/cpu.max").split()
+            limit = _read(f"{base}{path}/cpu.max").split()
             if not limit:
                 names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                limit = [_read(f"{root}{path}/{name}").strip() for name in names]
+                limit = [_read(f"{base}{path}/{name}").strip() for name in names]
             if len(limit) == 2 and limit[0].isdecimal() and limit[1].isdecimal():
                 least = min(least, int(limit[0]) / int(limit[1]))
             if path in ("/", ""):

@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import frames, reports, witness
+from ddl_launch import frames, reports, ways, witness
 from ddl_launch.console import Console
 from ddl_launch.errors import FAILED, LaunchError
 from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
-from ddl_launch.launchers import Launcher, Start, start
+from ddl_launch.launchers import Launcher, Order, Start, start
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
@@ -106,7 +106,7 @@ def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]
 def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
     """How the launcher starts a plan's ranks in `environment`, with its files in `folder`."""
     names = exported_names(environment, plan.exported)
-    return start(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder)
+    return start(Order(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder))
 
 
 def _wrapped(command: list[str]) -> list[str]:
@@ -457,12 +457,12 @@ class RemoteJob(Supervisor):
         missing = [rank for rank in range(self._size) if rank not in self._ranks]
         hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))
         title = self._plan.launcher.title
-        where = f"no word from {len(missing)} ranks, on {', '.join(hosts[:8])}"
+        where = f"{len(missing)} ranks have not connected, on {', '.join(hosts[:8])}"
         if self._asked_to_end:
             raise LaunchError(FAILED, "interrupted before all ranks had started")
         code = self._launcher.poll()
         if code is not None and len(missing) and not self._selector_has_more():
-            self._console.log(f"{title} ended with exit code {code}; {where}; it said:")
+            self._console.log(f"{title} ended with exit code {code}; {where}; its output:")
             self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
             raise LaunchError(FAILED, "not all ranks have started")
         if time.monotonic() >= self._give_up_at:
@@ -532,13 +532,9 @@ def _own_addresses(hosts: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for host in hosts:
         try:
-            known = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)
-        except OSError as error:
+            found[ways.way_to(host)[0]] = None
+        except socket.gaierror as error:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(known[0][4])
-            except OSError as error:
-                raise LaunchError(2, f"-H {host}: there is no way to it: {error}") from None
-            found[probe.getsockname()[0]] = None
+        except OSError as error:
+            raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
     return sorted(found, key=lambda address: address.startswith("127."))

@@ -19,7 +19,6 @@ import contextlib
 import glob
 import hashlib
 import os
-import random
 import secrets
 import selectors
 import shutil
@@ -34,11 +33,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import frames  # type: ignore[import-not-found, unused-ignore]
 import placement  # type: ignore[import-not-found, unused-ignore]
 import reports  # type: ignore[import-not-found, unused-ignore]
+import ways  # type: ignore[import-not-found, unused-ignore]
 import witness  # type: ignore[import-not-found, unused-ignore]
 
 _CHUNK = 64 * 1024
 _CONNECT = 5.0  # seconds for each of ddlrun's addresses
-_PORTS = range(20000, 32000)  # below Linux's ephemeral ports
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # not for the program
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -90,7 +89,7 @@ def main() -> int:
         "host": socket.gethostname(),
         "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
         "library": _digest_of_library(),
-        "ports": _free_ports(2) if identity.rank == 0 else [],
+        "ports": ways.free_ports(2) if identity.rank == 0 else [],
         "cores": placement.format_cores(cores),
         "allowed": sum(map(len, nodes)),
         "threads": os.environ[placement.THREADS[0]],
@@ -102,17 +101,13 @@ def main() -> int:
 
 def _variables(identity: _Identity) -> dict[str, str]:
     own = {
-        "RANK": identity.rank,
-        "SIZE": identity.size,
-        "LOCAL_RANK": identity.local_rank,
-        "LOCAL_SIZE": identity.local_size,
+        "RANK": str(identity.rank),
+        "SIZE": str(identity.size),
+        "LOCAL_RANK": str(identity.local_rank),
+        "LOCAL_SIZE": str(identity.local_size),
     }
-    torchs = {"RANK": "RANK", "SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK"}
-    torchs["LOCAL_SIZE"] = "LOCAL_WORLD_SIZE"
-    return {
-        **{f"DDL_{name}": str(value) for name, value in own.items()},
-        **{torchs[name]: str(value) for name, value in own.items()},
-    }
+    torchs = {name.replace("SIZE", "WORLD_SIZE"): value for name, value in own.items()}
+    return torchs | {f"DDL_{name}": value for name, value in own.items()}
 
 
 def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
@@ -148,14 +143,11 @@ def _no_way(identity: _Identity) -> str:
     if identity.host == identity.first:
         return ""
     try:
-        known = socket.getaddrinfo(identity.first, 9, socket.AF_INET, socket.SOCK_DGRAM)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(known[0][4])
-            mine = probe.getsockname()[0]
+        mine, address = ways.way_to(identity.first)
     except OSError as error:
         return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
     if mine.startswith("127."):
-        return f"it takes {identity.first} for itself ({known[0][4][0]}); correct its /etc/hosts"
+        return f"it takes {identity.first} for itself ({address}); correct its /etc/hosts"
     return ""
 
 
@@ -179,17 +171,6 @@ def _digest_of_library() -> str:
         with open(library, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:12] if libraries else ""
-
-
-def _free_ports(number: int) -> list[int]:
-    free: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            free.append(port)
-        if len(free) == number:
-            break
-    return free
 
 
 def _connect(control: str) -> socket.socket:

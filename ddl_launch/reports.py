@@ -9,7 +9,7 @@ the leading zero byte. A report is "RANK KIND TEXT":
     raised TEXT    an exception that its program does not catch: "ValueError: boom"
 
 A datagram is in the launcher's queue when the sender goes on, so what a process has reported is
-never behind its end. libddl/src/comm/launcher.c and ddl_core/uncaught.py send them.
+never behind its end. libddl/src/comm/world.c and ddl_core/uncaught.py send them.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def submit(
     program = _SUBMIT[kind]
     if not shutil.which(program[0]):
         hint = _PACKAGES.get(kind, "the scheduler's own")
-        raise LaunchError(NOT_FOUND, f"--submit {kind}: there is no {program[0]} here ({hint})")
+        raise LaunchError(NOT_FOUND, f"--submit {kind}: {program[0]} is not in PATH ({hint})")
     path.write_text(text)
     done = subprocess.run(
         program if kind == "lsf" else [*program, str(path)],
@@ -148,7 +148,8 @@ def _shape(arguments: argparse.Namespace) -> tuple[int, int]:
         ranks = size // hosts
     if hosts is None or ranks is None:
         raise LaunchError(
-            USAGE, "--submit: say how many hosts, and ranks on each: -nodes 2 -accelerators 4"
+            USAGE,
+            "--submit: give the number of hosts, and of ranks on each: -nodes 2 -accelerators 4",
         )
     if size not in (None, hosts * ranks):
         raise LaunchError(USAGE, f"-n {size} is not {hosts} hosts of {ranks} ranks")

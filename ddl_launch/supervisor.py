@@ -78,7 +78,7 @@ class Supervisor(ABC):
                 self._console.log(str(error))
                 self._first = self._first or Failure(-1, 0, error.code, by_signal=False)
             except OSError as error:
-                self._console.log(f"cannot go on: {error}")
+                self._console.log(f"cannot continue: {error}")
                 self._first = self._first or Failure(-1, 0, FAILED, by_signal=False)
             finally:
                 self._clean_up()
@@ -99,9 +99,9 @@ class Supervisor(ABC):
     def _read_reports(self) -> None:
         """Pass reports that have arrived to `_take_report`."""
 
-    @abstractmethod
     def _is_late(self) -> bool:
         """Whether a failure may be reported later than usual."""
+        return False
 
     @abstractmethod
     def _send_signal(self, number: int) -> None:
@@ -231,7 +231,9 @@ class Supervisor(ABC):
         first, seconds = self._first, time.monotonic() - self._begun
         if first is None:
             if self._summary:
-                self._console.log(f"{self._size} ranks ended well after {seconds:.1f} s")
+                self._console.log(
+                    f"{self._size} ranks ended without an error after {seconds:.1f} s"
+                )
             return
         if first.rank < 0:
             return

@@ -32,7 +32,7 @@ def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | Non
     said = f"-nodes {nodes or '?'} -racks {racks or 1} -aisles {aisles or 1}"
     wanted = count_hosts(nodes, racks, aisles)
     if wanted is not None and wanted != hosts:
-        raise LaunchError(USAGE, f"{said} means {wanted} hosts, but there are {hosts}")
+        raise LaunchError(USAGE, f"{said} gives {wanted} hosts, but there are {hosts}")
     if hosts % groups:
         raise LaunchError(USAGE, f"{said}: {hosts} hosts cannot be {groups} equal racks")
     if groups == 1:
@@ -48,15 +48,15 @@ def mode_option(mode: str | None, size: int) -> tuple[str, str]:
     if not found or found[1] not in (*_MODES, *_REFUSED, *_OWN):
         raise LaunchError(
             USAGE,
-            f"-mode {mode}: it is A or A:XxY, up to four numbers, with A one of r (one ring), d"
-            " (the levels of the numbers), t (trees), h (halving), p (try all, keep the fastest),"
-            " and the original's b and n",
+            f"-mode {mode}: expected A or A:XxY with up to four numbers, where A is r (one ring), d"
+            " (hierarchical), t (trees), h (halving), p (try all, keep the fastest), or b or n of"
+            " PowerAI DDL",
         )
     letter, numbers = found[1], found[2]
     if letter in _REFUSED:
         raise LaunchError(
             USAGE,
-            f"-mode {mode}: libddl has no mode {letter} ({_REFUSED[letter]}): leave it out",
+            f"-mode {mode}: libddl has no mode {letter} ({_REFUSED[letter]}); leave it out",
         )
     if numbers:
         product = math.prod(map(int, numbers.split("x")))
@@ -88,7 +88,7 @@ def library_options(words: Sequence[str]) -> tuple[str | None, str, dict[str, st
             raise LaunchError(
                 USAGE,
                 f"-ddlarg {name} {value}".strip()
-                + ": it is -mode A:XxY, -dump_iter N or -dbg_level 0|1|2",
+                + ": expected -mode A:XxY, -dump_iter N or -dbg_level 0|1|2",
             )
         rest = rest[2:]
     return mode, " ".join(others), variables

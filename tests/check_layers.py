@@ -49,13 +49,30 @@ ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
 }
-LAUNCH = "ddl_launch"  # the package that only the top of the Python side imports
+LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
+ELASTIC = "ddl_elastic"  # on top: the others do not import it
+PURE_PYTHON = {
+    f"{ELASTIC}/{name}.py" for name in ("assign", "order", "sampler")
+}  # no I/O, clock or state
+PURE_MODULES = {
+    *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
+    *("numpy", "struct", ELASTIC),
+}
 DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 600
 LONGER = {"libddl/include/ddl/ddl.hpp"}  # read by section
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
-FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples")
+FOLDERS = (
+    "libddl",
+    "ddl_core",
+    "ddl_launch",
+    "ddl_elastic",
+    "adapters",
+    "tests",
+    "bench",
+    "examples",
+)
 EMPTY = "tests/tsan.supp"  # fix the race instead
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -143,10 +160,10 @@ def imported(node: ast.AST, package: tuple[str, ...]) -> list[str]:
 
 
 def check_python(root: Path) -> Iterator[str]:
-    """One importer of the extension; only adapters import frameworks, and read no environment; the
-    core and adapters do not import the launcher."""
+    """One importer of the extension; only adapters import frameworks, and read no environment;
+    imports between the packages point down; pure modules import nothing that is not."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl_core", LAUNCH, "adapters"):
+    for folder in ("ddl_core", LAUNCH, ELASTIC, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
@@ -159,8 +176,13 @@ def check_python(root: Path) -> Iterator[str]:
                     package = name.split(".")[0]
                     if folder != "adapters" and package in FRAMEWORKS:
                         yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
-                    if package == LAUNCH != folder and str(where) not in DEPRECATED:
+                    below = folder not in (LAUNCH, ELASTIC) and str(where) not in DEPRECATED
+                    if package == LAUNCH and below:
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
+                    if package == ELASTIC != folder:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {ELASTIC}"
+                    if str(where) in PURE_PYTHON and package not in PURE_MODULES:
+                        yield f"{where}:{node.lineno}: is pure and does not import {package}"
                     others = FRAMEWORKS - ADAPTERS.get(parts[0], set())
                     if folder == "adapters" and package in others:
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {package}"
@@ -180,8 +202,8 @@ def check_python(root: Path) -> Iterator[str]:
 
 
 def check_cycles(root: Path) -> Iterator[str]:
-    """Within the core and the launcher, imports have no cycles, those for types alone included."""
-    for package in ("ddl_core", LAUNCH):
+    """Within each of the packages, imports have no cycles, those for types alone included."""
+    for package in ("ddl_core", LAUNCH, ELASTIC):
         files = {
             ".".join(path.relative_to(root).with_suffix("").parts): path
             for path in sorted((root / package).rglob("*.py"))

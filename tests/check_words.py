@@ -52,11 +52,26 @@ PHRASES = {
     r"\bculprits?\b": "blocking peer; the rank that caused it",
     r"who (?:computes|waits|calls|sets|wants|comes) .{0,40}himself": "say it plainly",
     r"\bhe\b (?:is|has|was|does|drives|came|may)\b": "name the object",
+    r"\btry(?:ing)? things on\b": "test",
+    r"\bhelp tells more": "see ... --help",
+    r"\bended well\b": "ended without an error",
+    r"\bno word from\b": "has not connected, has not answered",
+    r"\bnested by level": "hierarchical",
 }
 
 SOURCES = {".c", ".h", ".cpp", ".hpp", ".py", ".pyi", ".sh", ".rs", ".go", ".f90"}
 TEXTS = SOURCES | {".md", ".toml", ".txt", ".yml"}
-FOLDERS = ("libddl", "ddl_core", "ddl_launch", "adapters", "tests", "bench", "examples", "docs")
+FOLDERS = (
+    "libddl",
+    "ddl_core",
+    "ddl_launch",
+    "ddl_elastic",
+    "adapters",
+    "tests",
+    "bench",
+    "examples",
+    "docs",
+)
 EXEMPT = {"tests/check_words.py", "tests/test_words.py"}
 ABI = re.compile(r"\bddl_mpi_card\w*")
 

@@ -15,6 +15,7 @@ CASES = [
     ("libddl/src/comm/seat.c", "int a;\n", "file name"),
     ("libddl/src/comm/a.c", "/* A rank ends without a last\n * word. */\n", "last word"),
     ("docs/a.md", "The black\nbox has it.\n", "black box"),
+    ("README.md", "Four hosts, to try\nthings on.\n", "try things on"),
     ("bench/a.py", 'TEXT = "the conductor waits"\n', "conductor"),
     ("docs/ARCHITECTURE.md", "A stranger knocks.\n## Renamed files\nmeet.c\n", "stranger"),
     ("CHANGELOG.md", "# Changes\n- a culprit\n\n## 0.1\n- a stranger\n", "culprit"),

@@ -39,22 +39,9 @@ if TYPE_CHECKING:
     )
     from ddl_jax.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
-# Imported when first asked for: jax must not be imported before `initialize` has told jaxlib what
-# its MPI is.
-_MODULES = {
-    "collectives": (
-        *("allgather", "allreduce", "alltoall", "barrier", "broadcast", "grouped_allreduce"),
-        *("recv", "reduce_scatter", "send", "sendrecv"),
-    ),
-    "distributed": ("initialize",),
-    "programs": ("jit",),
-    "training": (
-        *("allreduce_gradients", "broadcast_parameters", "gradient_transformation"),
-        *("rank_key", "value_and_grad"),
-    ),
-    "world": (*("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+# Imported when first asked for, and the first two without jax: it must not be imported before
+# `initialize` has told jaxlib what its MPI is.
+_MODULES = ("distributed", "world", "collectives", "programs", "training")
 
 __all__ = [
     "allgather",
@@ -89,8 +76,8 @@ def __getattr__(name: str) -> Any:
         from ddl_core import adapter
 
         name = adapter.renamed(__name__, name, "allreduce_gradients")
-    if name not in _MODULE_OF:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"ddl_jax.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
+    modules = (importlib.import_module(f"ddl_jax.{module}") for module in _MODULES)
+    value = globals()[name] = next(getattr(m, name) for m in modules if hasattr(m, name))
     return value

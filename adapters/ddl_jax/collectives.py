@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import Primitive
 from jax.typing import ArrayLike
 
 from ddl_core import adapter, dtypes
@@ -72,7 +73,7 @@ def broadcast(array: ArrayLike, root: int = 0) -> Array:
     All ranks call it. Raises like `allreduce`, InvalidArgument for a root that is no rank.
     """
     root = adapter.check_rank("root", root, size())
-    return _only(primitives.broadcast_p.bind(_array(array), root=root, size=size()))
+    return _call(primitives.broadcast_p, _array(array), root=root)
 
 
 def allgather(array: ArrayLike) -> Array:
@@ -84,7 +85,7 @@ def allgather(array: ArrayLike) -> Array:
     All ranks call it. Raises like `allreduce`.
     """
     own = _array(array)
-    return _only(primitives.allgather_p.bind(own.reshape(own.shape or (1,)), size=size()))
+    return _call(primitives.allgather_p, own.reshape(own.shape or (1,)))
 
 
 def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
@@ -98,7 +99,7 @@ def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
     own = _array(array)
     number = _op(op, [own])
     adapter.equal_rows("array", own.shape, size())
-    return _only(primitives.reduce_scatter_p.bind(own, op=number, size=size()))
+    return _call(primitives.reduce_scatter_p, own, op=number)
 
 
 def alltoall(array: ArrayLike) -> Array:
@@ -111,13 +112,13 @@ def alltoall(array: ArrayLike) -> Array:
     """
     own = _array(array)
     adapter.equal_rows("array", own.shape, size())
-    return _only(primitives.alltoall_p.bind(own, size=size()))
+    return _call(primitives.alltoall_p, own)
 
 
 def barrier() -> None:
     """Return on no rank before every rank has called it. In a traced program, what follows it runs
     after every rank has reached it."""
-    done = _only(primitives.barrier_p.bind(size=size()))
+    done = _call(primitives.barrier_p)
     if not isinstance(done, jax.core.Tracer):
         done.block_until_ready()
 
@@ -140,15 +141,8 @@ def recv(like: Any, source: int | None, tag: int = 0) -> Array:
     matter. Raises like `broadcast`.
     """
     shape, dtype = _form(like)
-    return _only(
-        primitives.recv_p.bind(
-            shape=shape,
-            dtype=dtype,
-            source=_source(source),
-            recv_tag=_tag("tag", tag),
-            size=size(),
-        )
-    )
+    where = {"source": _source(source), "recv_tag": _tag("tag", tag)}
+    return _call(primitives.recv_p, shape=shape, dtype=dtype, **where)
 
 
 def sendrecv(
@@ -170,16 +164,14 @@ def sendrecv(
     shape, dtype = _form(own if like is None else like)
     if dtype != own.dtype:
         raise InvalidArgument(f"like: has type {dtype}, but array has {own.dtype}")
-    return _only(
-        primitives.sendrecv_p.bind(
-            own,
-            shape=shape,
-            dest=adapter.check_rank("dest", dest, size()),
-            source=_source(source),
-            send_tag=_tag("send_tag", send_tag),
-            recv_tag=_tag("recv_tag", recv_tag),
-            size=size(),
-        )
+    return _call(
+        primitives.sendrecv_p,
+        own,
+        shape=shape,
+        dest=adapter.check_rank("dest", dest, size()),
+        source=_source(source),
+        send_tag=_tag("send_tag", send_tag),
+        recv_tag=_tag("recv_tag", recv_tag),
     )
 
 
@@ -216,5 +208,7 @@ def _tag(name: str, tag: int) -> int:
     return int(tag)
 
 
-def _only(results: Sequence[Array]) -> Array:
-    return results[0]
+def _call(primitive: Primitive, *arrays: Array, **parameters: Any) -> Array:
+    """The only result of an operation of all ranks."""
+    (result,) = primitive.bind(*arrays, size=size(), **parameters)
+    return result  # type: ignore[no-any-return]

@@ -53,19 +53,41 @@ class AverageMetrics(keras.callbacks.Callback):
             logs.update(state.average_metrics(numbers))
 
 
-class _LearningRate(keras.callbacks.Callback):
-    """Sets the optimizer's learning rate before a batch when it changes, so that callbacks may
-    follow one another."""
+class LearningRateSchedule(keras.callbacks.Callback):
+    """Sets the learning rate to `initial` times `multiplier`, before a batch when it changes. So
+    callbacks may follow one another.
 
-    def __init__(self) -> None:
+    initial      the rate that is multiplied
+    multiplier   a number, or a function of the epoch
+    start, end   the epochs in which it does, `end` not included; None: to the last
+    staircase    by whole epochs; else for each batch, by fractions of them
+    """
+
+    def __init__(
+        self,
+        initial: float,
+        multiplier: float | Callable[[float], float],
+        start: int = 0,
+        end: int | None = None,
+        staircase: bool = True,
+    ) -> None:
         super().__init__()
+        self._initial = initial
+        self._multiplier = multiplier
+        self._start = start
+        self._end = end
+        self._staircase = staircase
         self._steps_per_epoch = 0
         self._epoch = 0
         self._last: float | None = None
 
     def rate(self, epoch: float) -> float | None:
         """The rate for a time in epochs; None: leave it."""
-        raise NotImplementedError
+        if epoch < self._start or (self._end is not None and epoch >= self._end):
+            return None
+        time_ = float(int(epoch)) if self._staircase else epoch
+        factor = self._multiplier(time_) if callable(self._multiplier) else self._multiplier
+        return self._initial * factor
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._last = None
@@ -94,7 +116,7 @@ class _LearningRate(keras.callbacks.Callback):
             self._last = rate
 
 
-class LearningRateWarmup(_LearningRate):
+class LearningRateWarmup(LearningRateSchedule):
     """Raises the learning rate evenly from `initial`, that of one rank's batch, to `scale` times
     it. The batch of all ranks is that many times larger and takes a rate that many times higher,
     which would be too high for fresh weights.
@@ -105,49 +127,16 @@ class LearningRateWarmup(_LearningRate):
     """
 
     def __init__(self, initial: float, epochs: float = 5, scale: float | None = None) -> None:
-        super().__init__()
         if epochs < 0:
             raise InvalidArgument(f"epochs: {epochs} is negative")
-        self._initial = initial
+        super().__init__(initial, self._factor, staircase=False)
         self._epochs = epochs
         self._scale = scale
 
-    def rate(self, epoch: float) -> float | None:
+    def _factor(self, epoch: float) -> float:
         scale = float(adapter.size() if self._scale is None else self._scale)
         done = min(epoch / self._epochs, 1.0) if self._epochs else 1.0
-        return self._initial * (1.0 + (scale - 1.0) * done)
-
-
-class LearningRateSchedule(_LearningRate):
-    """Sets the learning rate to `initial` times `multiplier`.
-
-    initial      the rate that is multiplied
-    multiplier   a number, or a function of the epoch
-    start, end   the epochs in which it does, `end` not included; None: to the last
-    staircase    by whole epochs; else for each batch, by fractions of them
-    """
-
-    def __init__(
-        self,
-        initial: float,
-        multiplier: float | Callable[[float], float],
-        start: int = 0,
-        end: int | None = None,
-        staircase: bool = True,
-    ) -> None:
-        super().__init__()
-        self._initial = initial
-        self._multiplier = multiplier
-        self._start = start
-        self._end = end
-        self._staircase = staircase
-
-    def rate(self, epoch: float) -> float | None:
-        if epoch < self._start or (self._end is not None and epoch >= self._end):
-            return None
-        time_ = float(int(epoch)) if self._staircase else epoch
-        factor = self._multiplier(time_) if callable(self._multiplier) else self._multiplier
-        return self._initial * factor
+        return 1.0 + (scale - 1.0) * done
 
 
 class Checkpoint(keras.callbacks.ModelCheckpoint):

@@ -43,9 +43,7 @@ def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tenso
     InvalidState before init; and when it runs tf.errors.FailedPreconditionError when ranks call
     different things, UnavailableError when a rank dies, AbortedError and DeadlineExceededError.
     """
-    tensor = checked("allreduce", tensor, op=op)
-    with tf.name_scope(_scope(name, "allreduce")) as scope:
-        return _operations().ddl_allreduce(tensor, op=op, tensor_name=match(name, scope))
+    return _call("allreduce", name, checked("allreduce", tensor, op=op), op=op)
 
 
 @_as_it_is
@@ -65,10 +63,7 @@ def grouped_allreduce(
     ]
     if not tensors:
         return []
-    with tf.name_scope(_scope(name, "grouped_allreduce")) as scope:
-        return list(
-            _operations().ddl_grouped_allreduce(tensors, op=op, tensor_name=match(name, scope))
-        )
+    return list(_call("grouped_allreduce", name, tensors, op=op))
 
 
 @_as_it_is
@@ -83,9 +78,7 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
     Raises like `allreduce`; InvalidArgument for a root that is no rank.
     """
     root = adapter.check_rank("root", root, size())
-    tensor = checked("broadcast", tensor)
-    with tf.name_scope(_scope(name, "broadcast")) as scope:
-        return _operations().ddl_broadcast(tensor, root=root, tensor_name=match(name, scope))
+    return _call("broadcast", name, checked("broadcast", tensor), root=root)
 
 
 @_as_it_is
@@ -108,8 +101,7 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
     if rows is None and _in_xla() and tensor.shape.rank is not None:
         own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
         given = [] if own is None else [own] * size()  # the gradient needs it too
-    with tf.name_scope(_scope(name, "allgather")) as scope:
-        result, _ = _operations().ddl_allgather(tensor, rows=given, tensor_name=match(name, scope))
+    result, _ = _call("allgather", name, tensor, rows=given)
     if tensor.shape.rank == 0:
         result = tf.ensure_shape(result, [size()]) if given else _shaped(result, [size()])
     elif given and tensor.shape.rank is not None:
@@ -135,10 +127,7 @@ def reduce_scatter(
     given = [] if rows is None else adapter.check_rows("rows", rows, size())
     tensor = checked("reduce_scatter", tensor, op=op)
     part = given[rank()] if given else _part(tensor)
-    with tf.name_scope(_scope(name, "reduce_scatter")) as scope:
-        result = _operations().ddl_reduce_scatter(
-            tensor, tf.constant(given, tf.int64), op=op, tensor_name=match(name, scope)
-        )
+    result = _call("reduce_scatter", name, tensor, tf.constant(given, tf.int64), op=op)
     return result if part is None else _shaped(result, [part, *tensor.shape[1:]])
 
 
@@ -171,8 +160,7 @@ def alltoall(
                 f"sent_rows: are {sum(given)} in all, but the tensor has {tensor.shape[0]}"
             )
         sent = tf.constant(given, tf.int64)
-    with tf.name_scope(_scope(name, "alltoall")) as scope:
-        result, received = _operations().ddl_alltoall(tensor, sent, tensor_name=match(name, scope))
+    result, received = _call("alltoall", name, tensor, sent)
     if sent_rows is None:
         return _shaped(result, tensor.shape)
     return result, _shaped(received, [size()])
@@ -182,8 +170,7 @@ def alltoall(
 def barrier(name: str | None = None) -> Any:
     """Return on no rank, or in a graph complete on none, before every rank has called it."""
     size()
-    with tf.name_scope(_scope(name, "barrier")) as scope:
-        return _operations().ddl_barrier(tensor_name=match(name, scope))
+    return _call("barrier", name)
 
 
 def _in_xla() -> bool:
@@ -194,8 +181,11 @@ def _in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
-def _operations() -> Any:
-    return _build.load().operations
+def _call(what: str, name: str | None, *inputs: Any, **attributes: Any) -> Any:
+    """Call the native operation `what`, which is matched by the name."""
+    with tf.name_scope(_scope(name, what)) as scope:
+        attributes["tensor_name"] = match(name, scope)
+        return getattr(_build.load().operations, f"ddl_{what}")(*inputs, **attributes)
 
 
 _REDUCING = ("allreduce", "grouped_allreduce", "reduce_scatter")

@@ -8,6 +8,8 @@ import logging
 from datetime import timedelta
 from typing import Any
 
+_UNSET = timedelta(milliseconds=-1)  # the group's own timeout
+
 
 def register() -> None:
     """Register the backend "ddl" for CPU tensors, unless that was done. Builds and loads
@@ -44,8 +46,9 @@ def cpu_backend(of: Any) -> Any:
 
 
 def _open_monitored_barrier(dist: Any) -> None:
-    """Make dist.monitored_barrier, which takes groups of Gloo only, take those of ddl."""
-    original = dist.monitored_barrier
+    """Make dist.monitored_barrier, which takes groups of Gloo only, take those of ddl, and give
+    these the method that it calls."""
+    original, of_group = dist.monitored_barrier, dist.ProcessGroup.monitored_barrier
 
     @functools.wraps(original)
     def monitored_barrier(
@@ -55,12 +58,21 @@ def _open_monitored_barrier(dist: Any) -> None:
         if not is_ddl(own):
             return original(group, timeout, wait_all_ranks)
         if timeout is None:
-            timeout = timedelta(milliseconds=-1)  # the group's own
+            timeout = _UNSET
         elif isinstance(timeout, (int, float)):
             timeout = timedelta(seconds=timeout)
         return own.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
 
+    @functools.wraps(of_group)
+    def method(group: Any, timeout: timedelta = _UNSET, wait_all_ranks: bool = False) -> None:
+        if not is_ddl(group):
+            return of_group(group, timeout, wait_all_ranks)
+        from ddl_torch import barriers
+
+        return barriers.of_native(cpu_backend(group), timeout, wait_all_ranks)
+
     dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
+    dist.ProcessGroup.monitored_barrier = method
 
 
 def _open_set_pg_timeout(dist: Any) -> None:

@@ -24,20 +24,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     def convert(cls, module: nn.Module) -> nn.Module:
         """The module with its batch normalizations replaced by these, with the same parameters."""
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
-            new = cls(
-                module.num_features,
-                module.eps,
-                module.momentum,
-                module.affine,
-                module.track_running_stats,
-            )
-            new.weight, new.bias = module.weight, module.bias
-            new.running_mean, new.running_var = module.running_mean, module.running_var
-            new.num_batches_tracked = module.num_batches_tracked
-            new.training = module.training
-            return new
-        for name, child in module.named_children():
-            module.add_module(name, cls.convert(child))
+            module.__class__ = cls
+        for child in module.children():
+            cls.convert(child)
         return module
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -47,16 +36,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         if not self.training and self.running_mean is not None:
-            return nn.functional.batch_norm(
-                input,
-                self.running_mean,
-                self.running_var,
-                self.weight,
-                self.bias,
-                False,
-                0.0,
-                self.eps,
-            )
+            own = (self.running_mean, self.running_var, self.weight, self.bias)
+            return nn.functional.batch_norm(input, *own, eps=self.eps)
         result, mean, variance, count = _Normalize.apply(input, self.weight, self.bias, self.eps)
         if self.training and self.running_mean is not None:
             self._track(mean, variance * (count / (count - 1).clamp(min=1)))

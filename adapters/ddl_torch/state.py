@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from ddl_torch.collectives import broadcast_async
 from ddl_torch.world import adapter, group, rank, size
@@ -51,46 +53,31 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0) -
     no state yet. Raises like `broadcast_object`.
     """
     tensors: list[Tensor] = []
-    state = optimizer.state_dict() if rank() == root else None
-    outline = broadcast_object(_map_tensors(state, lambda tensor: _outline(tensor, tensors)), root)
-    if rank() != root:
-        state = _map_outlines(outline, tensors)
+
+    def outline(tensor: Tensor) -> _Outline:
+        tensors.append(tensor.detach())
+        return _Outline(tensor.shape, tensor.dtype)
+
+    def empty(outline: _Outline) -> Tensor:
+        tensors.append(torch.empty(outline.shape, dtype=outline.dtype))
+        return tensors[-1]
+
+    state = tree_map_only(Tensor, outline, optimizer.state_dict()) if rank() == root else None
+    state = broadcast_object(state, root)
+    if rank() == root:
+        _broadcast(tensors, root)
+        return
+    state = tree_map_only(_Outline, empty, state)
     _broadcast(tensors, root)
-    if rank() != root:
-        optimizer.load_state_dict(state)  # type: ignore[arg-type]
+    optimizer.load_state_dict(state)
 
 
-class _Outline(NamedTuple):
+@dataclass(frozen=True)
+class _Outline:
+    """Of a tensor."""
+
     shape: torch.Size
     dtype: torch.dtype
-
-
-def _outline(tensor: Tensor, seen: list[Tensor]) -> _Outline:
-    seen.append(tensor.detach())
-    return _Outline(tensor.shape, tensor.dtype)
-
-
-def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """A state_dict with `function` applied to its tensors."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(each, function) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_map_tensors(each, function) for each in value]
-    return value
-
-
-def _map_outlines(value: Any, made: list[Tensor]) -> Any:
-    """The reverse: new tensors, in the order in which they were outlined."""
-    if isinstance(value, _Outline):
-        made.append(torch.empty(value.shape, dtype=value.dtype))
-        return made[-1]
-    if isinstance(value, dict):
-        return {key: _map_outlines(each, made) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_map_outlines(each, made) for each in value]
-    return value
 
 
 def _broadcast(tensors: list[Tensor], root: int) -> None:

@@ -9,8 +9,11 @@ scheduler's Unix socket.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -23,12 +26,13 @@ class CreationWorker:
 
     init    port: the seconds of init_process_group in a forked process that has imported torch
     join    port: make the default group, which `create` needs
-    create  what: the seconds that the creation of one group of all ranks takes
+    create  what: the seconds that the creation of one group of all ranks takes, or costs
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._comm: Any = None
+        self._data = torch.zeros(1 << 18)
 
     def init(self, port: int) -> dict[str, Any]:
         reader, writer = os.pipe()
@@ -57,21 +61,44 @@ class CreationWorker:
         return {}
 
     def create(self, what: str) -> dict[str, Any]:
+        if what == "alone":
+            return {"seconds": self._reduce(lambda: False)}
         dist.barrier()
-        start = time.perf_counter()
-        if what == "new_group":
-            made = dist.new_group()
-        elif what == "split":
-            made = self._comm.split(0)
+        if what == "beside":
+            with ThreadPoolExecutor(1) as background:
+                creation = background.submit(self._make, what)
+                seconds = self._reduce(creation.done)
+                made = creation.result()
         else:
-            made = self._comm.duplicate()
-        seconds = time.perf_counter() - start
+            clock = time.process_time if what == "processor" else time.perf_counter
+            start = clock()
+            made = self._make(what)
+            seconds = clock() - start
         dist.barrier()
-        if what == "new_group":
-            dist.destroy_process_group(made)
-        else:
+        if self._is_native(what):
             made.close()
+        else:
+            dist.destroy_process_group(made)
         return {"seconds": seconds}
+
+    def _is_native(self, what: str) -> bool:
+        return self.kind == "ddl" and what != "new_group"
+
+    def _make(self, what: str) -> Any:
+        if not self._is_native(what):
+            return dist.new_group()
+        return self._comm.split(0) if what == "split" else self._comm.duplicate()
+
+    def _reduce(self, over: Callable[[], bool]) -> float:
+        """The median of the seconds that an all-reduce takes, of those of 100 that begin before it
+        is over."""
+        taken = []
+        for _ in range(100):
+            start, counts = time.perf_counter(), not (taken and over())
+            dist.all_reduce(self._data)
+            if counts:
+                taken.append(time.perf_counter() - start)
+        return statistics.median(taken)
 
 
 def main(kind: str, path: str) -> None:

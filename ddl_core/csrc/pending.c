@@ -10,6 +10,9 @@
  * leaves it to the others to break such a cycle. */
 #include "fast_path.h"
 
+#include <stddef.h>
+#include <structmember.h>
+
 typedef struct pending {
     PyObject_HEAD PyObject *comm; /* the ddl_core.Comm */
     PyObject *path;               /* its FastPath */
@@ -155,31 +158,6 @@ static PyObject *pending_done(PyObject *object, PyObject *none)
     Py_RETURN_TRUE;
 }
 
-static PyObject *read_comm(PyObject *self, void *closure)
-{
-    (void)closure;
-    return Py_NewRef(((pending *)self)->comm);
-}
-
-static PyObject *read_sender(PyObject *self, void *closure)
-{
-    PyObject *sender = ((pending *)self)->sender;
-    (void)closure;
-    return Py_NewRef(sender ? sender : Py_None);
-}
-
-static PyObject *read_result(PyObject *self, void *closure)
-{
-    (void)closure;
-    return Py_NewRef(((pending *)self)->result);
-}
-
-static PyObject *read_address(PyObject *self, void *closure)
-{
-    (void)closure;
-    return PyLong_FromVoidPtr(((pending *)self)->work);
-}
-
 PyDoc_STRVAR(
     wait_text,
     "wait($self, /, timeout=None)\n--\n\n"
@@ -195,17 +173,17 @@ static PyMethodDef methods[] = {
     {"done", pending_done, METH_NOARGS, done_text},
     {"_look", pending_look, METH_O, NULL},
     {NULL, NULL, 0, NULL}};
-static PyGetSetDef properties[] = {{"_comm", read_comm, NULL, NULL, NULL},
-                                   {"_sender", read_sender, NULL, NULL, NULL},
-                                   {"_result", read_result, NULL, NULL, NULL},
-                                   {"_address", read_address, NULL, NULL, NULL},
-                                   {NULL, NULL, NULL, NULL, NULL}};
+static PyMemberDef members[] = {{"_comm", T_OBJECT, offsetof(pending, comm), READONLY, NULL},
+                                {"_sender", T_OBJECT, offsetof(pending, sender), READONLY, NULL},
+                                {"_result", T_OBJECT, offsetof(pending, result), READONLY, NULL},
+                                {"_address", T_PYSSIZET, offsetof(pending, work), READONLY, NULL},
+                                {NULL, 0, 0, 0, NULL}};
 static PyType_Slot slots[] = {{Py_tp_new, pending_new},
                               {Py_tp_dealloc, pending_dealloc},
                               {Py_tp_traverse, pending_traverse},
                               {Py_tp_finalize, pending_finalize},
                               {Py_tp_methods, methods},
-                              {Py_tp_getset, properties},
+                              {Py_tp_members, members},
                               {0, NULL}};
 static PyType_Spec spec = {.name = "ddl_core._fast_path.Pending",
                            .basicsize = sizeof(pending),

@@ -26,67 +26,68 @@ ENTRY_POINTS = "ddl.commands"
 _USAGE = 2
 
 _DESCRIPTION = """\
-Ask libddl's planner about a cluster that is described in a file, without having it; look at what
-ranks that failed have left, and at this machine; or make several hosts of it, to try things on.
+Tools for libddl: predict the speed of a cluster that a file describes, summarize the traces of a
+failed job, check this machine, and simulate several hosts on it.
 """
 
 _EPILOG = """\
 examples:
-  ddl plan lab.toml                                  the plans for some sizes, and the choice
-  ddl plan lab.toml --bytes 1KiB,64MiB --json        for two sizes, for a program
-  ddl simulate lab.toml --bytes 64MiB                how long an all-reduce takes
-  ddl simulate power8.toml --model resnet50.toml     how a training step scales
+  ddl plan lab.toml                                  compare the plans for some sizes
+  ddl plan lab.toml --bytes 1KiB,64MiB --json        the same for two sizes, as JSON
+  ddl simulate lab.toml --bytes 64MiB                predict the time of an all-reduce
+  ddl simulate power8.toml --model resnet50.toml     predict how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
-  ddl trace traces -o all.json                       one timeline of what the ranks left there
-  ddl doctor --ranks 4                               does this machine suit four ranks?
-  ddl lab up 4 --rate 1gbit                          four hosts on this machine; ddl lab --help
+  ddl trace traces -o all.json                       merge the traces of a job's ranks
+  ddl doctor --ranks 4                               check this machine for four ranks
+  ddl lab up 4 --rate 1gbit                          simulate four hosts; see ddl lab --help
 
-a cluster, the innermost level first; at most one shared level and three of wires:
+A cluster file lists the levels, the innermost one first: at most one shared level, then up to three
+wire levels.
   name = "lab"
-  memory = "8 GB/s"          # a rank's passes over its own memory; default: the shared level's
+  memory = "8 GB/s"          # bandwidth of a rank's own memory; default: the shared level's
   [[level]]
   name = "host"
   kind = "shared"            # ranks read each other's memory
-  count = 2                  # ranks on each host, or a list with those of every host: [3, 1]
-  bandwidth = "8 GB/s"       # at which a rank reads another's
+  count = 2                  # ranks on each host, or a list with one number per host: [3, 1]
+  bandwidth = "8 GB/s"       # of one rank that reads another's memory
   latency = "0.3 us"
   [[level]]
   name = "network"
-  kind = "wire"              # each host has one, each way; further levels: of racks, of aisles
-  count = 2                  # hosts (in each rack; racks in each aisle; aisles)
-  bandwidth = "1 Gbit/s"
-  payload = 0.956            # the part that is not headers; default: 1
+  kind = "wire"              # each host has a wire; at the next levels each rack, then each aisle
+  count = 2                  # hosts in each rack; at the next levels racks in each aisle, aisles
+  bandwidth = "1 Gbit/s"     # in each direction
+  payload = 0.956            # share of the bandwidth without headers; default: 1
   latency = "7 us"
-  [[cores]]                  # if not given, wires cost the ranks nothing, and each has a core
-  number = 2                 # on each machine
-  hosts = 2                  # that are one machine and share its cores; default: 1
-  message = "6.5 us"         # of the cores at both ends, for sending and receiving one over a wire
-  rate = "3 GB/s"            # the same for its bytes
-  [[measured]]               # any number, shown beside what is predicted
+  [[cores]]                  # default: each rank has a core, and wires need no core
+  number = 2                 # cores of each machine
+  hosts = 2                  # hosts that share one machine; default: 1
+  message = "6.5 us"         # core time at both ends to send and receive a message over a wire
+  rate = "3 GB/s"            # at which the cores send or receive bytes over a wire
+  [[measured]]               # optional, may be repeated: shown beside the prediction
   bytes = "64 MiB"
   plan = "hierarchical"
   time = "558 ms"
 
-a model: a training step of one rank
+A model file describes the training step of one rank.
   images = 32
   forward = "54.7 ms"
-  bucket = "25 MiB"          # gradients up to so many bytes are reduced together
-  [[gradient]]               # in the order in which the backward pass makes them
+  bucket = "25 MiB"          # gradients are reduced in groups of at most this size
+  [[gradient]]               # one for each gradient, in the order of the backward pass
   bytes = 8196000
-  backward = "58 us"         # until this one is ready, from the one before on
-  [[published]]              # any number, shown beside what is predicted
+  backward = "58 us"         # from the gradient before to this one
+  [[published]]              # optional, may be repeated: shown beside the prediction
   ranks = 256
   efficiency = 0.95
   source = "..."
 
-examples/clusters/ has some
-exit code: 0; 1: ddl doctor found something wrong; 2: wrong usage, or a wrong file
+The folder examples/clusters has files of both kinds.
+exit code: 0; 1: ddl doctor found an error; 2: wrong usage, or an error in a file
 """
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise CommandError(f"{message} ({self.prog} --help tells more)")
+        raise CommandError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,49 +114,53 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plan = commands.add_parser(
         "plan",
-        help="show the plans that there are, what they cost, and which one libddl chooses",
-        description="Show for each size each plan that there is: its predicted time, the messages"
-        " that wait for one another, what it sends at each level; * marks libddl's choice.",
-        epilog="ddl --help tells how a cluster is described.",
+        help="compare the plans for an operation on a cluster",
+        description="Show every plan for each size: the predicted time, the number of sequential"
+        " messages, and the bytes sent at each level. * marks the plan that libddl chooses.",
+        epilog="ddl --help describes the cluster file.",
         allow_abbrev=False,
     )
     _add_question(plan, "1KiB,64KiB,1MiB,64MiB")
-    plan.add_argument("--json", action="store_true", help="print JSON: seconds and bytes")
+    plan.add_argument("--json", action="store_true", help="print JSON, in seconds and bytes")
     plan.set_defaults(run=_plan)
     simulation = commands.add_parser(
         "simulate",
-        help="simulate the plans of all ranks: times of operations, scaling of a training step",
-        description="Simulate the plans of all ranks event by event, with wires that have a"
-        " latency and a bandwidth and serve one message after the other.",
-        epilog="ddl --help tells how clusters and models are described.",
+        help="predict the time of operations, or how a training step scales",
+        description="Simulate the plans of all ranks event by event. A wire has a latency and a"
+        " bandwidth, and carries one message at a time.",
+        epilog="ddl --help describes the cluster file and the model file.",
         allow_abbrev=False,
     )
     _add_question(simulation, "16MiB,64MiB")
     simulation.add_argument(
-        "--model", metavar="MODEL.toml", type=Path, help="a training step, instead of sizes"
+        "--model",
+        metavar="MODEL.toml",
+        type=Path,
+        help="simulate this training step instead of single operations",
     )
     simulation.add_argument(
         "--hosts",
         metavar="N,...",
         type=_hosts,
-        help="with --model: numbers of hosts (default: powers of two, and all)",
+        help="with --model: the numbers of hosts (default: the powers of two, and all hosts)",
     )
     simulation.add_argument(
         "--plot",
         metavar="FILE.png",
         type=Path,
-        help="draw when wires are busy, and with --model efficiency against ranks (needs"
-        " matplotlib: pip install 'libddl[plot]')",
+        help="plot when the wires are busy, and with --model also efficiency against ranks; needs"
+        " matplotlib (pip install 'libddl[plot]')",
     )
     simulation.set_defaults(run=_simulate)
     _add_trace(
         commands.add_parser(
             "trace",
-            help="join the ranks' flight records to one timeline",
-            description="Summarize the flight records of ranks: the last operations, the ranks that"
-            " were waited for, the slowest operations; and join them to one timeline, to be"
-            " opened at ui.perfetto.dev or chrome://tracing. Ranks leave them in the folder"
-            " $DDL_TRACE_DIR when their comm dies; Comm.trace() gives the same at any time.",
+            help="summarize the traces of a job's ranks, and merge them",
+            description="Summarize the traces of a job's ranks: the last operation of each rank,"
+            " the ranks that others waited for, and the slowest operations. With -o, merge them"
+            " into one timeline for ui.perfetto.dev or chrome://tracing. A rank writes its trace"
+            " to the folder $DDL_TRACE_DIR when its comm fails. Comm.trace() returns it at any"
+            " time.",
             allow_abbrev=False,
         )
     )
@@ -176,14 +181,16 @@ def _add_installed(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="or folders of them")
-    parser.add_argument("-o", metavar="ALL.json", dest="output", type=Path, help="the timeline")
-    parser.add_argument("--size", metavar="N", type=parse_count, help="of the comm, if you know it")
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a trace, or a folder")
+    parser.add_argument(
+        "-o", metavar="ALL.json", dest="output", type=Path, help="write the timeline"
+    )
+    parser.add_argument("--size", metavar="N", type=parse_count, help="number of ranks of the comm")
     parser.set_defaults(run=_trace)
 
 
 def _add_question(parser: argparse.ArgumentParser, sizes: str) -> None:
-    parser.add_argument("cluster", metavar="CLUSTER.toml", type=Path, help="the described cluster")
+    parser.add_argument("cluster", metavar="CLUSTER.toml", type=Path, help="the cluster file")
     parser.add_argument(
         "--bytes",
         metavar="SIZE,...",
@@ -206,7 +213,7 @@ def _sizes(text: str) -> list[int]:
 def _hosts(text: str) -> list[int]:
     hosts = text.split(",")
     if not all(n.isdecimal() and int(n) for n in hosts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers from 1 on")
     return [int(n) for n in hosts]
 
 

@@ -73,19 +73,19 @@ def read(path: Path) -> Table:
 def text(value: object) -> str:
     """A string of at least one character."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is not a text")
+        raise ValueError(f"{value!r} is not a string")
     return value
 
 
 def positive(value: object) -> int:
     """A number from 1 on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{value!r} is not a number from 1 on")
+        raise ValueError(f"{value!r} is not an integer from 1 on")
     return value
 
 
 def share(value: object) -> float:
     """A number above 0, at most 1."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 1:
-        raise ValueError(f"{value!r} is not a share above 0 and up to 1")
+        raise ValueError(f"{value!r} is not a number above 0 and up to 1")
     return float(value)

@@ -22,20 +22,20 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `doctor` to ddl's commands by `add`, which makes their parsers."""
     doctor = add(
         "doctor",
-        help="look at this machine, and say what to change",
-        description="Look at what matters to libddl on this machine, and say what to change. The"
-        " exit code is 1 when something is wrong. `ddlrun --check` looks at several hosts and"
-        " the ways between them.",
+        help="check this machine",
+        description="Check what libddl needs of this machine, and tell what to change. The exit"
+        " code is 1 if something is wrong. `ddlrun --check` checks several hosts and the network"
+        " between them.",
         allow_abbrev=False,
     )
     doctor.add_argument(
         "--ranks",
         metavar="N",
         type=parse_count,
-        help="on this machine (default: DDL_LOCAL_SIZE, DDL_SIZE or what another launcher"
-        " says; else one for each core)",
+        help="number of ranks on this machine (default: the job's by the environment, else the"
+        " number of cores)",
     )
-    doctor.add_argument("--no-test", action="store_true", help="start no two ranks for a trial")
+    doctor.add_argument("--no-test", action="store_true", help="skip the test with two ranks")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
 
@@ -80,7 +80,7 @@ def _two_ranks() -> Iterator[Finding]:
     try:
         times = selftest.run()
     except (selftest.SelfTestError, OSError) as error:
-        yield wrong("two ranks", str(error), "see the reason, and what is wrong above")
+        yield wrong("two ranks", str(error), "correct the errors above first, if there are any")
         return
     for link, (small, large) in times.items():
         name = {"shm": "shared memory", "tcp": "loopback"}[link]
@@ -101,9 +101,9 @@ def as_text(found: Sequence[Finding]) -> str:
             lines.append(f"     {'':{width}}  -> {f.change}")
     bad, notes = (sum(f.level == level for f in found) for level in ("wrong", "note"))
     if bad or notes:
-        lines.append(f"{bad} wrong, {notes} to note")
+        lines.append(f"errors: {bad}, notes: {notes}")
     else:
-        lines.append("nothing is wrong")
+        lines.append("no problem was found")
     return "\n".join(lines)
 
 

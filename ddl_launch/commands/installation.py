@@ -56,7 +56,7 @@ def interfaces(address: bytes) -> list[Interface]:
     try:
         magic, form, _, _, _, _, count, host = _HEAD.unpack_from(address)
         if (magic, form) != (_MAGIC, _FORMAT):
-            raise ValueError(f"addresses have format {form}, this tool knows {_FORMAT}")
+            raise ValueError(f"addresses have format {form}, but ddl doctor reads format {_FORMAT}")
         found = []
         for i in range(count):
             at = _HEAD.size + host + i * _IP.size
@@ -65,7 +65,7 @@ def interfaces(address: bytes) -> list[Interface]:
             text = name.rstrip(b"\0").decode()
             found.append(Interface(text, f"{ip}/{prefix}", speed, bool(loopback)))
     except struct.error as error:
-        raise ValueError(f"an address is cut off: {error}") from None
+        raise ValueError(f"an address is truncated: {error}") from None
     return found
 
 
@@ -104,7 +104,7 @@ def network() -> Iterator[Finding]:
         with Endpoint() as endpoint:
             chosen = interfaces(endpoint.address)
     except (DdlError, ValueError) as error:
-        change = f'DDL_INTERFACES is "{chosen_by}": correct it' if chosen_by else "see the reason"
+        change = f'DDL_INTERFACES is "{chosen_by}": correct it' if chosen_by else "see the message"
         yield wrong("network", str(error), change)
         return
     fastest = max((i.speed for i in chosen), default=0)
@@ -114,18 +114,18 @@ def network() -> Iterator[Finding]:
         elif 0 < interface.speed * _SLOW < fastest:
             yield note(
                 *("interface", f"{interface}, much slower than the fastest"),
-                f"DDL_INTERFACES=^{interface.name}, or see why it is slow (ethtool)",
+                f"DDL_INTERFACES=^{interface.name}, or find out why it is slow (ethtool)",
             )
         else:
             yield ok("interface", str(interface))
-    because = f' by DDL_INTERFACES="{chosen_by}"' if chosen_by else ""
+    because = f' (DDL_INTERFACES="{chosen_by}")' if chosen_by else ""
     outward = sorted({i.name for i in chosen if not i.loopback})
     if outward:
-        yield ok("network", f"{', '.join(outward)} would be used{because}")
+        yield ok("network", f"{', '.join(outward)} is used{because}")
     else:
         yield note(
             *("network", f"no other host can be reached, only loopback is used{because}"),
-            "for more hosts bring an interface up (ip link), or correct DDL_INTERFACES",
+            "to use several hosts, bring an interface up (ip link) or correct DDL_INTERFACES",
         )
 
 
@@ -138,10 +138,10 @@ def environment(env: Mapping[str, str]) -> Iterator[Finding]:
         yield wrong("environment", str(error), "correct or unset it")
         return
     if world.warning:
-        yield note("environment", world.warning, "see there")
+        yield note("environment", world.warning, "see the message")
     else:
         rank = f"rank {world.rank} of {world.size}" if world.size else "a rank of an MPI's job"
-        yield ok("environment", "no launcher's" if world.launcher == "alone" else rank)
+        yield ok("environment", "not started by a launcher" if world.launcher == "alone" else rank)
 
 
 def library() -> Iterator[Finding]:

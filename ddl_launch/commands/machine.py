@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import ctypes
 import fcntl
+import math
 import mmap
 import os
 import resource
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ddl_launch import placement
 from ddl_launch.commands.finding import Finding, note, ok, wrong
 from ddl_launch.commands.quantities import show_bytes, show_seconds
 
@@ -56,7 +58,7 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
             available = int(line.split()[1]) << 10
             break
     else:
-        yield note("memory", "the system does not tell what is free", "mount /proc")
+        yield note("memory", "the free memory is unknown", "mount /proc")
         return
     told = f"{show_bytes(available)} available"
     limit = _read(root / "sys/fs/cgroup/memory.max").strip()
@@ -91,13 +93,13 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
     if usable < ranks:
         yield note(
             "cores",
-            f"{told}: some share a core, and wait for one another's turn",
+            f"{told}: some ranks share a core and delay each other",
             f"start at most {usable} ranks, or allow more cores (taskset, srun --cpus-per-task)",
         )
     else:
         yield ok("cores", told)
-    quota = _quota(root)
-    if quota is None:
+    quota = placement.quota("" if root == _ROOT else str(root))
+    if quota == math.inf:
         return
     told = f"{quota:.3g} cores' time"
     if quota < min(ranks, usable):
@@ -108,24 +110,6 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
         )
     else:
         yield ok("cpu quota", told)
-
-
-def _quota(root: Path) -> float | None:
-    """The number of cores that the cgroup, or one above it, grants; None: all."""
-    found = []
-    own = _read(root / "proc/self/cgroup").strip().rpartition("::")[2]
-    base = root / "sys/fs/cgroup"
-    folder = base / own.lstrip("/")
-    for group in (folder, *folder.parents):
-        if group != base and base not in group.parents:
-            break
-        words = _read(group / "cpu.max").split()
-        if len(words) == 2 and words[0].isdecimal():
-            found.append(int(words[0]) / int(words[1]))
-    first = _read(base / "cpu/cpu.cfs_quota_us").strip()  # cgroup 1
-    if first.isdecimal() and int(first) > 0:
-        found.append(int(first) / int(_read(base / "cpu/cpu.cfs_period_us")))
-    return min(found, default=None)
 
 
 def kernel(root: Path = _ROOT) -> Iterator[Finding]:
@@ -212,7 +196,7 @@ def _try_pidfd() -> None:
 def clock(root: Path = _ROOT) -> Iterator[Finding]:
     """The clock source, and what a reading costs."""
     path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    source = _read(path).strip() or "not told"
+    source = _read(path).strip() or "unknown"
     rounds = 1000
     best = float("inf")
     for _ in range(5):
@@ -220,9 +204,9 @@ def clock(root: Path = _ROOT) -> Iterator[Finding]:
         for _ in range(rounds):
             time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         best = min(best, (time.perf_counter() - start) / rounds)
-    told = f"{source}, {show_seconds(best)} for a reading from Python"
+    told = f"{source}, {show_seconds(best)} per reading from Python"
     if best > _CLOCK_SLOW and source not in _FAST_CLOCKS:
-        yield note("clock", f"{told}: each is a call into the kernel", "boot with clocksource=tsc")
+        yield note("clock", f"{told}: each reading is a system call", "boot with clocksource=tsc")
     else:
         yield ok("clock", told)
 

@@ -91,17 +91,17 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> st
         plan = f"{'*' if c.chosen else ' '} {c.plan}"
         rows.append([size, plan, time, cost, str(c.hops or "-"), *sent])
     notes = [
-        "* chosen by libddl; N: the message; hops: messages that wait for one another",
-        "time: simulated; cost: by the formulas by which libddl chooses",
-        "pieces: in which messages are sent, at most",
+        "* chosen by libddl; N: the size of the message; hops: sequential messages",
+        "time: simulated; cost: by the formulas that libddl uses to choose",
+        "pieces: the largest part that is sent at once",
     ]
     if cluster.shared:
-        notes.append(f"{cluster.shared.name}: what a rank sends through shared memory, at most")
+        notes.append(f"{cluster.shared.name}: the most that a rank sends through shared memory")
     if cluster.wires:
         wires = ", ".join(level.name for level in cluster.wires)
-        notes.append(f"{wires}: what one wire carries each way, at most")
+        notes.append(f"{wires}: the most that one wire carries in each direction")
     if any(c.prediction is None for c in found):
-        notes.append("-: too many messages to simulate here")
+        notes.append("-: too many messages to simulate")
     return "\n".join(
         [show_cluster(cluster), "", f"{operation}, f32, in place", show(rows), "", *notes]
     )

@@ -53,7 +53,7 @@ def parse_seconds(text: object) -> float:
 def parse_count(text: str) -> int:
     """An argument of a command line, from 1 on."""
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
     return int(text)
 
 

@@ -73,14 +73,14 @@ def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> st
         percents = [f"{share:.1%}" for share in shares]
         rows.append([str(p.hosts), str(p.ranks), show_seconds(p.step), rate, *percents])
     total = sum(bucket.bytes for bucket in model.buckets)
-    buckets = f"{len(model.buckets)} all-reduces of {show_bytes(total)} together"
+    buckets = f"{len(model.buckets)} all-reduces of {show_bytes(total)} in all"
     lines = [
         show_cluster(cluster),
-        f"{model.name}: {show_seconds(model.seconds)} of computing, {buckets}",
+        f"{model.name}: {show_seconds(model.seconds)} of computation, {buckets}",
         "",
         show(rows),
         "",
-        "efficiency: a rank's speed beside that of one alone; ring: the same with a flat ring",
+        "efficiency: speed of a rank relative to a single one; ring: the same with a flat ring",
         "no overlap: gradients are reduced after the backward pass, not during it",
     ]
     for known in model.published:
@@ -112,7 +112,7 @@ def prediction_table(
 ) -> str:
     """For people, with measurements if there are any."""
     known = {(m.bytes, m.plan): m.seconds for m in cluster.measured if operation == "allreduce"}
-    rows = [["message", "plan", "time", "N / time", "messages", "measured", "predicted is"]]
+    rows = [["message", "plan", "time", "N / time", "messages", "measured", "difference"]]
     for nbytes, p in found:
         rate = f"{nbytes / p.seconds / 1e9:.3g} GB/s" if p.seconds else "-"
         row = [show_bytes(nbytes), p.plan, show_seconds(p.seconds), rate, str(p.spans)]

@@ -1,31 +1,28 @@
-"""Two real ranks on this machine, each a process: an all-reduce over shared memory and over TCP.
+"""Two real ranks on this machine, by ddlrun: an all-reduce over shared memory and over TCP.
 
-`run` starts them; this module is also the ranks' program. They write their addresses to stdout,
-read those of all from stdin, and write what they measured.
+`run` starts them; this module is also the ranks' program.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import secrets
+import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+import ddl_core
 from ddl_core.config import Config
-from ddl_core.endpoint import Endpoint
-from ddl_core.errors import DdlError
 
 LINKS = ("shm", "tcp")
 BYTES = 1 << 20
 _LIMIT = 30.0  # seconds for everything
 _ROUNDS = 20
+# Of the job that this process belongs to: not for this one.
+_OTHERS = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DDL_INTERFACES", "DDL_SECRET")
 
 
 class SelfTestError(Exception):
@@ -34,85 +31,38 @@ class SelfTestError(Exception):
 
 def run() -> dict[str, tuple[float, float]]:
     """For each of LINKS the best time of an all-reduce of 8 bytes and of BYTES, in seconds."""
-    command = [sys.executable, "-m", "ddl_launch.commands.selftest"]
-    folder = Path(__file__).resolve().parents[2]  # where the packages are: what -m looks at first
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank)],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        for rank in ranks:
-            rank.kill()
-
-    timer = threading.Timer(_LIMIT, expire)
-    timer.start()
+    job = [sys.executable, "-m", "ddl_launch", "-H", "localhost", "-n", "2", "--no-prefix"]
     try:
-        return _exchange(ranks)
-    except SelfTestError as error:
-        if expired.is_set():
-            raise SelfTestError(f"not done within {_LIMIT:.0f} s: {error}") from None
-        raise
-    finally:
-        timer.cancel()
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-            for pipe in (rank.stdin, rank.stdout, rank.stderr):
-                assert pipe
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        done = subprocess.run(
+            [*job, sys.executable, "-m", "ddl_launch.commands.selftest"],
+            cwd=Path(__file__).resolve().parents[2],  # where the packages are: what -m looks at
+            env={name: v for name, v in os.environ.items() if not name.startswith(_OTHERS)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        raise SelfTestError(f"not done within {_LIMIT:.0f} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ddlrun: ")]
+        raise SelfTestError(said[-1].removeprefix("ddlrun: ") if said else done.stderr.strip())
+    return {link: (small, large) for link, (small, large) in json.loads(done.stdout).items()}
 
 
-def _exchange(ranks: list[subprocess.Popen[str]]) -> dict[str, tuple[float, float]]:
-    secret = secrets.token_hex(16)
-    for rank in ranks:  # not by the command line or the environment, which others may read
-        _send(rank, secret)
-    addresses = [_receive(i, rank) for i, rank in enumerate(ranks)]
-    for rank in ranks:
-        _send(rank, json.dumps(addresses))
-    answers = [_receive(i, rank) for i, rank in enumerate(ranks)]
-    return {link: (small, large) for link, (small, large) in answers[0].items()}
+def main() -> None:
+    """One of the ranks."""
+    comm = ddl_core.init(Config(timeout=10, operation_timeout=10))
+    times = {}
+    for link in LINKS:
+        with comm.duplicate(Config(links=[link], timeout=10, operation_timeout=10)) as twin:
+            times[link] = [_measure(twin, 8), _measure(twin, BYTES)]
+    if comm.rank == 0:
+        print(json.dumps(times))
+    ddl_core.finalize()
 
 
-def _send(rank: subprocess.Popen[str], line: str) -> None:
-    assert rank.stdin
-    with contextlib.suppress(BrokenPipeError):  # its answer says why
-        rank.stdin.write(line + "\n")
-        rank.stdin.flush()
-
-
-def _receive(i: int, rank: subprocess.Popen[str]) -> Any:
-    assert rank.stdout and rank.stderr
-    line = rank.stdout.readline()
-    if line:
-        return json.loads(line)
-    said = rank.stderr.read().strip().splitlines()
-    raise SelfTestError(f"rank {i}: {said[-1] if said else f'exit code {rank.wait()}'}")
-
-
-def _rank(rank: int) -> None:
-    with Endpoint(secret=input(), host="127.0.0.1") as endpoint:
-        print(json.dumps(endpoint.address.hex()), flush=True)
-        addresses = [bytes.fromhex(text) for text in json.loads(input())]
-        times = {}
-        for link in LINKS:
-            config = Config(links=[link], timeout=10, operation_timeout=10)
-            with endpoint.connect(addresses, rank, config) as comm:
-                times[link] = [_measure(comm, 8), _measure(comm, BYTES)]
-        print(json.dumps(times), flush=True)
-
-
-def _measure(comm: Any, nbytes: int) -> float:
+def _measure(comm: ddl_core.Comm, nbytes: int) -> float:
     best = float("inf")
     for i in range(_ROUNDS):
         values = np.full(nbytes // 4, comm.rank + i, np.float32)
@@ -121,12 +71,9 @@ def _measure(comm: Any, nbytes: int) -> float:
         comm.allreduce(values)
         best = min(best, time.perf_counter() - start)
         if not (values == 2 * i + 1).all():
-            raise SystemExit(f"wrong sums: {values[:4]}, not {2 * i + 1}")
+            raise RuntimeError(f"wrong sums: {values[:4]}, not {2 * i + 1}")
     return best
 
 
 if __name__ == "__main__":
-    try:
-        _rank(int(sys.argv[1]))
-    except DdlError as error:
-        raise SystemExit(str(error)) from None
+    main()

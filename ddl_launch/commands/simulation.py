@@ -79,22 +79,6 @@ def simulate(
     return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max)
 
 
-def check(
-    cluster: Cluster, operation: str, count: int, plan: str | None = None, segment: int = 0
-) -> str | None:
-    """Run the plans on numbers, with `count` elements (of each block) and segments of `segment`
-    bytes (0: as chosen). Returns what is wrong with the result, or None."""
-    ffi = _plans.ffi
-    kind, _ = OPERATIONS[operation]
-    groups = ffi.new("int[]", cluster.groups())
-    name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
-    speeds = [[1e9] * 4, [1e-5] * 4, 1e9, 0.0, 0.0, 0, 1]
-    machine = ffi.new("ddl_machine *", [cluster.size, groups, *speeds])
-    question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, 0, 0])
-    error = _plans.lib.ddl_check(machine, question, segment)
-    return None if error == ffi.NULL else ffi.string(error).decode()
-
-
 def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
     """The number of messages that follow each other in a plan: its time if only messages cost
     time."""

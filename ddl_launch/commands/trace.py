@@ -80,7 +80,7 @@ def read(paths: Sequence[Path]) -> list[Record]:
     for record in records:
         before = seen.setdefault((record.comm, record.rank), record.path)
         if before is not record.path:
-            raise TraceError(f"{record.path}: is of rank {record.rank}, as {before} is")
+            raise TraceError(f"{record.path} is of rank {record.rank}, and so is {before}")
     begun = {r.comm: min((e.start for e in r.events), default=0.0) for r in reversed(records)}
     return sorted(records, key=lambda r: (begun[r.comm], r.comm, r.rank))
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> Record:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TraceError(f"{path}: is no JSON, or was cut off: {error}") from None
+        raise TraceError(f"{path}: is not JSON, or is truncated: {error}") from None
     try:
         raw = value["traceEvents"]
         (head,) = (e for e in raw if e["ph"] == "M" and e["name"] == "process_name")
@@ -103,8 +103,7 @@ def _read(path: Path) -> Record:
         rank, name = int(head["pid"]), str(head["args"]["name"])
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError(
-            f"{path}: is no trace that one rank of libddl has written"
-            f" ({type(error).__name__}: {error})"
+            f"{path}: is not the trace of one rank of libddl ({type(error).__name__}: {error})"
         ) from None
     comm = _NAME.fullmatch(path.name)
     events.sort(key=lambda e: e.number)

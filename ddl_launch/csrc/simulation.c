@@ -12,10 +12,9 @@
 #include <string.h>
 
 #include "event_queue.h"
-#include "machine.h"
 #include "plan/plan.h"
 
-enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1 };
+enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1, WINDOW = 2 << 20 /* of libddl's comms */ };
 
 static const char no_memory[] = "out of memory";
 
@@ -64,7 +63,8 @@ typedef struct simulation {
     ddl__topology *topology;
     rank *ranks;
     link *links;
-    uint32_t n_links, link_room, *table, table_size; /* of links, by their ends; 0: none */
+    uint32_t n_links, link_room;
+    uint32_t *table; /* [size * from + to]: the number of the link, from 1 on; 0: none */
     span *spans;
     uint32_t n_spans, span_room, *unused, n_unused, unused_room;
     port *ports[LEVELS]; /* [2 * group + inward] */
@@ -122,47 +122,16 @@ static int level_of(const simulation *s, uint32_t a, uint32_t b)
     return DDL__GROUPINGS;
 }
 
-/* The slot of a link in the table, also if it is not there yet. */
-static uint32_t link_slot(const simulation *s, uint32_t from, uint32_t to)
-{
-    uint64_t hash = ((uint64_t)from << 32 | to) * 0x9e3779b97f4a7c15u;
-    uint32_t at = (uint32_t)(hash >> 32) & (s->table_size - 1);
-    for (; s->table[at]; at = (at + 1) & (s->table_size - 1)) {
-        const link *l = &s->links[s->table[at] - 1];
-        if (l->from == from && l->to == to)
-            break;
-    }
-    return at;
-}
-
-static bool link_table_enlarge(simulation *s)
-{
-    uint32_t size = s->table_size ? 2 * s->table_size : 1024;
-    uint32_t *table = calloc(size, sizeof *table);
-    if (!table) {
-        s->error = no_memory;
-        return false;
-    }
-    free(s->table);
-    s->table = table;
-    s->table_size = size;
-    for (uint32_t i = 0; i < s->n_links; i++)
-        table[link_slot(s, s->links[i].from, s->links[i].to)] = i + 1;
-    return true;
-}
-
 static uint32_t link_between(simulation *s, uint32_t from, uint32_t to)
 {
-    if (2 * s->n_links >= s->table_size && !link_table_enlarge(s))
-        return 0;
-    uint32_t at = link_slot(s, from, to);
-    if (!s->table[at]) {
+    uint32_t *number = &s->table[(size_t)from * (size_t)s->machine->size + to];
+    if (!*number) {
         if (!reserve(s, &s->links, s->n_links, &s->link_room, sizeof *s->links))
             return 0;
         s->links[s->n_links++] = (link){.from = from, .to = to, .level = level_of(s, from, to)};
-        s->table[at] = s->n_links;
+        *number = s->n_links;
     }
-    return s->table[at] - 1;
+    return *number - 1;
 }
 
 static uint32_t span_create(simulation *s, uint32_t sender, int64_t bytes, bool shared)
@@ -250,7 +219,7 @@ static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step,
             return false;
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         const link *l = rank_link(s, me, i);
-        if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > DDL_WINDOW))
+        if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > WINDOW))
             return false;
     }
     return true;
@@ -406,6 +375,47 @@ static void event_handle(simulation *s, event e)
 
 /* ------------------------------------------------------------------------------- the simulation */
 
+/* Freed with free; NULL when out of memory. */
+static ddl__topology *topology_of(const ddl_machine *machine)
+{
+    size_t n = DDL__GROUPINGS * (size_t)machine->size;
+    ddl__topology *t = calloc(1, sizeof *t + n * sizeof t->group[0]);
+    if (!t)
+        return NULL;
+    t->size = machine->size;
+    for (size_t i = 0; i < n; i++) {
+        int grouping = (int)(i / (size_t)machine->size);
+        t->group[i] = machine->groups[i];
+        if (t->groups[grouping] <= t->group[i])
+            t->groups[grouping] = t->group[i] + 1;
+    }
+    for (int level = 1; level < DDL__DIMENSIONS; level++)
+        t->wires[level - 1] = (ddl__speed){machine->latency[level], machine->bandwidth[level]};
+    t->machines = (t->groups[DDL__HOSTS] + machine->machine_hosts - 1) / machine->machine_hosts;
+    int most = 0;
+    for (int m = 0; m < t->machines; m++) {
+        int ranks = 0;
+        for (int r = 0; r < t->size; r++)
+            ranks += ddl__topology_group(t, DDL__HOSTS, r) / machine->machine_hosts == m;
+        most = ranks > most ? ranks : most;
+    }
+    t->oversubscription = machine->cores ? (double)most / machine->cores : 1;
+    return t;
+}
+
+/* The request of rank 0, in place. */
+static ddl__request request_of(const simulation *s)
+{
+    return (ddl__request){.kind = (ddl__kind)s->question->kind,
+                          .size = s->machine->size,
+                          .count = s->question->count,
+                          .element = (size_t)s->question->element,
+                          .in_place = true,
+                          .all_shared = s->topology->groups[DDL__HOSTS] == 1,
+                          .topology = s->topology,
+                          .window = WINDOW};
+}
+
 static uint32_t plan_ranks(const ddl__plan *plan)
 {
     uint32_t n = 0;
@@ -442,7 +452,7 @@ static int64_t plan_spans(const ddl__plan *plan)
 /* By the given algorithm, or the one that rank 0 has chosen for all. */
 static ddl__plan *make_plan(const simulation *s, int r)
 {
-    ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
+    ddl__request request = request_of(s);
     request.rank = r;
     if (!s->question->algorithm)
         request.by = ddl__algorithm_named(s->answer->name);
@@ -453,7 +463,7 @@ static ddl__plan *make_plan(const simulation *s, int r)
 /* The time by the library's costs. */
 static void estimate(simulation *s)
 {
-    ddl__request request = ddl_request_of(s->machine, s->question, s->topology);
+    ddl__request request = request_of(s);
     s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), &request);
 }
 
@@ -491,9 +501,10 @@ static void make_plans(simulation *s)
 
 static bool simulation_prepare(simulation *s)
 {
-    s->topology = ddl_topology_of(s->machine);
+    s->topology = topology_of(s->machine);
     s->ranks = calloc((size_t)s->machine->size, sizeof *s->ranks);
-    if (!s->topology || !s->ranks) {
+    s->table = calloc((size_t)s->machine->size * (size_t)s->machine->size, sizeof *s->table);
+    if (!s->topology || !s->ranks || !s->table) {
         s->error = no_memory;
         return false;
     }

@@ -55,10 +55,6 @@ typedef struct ddl_answer {
 const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
                          ddl_answer *answer);
 
-/* Check that every element gets every contribution once, with segments of that many bytes (0:
- * chosen), and that all ranks end. In place, with root 0. NULL, or what is wrong, static. */
-const char *ddl_check(const ddl_machine *machine, const ddl_question *question, int64_t segment);
-
 /* ---- ddl: end */
 
 #endif

@@ -1,4 +1,4 @@
-"""Several hosts on one machine, to try things on: `ddl lab`, and `Lab` for programs."""
+"""Several hosts on one machine, for tests: `ddl lab`, and `Lab` for programs."""
 
 from ddl_launch.lab.client import Lab, LabError, missing
 

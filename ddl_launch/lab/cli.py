@@ -7,28 +7,30 @@ import os
 import re
 from collections.abc import Callable
 
+from ddl_launch.commands.quantities import parse_count
 from ddl_launch.lab.client import Lab, LabError
 
 _DESCRIPTION = """\
-Several hosts on one machine, for trying what needs several. Each has its own name, processes,
-/dev/shm and network interfaces, and shares the files; nothing passes between two but by wire.
-Needs root and iproute2.
+Simulate several hosts on this machine, to test jobs that need more than one. Each host has its own
+name, processes, /dev/shm and network interfaces. The hosts share the files, and communicate only
+over the network between them. ddl lab needs root and iproute2.
 """
 
 _EPILOG = """\
 examples:
   ddl lab up 4 --rate 1gbit --nics 2      hosts h1 to h4, eth0 and eth1 in each
-  ddl lab exec h1 ip addr                 run a command on h1, here and in this environment
+  ddl lab exec h1 ip addr                 run a command on h1, in this folder and environment
   ddl lab exec h1 ddlrun -H h1:2,h2:2 train.py
   ddl lab exec h1 mpirun -H h1,h2 python train.py
-  ddl lab cut h2                          cut the link of its eth0; `mend` restores it
-  ddl lab show                            the hosts and their addresses
-  ddl lab down                            end everything there
+  ddl lab cut h2                          cut the link of eth0 of h2
+  ddl lab mend h2                         restore it
+  ddl lab show                            print the hosts and their addresses
+  ddl lab down                            end all processes of the lab, and remove it
 
-On the hosts, ddlrun and the mpirun of Open MPI, MPICH and Intel MPI reach the other hosts without
-ssh: DDL_RSH, and the variables by which each MPI knows its remote shell, name the lab's own.
+ddlrun and the mpirun of Open MPI, MPICH and Intel MPI reach the other hosts without ssh: DDL_RSH,
+and each MPI's variable for its remote shell, name a program of the lab.
 
-exit code: of exec, the command's; else 0, or 2 with the reason
+exit code: 0, or 2 after an error; of exec, the command's
 """
 
 
@@ -36,41 +38,45 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `lab` to ddl's commands by `add`, which makes their parsers."""
     lab = add(
         "lab",
-        help="several hosts on one machine, to try things on",
+        help="simulate several hosts on this machine",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    lab.add_argument("--name", default="lab", help="of the laboratory (default: lab)")
+    lab.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     commands = lab.add_subparsers(required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="make one", allow_abbrev=False)
-    up.add_argument("hosts", metavar="N", type=_count, help="number of hosts")
-    up.add_argument("--rate", metavar="RATE", type=_rate, help="of each interface, such as 1gbit")
-    up.add_argument("--nics", metavar="N", type=_count, default=1, help="interfaces of each host")
+    up = commands.add_parser("up", help="create a lab", allow_abbrev=False)
+    up.add_argument("hosts", metavar="N", type=parse_count, help="number of hosts")
+    up.add_argument(
+        "--rate", metavar="RATE", type=_rate, help="rate of each interface, such as 1gbit"
+    )
+    up.add_argument(
+        "--nics",
+        metavar="N",
+        type=parse_count,
+        default=1,
+        help="number of interfaces of each host (default: 1)",
+    )
     up.set_defaults(run=_up)
     execute = commands.add_parser("exec", help="run a command on a host", allow_abbrev=False)
     execute.add_argument("host", metavar="HOST")
     execute.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER)
     execute.set_defaults(run=_exec)
-    for word, on in (("cut", False), ("mend", True)):
-        cut = commands.add_parser(word, help="cut a link, or restore it", allow_abbrev=False)
+    for word, on, effect in (("cut", False, "cut a link"), ("mend", True, "restore a link")):
+        cut = commands.add_parser(word, help=effect, allow_abbrev=False)
         cut.add_argument("host", metavar="HOST")
-        cut.add_argument("--nic", metavar="K", type=int, default=0, help="its interface ethK")
+        cut.add_argument(
+            "--nic", metavar="K", type=int, default=0, help="the interface ethK (default: 0)"
+        )
         cut.set_defaults(run=_connect, on=on)
-    commands.add_parser("show", help="its hosts").set_defaults(run=_show)
+    commands.add_parser("show", help="print its hosts and their addresses").set_defaults(run=_show)
     commands.add_parser("down", help="remove it").set_defaults(run=_down)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
 
 
 def _rate(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[kmgt]?(bit|bps)", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate such as 100mbit or 1gbit")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 100mbit or 1gbit")
     return text
 
 
@@ -96,7 +102,7 @@ def _print_hosts(lab: Lab) -> None:
 
 def _exec(arguments: argparse.Namespace) -> None:
     if not arguments.command:
-        raise LabError("no COMMAND is given (ddl lab --help tells more)")
+        raise LabError("COMMAND is missing (see ddl lab --help)")
     command = Lab.find(arguments.name).at(arguments.host, *arguments.command)
     os.execv(command[0], command)
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from ddl_launch.errors import CommandError
@@ -43,7 +42,7 @@ class Host:
 def missing() -> str:
     """Why this machine cannot have a laboratory; "" if it can."""
     if os.geteuid() != 0:
-        return "a laboratory needs root, for namespaces"
+        return "a lab needs root, for namespaces"
     programs = {
         "ip": "iproute2",
         "tc": "iproute2",
@@ -52,7 +51,7 @@ def missing() -> str:
     }
     for program, package in programs.items():
         if not shutil.which(program):
-            return f"a laboratory needs {program} (Debian: {package})"
+            return f"a lab needs {program} (Debian: {package})"
     return ""
 
 
@@ -80,7 +79,7 @@ class Lab:
         if reason := missing():
             raise LabError(reason)
         if not 1 <= hosts <= _MOST_HOSTS or not 1 <= nics <= _MOST_NICS:
-            raise LabError(f"a laboratory has 1 to {_MOST_HOSTS} hosts of 1 to {_MOST_NICS} nics")
+            raise LabError(f"a lab has 1 to {_MOST_HOSTS} hosts with 1 to {_MOST_NICS} interfaces")
         self._folder = _folder(name or f"p{os.getpid()}-{time.monotonic_ns() % 10**6}")
         with self._lock() as lock:
             shutil.rmtree(self._folder, ignore_errors=True)  # left by a daemon that was killed
@@ -102,8 +101,7 @@ class Lab:
                 if self._folder.exists():
                     lock.close()
                     raise LabError(
-                        f"there is a laboratory {self._folder.name!r} already: ddl lab down"
-                        " removes it"
+                        f"there is a lab {self._folder.name!r} already: ddl lab down removes it"
                     ) from None
             lock.close()  # its holder is just starting or ending
             time.sleep(0.01)
@@ -131,7 +129,7 @@ class Lab:
             if _is(lock, path):  # else the name may be another laboratory's
                 shutil.rmtree(self._folder, ignore_errors=True)
                 path.unlink()
-            raise LabError(said or "the laboratory's daemon could not start")
+            raise LabError(said or "the lab's daemon could not start")
 
     @classmethod
     def find(cls, name: str) -> Lab:
@@ -139,7 +137,7 @@ class Lab:
         lab = cls.__new__(cls)
         lab._folder, lab._daemon = _folder(name), None
         if not _answers(lab._folder):
-            raise LabError(f"there is no laboratory {name!r}: ddl lab up N makes one of N hosts")
+            raise LabError(f"there is no lab {name!r}: ddl lab up N creates one of N hosts")
         return lab
 
     @property
@@ -196,18 +194,13 @@ class Lab:
         deadline = time.monotonic() + _LIMIT
         while self._folder.exists():
             if time.monotonic() > deadline:
-                raise LabError(f"the laboratory {self._folder.name!r} does not end")
+                raise LabError(f"the lab {self._folder.name!r} does not end")
             time.sleep(0.01)
 
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
         self.down()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +215,7 @@ class Lab:
             except OSError:
                 answer = b""
         if not answer:
-            raise LabError(f"the laboratory {self._folder.name!r} has ended")
+            raise LabError(f"the lab {self._folder.name!r} has ended")
         said: dict[str, Any] = json.loads(answer)
         if "error" in said:
             raise LabError(said["error"])
@@ -238,9 +231,7 @@ def _is(file: IO[bytes], path: Path) -> bool:
 
 def _folder(name: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name):
-        raise LabError(
-            f"{name!r} is no name for a laboratory: letters, digits, - and _, at most 32"
-        )
+        raise LabError(f"{name!r} is not a name for a lab: up to 32 letters, digits, - and _")
     return _ROOT / name
 
 

@@ -66,7 +66,7 @@ class _Daemon:
                 while len(text) < length:
                     piece = connection.recv(length - len(text))
                     if not piece:
-                        raise ConnectionError("the client has gone within its request")
+                        raise ConnectionError("the client disconnected within its request")
                     text += piece
                 answer = self._answer(json.loads(text), connection, descriptors)
             except (KeyError, ValueError, NetworkError, struct.error) as error:
@@ -112,7 +112,7 @@ class _Daemon:
                 known += [address(h, nic), f"{name}-eth{nic}"]
             if wanted in known:
                 return name
-        raise ValueError(f"there is no host {host}; there is: {', '.join(self._network.names)}")
+        raise ValueError(f"there is no host {host}; the hosts are {', '.join(self._network.names)}")
 
     def _run(
         self,

@@ -29,7 +29,7 @@ def main() -> int:
             words = words[2:] if words[0] in ("-o", "-p", "-l", "-i", "-F") else words[1:]
         request = {"folder": os.path.expanduser("~"), "environment": None}
     if len(words) < 2:
-        return fail("no HOST or no COMMAND is given")
+        return fail("no HOST or COMMAND is missing")
     host, command = words[0], words[1:]
     if way == "rsh":
         command = ["/bin/sh", "-c", " ".join(command)]

@@ -202,8 +202,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), "%s", strerror(errno));
         s.fds[i] = pair[1];
         if (!i)
-            s.link = ddl__tcp_link_create(s.slots, pair[0]);
-        REQUIRE(s.link && (!i || ddl__tcp_link_add_lane(s.link, pair[0], "lane")), "%s",
+            s.link = ddl__tcp_link_create(s.slots, pair[0], "", NULL);
+        REQUIRE(s.link && (!i || ddl__tcp_link_add_lane(s.link, pair[0], "lane", NULL)), "%s",
                 ddl__message());
     }
     for (unsigned i = 0; s.in.left && i < STEPS_MAX; i++) {

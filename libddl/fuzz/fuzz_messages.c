@@ -65,8 +65,8 @@ static void open_links(scene *s, bool shared)
         s->other = ddl__shm_link_beside(s->their_first);
     } else {
         s->slots = ddl__slots_create(SLOT, 1);
-        s->link = s->first = ddl__tcp_link_create(s->slots, fds[0]);
-        s->other = s->their_first = ddl__tcp_link_create(s->slots, fds[1]);
+        s->link = s->first = ddl__tcp_link_create(s->slots, fds[0], "", NULL);
+        s->other = s->their_first = ddl__tcp_link_create(s->slots, fds[1], "", NULL);
     }
     ddl__link *links[] = {NULL, s->link};
     s->messages = ddl__messages_create(0, 2, links, names, &lock, &names_unsent);

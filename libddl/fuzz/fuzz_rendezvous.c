@@ -2,7 +2,7 @@
  * more, the record that rank 0 sends to the others. */
 #include "connect/address.h"
 #include "connect/hello.h"
-#include "connect/rendezvous_record.h"
+#include "connect/rendezvous.h"
 #include "input.h"
 
 static ddl__rendezvous_record right_record(int rank, int size)

@@ -309,7 +309,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
     s.fd = fds[1];
     s.slots = ddl__slots_create(SLOT, SLOTS);
-    s.link = ddl__tcp_link_create(s.slots, fds[0]);
+    s.link = ddl__tcp_link_create(s.slots, fds[0], "", NULL);
     REQUIRE(s.slots && s.link, "%s", ddl__message());
     /* As small as it gets, so that spans wait. */
     REQUIRE(!setsockopt(s.link->fd, SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int)), "%s",

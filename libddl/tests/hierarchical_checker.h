@@ -8,25 +8,12 @@
 #ifndef DDL_TESTS_HIERARCHICAL_CHECKER_H
 #define DDL_TESTS_HIERARCHICAL_CHECKER_H
 
-#include <stdbool.h>
-#include <string.h>
-
-#include "check.h"
-#include "plan/builder.h"
 #include "plan/exchanges.h"
-
-typedef struct span {
-    const uint64_t *lent; /* where the values still must be on arrival, or NULL */
-    int64_t count;
-    unsigned readers;
-    struct span *next; /* in the window of its sender's host */
-    uint64_t values[];
-} span;
+#include "plan_spans.h"
 
 typedef struct inbox { /* of one sender */
     uint32_t from;
-    span *spans[DDL__LINK_SPANS];
-    unsigned first, n;
+    queue spans;
 } inbox;
 
 typedef struct member {
@@ -36,8 +23,7 @@ typedef struct member {
     uint32_t step;
     inbox *inboxes;
     unsigned n_inboxes;
-    span *oldest, **end; /* published to the own host, not yet freed */
-    int64_t bytes;       /* of those */
+    outlet published;    /* to the own host, not yet freed */
     int64_t wire, local; /* bytes sent */
 } member;
 
@@ -51,30 +37,9 @@ typedef struct machine {
     const char *error; /* the first */
 } machine;
 
-static uint64_t random_state = 88172645463325252u;
-
-static uint64_t random_below(uint64_t limit)
+static uint64_t add(const machine *m, uint64_t a, uint64_t b)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (random_state >> 11) % limit;
-}
-
-static uint64_t scramble(uint64_t x)
-{
-    x = (x ^ (x >> 31)) * 0x7fb5d329728ea185u;
-    return (x ^ (x >> 27)) * 0x81dadef4bc2dd44du;
-}
-
-static uint64_t input(int rank, int64_t i)
-{
-    return scramble(((uint64_t)rank << 40) + (uint64_t)i + 1);
-}
-
-static uint64_t combine(const machine *m, uint64_t a, uint64_t b)
-{
-    return m->ordered ? (a << 13 | a >> 51) * 0x9e3779b97f4a7c15u + b : a + b;
+    return m->ordered ? combine(a, b) : a + b;
 }
 
 /* ------------------------------------------------------------------------------------- machines */
@@ -96,7 +61,7 @@ static machine *machine_create(const ddl__request *request, bool ordered)
         me->plan = ddl__plan_create(&m->request);
         me->in = malloc(bytes);
         me->out = request->in_place ? me->in : malloc(bytes);
-        me->end = &me->oldest;
+        me->published.end = &me->published.oldest;
         CHECK(me->plan && me->in && me->out, "out of memory");
         for (int64_t i = 0; i < request->count; i++) {
             me->out[i] = ~input(r, i);
@@ -104,18 +69,6 @@ static machine *machine_create(const ddl__request *request, bool ordered)
         }
     }
     return m;
-}
-
-static void drop_released(member *me, size_t element, bool all)
-{
-    span *oldest;
-    while ((oldest = me->oldest) && (oldest->readers == 0 || all)) {
-        me->oldest = oldest->next;
-        me->bytes -= oldest->count * (int64_t)element;
-        free(oldest);
-    }
-    if (!me->oldest)
-        me->end = &me->oldest;
 }
 
 static bool share_memory(const machine *m, uint32_t a, uint32_t b)
@@ -127,8 +80,9 @@ static bool share_memory(const machine *m, uint32_t a, uint32_t b)
 /* Free the spans that came over a wire and were not taken. */
 static void drop_inbox(machine *m, uint32_t rank, inbox *box)
 {
-    for (; box->n && !share_memory(m, rank, box->from); box->n--)
-        free(box->spans[box->first++ % DDL__LINK_SPANS]);
+    queue *q = &box->spans;
+    for (; q->n && !share_memory(m, rank, box->from); q->n--)
+        free(q->spans[q->first++ % DDL__LINK_SPANS]);
 }
 
 static void machine_destroy(machine *m)
@@ -137,7 +91,7 @@ static void machine_destroy(machine *m)
         member *me = &m->members[r];
         for (unsigned i = 0; i < me->n_inboxes; i++)
             drop_inbox(m, (uint32_t)r, &me->inboxes[i]);
-        drop_released(me, m->request.element, true);
+        outlet_drop(&me->published, m->request.element, true);
         ddl__plan_destroy(me->plan);
         if (me->out != me->in)
             free(me->out);
@@ -157,16 +111,16 @@ static bool fail(machine *m, const char *error)
     return false;
 }
 
-static inbox *inbox_of(machine *m, uint32_t to, uint32_t from)
+static queue *inbox_of(machine *m, uint32_t to, uint32_t from)
 {
     member *me = &m->members[to];
     for (unsigned i = 0; i < me->n_inboxes; i++)
         if (me->inboxes[i].from == from)
-            return &me->inboxes[i];
+            return &me->inboxes[i].spans;
     me->inboxes = realloc(me->inboxes, (me->n_inboxes + 1) * sizeof *me->inboxes);
     CHECK(me->inboxes, "out of memory");
     me->inboxes[me->n_inboxes] = (inbox){.from = from};
-    return &me->inboxes[me->n_inboxes++];
+    return &me->inboxes[me->n_inboxes++].spans;
 }
 
 static bool has_operands(machine *m, uint32_t r, const ddl__step *step)
@@ -183,26 +137,17 @@ static bool has_room(machine *m, uint32_t r, const ddl__step *step, int64_t coun
     member *me = &m->members[r];
     const uint32_t *targets = me->plan->ranks + step->target;
     int64_t bytes = count * (int64_t)m->request.element;
-    drop_released(me, m->request.element, false);
+    outlet_drop(&me->published, m->request.element, false);
     for (uint32_t i = 0; i < step->targets; i++) {
         if (targets[i] == r)
             return fail(m, "sends to itself");
         if (inbox_of(m, targets[i], r)->n == m->slots)
             return false;
         if (m->request.window && share_memory(m, r, targets[i]) &&
-            me->bytes + bytes > m->request.window)
+            me->published.bytes + bytes > m->request.window)
             return false;
     }
     return true;
-}
-
-static span *new_span(const uint64_t *values, int64_t count)
-{
-    span *s = malloc(sizeof *s + (size_t)count * sizeof *values);
-    CHECK(s, "out of memory");
-    *s = (span){.count = count};
-    memcpy(s->values, values, (size_t)count * sizeof *values);
-    return s;
 }
 
 /* All ranks of the host read one span. On wires each target has its own span, which it frees. */
@@ -217,39 +162,29 @@ static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_
         bool local = share_memory(m, r, targets[i]);
         span *s = local ? shared : NULL;
         if (!s)
-            s = new_span(memory, count);
+            s = span_create(memory, count);
         if (local && !shared) {
-            shared = *me->end = s;
-            me->end = &s->next;
-            me->bytes += bytes;
+            shared = s;
+            outlet_add(&me->published, s, m->request.element);
         }
         s->lent = step->stable ? memory : NULL;
-        s->readers++;
         *(local ? &me->local : &me->wire) += bytes;
-        inbox *to = inbox_of(m, targets[i], r);
-        to->spans[(to->first + to->n++) % DDL__LINK_SPANS] = s;
+        queue_add(inbox_of(m, targets[i], r), s);
     }
 }
 
 /* Read the next span of a peer. False if it is not as expected. */
 static bool consume(machine *m, uint32_t r, uint32_t from, int64_t count, uint64_t *values)
 {
-    inbox *box = inbox_of(m, r, from);
-    if (box->n == 0) /* an operand twice */
-        return fail(m, "a span is missing");
-    span *s = box->spans[box->first];
-    box->first = (box->first + 1) % DDL__LINK_SPANS;
-    box->n--;
-    if (s->count != count)
-        fail(m, "a span has another length");
-    else if (s->lent && memcmp(s->lent, s->values, (size_t)count * sizeof *values))
-        fail(m, "lent memory was overwritten");
+    const char *error = NULL;
+    span *s = queue_take(inbox_of(m, r, from), count, &error);
+    if (error)
+        fail(m, error);
     else
         memcpy(values, s->values, (size_t)count * sizeof *values);
-    s->readers--;
     if (!share_memory(m, r, from))
         free(s);
-    return !m->error;
+    return !error;
 }
 
 static void reduce(machine *m, uint32_t r, const ddl__step *step, const uint64_t *own,
@@ -263,7 +198,7 @@ static void reduce(machine *m, uint32_t r, const ddl__step *step, const uint64_t
         if (operand == values && !consume(m, r, operands[o], count, values))
             break;
         for (int64_t i = 0; i < count; i++)
-            result[i] = o ? combine(m, result[i], operand[i]) : operand[i];
+            result[i] = o ? add(m, result[i], operand[i]) : operand[i];
     }
     for (int64_t i = 0; step->finish && i < count; i++)
         result[i] = scramble(result[i]);
@@ -342,7 +277,7 @@ static uint64_t reduced(const machine *m, const ddl__hierarchy *hierarchy, int l
     for (int r = 0; r < hierarchy->size; r++)
         if (above[r] == group && below[r] > last) {
             uint64_t child = reduced(m, hierarchy, level - 1, below[r], i);
-            value = last < 0 ? child : combine(m, value, child);
+            value = last < 0 ? child : add(m, value, child);
             last = below[r];
         }
     return value;
@@ -370,7 +305,7 @@ static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
             if (me->in[i] != input(r, i))
                 return "wrote to the input";
         for (unsigned b = 0; b < me->n_inboxes; b++)
-            if (me->inboxes[b].n)
+            if (me->inboxes[b].spans.n)
                 return "a span was never taken";
     }
     return NULL;

@@ -7,36 +7,9 @@
 #ifndef DDL_TESTS_PLAN_SIMULATOR_H
 #define DDL_TESTS_PLAN_SIMULATOR_H
 
-#include "plan/plan.h"
-
-#include <stdbool.h>
-#include <string.h>
-
-#include "check.h"
-#include "plan/builder.h"
-#include "plan_values.h"
+#include "plan_spans.h"
 
 enum { RANKS_MAX = 64 };
-
-typedef struct span {
-    const uint64_t *lent; /* where the values still must be on arrival, or NULL */
-    int64_t count;
-    uint64_t heard; /* the ranks of whom the sender had heard */
-    unsigned readers;
-    struct span *next; /* in its outlet */
-    uint64_t values[];
-} span;
-
-/* Memory that is reused in order, up to the oldest span that a reader has not released. */
-typedef struct outlet {
-    span *oldest, **end;
-    int64_t bytes;
-} outlet;
-
-typedef struct queue {
-    span *spans[DDL__LINK_SPANS];
-    unsigned first, n;
-} queue;
 
 typedef struct simulated_rank {
     ddl__plan *plan;
@@ -272,22 +245,10 @@ static world *world_create(const ddl__request *request, uint64_t uneven)
     return w;
 }
 
-static void drop_released(outlet *from, size_t element, bool all)
-{
-    span *oldest;
-    while ((oldest = from->oldest) && (oldest->readers == 0 || all)) {
-        from->oldest = oldest->next;
-        from->bytes -= oldest->count * (int64_t)element;
-        free(oldest);
-    }
-    if (!from->oldest)
-        from->end = &from->oldest;
-}
-
 static void world_destroy(world *w)
 {
     for (int i = 0; i < w->request.size * w->request.size; i++)
-        drop_released(&w->outlets[i], w->request.element, true);
+        outlet_drop(&w->outlets[i], w->request.element, true);
     for (int r = 0; r < w->request.size; r++) {
         simulated_rank *me = &w->ranks[r];
         ddl__plan_destroy(me->plan);
@@ -317,7 +278,7 @@ static bool has_room(world *w, int r, const ddl__step *step, int64_t count)
         if (targets[i] == (uint32_t)r)
             return fail(w, "sends to itself");
         outlet *out = outlet_of(w, (uint32_t)r, targets[i]);
-        drop_released(out, w->request.element, false);
+        outlet_drop(out, w->request.element, false);
         if (queue_of(w, (uint32_t)r, targets[i])->n == w->queue_room ||
             out->bytes + count * (int64_t)w->request.element > w->window)
             return false;
@@ -334,17 +295,6 @@ static bool has_operands(world *w, int r, const ddl__step *step)
     return true;
 }
 
-static span *new_span(outlet *in, const uint64_t *values, int64_t count, uint64_t heard)
-{
-    span *s = malloc(sizeof *s + (size_t)count * sizeof *values);
-    CHECK(s, "out of memory");
-    *s = (span){.count = count, .heard = heard};
-    memcpy(s->values, values, (size_t)count * sizeof *values);
-    *in->end = s;
-    in->end = &s->next;
-    return s;
-}
-
 static void publish(world *w, int r, const ddl__step *step, const uint64_t *values,
                     const uint64_t *lent, int64_t count)
 {
@@ -357,17 +307,17 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
         bool reads = reads_memory(w, (uint32_t)r, targets[i]);
         span *s = reads ? shared : NULL;
         if (!s) {
-            s = new_span(out, values, count, me->heard);
+            s = span_create(values, count);
+            s->heard = me->heard;
             s->lent = step->stable ? lent : NULL;
-            out->bytes += bytes;
+            outlet_add(out, s, w->request.element);
         }
         if (reads)
             shared = s;
         if (!on_one_host(w, (uint32_t)r, targets[i]))
             me->wires += bytes;
-        s->readers++;
         queue *to = queue_of(w, (uint32_t)r, targets[i]);
-        to->spans[(to->first + to->n++) % DDL__LINK_SPANS] = s;
+        queue_add(to, s);
         w->queue_most = to->n > w->queue_most ? to->n : w->queue_most;
         me->sent += bytes;
     }
@@ -376,20 +326,12 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
 /* Read the next span from a peer. Its memory is kept until its last reader has read it. */
 static const uint64_t *consume(world *w, uint32_t from, int r, int64_t count)
 {
-    queue *q = queue_of(w, from, (uint32_t)r);
-    if (q->n == 0) { /* an operand twice */
-        fail(w, "a span is missing");
-        return NULL;
-    }
-    span *s = q->spans[q->first];
-    q->first = (q->first + 1) % DDL__LINK_SPANS;
-    q->n--;
-    s->readers--;
-    w->ranks[r].heard |= s->heard;
-    if (s->count != count)
-        fail(w, "a span has another length");
-    else if (s->lent && memcmp(s->lent, s->values, (size_t)count * sizeof *s->lent))
-        fail(w, "lent memory was overwritten");
+    const char *error = NULL;
+    span *s = queue_take(queue_of(w, from, (uint32_t)r), count, &error);
+    if (s)
+        w->ranks[r].heard |= s->heard;
+    if (error)
+        fail(w, error);
     return w->error ? NULL : s->values;
 }
 

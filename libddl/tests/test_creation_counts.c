@@ -1,7 +1,5 @@
 /* All members count the creations over one list equally, even if a creation failed on only one of
  * them, at its very end: the next creation succeeds. */
-#include <errno.h>
-
 #include "health/health_state.h"
 #include "processes.h"
 
@@ -16,17 +14,17 @@ typedef struct shared {
 
 static bool fails; /* this process's next creation fails, when the others may have succeeded */
 
-bool __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
-bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
+ddl_status __real_ddl__health_open(ddl__health *health);
+ddl_status __wrap_ddl__health_open(ddl__health *health);
 
-bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
+ddl_status __wrap_ddl__health_open(ddl__health *health)
 {
+    ddl_status status = __real_ddl__health_open(health);
     if (!fails)
-        return __real_ddl__detector_add(detector, health);
+        return status;
     fails = false;
     usleep(LATE_MS * 1000);
-    errno = ENOMEM;
-    return false;
+    return ddl__fail(DDL_ENOMEM, "no memory");
 }
 
 static int member(shared *s, int rank, int failing)

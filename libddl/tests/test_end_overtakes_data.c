@@ -93,10 +93,9 @@ static void by_detector(ddl_comm *comm, void *argument)
     check_dead(comm, DDL_EPEER, "reported by the detector");
 }
 
-/* The same while no caller drives. */
-static void by_detector_in_background(ddl_comm *comm, void *argument)
+/* Add on rank 0 while no caller drives. When all data have arrived, `end` ends the comm. */
+static void add_in_background(ddl_comm *comm, void (*end)(ddl_comm *comm, ddl_work *work))
 {
-    (void)argument;
     if (ddl_comm_rank(comm) == 0) {
         ddl_work *work;
         hold_back(comm);
@@ -105,13 +104,25 @@ static void by_detector_in_background(ddl_comm *comm, void *argument)
         await(&done, SIZE - 1);
         usleep(50000); /* the background driver sleeps by now */
         atomic_store(&hidden, false);
-        ddl__engine_fail(engine, DDL_EPEER, "reported by the detector");
-        OK(ddl_work_wait(work, -1));
+        end(comm, work);
         ddl_work_destroy(work);
     } else {
         OK(add(comm, NULL));
         atomic_fetch_add(&done, 1);
     }
+}
+
+static void end_by_detector(ddl_comm *comm, ddl_work *work)
+{
+    (void)comm;
+    ddl__engine_fail(engine, DDL_EPEER, "reported by the detector");
+    OK(ddl_work_wait(work, -1));
+}
+
+static void by_detector_in_background(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    add_in_background(comm, end_by_detector);
     check_dead(comm, DDL_EPEER, "reported by the detector");
 }
 
@@ -155,24 +166,16 @@ static void by_link(ddl_comm *comm, void *argument)
 }
 
 /* An abort by this rank ends pending operations at once, even if their data have arrived. */
+static void end_by_abort(ddl_comm *comm, ddl_work *work)
+{
+    OK(ddl_comm_abort(comm, "enough"));
+    REFUSED(ddl_work_wait(work, -1), DDL_EABORTED, "enough");
+}
+
 static void by_this_rank(ddl_comm *comm, void *argument)
 {
     (void)argument;
-    if (ddl_comm_rank(comm) == 0) {
-        ddl_work *work;
-        hold_back(comm);
-        atomic_store(&hidden, true);
-        OK(add(comm, &work));
-        await(&done, SIZE - 1);
-        usleep(50000);
-        atomic_store(&hidden, false);
-        OK(ddl_comm_abort(comm, "enough"));
-        REFUSED(ddl_work_wait(work, -1), DDL_EABORTED, "enough");
-        ddl_work_destroy(work);
-    } else {
-        OK(add(comm, NULL));
-        atomic_fetch_add(&done, 1);
-    }
+    add_in_background(comm, end_by_abort);
     check_dead(comm, DDL_EABORTED, "enough");
 }
 

@@ -10,18 +10,18 @@ enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
 static bool armed;
 static atomic_int *stage; /* 1: stopped; 2: the others have gone on */
 
-bool __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
-bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
+void __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
+void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 
 /* All control connections are open, and the survivor's comm is nearly created. */
-bool __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
+void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
 {
     if (armed) {
         armed = false;
         atomic_store(stage, 1);
         raise(SIGSTOP);
     }
-    return __real_ddl__detector_add(detector, health);
+    __real_ddl__detector_add(detector, health);
 }
 
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};

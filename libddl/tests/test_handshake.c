@@ -114,8 +114,7 @@ static ddl_status connect_through(ddl_endpoint *endpoint, message which, size_t 
     ddl__hello hello = hello_for(job, endpoint);
     int fd = dial(b->port);
     middleman_start(b);
-    ddl_status status =
-        ddl__handshake_initiate(job, fd, &hello, -1, ddl__deadline(LIMIT_MS), &session, NULL);
+    ddl_status status = ddl__handshake_initiate(job, fd, &hello, ddl__deadline(LIMIT_MS), &session);
     close(fd);
     middleman_close(b);
     return status;
@@ -353,8 +352,8 @@ static void test_reflected(void)
         CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
         mirror m = {fds[1], nonce};
         CHECK(!pthread_create(&thread, NULL, reflect, &m), "no thread");
-        ddl_status status = ddl__handshake_initiate(job, fds[0], &hello, -1,
-                                                    ddl__deadline(LIMIT_MS), &session, NULL);
+        ddl_status status =
+            ddl__handshake_initiate(job, fds[0], &hello, ddl__deadline(LIMIT_MS), &session);
         CHECK(status == DDL_EREFUSED && strstr(ddl__message(), "does not know the job's secret"),
               "%d \"%s\"", status, ddl__message());
         pthread_join(thread, NULL);
@@ -387,8 +386,8 @@ static void test_old_protocol(void)
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
     send_bytes(fds[1], &hello, OLD_BYTES);
     ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
-    REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours, -1,
-                                    ddl__deadline(LIMIT_MS), &session, NULL),
+    REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours,
+                                    ddl__deadline(LIMIT_MS), &session),
             DDL_EREFUSED, "it speaks protocol 3, we speak 5");
     close(fds[0]);
     close(fds[1]);

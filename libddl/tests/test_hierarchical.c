@@ -1,6 +1,7 @@
 /* Hierarchical plans for machines of all shapes through the checker. Then plans are broken, and the
  * checker must detect it. */
 #include "hierarchical_checker.h"
+#include "host_topology.h"
 
 #include <stdio.h>
 
@@ -26,32 +27,10 @@ static void add_nodes(ddl__topology *t)
     free(places);
 }
 
-/* Hosts of so many ranks, in racks and aisles as described. Ranks are numbered host by host, or at
- * random. */
 static ddl__topology *unequal(const int *hosts, int n, const char *racks, bool shuffled)
 {
-    int size = 0;
-    for (int h = 0; h < n; h++)
-        size += hosts[h];
-    int *host = malloc((size_t)size * sizeof *host);
-    unsigned char *shared = malloc((size_t)size * (size_t)size);
-    CHECK(host && shared, "out of memory");
-    for (int h = 0, r = 0; h < n; h++)
-        for (int i = 0; i < hosts[h]; i++)
-            host[r++] = h;
-    for (int i = size - 1; shuffled && i > 0; i--) {
-        int j = (int)random_below((uint64_t)i + 1), other = host[j];
-        host[j] = host[i];
-        host[i] = other;
-    }
-    for (int i = 0; i < size; i++)
-        for (int j = 0; j < size; j++)
-            shared[i * size + j] = host[i] == host[j];
-    ddl__topology *t;
-    CHECK(ddl__topology_create(shared, size, racks, false, &t) == DDL_OK, "%s", ddl__message());
+    ddl__topology *t = topology_of(hosts, n, racks, shuffled);
     add_nodes(t);
-    free(host);
-    free(shared);
     return t;
 }
 
@@ -164,8 +143,8 @@ static void test_equal(void)
     printf("%d equal grids\n", shapes);
 }
 
-/* With a whole number of lines for each rank, each rank sends 2 N (1 - 1/p) and each host
- * 2 N (1 - 1/hosts), the fewest with which N bytes can be all-reduced. */
+/* With a whole number of lines for each rank and equal groups, each rank sends 2 N (1 - 1/p) and
+ * each host 2 N (1 - 1/hosts), the fewest with which N bytes can be all-reduced. */
 static void test_bytes(void)
 {
     static const int shapes[][4] = {{2, 2, 1, 1},  {4, 2, 1, 1}, {2, 3, 1, 1}, {3, 5, 1, 1},
@@ -175,6 +154,8 @@ static void test_bytes(void)
         ddl__topology *t = grid(d[0], d[1], d[2], d[3], false);
         ddl__request q = request_for(t);
         int hosts = t->groups[DDL__HOSTS];
+        if (hosts & (hosts - 1)) /* its halves are not equal */
+            q.by = DDL__ALGORITHM_HIERARCHICAL;
         q.count = 16 * 20 * q.size; /* in one chunk */
         machine *m = machine_create(&q, false);
         const char *error = execute(m, true, NULL);

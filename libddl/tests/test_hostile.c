@@ -11,7 +11,7 @@
 #include "check.h"
 #include "connect/address.h"
 #include "connect/handshake.h"
-#include "connect/rendezvous_record.h"
+#include "connect/rendezvous.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "ranks.h"
@@ -397,7 +397,7 @@ static void test_damaged_record(void)
     const ddl__job none = {0};
     ddl__hello hello = ddl__hello_begin(&none, DDL__CONN_RENDEZVOUS, 1, 0, 2);
     ddl__session session;
-    CHECK(ddl__handshake_initiate(&none, fd, &hello, -1, deadline, &session, NULL) == DDL_OK, "%s",
+    CHECK(ddl__handshake_initiate(&none, fd, &hello, deadline, &session) == DDL_OK, "%s",
           ddl__message());
     unsigned char proof[DDL__KEY] = {0};
     ddl__rendezvous_record record = make_record(1, 2), answer;

@@ -42,8 +42,8 @@ static pair make_pair(bool shared)
         p.other = ddl__shm_link_beside(p.first[1]);
     } else {
         p.slots = ddl__slots_create(SLOT, 1);
-        p.link = p.first[0] = ddl__tcp_link_create(p.slots, fds[0]);
-        p.other = p.first[1] = ddl__tcp_link_create(p.slots, fds[1]);
+        p.link = p.first[0] = ddl__tcp_link_create(p.slots, fds[0], "", NULL);
+        p.other = p.first[1] = ddl__tcp_link_create(p.slots, fds[1], "", NULL);
     }
     ddl__link *links[] = {NULL, p.link};
     p.messages = ddl__messages_create(0, 2, links, names, &lock, &names_unsent);

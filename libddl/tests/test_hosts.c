@@ -1,29 +1,9 @@
 /* All algorithms that use hosts of several ranks, with hosts of many shapes, through the simulator.
  */
+#include "host_topology.h"
 #include "plan_results.h"
 
 #include <stdio.h>
-
-/* Hosts of so many ranks, numbered host by host or at random. */
-static ddl__topology *machine(const int *hosts, int n, bool shuffled)
-{
-    int host[RANKS_MAX], size = 0;
-    unsigned char shared[RANKS_MAX * RANKS_MAX];
-    for (int h = 0; h < n; h++)
-        for (int i = 0; i < hosts[h]; i++)
-            host[size++] = h;
-    for (int i = size - 1; shuffled && i > 0; i--) {
-        int j = (int)random_below((uint64_t)i + 1), other = host[j];
-        host[j] = host[i];
-        host[i] = other;
-    }
-    for (int i = 0; i < size; i++)
-        for (int j = 0; j < size; j++)
-            shared[i * size + j] = host[i] == host[j];
-    ddl__topology *t;
-    CHECK(ddl__topology_create(shared, size, NULL, false, &t) == DDL_OK, "no topology");
-    return t;
-}
 
 static const char *describe(const ddl__request *q)
 {
@@ -129,7 +109,7 @@ static void test_shapes(void)
             else
                 size += hosts[h];
         }
-        ddl__topology *t = machine(hosts, n_hosts, n % 5 == 0);
+        ddl__topology *t = topology_of(hosts, n_hosts, NULL, n % 5 == 0);
         ddl__request q = request_for(t, kinds[n / 6 % 7]);
         q.root = (int)random_below((uint64_t)q.size);
         q.element = (size_t)1 << random_below(4);
@@ -155,7 +135,7 @@ static void test_shapes(void)
 static void test_bytes(void)
 {
     for (int kind = DDL__REDUCE_SCATTER; kind <= DDL__ALLGATHER; kind++) {
-        ddl__topology *t = machine((int[]){3, 3, 3, 3}, 4, false);
+        ddl__topology *t = topology_of((int[]){3, 3, 3, 3}, 4, NULL, false);
         ddl__request q = request_for(t, (ddl__kind)kind);
         q.count = 100;
         world *w = world_create(&q, 0);
@@ -189,7 +169,7 @@ static void test_dropped(void)
     static const ddl__kind kinds[] = {DDL__REDUCE_SCATTER, DDL__ALLGATHER, DDL__BROADCAST,
                                       DDL__REDUCE_TO_ROOT, DDL__ALLTOALL,  DDL__GATHER,
                                       DDL__SCATTER};
-    ddl__topology *t = machine((int[]){2, 3, 1}, 3, false);
+    ddl__topology *t = topology_of((int[]){2, 3, 1}, 3, NULL, false);
     for (int k = 0; k < 7; k++) {
         ddl__request q = request_for(t, kinds[k]);
         q.count = 100;
@@ -247,7 +227,7 @@ static void test_choice(void)
         {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ddl__topology *t = machine(cases[i].hosts, 3, false);
+        ddl__topology *t = topology_of(cases[i].hosts, 3, NULL, false);
         ddl__request q = request_for(t, cases[i].kind);
         q.count = cases[i].count;
         q.all_shared = cases[i].all_shared;

@@ -44,26 +44,27 @@ typedef struct tcp_star {
 static ddl__crypto *crypto; /* NULL: not encrypted */
 
 /* Each connection has keys of its own; the ends are each other's reverse. */
-static void seal(ddl__link *link, unsigned lane, bool dialed)
+static ddl__seal *make_seal(unsigned lane, bool dialed)
 {
+    if (!crypto)
+        return NULL;
     unsigned char keys[2][DDL__KEY];
     memset(keys[0], 1 + (int)lane, DDL__KEY);
     memset(keys[1], 100 + (int)lane, DDL__KEY);
     ddl__seal *s = ddl__seal_create(crypto, keys[dialed], keys[!dialed]);
     CHECK(s, "%s", ddl__message());
-    ddl__tcp_link_seal(link, lane, s);
+    return s;
 }
 
 static ddl__link *join(ddl__slots *slots, end_of_link *own, unsigned sockets, bool dialed)
 {
-    ddl__link *link = ddl__tcp_link_create(slots, own->fds[0]);
+    ddl__link *link = ddl__tcp_link_create(slots, own->fds[0], "", make_seal(0, dialed));
     CHECK(link, "%s", ddl__message());
     own->link = link;
     for (unsigned i = 1; i < sockets; i++)
-        CHECK(ddl__tcp_link_add_lane(link, own->fds[i], "lane"), "%s", ddl__message());
+        CHECK(ddl__tcp_link_add_lane(link, own->fds[i], "lane", make_seal(i, dialed)), "%s",
+              ddl__message());
     CHECK(ddl__tcp_link_lanes(link) == sockets - 1, "%u lanes", ddl__tcp_link_lanes(link));
-    for (unsigned i = 0; crypto && i < sockets; i++)
-        seal(link, i, dialed);
     return link;
 }
 
@@ -137,7 +138,7 @@ static wire wire_create(void)
     int fds[2];
     tcp_pair(fds);
     wire w = {.slots = ddl__slots_create(LARGEST, SLOTS), .fd = fds[1]};
-    w.link = ddl__tcp_link_create(w.slots, fds[0]);
+    w.link = ddl__tcp_link_create(w.slots, fds[0], "", NULL);
     CHECK(w.link, "%s", ddl__message());
     return w;
 }

@@ -216,10 +216,8 @@ static void test_link(void)
     unsigned char record[RECORD];
     line l = open_line();
     ddl__slots *slots = ddl__slots_create(4096, 1);
-    ddl__link *link = slots ? ddl__tcp_link_create(slots, dup(l.in[0])) : NULL;
+    ddl__link *link = slots ? ddl__tcp_link_create(slots, dup(l.in[0]), "eth0", l.to) : NULL;
     CHECK(link, "%s", ddl__message());
-    ddl__tcp_link_name(link, "eth0");
-    ddl__tcp_link_seal(link, 0, l.to);
     l.to = NULL;
     make_record(&l, 1, record);
     record[RECORD - 1] ^= 1;

@@ -247,8 +247,8 @@ static void test_exploring(void)
 {
     const char *log = run((job){"tcp", "-mode p:1x4", "plans", "plan", 2, NULL, CALLS});
     expect(log, " operations and sizes in a comm of 4 ranks in ", 1);
-    expect(log, "explored all-reduce of 16 bytes and more in a comm of 4 ranks: ", 1);
-    expect(log, "explored broadcast of 16 bytes and more in a comm of 4 ranks: ", 1);
+    expect(log, "explored all-reduce of 4 bytes and more in a comm of 4 ranks: ", 1);
+    expect(log, "explored broadcast of 4 bytes and more in a comm of 4 ranks: ", 1);
     CHECK(strstr(strstr(log, "all-reduce of 12000 bytes"), ", asked for"), "not as found: %s", log);
     const char *kept = content("plans");
     expect(kept, "4 all-reduce 1 ", 1);

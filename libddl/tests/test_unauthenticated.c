@@ -95,8 +95,8 @@ static void check_open(const ddl_endpoint *endpoint)
     int fd = dial(ddl__endpoint_address(endpoint)->port);
     ddl__hello hello = right_hello(endpoint);
     ddl__session session;
-    CHECK(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fd, &hello, -1,
-                                  ddl__deadline(LIMIT_MS), &session, NULL) == DDL_OK,
+    CHECK(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fd, &hello, ddl__deadline(LIMIT_MS),
+                                  &session) == DDL_OK,
           "a valid client is not admitted: %s", ddl__message());
     CHECK(since(start) < 1e-3 * SOON_MS, "admitted after %g s", since(start));
     close(fd);
@@ -314,8 +314,8 @@ static void *send_flood(void *argument)
         if (!f->speaks)
             send(fd, words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
         else
-            CHECK(ddl__handshake_initiate(&wrong, fd, &hello, -1, ddl__deadline(LIMIT_MS), &session,
-                                          NULL) != DDL_OK,
+            CHECK(ddl__handshake_initiate(&wrong, fd, &hello, ddl__deadline(LIMIT_MS), &session) !=
+                      DDL_OK,
                   "admitted without the secret");
         close(fd);
         usleep(PAUSE_US);

@@ -43,7 +43,7 @@ def install(folder: Path, name: str, entry_point: str, source: str) -> dict[str,
     [
         (["greet", "you"], 3, "hello you\n", ""),
         (["greet", "nobody"], 2, "", "ddl: there is nobody to greet\n"),
-        (["greet"], 2, "", "ddl: the following arguments are required: name (ddl greet --help"),
+        (["greet"], 2, "", "ddl: the following arguments are required: name (see ddl greet --help"),
     ],
 )
 def test_command_of_another_package(

@@ -271,8 +271,8 @@ def test_reader_that_goes_away_ends_the_job(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         ([], 2, "the following arguments are required: -n"),
-        (["-n", "2"], 2, "no PROGRAM is given"),
-        (["-n", "0", "true"], 2, "argument -n: '0' is not a number of ranks from 1 on"),
+        (["-n", "2"], 2, "PROGRAM is missing"),
+        (["-n", "0", "true"], 2, "argument -n: '0' is not a number of ranks: an integer from 1 on"),
         (["-n", "-1", "true"], 2, "argument -n: '-1' is not a number of ranks"),
         (["-n", "two", "true"], 2, "argument -n: 'two' is not a number of ranks"),
         (["-n", "1.5", "true"], 2, "argument -n: '1.5' is not a number of ranks"),

@@ -25,7 +25,7 @@ from ddl_launch.hosts import (
     read_hostfile,
     read_rankfile,
 )
-from ddl_launch.launchers import Launcher, start
+from ddl_launch.launchers import Launcher, Order, start
 from ddl_launch.topology import describe, library_options, mode_option
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,7 +48,7 @@ def test_host_lists(text: str, hosts: list[Host]) -> None:
 
 @pytest.mark.parametrize("text", ["", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm"])
 def test_wrong_host_lists(text: str) -> None:
-    with pytest.raises(LaunchError, match="-H .* is no HOST or HOST:RANKS"):
+    with pytest.raises(LaunchError, match="-H .* is not HOST or HOST:RANKS"):
         parse_hosts(text, "-H")
 
 
@@ -61,8 +61,8 @@ def test_hostfile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "there is no host in it"),
-        ("h1 slots=two", "line 1: 'h1 slots=two' is no HOST slots=N"),
+        ("", "it lists no host"),
+        ("h1 slots=two", "line 1: 'h1 slots=two' is not HOST slots=N"),
         ("h1\nh2 fast", "line 2"),
         (None, "No such file"),
     ],
@@ -113,8 +113,8 @@ def test_ranks_are_placed_in_blocks(
 @pytest.mark.parametrize(
     ("hosts", "ranks", "per_host", "message"),
     [
-        ("a,b", 3, None, "-n 3 cannot be shared equally by 2 hosts"),
-        ("a,b", 1, None, "-n 1 cannot be shared equally"),
+        ("a,b", 3, None, "-n 3 cannot be divided equally among 2 hosts"),
+        ("a,b", 1, None, "-n 1 cannot be divided equally"),
         ("a:2,b:2", 5, None, "-n 5: the hosts have only 4 slots (a:2, b:2)"),
         ("a:2,b:4", None, 4, "-accelerators 4: a has only 2 slots"),
     ],
@@ -235,9 +235,9 @@ def test_modes(mode: str | None, size: int, options: str) -> None:
         ("m:2x2", "libddl has no mode m"),
         ("c", "libddl has no mode c"),
         ("d", "the numbers are missing"),
-        ("x:4", "-mode x:4: it is A or A:XxY"),
+        ("x:4", "-mode x:4: expected A or A:XxY"),
         ("d:2x2x1x1x1", "up to four numbers"),
-        ("d:2x", "it is A or"),
+        ("d:2x", "expected A or"),
     ],
 )
 def test_wrong_modes(mode: str, message: str) -> None:
@@ -263,9 +263,9 @@ def test_library_options() -> None:
     assert library_options(["-mode r:4 -dbg_level 2"]) == ("r:4", "", {"DDL_LOG": "debug"})
     for option in ("-dump_iter 100", "-dev_sync 1", "-rebind_iter 10"):
         assert library_options([option]) == (None, option, {})
-    with pytest.raises(LaunchError, match="-ddlarg -dump_iter often: it is"):
+    with pytest.raises(LaunchError, match="-ddlarg -dump_iter often: expected"):
         library_options(["-dump_iter often"])
-    with pytest.raises(LaunchError, match="-ddlarg -dbg_level 9: it is"):
+    with pytest.raises(LaunchError, match="-ddlarg -dbg_level 9: expected"):
         library_options(["-dbg_level 9"])
 
 
@@ -459,7 +459,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_lines(name: str) -> None:
     launcher, layout, arguments, hosts = COMMANDS[name]
-    begin = start(launcher, layout, ["A", "B"], "rsh", ["--more"], Path("d"))
+    begin = start(Order(launcher, layout, ["A", "B"], "rsh", ["--more"], Path("d")))
     root = AS_ROOT if launcher.kind == "openmpi" else []
     assert begin.command == [launcher.program, *root, *arguments]
     assert begin.files == {"hosts": hosts}
@@ -531,11 +531,11 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", "4"], "say how many hosts, and ranks on each"),
+        (["-n", "4"], "give the number of hosts, and of ranks on each"),
         (["-nodes", "2", "-accelerators", "2", "-n", "5"], "-n 5 is not 2 hosts of 2 ranks"),
         (["-nodes", "2", "-accelerators", "2", "-H", "a"], "the hosts come from the scheduler"),
         (["-nodes", "2", "-accelerators", "2", "--image", "x"], "--image has no meaning"),
-        (["-nodes", "2", "-accelerators", "2"], "there is no qsub here"),
+        (["-nodes", "2", "-accelerators", "2"], "qsub is not in PATH"),
     ],
 )
 def test_wrong_submissions(arguments: list[str], message: str, tmp_path: Path) -> None:

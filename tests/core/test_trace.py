@@ -112,11 +112,11 @@ def test_trace_of_a_live_comm(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "is no JSON, or was cut off"),
-        ('{"traceEvents": [\n{"na', "is no JSON, or was cut off"),
-        ("[]", "is no trace that one rank of libddl has written"),
-        ('{"traceEvents": []}', "is no trace that one rank"),
-        ('{"traceEvents": [{"ph": "X"}]}', "is no trace that one rank"),
+        ("", "is not JSON, or is truncated"),
+        ('{"traceEvents": [\n{"na', "is not JSON, or is truncated"),
+        ("[]", "is not the trace of one rank of libddl"),
+        ('{"traceEvents": []}', "is not the trace of one rank"),
+        ('{"traceEvents": [{"ph": "X"}]}', "is not the trace of one rank"),
         (b"\xff\xfe", "decode"),
     ],
 )
@@ -135,11 +135,11 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments, problem in (
-        ([a, again], f"{again}: is of rank 0, as {a} is"),
+        ([a, again], f"{again} is of rank 0, and so is {a}"),
         ([str(tmp_path / "no")], "no: No such file"),
         ([str(empty)], "there is no file ddl-COMM-rankN.json"),
         ([a, "-o", str(tmp_path / "no" / "b")], "No such file"),
-        ([a, "--size", "0"], "'0' is not a number from 1 on"),
+        ([a, "--size", "0"], "'0' is not an integer from 1 on"),
     ):
         assert main(["trace", *arguments]) == 2
         assert problem in capsys.readouterr().err

@@ -17,7 +17,7 @@ from conftest import clean_environment
 
 from ddl_launch.lab import Lab, LabError, missing
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a lab")
 
 LAB = [sys.executable, "-m", "ddl_launch.commands", "lab", "--name", f"test{os.getpid()}"]
 REACH = """
@@ -141,7 +141,7 @@ def test_of_those_made_at_once_by_one_name_one_stays() -> None:
         try:
             return Lab(1, name=name)
         except LabError as error:
-            assert "there is a laboratory" in str(error)
+            assert "there is a lab" in str(error)
             return None
 
     for _ in range(2):  # the name is free at once when `down` returns
@@ -196,24 +196,24 @@ def test_command_line() -> None:
         assert up.stdout == ddl("show").stdout == hosts
         again = ddl("up", "2")
         assert again.returncode == 2
-        assert "there is a laboratory" in again.stderr
+        assert "there is a lab" in again.stderr
         assert ddl("exec", "h2", "sh", "-c", "exit 5").returncode == 5
         assert "rate 100Mbit" in ddl("exec", "h1", "tc", "qdisc", "show", "dev", "eth1").stdout
         assert [ddl(word, "h2", "--nic", "1").returncode for word in ("cut", "mend")] == [0, 0]
     finally:
         down = ddl("down")
     assert down.returncode == 0
-    assert "there is no laboratory" in ddl("exec", "h1", "true").stderr
+    assert "there is no lab " in ddl("exec", "h1", "true").stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["up", "0"], "'0' is not a number from 1 on"),
-        (["up", "2", "--rate", "fast"], "'fast' is no rate"),
-        (["up", "1000"], "a laboratory has 1 to 128 hosts"),
-        (["exec", "h1"], "no COMMAND is given"),
-        (["cut", "h1"], "there is no laboratory"),
+        (["up", "0"], "'0' is not an integer from 1 on"),
+        (["up", "2", "--rate", "fast"], "'fast' is not a rate"),
+        (["up", "1000"], "a lab has 1 to 128 hosts"),
+        (["exec", "h1"], "COMMAND is missing"),
+        (["cut", "h1"], "there is no lab "),
     ],
 )
 def test_bad_usage_is_one_clear_line(words: list[str], message: str) -> None:

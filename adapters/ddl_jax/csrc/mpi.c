@@ -445,17 +445,11 @@ DDL_API int MPIABI_Finalize(void)
     return SUCCESS;
 }
 
-DDL_API int MPIXABI_Query_cuda_support(void)
-{
-    return 0;
-}
-
-DDL_API int MPIXABI_Query_hip_support(void)
-{
-    return 0;
-}
-
-DDL_API int MPIXABI_Query_ze_support(void)
-{
-    return 0;
-}
+#define HAS_NO(device)                                                                             \
+    DDL_API int MPIXABI_Query_##device##_support(void)                                             \
+    {                                                                                              \
+        return 0;                                                                                  \
+    }
+HAS_NO(cuda)
+HAS_NO(hip)
+HAS_NO(ze)

@@ -1,7 +1,6 @@
 // The operations on CPU tensors. A kernel starts its operation and returns the thread to the
 // graph's other work.
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,20 +34,6 @@ Part part(const Tensor &input, const Tensor &output)
     return {bytes(input), bytes(output), input.NumElements(), dtype_of(input.dtype())};
 }
 
-// Elements of one row, and rows; a scalar is one row.
-int64_t rows_of(const TensorShape &shape)
-{
-    return shape.dims() ? shape.dim_size(0) : 1;
-}
-
-int64_t width_of(const TensorShape &shape)
-{
-    int64_t width = 1;
-    for (int i = 1; i < shape.dims(); i++)
-        width *= shape.dim_size(i);
-    return width;
-}
-
 TensorShape with_rows(TensorShape shape, int64_t rows)
 {
     if (shape.dims() == 0)
@@ -57,19 +42,7 @@ TensorShape with_rows(TensorShape shape, int64_t rows)
     return shape;
 }
 
-std::vector<int64_t> times(std::vector<int64_t> rows, int64_t width)
-{
-    for (auto &each : rows)
-        each *= width;
-    return rows;
-}
-
-int64_t sum(const std::vector<int64_t> &numbers)
-{
-    return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
-}
-
-std::vector<int64_t> numbers(const Tensor &vector)
+Numbers numbers(const Tensor &vector)
 {
     auto flat = vector.flat<int64_t>();
     return {flat.data(), flat.data() + flat.size()};
@@ -80,7 +53,7 @@ std::vector<int64_t> numbers(const Tensor &vector)
 class Kernel : public AsyncOpKernel
 {
   public:
-    Kernel(OpKernelConstruction *c, const char *what) : AsyncOpKernel(c), what_(what)
+    explicit Kernel(OpKernelConstruction *c) : AsyncOpKernel(c), what_(what_of(c->def().op()))
     {
         OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
         for (tensorflow::DataType type : c->input_types())
@@ -117,37 +90,7 @@ class Kernel : public AsyncOpKernel
                     });
     }
 
-    absl::Status wrong(const std::string &text) const
-    {
-        return absl::InvalidArgumentError("ddl " + what_ + ": " + text);
-    }
-
-    // Each rank's rows, of a tensor with `rows`: as given, or equal parts.
-    absl::Status parts(const std::vector<int64_t> &given, const TensorShape &shape, int size,
-                       const char *argument, std::vector<int64_t> *result) const
-    {
-        const int64_t rows = rows_of(shape);
-        if (shape.dims() == 0)
-            return wrong("tensor: is a scalar, which has no parts");
-        if (given.empty()) {
-            if (rows % size)
-                return wrong("tensor: the first dimension of shape " + shape.DebugString() +
-                             " is no multiple of " + std::to_string(size));
-            result->assign(size, rows / size);
-            return absl::OkStatus();
-        }
-        if (given.size() != static_cast<size_t>(size))
-            return wrong(std::string(argument) + ": has " + std::to_string(given.size()) +
-                         " numbers, but there are " + std::to_string(size) + " ranks");
-        for (int64_t each : given)
-            if (each < 0)
-                return wrong(std::string(argument) + ": " + std::to_string(each) + " is negative");
-        if (sum(given) != rows)
-            return wrong(std::string(argument) + ": are " + std::to_string(sum(given)) +
-                         " in all, but the tensor has " + std::to_string(rows));
-        *result = given;
-        return absl::OkStatus();
-    }
+    const std::string what_;
 
   private:
     std::string name(Context *c, const char *suffix) const
@@ -158,7 +101,6 @@ class Kernel : public AsyncOpKernel
         return name_ + (iteration > 0 ? "#" + std::to_string(iteration) : "") + suffix;
     }
 
-    const std::string what_;
     std::string name_;
 };
 
@@ -166,11 +108,11 @@ class Kernel : public AsyncOpKernel
 class Reduction : public Kernel
 {
   public:
-    Reduction(OpKernelConstruction *c, const char *what) : Kernel(c, what)
+    explicit Reduction(OpKernelConstruction *c) : Kernel(c)
     {
         std::string text;
         OP_REQUIRES_OK(c, c->GetAttr("op", &text));
-        OP_REQUIRES(c, parse_op(text, &op_), wrong("op: " + text + " is unknown"));
+        OP_REQUIRES(c, parse_op(text, &op_), wrong(what_, "op: " + text + " is unknown"));
     }
 
   protected:
@@ -180,9 +122,7 @@ class Reduction : public Kernel
 class Allreduce final : public Reduction
 {
   public:
-    explicit Allreduce(OpKernelConstruction *c) : Reduction(c, "allreduce")
-    {
-    }
+    using Reduction::Reduction;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
@@ -196,9 +136,7 @@ class Allreduce final : public Reduction
 class GroupedAllreduce final : public Reduction
 {
   public:
-    explicit GroupedAllreduce(OpKernelConstruction *c) : Reduction(c, "grouped_allreduce")
-    {
-    }
+    using Reduction::Reduction;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
@@ -216,7 +154,7 @@ class GroupedAllreduce final : public Reduction
 class Broadcast final : public Kernel
 {
   public:
-    explicit Broadcast(OpKernelConstruction *c) : Kernel(c, "broadcast")
+    explicit Broadcast(OpKernelConstruction *c) : Kernel(c)
     {
         OP_REQUIRES_OK(c, c->GetAttr("root", &root_));
     }
@@ -242,7 +180,7 @@ class Broadcast final : public Kernel
 class Allgather final : public Kernel
 {
   public:
-    explicit Allgather(OpKernelConstruction *c) : Kernel(c, "allgather")
+    explicit Allgather(OpKernelConstruction *c) : Kernel(c)
     {
         OP_REQUIRES_OK(c, c->GetAttr("rows", &rows_));
     }
@@ -252,17 +190,9 @@ class Allgather final : public Kernel
         Tensor *of_rank = nullptr;
         OP_REQUIRES_OK_ASYNC(c, c->allocate_output(1, {world->size()}, &of_rank), done);
         int64_t *rows = of_rank->flat<int64_t>().data();
-        const int64_t own = rows_of(c->input(0).shape());
+        const int64_t own = rows_of(c->input(0).shape().dim_sizes());
         if (!rows_.empty()) {
-            OP_REQUIRES_ASYNC(c, rows_.size() == static_cast<size_t>(world->size()),
-                              wrong("rows: has " + std::to_string(rows_.size()) +
-                                    " numbers, but there are " + std::to_string(world->size()) +
-                                    " ranks"),
-                              done);
-            OP_REQUIRES_ASYNC(c, rows_[world->rank()] == own,
-                              wrong("rows: is " + std::to_string(rows_[world->rank()]) +
-                                    " for this rank, whose tensor has " + std::to_string(own)),
-                              done);
+            OP_REQUIRES_OK_ASYNC(c, check_rows(what_, rows_, own, *world), done);
             std::copy(rows_.begin(), rows_.end(), rows);
             gather(c, *world, *of_rank, done);
             return;
@@ -278,37 +208,36 @@ class Allgather final : public Kernel
     void gather(Context *c, World &world, const Tensor &of_rank, DoneCallback done) const
     {
         const Tensor &input = c->input(0);
-        const std::vector<int64_t> rows = numbers(of_rank);
+        const Numbers rows = numbers(of_rank);
         Tensor *output = nullptr;
         OP_REQUIRES_OK_ASYNC(c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output),
                              done);
         start(c, world,
-              allgather(bytes(input), bytes(*output), times(rows, width_of(input.shape())),
-                        dtype_of(input.dtype())),
+              allgather(bytes(input), bytes(*output),
+                        times(rows, width_of(input.shape().dim_sizes())), dtype_of(input.dtype())),
               done);
     }
 
-    std::vector<int64_t> rows_;
+    Numbers rows_;
 };
 
 class ReduceScatter final : public Reduction
 {
   public:
-    explicit ReduceScatter(OpKernelConstruction *c) : Reduction(c, "reduce_scatter")
-    {
-    }
+    using Reduction::Reduction;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
         const Tensor &input = c->input(0);
-        std::vector<int64_t> rows;
-        OP_REQUIRES_OK_ASYNC(
-            c, parts(numbers(c->input(1)), input.shape(), world->size(), "rows", &rows), done);
+        Numbers rows = numbers(c->input(1));
+        OP_REQUIRES_OK_ASYNC(c, divide(what_, "rows", input.shape().dim_sizes(), *world, &rows),
+                             done);
         Tensor *output = nullptr;
         OP_REQUIRES_OK_ASYNC(
             c, c->allocate_output(0, with_rows(input.shape(), rows[world->rank()]), &output), done);
         start(c, *world,
-              reduce_scatter(bytes(input), bytes(*output), times(rows, width_of(input.shape())),
+              reduce_scatter(bytes(input), bytes(*output),
+                             times(rows, width_of(input.shape().dim_sizes())),
                              dtype_of(input.dtype()), op_),
               done);
     }
@@ -317,17 +246,15 @@ class ReduceScatter final : public Reduction
 class Alltoall final : public Kernel
 {
   public:
-    explicit Alltoall(OpKernelConstruction *c) : Kernel(c, "alltoall")
-    {
-    }
+    using Kernel::Kernel;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {
         const Tensor &input = c->input(0);
-        const std::vector<int64_t> given = numbers(c->input(1));
-        std::vector<int64_t> sent;
-        OP_REQUIRES_OK_ASYNC(c, parts(given, input.shape(), world->size(), "sent_rows", &sent),
-                             done);
+        const Numbers given = numbers(c->input(1));
+        Numbers sent = given;
+        OP_REQUIRES_OK_ASYNC(
+            c, divide(what_, "sent_rows", input.shape().dim_sizes(), *world, &sent), done);
         Tensor *received = nullptr;
         OP_REQUIRES_OK_ASYNC(c, c->allocate_output(1, {world->size()}, &received), done);
         int64_t *rows = received->flat<int64_t>().data();
@@ -336,7 +263,7 @@ class Alltoall final : public Kernel
             exchange(c, *world, sent, *received, done);
             return;
         }
-        auto own = std::make_shared<std::vector<int64_t>>(sent);
+        auto own = std::make_shared<Numbers>(sent);
         start(
             c, *world, alltoall_numbers(own->data(), rows), done,
             [this, c, world, own, received, done] { exchange(c, *world, *own, *received, done); },
@@ -344,12 +271,12 @@ class Alltoall final : public Kernel
     }
 
   private:
-    void exchange(Context *c, World &world, const std::vector<int64_t> &sent,
-                  const Tensor &received, DoneCallback done) const
+    void exchange(Context *c, World &world, const Numbers &sent, const Tensor &received,
+                  DoneCallback done) const
     {
         const Tensor &input = c->input(0);
-        const int64_t width = width_of(input.shape());
-        const std::vector<int64_t> rows = numbers(received);
+        const int64_t width = width_of(input.shape().dim_sizes());
+        const Numbers rows = numbers(received);
         Tensor *output = nullptr;
         OP_REQUIRES_OK_ASYNC(c, c->allocate_output(0, with_rows(input.shape(), sum(rows)), &output),
                              done);
@@ -363,9 +290,7 @@ class Alltoall final : public Kernel
 class Barrier final : public Kernel
 {
   public:
-    explicit Barrier(OpKernelConstruction *c) : Kernel(c, "barrier")
-    {
-    }
+    using Kernel::Kernel;
 
     void run(Context *c, std::shared_ptr<World> world, DoneCallback done) override
     {

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "world.hpp"
 
 namespace ddl_tensorflow
@@ -18,6 +20,92 @@ struct Part {
     int64_t count;
     ddl_dtype dtype;
 };
+
+using Numbers = std::vector<int64_t>;
+
+// Rows of a tensor of these dimensions, and elements of one; a scalar is one row.
+template <class Dims> int64_t rows_of(const Dims &dims)
+{
+    return dims.empty() ? 1 : dims[0];
+}
+
+template <class Dims> int64_t width_of(const Dims &dims)
+{
+    int64_t width = 1;
+    for (size_t i = 1; i < dims.size(); i++)
+        width *= dims[i];
+    return width;
+}
+
+inline Numbers times(Numbers rows, int64_t width)
+{
+    for (int64_t &each : rows)
+        each *= width;
+    return rows;
+}
+
+inline int64_t sum(const Numbers &numbers)
+{
+    return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
+
+// What is wrong with an argument of the operation `what`.
+inline absl::Status wrong(const std::string &what, const std::string &text)
+{
+    return absl::InvalidArgumentError("ddl " + what + ": " + text);
+}
+
+// Check that `rows` has a number for each rank, and this rank's own.
+inline absl::Status check_rows(const std::string &what, const Numbers &rows, int64_t own,
+                               const World &world)
+{
+    if (rows.size() != static_cast<size_t>(world.size()))
+        return wrong(what, "rows: has " + std::to_string(rows.size()) + " numbers, but there are " +
+                               std::to_string(world.size()) + " ranks");
+    if (rows[world.rank()] != own)
+        return wrong(what, "rows: is " + std::to_string(rows[world.rank()]) +
+                               " for this rank, whose tensor has " + std::to_string(own));
+    return absl::OkStatus();
+}
+
+// Each rank's rows of a tensor of these dimensions: those in `rows`, or equal parts if it is empty.
+template <class Dims>
+absl::Status divide(const std::string &what, const char *argument, const Dims &dims,
+                    const World &world, Numbers *rows)
+{
+    const int64_t all = rows_of(dims), size = world.size();
+    if (dims.empty())
+        return wrong(what, "tensor: is a scalar, which has no parts");
+    if (rows->empty()) {
+        if (all % size)
+            return wrong(what, "tensor: the first dimension of shape [" + absl::StrJoin(dims, ",") +
+                                   "] is no multiple of " + std::to_string(size));
+        rows->assign(size, all / size);
+    }
+    if (rows->size() != static_cast<size_t>(size))
+        return wrong(what, std::string(argument) + ": has " + std::to_string(rows->size()) +
+                               " numbers, but there are " + std::to_string(size) + " ranks");
+    for (int64_t each : *rows)
+        if (each < 0)
+            return wrong(what,
+                         std::string(argument) + ": " + std::to_string(each) + " is negative");
+    if (sum(*rows) != all)
+        return wrong(what, std::string(argument) + ": are " + std::to_string(sum(*rows)) +
+                               " in all, but the tensor has " + std::to_string(all));
+    return absl::OkStatus();
+}
+
+// "reduce_scatter" of "DdlReduceScatter", the type of a node.
+inline std::string what_of(const std::string &type)
+{
+    std::string what;
+    for (size_t i = 3; i < type.size(); i++) {
+        const bool begins = type[i] >= 'A' && type[i] <= 'Z';
+        what += begins && i > 3 ? "_" : "";
+        what += begins ? static_cast<char>(type[i] - 'A' + 'a') : type[i];
+    }
+    return what;
+}
 
 inline bool parse_op(const std::string &text, ddl_op *op)
 {

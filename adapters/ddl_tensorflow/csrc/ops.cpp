@@ -20,7 +20,6 @@ using tensorflow::shape_inference::UnchangedShape;
 // Any, because TensorFlow cannot list float8; Python and the kernels refuse what cannot be moved.
 constexpr char kType[] = "T: type";
 constexpr char kTypes[] = "T: list(type)";
-constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kOp[] = "op: {'sum', 'average', 'min', 'max', 'product', 'bit_and', 'bit_or', "
                        "'bit_xor'} = 'sum'";
 
@@ -63,76 +62,60 @@ absl::Status other_rows_and_counts(InferenceContext *c)
 
 } // namespace
 
-REGISTER_OP("DdlAllreduce")
+#define OPERATION(name)                                                                            \
+    REGISTER_OP(name)                                                                              \
+        .Attr("tensor_name: string = ''")                                                          \
+        .SetIsStateful()                                                                           \
+        .SetIsDistributedCommunication()
+
+OPERATION("DdlAllreduce")
     .Attr(kType)
     .Attr(kOp)
-    .Attr(kName)
     .Input("tensor: T")
     .Output("result: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(UnchangedShape);
 
-REGISTER_OP("DdlGroupedAllreduce")
+OPERATION("DdlGroupedAllreduce")
     .Attr(kTypes)
     .Attr(kOp)
-    .Attr(kName)
     .Input("tensors: T")
     .Output("results: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(each_unchanged);
 
-REGISTER_OP("DdlBroadcast")
+OPERATION("DdlBroadcast")
     .Attr(kType)
     .Attr("root: int = 0")
-    .Attr(kName)
     .Input("tensor: T")
     .Output("result: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(UnchangedShape);
 
 // rows: the first dimension on each rank; empty: exchanged. The second output has the values used.
-REGISTER_OP("DdlAllgather")
+OPERATION("DdlAllgather")
     .Attr(kType)
     .Attr("rows: list(int) = []")
-    .Attr(kName)
     .Input("tensor: T")
     .Output("result: T")
     .Output("of_rank: int64")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(other_rows_and_counts);
 
 // rows: the size of each rank's part; empty: equal parts.
-REGISTER_OP("DdlReduceScatter")
+OPERATION("DdlReduceScatter")
     .Attr(kType)
     .Attr(kOp)
-    .Attr(kName)
     .Input("tensor: T")
     .Input("rows: int64")
     .Output("result: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(other_rows);
 
 // sent_rows: for each rank; empty: equal parts. The second output has the rows from each rank.
-REGISTER_OP("DdlAlltoall")
+OPERATION("DdlAlltoall")
     .Attr(kType)
-    .Attr(kName)
     .Input("tensor: T")
     .Input("sent_rows: int64")
     .Output("result: T")
     .Output("received_rows: int64")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(other_rows_and_counts);
 
-REGISTER_OP("DdlBarrier")
-    .Attr(kName)
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+OPERATION("DdlBarrier").SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
 } // namespace ddl_tensorflow

@@ -81,7 +81,7 @@ void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &
 
 // A compiled function outlives its world, whose rank and size it contains. `own`: the elements of
 // this rank's part, by the call's shapes.
-absl::Status check_counts(std::string_view kind, const std::vector<int64_t> &counts, int64_t own,
+absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t own,
                           const World &world)
 {
     const size_t rank = world.rank(), size = world.size();
@@ -113,7 +113,7 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
                          static_cast<int64_t>(input->element_count()),
                          dtype_of(input->element_type())});
     }
-    const std::vector<int64_t> counts(elements.begin(), elements.end());
+    const Numbers counts(elements.begin(), elements.end());
     ddl_op op = DDL_SUM;
     parse_op(std::string(op_name), &op);
     Submit submit;
@@ -133,8 +133,9 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
         return future;
     }
     if (kind == "allreduce") {
-        submit =
-            parts.size() == 1 ? allreduce(parts[0], op) : grouped_allreduce(std::move(parts), op);
+        submit = allreduce(parts[0], op);
+    } else if (kind == "grouped_allreduce") {
+        submit = grouped_allreduce(std::move(parts), op);
     } else if (kind == "broadcast") {
         const Part &part = parts[0];
         if (world->rank() == root && part.send != part.recv)
@@ -183,33 +184,19 @@ std::string in_quotes(const std::string &text)
     return result + "\"";
 }
 
-int64_t rows_of(const xla::Shape &shape)
-{
-    return shape.dimensions().empty() ? 1 : shape.dimensions(0);
-}
-
-int64_t width_of(const xla::Shape &shape)
-{
-    int64_t width = 1;
-    for (size_t i = 1; i < shape.dimensions().size(); i++)
-        width *= shape.dimensions(i);
-    return width;
-}
-
 xla::Shape with_rows(const xla::Shape &shape, int64_t rows)
 {
-    std::vector<int64_t> dimensions(shape.dimensions().begin(), shape.dimensions().end());
+    Numbers dimensions(shape.dimensions().begin(), shape.dimensions().end());
     if (dimensions.empty())
         dimensions.push_back(rows);
     dimensions[0] = rows;
     return xla::ShapeUtil::MakeShape(shape.element_type(), dimensions);
 }
 
-// One lowering for all operations; `kind` tells which.
 class Lowering : public XlaOpKernel
 {
   public:
-    Lowering(OpKernelConstruction *c, const char *kind) : XlaOpKernel(c), kind_(kind)
+    explicit Lowering(OpKernelConstruction *c) : XlaOpKernel(c), kind_(what_of(c->def().op()))
     {
         OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
         if (c->HasAttr("op"))
@@ -224,8 +211,7 @@ class Lowering : public XlaOpKernel
     // The call's results: one, or a tuple of several. In place: each lies where the operand of the
     // same number lay, which XLA copies before where it is needed once more.
     xla::XlaOp call(XlaOpKernelContext *c, std::vector<xla::XlaOp> operands,
-                    const xla::Shape &result, const std::vector<int64_t> &counts = {},
-                    bool in_place = false)
+                    const xla::Shape &result, const Numbers &counts = {}, bool in_place = false)
     {
         const size_t own = operands.size();
         std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases;
@@ -270,19 +256,14 @@ class Lowering : public XlaOpKernel
         return absl::OkStatus();
     }
 
-    absl::Status wrong(const std::string &text) const
-    {
-        return absl::InvalidArgumentError("ddl " + kind_ + ": " + text);
-    }
-
     const std::string kind_;
     std::string name_, op_ = "sum";
     int64_t root_ = 0;
-    std::vector<int64_t> rows_;
+    Numbers rows_;
 };
 
 // As many results as operands, of the same shapes.
-class Elementwise : public Lowering
+class Elementwise final : public Lowering
 {
   public:
     using Lowering::Lowering;
@@ -307,22 +288,6 @@ class Elementwise : public Lowering
     }
 };
 
-class Allreduce final : public Elementwise
-{
-  public:
-    explicit Allreduce(OpKernelConstruction *c) : Elementwise(c, "allreduce")
-    {
-    }
-};
-
-class Broadcast final : public Elementwise
-{
-  public:
-    explicit Broadcast(OpKernelConstruction *c) : Elementwise(c, "broadcast")
-    {
-    }
-};
-
 // Operations that change the number of rows.
 class Rows : public Lowering
 {
@@ -330,48 +295,24 @@ class Rows : public Lowering
     using Lowering::Lowering;
 
   protected:
-    static std::vector<int64_t> times(std::vector<int64_t> rows, int64_t width)
-    {
-        for (int64_t &each : rows)
-            each *= width;
-        return rows;
-    }
-
-    xla::XlaOp constant(XlaOpKernelContext *c, const std::vector<int64_t> &numbers)
+    xla::XlaOp constant(XlaOpKernelContext *c, const Numbers &numbers)
     {
         return xla::ConstantR1<int64_t>(c->builder(), numbers);
     }
 
     // The parts that input 1 tells, or equal ones. It is a constant, or a lowering's result here.
     absl::Status parts(XlaOpKernelContext *c, const World &world, const xla::Shape &shape,
-                       std::vector<int64_t> *rows)
+                       Numbers *rows)
     {
-        const int size = world.size();
         TF_RETURN_IF_ERROR(c->ConstantInputAsIntVector(1, rows));
-        if (shape.dimensions().empty())
-            return wrong("tensor: is a scalar, which has no parts");
-        if (rows->empty()) {
-            if (rows_of(shape) % size)
-                return wrong("tensor: the first dimension is " + std::to_string(rows_of(shape)) +
-                             ", which is no multiple of " + std::to_string(size));
-            rows->assign(size, rows_of(shape) / size);
-        }
-        int64_t all = 0;
-        for (int64_t each : *rows)
-            all += each;
-        if (rows->size() != static_cast<size_t>(size) || all != rows_of(shape))
-            return wrong(
-                "rows: are not one number for each rank, as many in all as the tensor has");
-        return absl::OkStatus();
+        return divide(kind_, "rows", shape.dimensions(), world, rows);
     }
 };
 
 class Allgather final : public Rows
 {
   public:
-    explicit Allgather(OpKernelConstruction *c) : Rows(c, "allgather")
-    {
-    }
+    using Rows::Rows;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -379,21 +320,13 @@ class Allgather final : public Rows
         OP_REQUIRES_OK(c, shape.status());
         std::shared_ptr<World> world;
         OP_REQUIRES_OK(c, find(&world));
-        const int64_t own = rows_of(*shape);
-        std::vector<int64_t> rows = rows_;
+        const int64_t own = rows_of(shape->dimensions());
+        Numbers rows = rows_;
         if (rows.empty())
             rows.assign(world->size(), own);
-        OP_REQUIRES(c, rows.size() == static_cast<size_t>(world->size()),
-                    wrong("rows: has " + std::to_string(rows.size()) + " numbers, but there are " +
-                          std::to_string(world->size()) + " ranks"));
-        OP_REQUIRES(c, rows[world->rank()] == own,
-                    wrong("rows: is " + std::to_string(rows[world->rank()]) +
-                          " for this rank, whose tensor has " + std::to_string(own)));
-        int64_t all = 0;
-        for (int64_t each : rows)
-            all += each;
-        c->SetOutput(0,
-                     call(c, {c->Input(0)}, with_rows(*shape, all), times(rows, width_of(*shape))));
+        OP_REQUIRES_OK(c, check_rows(kind_, rows, own, *world));
+        c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, sum(rows)),
+                             times(rows, width_of(shape->dimensions()))));
         c->SetOutput(1, constant(c, rows));
     }
 };
@@ -401,9 +334,7 @@ class Allgather final : public Rows
 class ReduceScatter final : public Rows
 {
   public:
-    explicit ReduceScatter(OpKernelConstruction *c) : Rows(c, "reduce_scatter")
-    {
-    }
+    using Rows::Rows;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -411,19 +342,17 @@ class ReduceScatter final : public Rows
         OP_REQUIRES_OK(c, shape.status());
         std::shared_ptr<World> world;
         OP_REQUIRES_OK(c, find(&world));
-        std::vector<int64_t> rows;
+        Numbers rows;
         OP_REQUIRES_OK(c, parts(c, *world, *shape, &rows));
         c->SetOutput(0, call(c, {c->Input(0)}, with_rows(*shape, rows[world->rank()]),
-                             times(rows, width_of(*shape))));
+                             times(rows, width_of(shape->dimensions()))));
     }
 };
 
 class Alltoall final : public Rows
 {
   public:
-    explicit Alltoall(OpKernelConstruction *c) : Rows(c, "alltoall")
-    {
-    }
+    using Rows::Rows;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -431,13 +360,13 @@ class Alltoall final : public Rows
         OP_REQUIRES_OK(c, shape.status());
         std::shared_ptr<World> world;
         OP_REQUIRES_OK(c, find(&world));
-        std::vector<int64_t> rows;
+        Numbers rows;
         OP_REQUIRES_OK(c, parts(c, *world, *shape, &rows));
         for (int64_t each : rows)
             OP_REQUIRES(c, each == rows[0],
                         absl::UnimplementedError(
                             "ddl alltoall: in a function compiled by XLA only equal parts"));
-        c->SetOutput(0, call(c, {c->Input(0)}, *shape, times(rows, width_of(*shape))));
+        c->SetOutput(0, call(c, {c->Input(0)}, *shape, times(rows, width_of(shape->dimensions()))));
         c->SetOutput(1, constant(c, rows));
     }
 };
@@ -445,9 +374,7 @@ class Alltoall final : public Rows
 class Barrier final : public Lowering
 {
   public:
-    explicit Barrier(OpKernelConstruction *c) : Lowering(c, "barrier")
-    {
-    }
+    using Lowering::Lowering;
 
     void Compile(XlaOpKernelContext *c) override
     {
@@ -460,9 +387,9 @@ class Barrier final : public Lowering
 // Not by REGISTER_XLA_OP: what comes after TensorFlow's first eager operation is lost there.
 #define REGISTER_LOWERING(name, lowering)                                                          \
     REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT), lowering)
-REGISTER_LOWERING("DdlAllreduce", Allreduce);
-REGISTER_LOWERING("DdlGroupedAllreduce", Allreduce);
-REGISTER_LOWERING("DdlBroadcast", Broadcast);
+REGISTER_LOWERING("DdlAllreduce", Elementwise);
+REGISTER_LOWERING("DdlGroupedAllreduce", Elementwise);
+REGISTER_LOWERING("DdlBroadcast", Elementwise);
 REGISTER_LOWERING("DdlAllgather", Allgather);
 REGISTER_LOWERING("DdlReduceScatter", ReduceScatter);
 REGISTER_LOWERING("DdlAlltoall", Alltoall);

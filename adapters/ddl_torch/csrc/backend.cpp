@@ -131,6 +131,11 @@ std::pair<int, int> Backend::local()
     return {ddl_comm_local_rank(group_->comm()), ddl_comm_local_size(group_->comm())};
 }
 
+std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Backend::Milliseconds> Backend::store() const
+{
+    return {store_, group_->tag(), options_->timeout};
+}
+
 // ---- submission ----
 
 ddl_options Backend::options_of(const Operation &operation) const

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "group.hpp"
@@ -60,6 +61,8 @@ class Backend final : public c10d::Backend
 #endif
     // Rank and number among the ranks that share this one's memory.
     std::pair<int, int> local();
+    // For ../barriers.py: the store, what tells apart the groups that use it, and the timeout.
+    std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Milliseconds> store() const;
 
     void startCoalescing() override;
     WorkPtr endCoalescing() override;
@@ -107,11 +110,7 @@ class Backend final : public c10d::Backend
     WorkPtr send(Tensors &tensors, int to, int tag) override;
     WorkPtr recv(Tensors &tensors, int from, int tag) override;
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;
-
-    // ---- barriers.cpp ----
-
     WorkPtr barrier(const c10d::BarrierOptions &options) override;
-    void monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks) override;
 
   private:
     // Operations collected between startCoalescing and endCoalescing, to be submitted together.
@@ -131,9 +130,6 @@ class Backend final : public c10d::Backend
                              ddl_op op) const;
     void allgather_part(Operation &operation, const Blocks &output, const at::Tensor &input) const;
 
-    void await_arrivals(const std::string &barrier, Milliseconds timeout, bool wait_all_ranks);
-    void await_verdict(const std::string &barrier, Milliseconds timeout);
-
     const c10::intrusive_ptr<c10d::Store> store_;
     std::shared_ptr<Group> group_;
     c10::intrusive_ptr<Options> options_;
@@ -141,7 +137,6 @@ class Backend final : public c10d::Backend
     std::atomic<bool> coalescing_{false};
     std::mutex window_mutex_;
     std::unique_ptr<Window> window_;
-    uint64_t monitored_barriers_ = 0;
 };
 
 } // namespace ddl_torch

@@ -1,4 +1,4 @@
-// Messages from one rank to another.
+// Messages from one rank to another, and the barrier.
 #include "backend.hpp"
 
 namespace ddl_torch
@@ -52,6 +52,14 @@ Backend::WorkPtr Backend::recvAnysource(Tensors &tensors, int tag)
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     operation.buffers.outputs = tensors;
     receive_part(operation, tensor, DDL_ANY_SOURCE, tag);
+    return submit(std::move(operation));
+}
+
+Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &options)
+{
+    Operation operation("barrier", "ddl:barrier", c10d::OpType::BARRIER, options);
+    operation.parts.push_back(
+        [](auto comm, auto how, auto work) { return ddl_barrier(comm, how, work); });
     return submit(std::move(operation));
 }
 

@@ -30,11 +30,11 @@ BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int si
     return c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
 }
 
-std::pair<int, int> local(const BackendPtr &backend)
+Backend &ours(const BackendPtr &backend)
 {
-    auto *ours = dynamic_cast<Backend *>(backend.get());
-    TORCH_CHECK_TYPE(ours, "the backend is ", backend->getBackendName(), ", not ddl");
-    return ours->local();
+    auto *found = dynamic_cast<Backend *>(backend.get());
+    TORCH_CHECK_TYPE(found, "the backend is ", backend->getBackendName(), ", not ddl");
+    return *found;
 }
 
 } // namespace
@@ -45,7 +45,12 @@ PYBIND11_MODULE(_ddl_torch, m)
     using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"));
-    m.def("local", &local, no_gil(), py::arg("backend"));
+    m.def(
+        "local", [](const BackendPtr &backend) { return ours(backend).local(); }, no_gil(),
+        py::arg("backend"));
+    m.def(
+        "store", [](const BackendPtr &backend) { return ours(backend).store(); },
+        py::arg("backend"));
     m.def("close_all", &Group::close_all, no_gil());
     m.def("library_version", &ddl_version);
 }

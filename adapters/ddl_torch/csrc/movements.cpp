@@ -29,13 +29,8 @@ std::vector<int64_t> split_counts(const std::vector<int64_t> &sizes, const at::T
 void alltoall_part(Operation &operation, const Blocks &output, const Blocks &input)
 {
     const Cargo load = cargo(input.memory);
-    const void *from = input.memory.const_data_ptr();
+    const void *from = separate(input.memory, output.memory, operation.buffers).const_data_ptr();
     void *to = output.memory.data_ptr();
-    if (overlap(output.memory, input.memory)) {
-        at::Tensor copy = input.memory.detach().clone();
-        from = copy.const_data_ptr();
-        operation.buffers.keep.push_back(copy);
-    }
     operation.parts.push_back(
         [=, sent = times(input.counts, load.each),
          taken = times(output.counts, load.each)](auto comm, auto how, auto work) {
@@ -71,13 +66,10 @@ void Backend::allgather_part(Operation &operation, const Blocks &output,
     const Cargo load = cargo(input);
     char *to = static_cast<char *>(output.memory.data_ptr());
     const void *from = input.const_data_ptr();
-    if (input.nbytes() && output.equal() && from == to + rank_ * input.nbytes()) {
+    if (input.nbytes() && output.equal() && from == to + rank_ * input.nbytes())
         from = nullptr; // in place
-    } else if (overlap(output.memory, input)) {
-        at::Tensor copy = input.detach().clone();
-        from = copy.const_data_ptr();
-        operation.buffers.keep.push_back(copy);
-    }
+    else
+        from = separate(input, output.memory, operation.buffers).const_data_ptr();
     if (output.equal()) {
         operation.parts.push_back(
             [=, count = input.numel() * load.each](auto comm, auto how, auto work) {
@@ -186,10 +178,7 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors> &outputs, Tensors &inputs,
         operation.buffers.outputs = list;
         blocks = writable_blocks(list, operation.buffers);
         to = blocks.memory.data_ptr();
-        if (overlap(blocks.memory, from)) {
-            from = from.detach().clone();
-            operation.buffers.keep.push_back(from);
-        }
+        from = separate(from, blocks.memory, operation.buffers);
     } else {
         TORCH_CHECK_VALUE(outputs.empty(), "ddl ", operation.name, ": outputs has ", outputs.size(),
                           " lists, but is only for the root, rank ", root);
@@ -222,11 +211,7 @@ Backend::WorkPtr Backend::scatter(Tensors &outputs, std::vector<Tensors> &inputs
                          list[rank_].numel());
         operation.inputs = list;
         blocks = readable_blocks(list, operation.buffers);
-        if (overlap(blocks.memory, to)) {
-            blocks.memory = blocks.memory.detach().clone();
-            operation.buffers.keep.push_back(blocks.memory);
-        }
-        from = blocks.memory.const_data_ptr();
+        from = separate(blocks.memory, to, operation.buffers).const_data_ptr();
     } else {
         TORCH_CHECK_VALUE(inputs.empty(), "ddl ", operation.name, ": inputs has ", inputs.size(),
                           " lists, but is only for the root, rank ", root);

@@ -99,10 +99,8 @@ void Backend::reduce_scatter_part(Operation &operation, const at::Tensor &output
         to == static_cast<const char *>(from) + rank_ * output.nbytes()) {
         to = memory.data_ptr(); // in place: the result lies in the input
         from = nullptr;
-    } else if (overlap(memory, output)) {
-        at::Tensor copy = memory.detach().clone();
-        from = copy.const_data_ptr();
-        operation.buffers.keep.push_back(copy);
+    } else {
+        from = separate(memory, output, operation.buffers).const_data_ptr();
     }
     if (input.equal()) {
         operation.parts.push_back([=, count = output.numel()](auto comm, auto how, auto work) {

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace ddl_torch
@@ -65,18 +66,27 @@ bool are_neighbours(const Tensors &list)
     return list[0].numel() > 0; // an empty one may have no address
 }
 
-struct Shares {
+// The tensors' own memory where they are adjacent; else scratch, of which `join` gets each tensor
+// and its part.
+template <class Join> Blocks blocks(const Tensors &list, Buffers &buffers, Join join)
+{
     std::vector<int64_t> counts;
-    int64_t total = 0;
-
-    explicit Shares(const Tensors &list)
-    {
-        for (const auto &tensor : list) {
-            counts.push_back(tensor.numel());
-            total += tensor.numel();
-        }
+    for (const auto &tensor : list)
+        counts.push_back(tensor.numel());
+    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t(0));
+    if (are_neighbours(list)) {
+        buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
+        return {list[0].as_strided({total}, {1}), counts};
     }
-};
+    auto memory = scratch({total}, list[0]);
+    int64_t at = 0;
+    for (const auto &tensor : list) {
+        join(tensor, memory.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+        at += tensor.numel();
+    }
+    buffers.keep.push_back(memory);
+    return {memory, counts};
+}
 
 double factor_of(const char *operation, const c10d::ReduceOp &op)
 {
@@ -199,14 +209,13 @@ void require_multiple(const char *operation, const char *large_name, const at::T
 
 at::Tensor readable(const at::Tensor &tensor, Buffers &buffers)
 {
-    if (is_plain(tensor)) {
-        buffers.keep.push_back(tensor);
-        return tensor;
+    at::Tensor memory = tensor;
+    if (!is_plain(tensor)) {
+        memory = scratch(tensor.sizes(), tensor);
+        memory.copy_(tensor.detach());
     }
-    auto copy = scratch(tensor.sizes(), tensor);
-    copy.copy_(tensor.detach());
-    buffers.keep.push_back(copy);
-    return copy;
+    buffers.keep.push_back(memory);
+    return memory;
 }
 
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers)
@@ -230,42 +239,25 @@ bool Blocks::equal() const
 
 Blocks readable_blocks(const Tensors &list, Buffers &buffers)
 {
-    Shares shares(list);
-    if (are_neighbours(list)) {
-        buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
-        return {list[0].as_strided({shares.total}, {1}), shares.counts};
-    }
-    auto memory = scratch({shares.total}, list[0]);
-    int64_t at = 0;
-    for (const auto &tensor : list) {
-        memory.narrow(0, at, tensor.numel()).copy_(tensor.detach().reshape({-1}));
-        at += tensor.numel();
-    }
-    buffers.keep.push_back(memory);
-    return {memory, shares.counts};
+    return blocks(list, buffers, [](const at::Tensor &tensor, const at::Tensor &part) {
+        part.copy_(tensor.detach());
+    });
 }
 
 Blocks writable_blocks(const Tensors &list, Buffers &buffers)
 {
-    Shares shares(list);
-    if (are_neighbours(list)) {
-        buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
-        return {list[0].as_strided({shares.total}, {1}), shares.counts};
-    }
-    auto memory = scratch({shares.total}, list[0]);
-    int64_t at = 0;
-    for (const auto &tensor : list) {
-        buffers.copies.emplace_back(tensor,
-                                    memory.narrow(0, at, tensor.numel()).view(tensor.sizes()));
-        at += tensor.numel();
-    }
-    buffers.keep.push_back(memory);
-    return {memory, shares.counts};
+    return blocks(list, buffers, [&](const at::Tensor &tensor, const at::Tensor &part) {
+        buffers.copies.emplace_back(tensor, part);
+    });
 }
 
-bool overlap(const at::Tensor &a, const at::Tensor &b)
+at::Tensor separate(const at::Tensor &input, const at::Tensor &output, Buffers &buffers)
 {
-    return begin(a) < begin(b) + b.nbytes() && begin(b) < begin(a) + a.nbytes();
+    if (begin(input) >= begin(output) + output.nbytes() ||
+        begin(output) >= begin(input) + input.nbytes())
+        return input;
+    buffers.keep.push_back(input.detach().clone());
+    return buffers.keep.back();
 }
 
 } // namespace ddl_torch

@@ -83,7 +83,7 @@ struct Blocks {
 Blocks readable_blocks(const Tensors &list, Buffers &buffers);
 Blocks writable_blocks(const Tensors &list, Buffers &buffers);
 
-// Whether two contiguous tensors share memory.
-bool overlap(const at::Tensor &a, const at::Tensor &b);
+// The input, or a copy of it where it shares memory with the output; both are contiguous.
+at::Tensor separate(const at::Tensor &input, const at::Tensor &output, Buffers &buffers);
 
 } // namespace ddl_torch

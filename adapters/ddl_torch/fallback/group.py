@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import ddl_core
+from ddl_torch.barriers import monitored_barrier
 from ddl_torch.fallback.tensors import (
     as_buffer,
     bytes_each,
@@ -380,41 +381,10 @@ class ProcessGroup(dist.ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Through the store, as in barriers.cpp."""
         limit = self._timeout if timeout is None or timeout < NO_TIMEOUT else timeout
         self._monitored += 1
-        barrier = f"monitored_barrier/{self._number}/{self._monitored}"
-        marks = [f"{barrier}/{of}" for of in range(self._comm.size)]
-        rank = self._comm.rank
-        self._store.set(marks[rank], "here")
-        if rank:
-            try:
-                self._store.wait([f"{barrier}/verdict"], limit + timedelta(seconds=1))
-                reason = self._store.get(f"{barrier}/verdict").decode()
-            except dist.DistError:
-                reason = f"no answer within {limit}"
-            if reason != "passed":
-                raise dist.DistBackendError(
-                    f"ddl: [Rank {rank}]: Rank {rank} successfully reached monitoredBarrier, but"
-                    f" received errors while waiting for send/recv from rank 0: {reason}"
-                )
-            return
-        try:
-            self._store.wait(marks, max(limit, timedelta(milliseconds=1)))
-        except dist.DistError:
-            missing = [str(of) for of, mark in enumerate(marks) if not self._store.check([mark])]
-            named = missing if wait_all_ranks else missing[:1]
-            milliseconds = limit // timedelta(milliseconds=1)
-            reason = (
-                f"Rank{'s' * (len(named) != 1)} {', '.join(named)} failed to pass monitoredBarrier"
-                f" in {milliseconds} ms"
-            )
-            self._store.set(f"{barrier}/verdict", reason)
-            raise dist.DistBackendError(
-                f"ddl: [Rank 0]: Rank 0 timed out in monitoredBarrier after {milliseconds} ms:"
-                f" {reason}"
-            ) from None
-        self._store.set(f"{barrier}/verdict", "passed")
+        place = (str(self._number), self._monitored, self._comm.rank, self._comm.size)
+        monitored_barrier(self._store, *place, limit, wait_all_ranks)
 
 
 exclude_from_compilation(ProcessGroup)

@@ -1,4 +1,4 @@
-/* allreduce.c - sum a vector over all ranks, and hear a number from rank 0.
+/* allreduce.c - sum a vector over all ranks, and receive a number from rank 0.
  *
  *     cc allreduce.c $(pkg-config --cflags --libs libddl) -o allreduce
  *     ddlrun -n 2 ./allreduce

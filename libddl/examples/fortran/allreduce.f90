@@ -1,4 +1,4 @@
-! allreduce.f90 - sum a vector over all ranks, and hear a number from rank 0.
+! allreduce.f90 - sum a vector over all ranks, and receive a number from rank 0.
 !
 !     gfortran ddl.f90 allreduce.f90 $(pkg-config --libs libddl) -o allreduce
 !     ddlrun -n 2 ./allreduce

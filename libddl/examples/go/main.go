@@ -1,4 +1,4 @@
-// Sum a vector over all ranks, and hear a number from rank 0.
+// Sum a vector over all ranks, and receive a number from rank 0.
 //
 //	go build -o allreduce .
 //	ddlrun -n 2 ./allreduce

@@ -1,4 +1,4 @@
-//! Sum a vector over all ranks, and hear a number from rank 0.
+//! Sum a vector over all ranks, and receive a number from rank 0.
 //!
 //!     rustc --edition 2021 allreduce.rs $(pkg-config --libs-only-L libddl)
 //!     ddlrun -n 2 ./allreduce

@@ -277,6 +277,15 @@ DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
  * number in *count. ranks may be NULL when capacity is 0. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
+/* Count a member as dead from now on, as if its process had ended, with `reason` (borrowed for the
+ * call; its first 127 bytes count; may be NULL): for an agent that sees it hang, a scheduler that
+ * takes its host. The comm ends for all members with DDL_EPEER. The expelled rank cannot go on: if
+ * it is alive, its operations and its ddl_comm_shrink (DDL_EMINORITY) name who expelled it, and
+ * why. Of two that expel each other at most one goes on. A member that is dead already is then
+ * known to have ended; one that has left stays so. At any time, also when the comm is dead, from
+ * any thread. Does not block. */
+DDL_API ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason);
+
 /* Go on without the dead: a comm of the members of this dead comm that are alive, in their order.
  * All of those must call it; they agree on one list, in which nobody is who was found dead. No
  * process starts anew, the endpoints live on, and also aborted comms can be begun anew so. Members

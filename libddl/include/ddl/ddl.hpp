@@ -366,6 +366,12 @@ class Comm
         return Comm(twin);
     }
 
+    /* Count this rank as dead from now on, as if its process had ended. */
+    void expel(int rank, const std::string &reason)
+    {
+        detail::check(ddl_comm_expel(get(), rank, reason.c_str()));
+    }
+
     /* A comm of those who are alive, when this one is dead. */
     Comm shrink(const CommConfig &config = CommConfig())
     {

@@ -8,7 +8,6 @@
 #include "base/dtype.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
-#include "comm/shrink.h"
 
 const char *ddl_strerror(ddl_status status)
 {
@@ -104,9 +103,9 @@ ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
         status = take_config(&own, config);
-    return status == DDL_OK ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own,
-                                               false, DDL__NEVER, comm)
-                            : status;
+    return status == DDL_OK
+               ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own, false, NULL, comm)
+               : status;
 }
 
 ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
@@ -159,7 +158,7 @@ ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
         return ddl__fail(DDL_EINVAL, "ranks is NULL");
     if (size < 1 || size > comm->size)
         return ddl__fail(DDL_EINVAL, "size is %d, the comm's is %d", size, comm->size);
-    return ddl__comm_subset(comm, ranks, size, &own, DDL__NEVER, part);
+    return ddl__comm_subset(comm, ranks, size, &own, NULL, part);
 }
 
 ddl_status ddl_comm_duplicate(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **twin)

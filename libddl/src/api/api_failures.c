@@ -17,6 +17,19 @@ ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count)
     return DDL_OK;
 }
 
+ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason)
+{
+    ddl_status status = ddl__check_comm(comm);
+    if (status != DDL_OK)
+        return status;
+    if (rank < 0 || rank >= comm->size)
+        return ddl__fail(DDL_EINVAL, "rank is %d, the comm's size is %d", rank, comm->size);
+    if (rank == comm->rank)
+        return ddl__fail(DDL_EINVAL, "rank is %d, which calls: it leaves by ddl_comm_destroy",
+                         rank);
+    return ddl__health_expel(comm->health, rank, reason);
+}
+
 static ddl_status check_text(const ddl_comm *comm, const char *buffer, size_t capacity,
                              const size_t *length)
 {

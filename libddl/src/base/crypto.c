@@ -23,14 +23,10 @@ struct ddl__crypto {
     void (*context_free)(evp_context *);
     int (*context_ctrl)(evp_context *, int, int, void *);
     const evp_cipher *(*aes)(void);
-    int (*encrypt_init)(evp_context *, const evp_cipher *, void *, const unsigned char *,
-                        const unsigned char *);
-    int (*encrypt)(evp_context *, unsigned char *, int *, const unsigned char *, int);
-    int (*encrypt_final)(evp_context *, unsigned char *, int *);
-    int (*decrypt_init)(evp_context *, const evp_cipher *, void *, const unsigned char *,
-                        const unsigned char *);
-    int (*decrypt)(evp_context *, unsigned char *, int *, const unsigned char *, int);
-    int (*decrypt_final)(evp_context *, unsigned char *, int *);
+    int (*cipher_init)(evp_context *, const evp_cipher *, void *, const unsigned char *,
+                       const unsigned char *, int);
+    int (*cipher_update)(evp_context *, unsigned char *, int *, const unsigned char *, int);
+    int (*cipher_final)(evp_context *, unsigned char *, int *);
 };
 
 static const struct {
@@ -44,12 +40,9 @@ static const struct {
     {"EVP_CIPHER_CTX_free", offsetof(ddl__crypto, context_free)},
     {"EVP_CIPHER_CTX_ctrl", offsetof(ddl__crypto, context_ctrl)},
     {"EVP_aes_256_gcm", offsetof(ddl__crypto, aes)},
-    {"EVP_EncryptInit_ex", offsetof(ddl__crypto, encrypt_init)},
-    {"EVP_EncryptUpdate", offsetof(ddl__crypto, encrypt)},
-    {"EVP_EncryptFinal_ex", offsetof(ddl__crypto, encrypt_final)},
-    {"EVP_DecryptInit_ex", offsetof(ddl__crypto, decrypt_init)},
-    {"EVP_DecryptUpdate", offsetof(ddl__crypto, decrypt)},
-    {"EVP_DecryptFinal_ex", offsetof(ddl__crypto, decrypt_final)},
+    {"EVP_CipherInit_ex", offsetof(ddl__crypto, cipher_init)},
+    {"EVP_CipherUpdate", offsetof(ddl__crypto, cipher_update)},
+    {"EVP_CipherFinal_ex", offsetof(ddl__crypto, cipher_final)},
 };
 
 /* OpenSSL 3, or 1.1.1 on systems that still have it. */
@@ -113,6 +106,7 @@ bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, con
 /* ---------------------------------------------------------------------------------- AES-256-GCM */
 
 enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG */
+enum { SAME_WAY = -1 };                  /* to cipher_init: encrypt or decrypt as before */
 
 struct ddl__cipher {
     const ddl__crypto *crypto;
@@ -124,8 +118,7 @@ ddl__cipher *ddl__cipher_create(const ddl__crypto *crypto, const unsigned char k
 {
     ddl__cipher *cipher = calloc(1, sizeof *cipher);
     evp_context *context = cipher ? crypto->context_new() : NULL;
-    if (context && (encrypts ? crypto->encrypt_init : crypto->decrypt_init)(context, crypto->aes(),
-                                                                            NULL, key, NULL)) {
+    if (context && crypto->cipher_init(context, crypto->aes(), NULL, key, NULL, encrypts)) {
         *cipher = (ddl__cipher){crypto, context};
         return cipher;
     }
@@ -147,13 +140,14 @@ bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], cons
 {
     const ddl__crypto *c = cipher->crypto;
     int done;
-    bool ok = c->encrypt_init(cipher->context, NULL, NULL, NULL, iv) &&
-              c->encrypt(cipher->context, NULL, &done, aad, (int)aad_bytes);
+    bool ok = c->cipher_init(cipher->context, NULL, NULL, NULL, iv, SAME_WAY) &&
+              c->cipher_update(cipher->context, NULL, &done, aad, (int)aad_bytes);
     for (size_t i = 0; ok && i < n; i++) {
-        ok = c->encrypt(cipher->context, to, &done, pieces[i].iov_base, (int)pieces[i].iov_len);
+        ok = c->cipher_update(cipher->context, to, &done, pieces[i].iov_base,
+                              (int)pieces[i].iov_len);
         to += pieces[i].iov_len;
     }
-    return ok && c->encrypt_final(cipher->context, to, &done) &&
+    return ok && c->cipher_final(cipher->context, to, &done) &&
            c->context_ctrl(cipher->context, GET_TAG, DDL__TAG, to);
 }
 
@@ -162,11 +156,11 @@ bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], cons
 {
     const ddl__crypto *c = cipher->crypto;
     int done;
-    return c->decrypt_init(cipher->context, NULL, NULL, NULL, iv) &&
-           c->decrypt(cipher->context, NULL, &done, aad, (int)aad_bytes) &&
-           c->decrypt(cipher->context, bytes, &done, bytes, (int)n) &&
+    return c->cipher_init(cipher->context, NULL, NULL, NULL, iv, SAME_WAY) &&
+           c->cipher_update(cipher->context, NULL, &done, aad, (int)aad_bytes) &&
+           c->cipher_update(cipher->context, bytes, &done, bytes, (int)n) &&
            c->context_ctrl(cipher->context, SET_TAG, DDL__TAG, bytes + n) &&
-           c->decrypt_final(cipher->context, bytes + n, &done) > 0;
+           c->cipher_final(cipher->context, bytes + n, &done) > 0;
 }
 
 /* ---------------------------------------------------------------------------------------- bytes */

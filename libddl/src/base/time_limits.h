@@ -77,13 +77,8 @@
 #define DDL__ANSWER_LIMIT (250 * DDL__MS) /* for the members' answers */
 #define DDL__LEFT_AFTER   (200 * DDL__MS) /* of waiting, before members that have left count */
 
-/* ---- the survivors' agreement ----
- *
- * A member that waits in the creation of the next comm does not learn that another one has gone on
- * to a later attempt, so the creation has a limit of its own. */
+/* ---- the survivors' agreement ---- */
 
-#define DDL__AGREEMENT_POLL     (50 * DDL__MS) /* between checks without an event */
-#define DDL__NEXT_CREATION      (2 * DDL__S)   /* for the next comm's creation, times the attempt */
-#define DDL__NEXT_CREATION_EACH (50 * DDL__MS) /* more for each member, times the attempt */
+#define DDL__AGREEMENT_POLL (50 * DDL__MS) /* between checks without an event */
 
 #endif

@@ -11,7 +11,6 @@
 #include "comm/environment.h"
 #include "comm/explore.h"
 #include "comm/plan_file.h"
-#include "connect/descriptors.h"
 #include "connect/wireup.h"
 
 enum {
@@ -223,34 +222,55 @@ static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
     }
 }
 
+static int64_t left_ms(const ddl__until *until, int64_t least)
+{
+    int64_t left = (until->deadline - ddl__now()) / DDL__MS;
+    return left > least ? left : least;
+}
+
+/* Run an operation of the creation. The comm ends when waiting for it is in vain. */
+static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl__until *until)
+{
+    ddl_work *work;
+    if (!until->check)
+        return ddl__engine_submit(comm->engine, call, NULL);
+    ddl_status status = ddl__engine_submit(comm->engine, call, &work);
+    if (status != DDL_OK)
+        return status;
+    while ((status = ddl__work_wait(work, ddl__now() + DDL__MEMBERS_POLL)) == DDL_INPROGRESS)
+        if ((status = ddl__until_check(until)) != DDL_OK) {
+            ddl__engine_fail(comm->engine, status, ddl__message());
+            status = ddl__work_wait(work, DDL__NEVER);
+            break;
+        }
+    ddl__work_destroy(work);
+    return status;
+}
+
 /* Exchange which members share memory, and the settings. This is the first operation of every comm;
  * when it is complete, all members are here. */
-static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links, int64_t deadline)
+static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
+                                    const ddl__until *until)
 {
     settings ours = {.segment_bytes = comm->segment_bytes,
                      .heartbeat_ms = comm->config.heartbeat_ms,
                      .layout = comm->layout};
     size_t size = (size_t)comm->size, row = size + sizeof ours;
-    unsigned char *rows = calloc(size, row), *shared = calloc(size, size);
-    ddl__location *locations = calloc(size, sizeof *locations);
-    if (!rows || !shared || !locations) {
-        free(rows);
-        free(shared);
-        free(locations);
+    ddl__location *locations = calloc(size, sizeof *locations + row + size);
+    if (!locations)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
-    }
+    unsigned char *rows = (unsigned char *)(locations + size), *shared = rows + size * row;
     unsigned char *mine = rows + (size_t)comm->rank * row;
     for (size_t i = 0; i < size; i++)
         mine[i] = links[i] && links[i]->ops->shared;
     memcpy(mine + size, &ours, sizeof ours);
-    int64_t left = (deadline - ddl__now()) / 1000000;
     ddl__call call = {.kind = DDL__ALLGATHER,
                       .dtype = DDL_U8,
                       .count = (int64_t)row,
                       .send = rows,
                       .recv = rows,
-                      .timeout_ms = left > 1 ? left : 1};
-    ddl_status status = ddl__engine_submit(comm->engine, &call, NULL);
+                      .timeout_ms = left_ms(until, 1)};
+    ddl_status status = run_operation(comm, &call, until);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         memcpy(shared + i * size, rows + i * row, size);
         status = settings_compare(comm, rows + i * row + size, comm->names[i]);
@@ -265,8 +285,6 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links, int
     if (status == DDL_OK)
         shorten_same_machine(comm, locations);
     free(locations);
-    free(rows);
-    free(shared);
     return status;
 }
 
@@ -276,7 +294,7 @@ static int64_t ms_to_ns(int64_t milliseconds)
 }
 
 /* Dial the lower ranks for control messages; they answer when all members are here. */
-static ddl_status connect_control(ddl_comm *comm, ddl__digest id, int64_t deadline)
+static ddl_status connect_control(ddl_comm *comm, ddl__digest id, const ddl__until *until)
 {
     if (comm->size == 1)
         return DDL_OK;
@@ -293,24 +311,23 @@ static ddl_status connect_control(ddl_comm *comm, ddl__digest id, int64_t deadli
                                            .suspect = ms_to_ns(config->suspect_ms),
                                            .dead = ms_to_ns(config->dead_ms),
                                            .stall = ms_to_ns(config->stall_warn_ms)},
-                                .witness = ddl__environment_witness(),
-                                .trace_dir = ddl__environment_trace_dir(),
-                                .deadline = deadline};
+                                .witness = ddl__environment_text("DDL_WITNESS"),
+                                .trace_dir = ddl__environment_text("DDL_TRACE_DIR"),
+                                .deadline = until->deadline,
+                                .until = until};
     return ddl__health_connect(&setup, &comm->health);
 }
 
 /* Return only when all members have created the comm. Without this barrier, a member that fails at
  * the very end would count one creation less than the others, as a failed creation does not count.
  * If another member fails, it reports that, and its health is monitored by now. */
-static ddl_status commit_creation(ddl_comm *comm, int64_t deadline)
+static ddl_status commit_creation(ddl_comm *comm, const ddl__until *until)
 {
-    int64_t left = (deadline - ddl__now()) / 1000000;
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
                       .uncounted = true, /* it is not one of the user's operations */
-                      .timeout_ms =
-                          left > DDL__COMMIT_LEAST / DDL__MS ? left : DDL__COMMIT_LEAST / DDL__MS};
-    return comm->size == 1 ? DDL_OK : ddl__engine_submit(comm->engine, &call, NULL);
+                      .timeout_ms = left_ms(until, DDL__COMMIT_LEAST / DDL__MS)};
+    return comm->size == 1 ? DDL_OK : run_operation(comm, &call, until);
 }
 
 /* This member cannot create the comm: notify the others, so that they do not wait for it. */
@@ -338,18 +355,19 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
         status = ddl__environment_layout(&comm->layout);
     if (status == DDL_OK)
         status = ddl__environment_limits(&comm->config);
-    if (status == DDL_OK && comm->rank == 0 && (comm->plan_file = ddl__environment_plan_file()))
+    if (status == DDL_OK && comm->rank == 0 &&
+        (comm->plan_file = ddl__environment_text("DDL_PLAN_FILE")))
         status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
     return status;
 }
 
 static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
-                              const ddl_comm_config *config, int64_t deadline)
+                              const ddl_comm_config *config, const ddl__until *until)
 {
     if (!(comm->names = name_ranks(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list);
+    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list, 1);
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
@@ -359,16 +377,15 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
                           .size = comm->size,
                           .kinds = config->links,
                           .begun = ddl__now(),
-                          .deadline = deadline,
+                          .deadline = until->deadline,
+                          .until = until,
                           .warn_at = &warn_at,
                           .peer_reason = &peer_reason};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
-        status =
-            ddl__descriptors_provide(ddl__descriptors_needed(comm->endpoint, addresses, comm->rank,
-                                                             comm->size, wireup.kinds),
-                                     comm->size);
+        status = ddl__descriptors_provide(comm->endpoint, addresses, comm->rank, comm->size,
+                                          wireup.kinds);
     if (status == DDL_OK)
         status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
     /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent
@@ -378,35 +395,36 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = connect_control(comm, wireup.comm, deadline);
+        status = connect_control(comm, wireup.comm, until);
     if (status == DDL_OK)
-        status = exchange_settings(comm, ddl__engine_links(comm->engine), deadline);
+        status = exchange_settings(comm, ddl__engine_links(comm->engine), until);
     if (status == DDL_OK)
         ddl__engine_created(comm->engine);
     if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
         status = ddl__health_open(comm->health);
     if (status == DDL_OK && comm->explores)
-        status = ddl__explore(comm, deadline);
+        status = ddl__explore(comm, until->deadline);
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
-        status = commit_creation(comm, deadline);
+        status = commit_creation(comm, until);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && number)
-        ddl__endpoint_uncount_creation(comm->endpoint, list);
+        ddl__endpoint_count_creation(comm->endpoint, list, -1);
     return status;
 }
 
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, bool is_world, int64_t deadline,
+                          const ddl_comm_config *config, bool is_world, const ddl__until *until,
                           ddl_comm **out)
 {
-    int64_t own = ddl__deadline(ddl__comm_creation_ms(config));
-    deadline = own < deadline ? own : deadline;
+    ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
+    int64_t limit = ddl__deadline(ddl__comm_creation_ms(config));
+    own.deadline = limit < own.deadline ? limit : own.deadline;
     ddl_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
         free(addresses);
@@ -422,7 +440,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
     comm->segment_bytes = config->segment_bytes;
     comm->operation_timeout_ms = config->operation_timeout_ms ? config->operation_timeout_ms
                                                               : DDL__OPERATION_LIMIT / DDL__MS;
-    ddl_status status = comm_set_up(comm, addresses, config, deadline);
+    ddl_status status = comm_set_up(comm, addresses, config, &own);
     if (status == DDL_OK)
         *out = comm;
     else
@@ -432,7 +450,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int r
 
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, bool is_world, int64_t deadline,
+                            const ddl_comm_config *config, bool is_world, const ddl__until *until,
                             ddl_comm **out)
 {
     ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
@@ -440,7 +458,7 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
     ddl_status status = decode_all(endpoint, addresses, lengths, rank, size, decoded);
     if (status == DDL_OK)
-        return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, deadline, out);
+        return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, until, out);
     free(decoded);
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef DDL_COMM_COMM_H
 #define DDL_COMM_COMM_H
 
+#include "base/until.h"
 #include "comm/layout.h"
 #include "comm/operation_times.h"
 #include "connect/endpoint.h"
@@ -31,11 +32,11 @@ struct ddl_comm {
     ddl__slots *slots;
 };
 
-/* Create a comm within the config's limit, or by the deadline if that is earlier. Comms made from
- * it inherit the limit, not the deadline. */
+/* Create a comm within the config's limit, and while `until` allows. Comms made from it inherit the
+ * limit, not `until`. */
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
-                            const ddl_comm_config *config, bool is_world, int64_t deadline,
+                            const ddl_comm_config *config, bool is_world, const ddl__until *until,
                             ddl_comm **comm);
 
 /* DDL_EMISMATCH, with the message set, if members are known to have called different operations and
@@ -48,16 +49,20 @@ void ddl__comm_abandon(ddl_comm *comm);
 
 /* As ddl__comm_create, from decoded addresses, which it takes over in any case. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, bool is_world, int64_t deadline,
+                          const ddl_comm_config *config, bool is_world, const ddl__until *until,
                           ddl_comm **comm);
 
 /* Create a comm from a comm (family.c). Fields of the config that are 0 are taken from the parent.
  */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
-                            const ddl_comm_config *config, int64_t deadline, ddl_comm **comm);
+                            const ddl_comm_config *config, const ddl__until *until,
+                            ddl_comm **comm);
 ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_config *config,
                            ddl_comm **comm);
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
+
+/* Create a comm of the members of a dead comm that are alive and call this as well. */
+ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next);
 
 /* Create the comm of all ranks of the job: exchange addresses at the URL, then create it. */
 ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,

@@ -11,10 +11,24 @@
 #include "base/log.h"
 #include "comm/location.h"
 
-static const char *text_or(const char *name, const char *fallback)
+const char *ddl__environment_text(const char *name)
 {
     const char *text = getenv(name);
-    return text ? text : fallback;
+    return text && *text ? text : NULL;
+}
+
+static const char *text_or_empty(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? text : "";
+}
+
+/* Parse a whole number; false if the text is none from `least` to `most`. */
+static bool parse_whole(const char *text, int64_t least, int64_t most, int64_t *number)
+{
+    char *end;
+    *number = strtoll(text, &end, 10);
+    return *text && !*end && *number >= least && *number <= most;
 }
 
 /* The file must belong to this user or to root, and no other user may read it. */
@@ -66,7 +80,7 @@ static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
 
 ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX])
 {
-    const char *path = text_or("DDL_SECRET_FILE", "");
+    const char *path = text_or_empty("DDL_SECRET_FILE");
     secret[0] = 0;
     if (!config->secret)
         config->secret = getenv("DDL_SECRET");
@@ -77,20 +91,19 @@ ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DD
         config->secret = secret;
     }
     if (!config->interfaces && !config->host)
-        config->interfaces = text_or("DDL_INTERFACES", "");
+        config->interfaces = text_or_empty("DDL_INTERFACES");
     if (!config->ports)
-        config->ports = text_or("DDL_PORTS", "");
-    const char *encrypt = text_or("DDL_ENCRYPT", "");
+        config->ports = text_or_empty("DDL_PORTS");
+    const char *encrypt = text_or_empty("DDL_ENCRYPT");
     if (*encrypt && strcmp(encrypt, "0") != 0 && strcmp(encrypt, "1") != 0)
         return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=\"%s\" is neither 1 nor 0", encrypt);
     if (!config->encrypt)
         config->encrypt = *encrypt == '1' ? 1 : -1;
-    const char *sockets = text_or("DDL_SOCKETS", "");
+    const char *sockets = text_or_empty("DDL_SOCKETS");
     if (config->sockets || !*sockets)
         return DDL_OK;
-    char *end;
-    long n = strtol(sockets, &end, 10);
-    if (*end || n < 1 || n > 1 << 20)
+    int64_t n;
+    if (!parse_whole(sockets, 1, 1 << 20, &n))
         return ddl__fail(DDL_EINVAL, "DDL_SOCKETS=\"%s\" is not a number of sockets", sockets);
     config->sockets = (uint32_t)n;
     return DDL_OK;
@@ -102,8 +115,8 @@ ddl_status ddl__environment_links(uint32_t *links)
         const char *name;
         uint32_t bit;
     } kinds[] = {{"inproc", DDL_LINK_INPROC}, {"shm", DDL_LINK_SHM}, {"tcp", DDL_LINK_TCP}};
-    const char *list = getenv("DDL_LINKS");
-    if (!list || !*list) {
+    const char *list = ddl__environment_text("DDL_LINKS");
+    if (!list) {
         *links = DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP;
         return DDL_OK;
     }
@@ -195,8 +208,8 @@ static ddl_status read_option(ddl__layout *layout, int which, const char *at)
 
 static ddl_status read_options(ddl__layout *layout)
 {
-    const char *all = getenv("DDL_OPTIONS");
-    for (const char *at = all ? all : ""; *at;) {
+    const char *all = text_or_empty("DDL_OPTIONS");
+    for (const char *at = all; *at;) {
         size_t n = strcspn(at, " ");
         int which = 0;
         while (which < OPTIONS &&
@@ -217,40 +230,28 @@ static ddl_status read_options(ddl__layout *layout)
     return DDL_OK;
 }
 
-const char *ddl__environment_plan_file(void)
-{
-    const char *path = getenv("DDL_PLAN_FILE");
-    return path && *path ? path : NULL;
-}
-
 ddl_status ddl__environment_layout(ddl__layout *layout)
 {
     memset(layout, 0, sizeof *layout);
-    const char *topology = getenv("DDL_TOPOLOGY");
-    if (topology && strlen(topology) >= sizeof layout->topology)
+    const char *topology = text_or_empty("DDL_TOPOLOGY");
+    if (strlen(topology) >= sizeof layout->topology)
         return ddl__fail(DDL_EINVAL, "DDL_TOPOLOGY=\"%s\" is longer than %zu characters", topology,
                          sizeof layout->topology - 1);
-    if (topology)
-        strcpy(layout->topology, topology);
+    strcpy(layout->topology, topology);
     layout->location = ddl__location_own();
     return read_options(layout);
 }
 
 static ddl_status read_milliseconds(const char *name, int64_t fallback, int64_t *value)
 {
-    const char *text = getenv(name);
+    const char *text = ddl__environment_text(name);
     if (*value)
         return DDL_OK;
     *value = fallback;
-    if (!text || !*text)
-        return DDL_OK;
-    char *end;
-    long long n = strtoll(text, &end, 10);
-    if (*end || n == 0 || n > INT32_MAX)
+    if (text && (!parse_whole(text, INT64_MIN, INT32_MAX, value) || *value == 0))
         return ddl__fail(DDL_EINVAL,
                          "%s=\"%s\" is not a number of milliseconds, or negative for never", name,
                          text);
-    *value = n;
     return DDL_OK;
 }
 
@@ -275,26 +276,12 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
     return status;
 }
 
-const char *ddl__environment_trace_dir(void)
-{
-    const char *folder = getenv("DDL_TRACE_DIR");
-    return folder && *folder ? folder : NULL;
-}
-
-const char *ddl__environment_witness(void)
-{
-    const char *name = getenv("DDL_WITNESS");
-    return name && *name ? name : NULL;
-}
-
 static ddl_status read_number(const char *name, int *value)
 {
-    const char *text = getenv(name);
-    char *end;
-    long n = text ? strtol(text, &end, 10) : -1;
-    if (!text || !*text || *end || n < 0 || n > 1 << 24)
-        return ddl__fail(DDL_EINVAL, "DDL_RENDEZVOUS is set, but %s is \"%s\"", name,
-                         text ? text : "");
+    const char *text = text_or_empty(name);
+    int64_t n;
+    if (!parse_whole(text, 0, 1 << 24, &n))
+        return ddl__fail(DDL_EINVAL, "DDL_RENDEZVOUS is set, but %s is \"%s\"", name, text);
     *value = (int)n;
     return DDL_OK;
 }
@@ -312,9 +299,9 @@ ddl_status ddl__environment_world(const char **url, int *rank, int *size)
 
 const char *ddl__environment_launcher(const char *url, int rank, int size)
 {
-    const char *name = getenv("DDL_LAUNCHER"), *own_url;
+    const char *name = ddl__environment_text("DDL_LAUNCHER"), *own_url;
     int own_rank, own_size;
-    if (!name || !*name || !url || ddl__environment_world(&own_url, &own_rank, &own_size) != DDL_OK)
+    if (!name || !url || ddl__environment_world(&own_url, &own_rank, &own_size) != DDL_OK)
         return NULL;
     return own_url && !strcmp(url, own_url) && rank == own_rank && size == own_size ? name : NULL;
 }

@@ -27,14 +27,8 @@ ddl_status ddl__environment_layout(ddl__layout *layout);
  * contradict each other. */
 ddl_status ddl__environment_limits(ddl_comm_config *config);
 
-/* $DDL_TRACE_DIR, or NULL. */
-const char *ddl__environment_trace_dir(void);
-
-/* $DDL_WITNESS, or NULL. */
-const char *ddl__environment_witness(void);
-
-/* $DDL_PLAN_FILE, or NULL. */
-const char *ddl__environment_plan_file(void);
+/* The variable's value; NULL if it is empty or not set. */
+const char *ddl__environment_text(const char *name);
 
 /* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; NULL, 0 and 1 if the first is not
  * set. */

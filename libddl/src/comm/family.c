@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "health/agreement.h"
 
 /* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
 static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *config)
@@ -45,8 +46,22 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
     return self;
 }
 
+/* The members of a child. */
+typedef struct child_members {
+    const ddl_comm *parent;
+    const int *ranks;
+    int size;
+} child_members;
+
+/* The child is not created if a member of it dies meanwhile, which the parent notices. */
+static ddl_status check_members(void *context)
+{
+    const child_members *m = context;
+    return ddl__health_check(m->parent->health, m->ranks, m->size);
+}
+
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
-                            const ddl_comm_config *config, int64_t deadline, ddl_comm **comm)
+                            const ddl_comm_config *config, const ddl__until *until, ddl_comm **comm)
 {
     int self = find_self(parent, ranks, size);
     if (self < 0)
@@ -66,7 +81,11 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
         return status;
     }
     ddl_comm_config child = inherit(parent, config);
-    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, deadline, comm);
+    child_members members = {parent, ranks, size};
+    ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
+    if (!own.check && parent->health)
+        own = (ddl__until){own.deadline, check_members, &members};
+    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, &own, comm);
 }
 
 typedef struct member {
@@ -93,7 +112,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
 {
     size_t size = (size_t)parent->size;
     ddl_comm_config child = inherit(parent, config);
-    int64_t deadline = ddl__deadline(ddl__comm_creation_ms(&child));
+    ddl__until until = {.deadline = ddl__deadline(ddl__comm_creation_ms(&child))};
     member *members = calloc(size, sizeof *members);
     int *ranks = calloc(size, sizeof *ranks);
     ddl_status status =
@@ -112,7 +131,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
         *comm = NULL;
     if (status == DDL_OK && color >= 0) {
         int n = select_color(members, parent->size, color, ranks);
-        status = ddl__comm_subset(parent, ranks, n, &child, deadline, comm);
+        status = ddl__comm_subset(parent, ranks, n, &child, &until, comm);
     }
     free(members);
     free(ranks);
@@ -126,7 +145,46 @@ ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, 
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
     for (int i = 0; i < parent->size; i++)
         ranks[i] = i;
-    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, DDL__NEVER, comm);
+    ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, NULL, comm);
     free(ranks);
+    return status;
+}
+
+/* The comm of the survivors. health/agreement.c is how they agree on their list. */
+typedef struct next_comm {
+    ddl_comm *parent, *comm;
+    const ddl_comm_config *config;
+} next_comm;
+
+static ddl_status create(void *context, const int *ranks, int n, uint32_t attempt,
+                         const ddl__until *until)
+{
+    next_comm *next = context;
+    ddl__digest id = ddl__health_comm(next->parent->health);
+    uint64_t mark[] = {attempt, next->config->tag};
+    ddl__digest_add(&id, mark, sizeof mark);
+    ddl_comm_config config = *next->config;
+    config.tag = id.words[0] | 1;
+    return ddl__comm_subset(next->parent, ranks, n, &config, until, &next->comm);
+}
+
+static void abandon(void *context)
+{
+    next_comm *next = context;
+    ddl__comm_abandon(next->comm);
+    next->comm = NULL;
+}
+
+ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm)
+{
+    if (!parent->health)
+        return ddl__fail(DDL_ESTATE, "the comm has one member, and that is alive");
+    int64_t limit_ms =
+        config->timeout_ms ? config->timeout_ms : ddl__comm_creation_ms(&parent->config);
+    next_comm next = {.parent = parent, .config = config};
+    ddl__agreement_handlers handlers = {&next, create, abandon};
+    ddl_status status = ddl__agreement_run(parent->health, ddl__deadline(limit_ms), &handlers);
+    if (status == DDL_OK)
+        *comm = next.comm;
     return status;
 }

@@ -6,7 +6,6 @@
 #include "base/fp_mode.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "topo/locality.h"
 
 enum { TEXT_MAX = 128 };
 
@@ -89,12 +88,12 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
     if (mode_applies)
         snprintf(why, sizeof why, " (-mode %s)", describe_mode(&comm->layout, mode));
     char mode_now = mode_applies ? comm->layout.mode : 0;
-    bool nested = ddl__topology_is_hierarchical(t) || t->declared || t->node;
+    bool hierarchical = ddl__topology_is_hierarchical(t) || t->declared || t->node;
     const char *method = mode_now == 'r'   ? "one ring of all"
                          : mode_now == 't' ? "by trees"
                          : mode_now == 'h' ? "by halves"
                          : mode_now == 'p' ? "explored"
-                         : nested          ? "nested by level"
+                         : hierarchical    ? "hierarchical"
                          : all_shared      ? "direct"
                                            : "by cost";
     ddl__log(DDL__INFO,

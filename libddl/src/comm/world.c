@@ -1,10 +1,15 @@
 /* Creates the comm of all ranks of a job: they exchange addresses at a rendezvous first. */
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
-#include "comm/launcher.h"
 #include "connect/rendezvous.h"
 
 /* An invalid configuration is not reported here. It is reported when the comm is created, so that
@@ -29,10 +34,30 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     }
     if (status == DDL_OK)
         status = ddl__comm_create(plan->endpoint, addresses, lengths, plan->rank, plan->size,
-                                  config, true, plan->deadline, comm);
+                                  config, true, &(ddl__until){.deadline = plan->deadline}, comm);
     free(addresses);
     free(lengths);
     return status;
+}
+
+/* Send "RANK WHAT" to the unix socket of the launcher that has started this rank on this host,
+ * which has this abstract name; NULL: no launcher. Does not block, and ignores errors.
+ * ddl_launch/reports.py lists the values of `what`. */
+static void report_to_launcher(const char *name, int rank, const char *what)
+{
+    char text[64];
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    size_t length = name ? strlen(name) : 0;
+    if (!length || length >= sizeof to.sun_path)
+        return;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return;
+    memcpy(to.sun_path + 1, name, length);
+    int n = snprintf(text, sizeof text, "%d %s", rank, what);
+    (void)!sendto(fd, text, (size_t)n, MSG_NOSIGNAL, (struct sockaddr *)&to,
+                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length));
+    close(fd);
 }
 
 ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
@@ -59,11 +84,11 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
     if (!plan.records)
         return ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     const char *launcher = ddl__environment_launcher(url, rank, size);
-    ddl__launcher_report(launcher, rank, "joining");
+    report_to_launcher(launcher, rank, "joining");
     status = ddl__rendezvous_run(&plan, url);
     if (status == DDL_OK)
         status = create_comm(&plan, config, comm);
-    ddl__launcher_report(launcher, rank, status == DDL_OK ? "joined" : "gave up");
+    report_to_launcher(launcher, rank, status == DDL_OK ? "joined" : "gave up");
     free(plan.records);
     return status;
 }

@@ -8,36 +8,26 @@
 
 enum { MAGIC = 0x61644464, FORMAT = 2 };
 
-/* The layout is: magic, format, endpoint, network, port, host, IPs. Each number has a fixed width
- * and is little-endian. */
-static unsigned char *put(unsigned char *at, uint64_t value, int width)
-{
-    for (int i = 0; i < width; i++)
-        *at++ = (unsigned char)(value >> 8 * i);
-    return at;
-}
+/* The bytes of an address: a head, the host's name, and the IPs. Numbers have the low byte first,
+ * as on all machines on which this library runs. */
+typedef struct __attribute__((packed)) encoded_head {
+    uint32_t magic;
+    uint16_t format;
+    ddl__digest endpoint;
+    uint64_t network;
+    uint16_t port;
+    uint8_t n_ips, host; /* host: the length of its name */
+} encoded_head;
 
-static uint64_t get(const unsigned char **at, int width)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < width; i++)
-        value |= (uint64_t) * (*at)++ << 8 * i;
-    return value;
-}
-
-enum { FIXED = 4 + 2 + 16 + 8 + 2 + 1 + 1, IP_BYTES = 3 + DDL__INTERFACE_NAME + 4 + 16 };
-_Static_assert(FIXED + DDL__HOST_MAX + DDL__INTERFACES_MAX * IP_BYTES <= DDL_ADDRESS_MAX, "fits");
-
-static unsigned char *put_ip(unsigned char *at, const ddl__interface *ip)
-{
-    at = put(at, ip->family, 1);
-    at = put(at, ip->prefix, 1);
-    at = put(at, ip->loopback, 1);
-    memcpy(at, ip->name, DDL__INTERFACE_NAME);
-    at = put(at + DDL__INTERFACE_NAME, ip->speed, 4);
-    memcpy(at, ip->bytes, 16);
-    return at + 16;
-}
+typedef struct __attribute__((packed)) encoded_ip {
+    uint8_t family, prefix, loopback;
+    char name[DDL__INTERFACE_NAME];
+    uint32_t speed;
+    uint8_t bytes[16];
+} encoded_ip;
+_Static_assert(sizeof(encoded_head) + DDL__HOST_MAX + DDL__INTERFACES_MAX * sizeof(encoded_ip) <=
+                   DDL_ADDRESS_MAX,
+               "fits");
 
 /* True for a printable name that is padded with zeros. */
 static bool is_name(const char *name)
@@ -49,63 +39,61 @@ static bool is_name(const char *name)
     return n < DDL__INTERFACE_NAME;
 }
 
-/* False if the bytes are not valid. */
-static bool get_ip(const unsigned char **at, ddl__interface *ip)
+static bool is_valid(const encoded_ip *ip)
 {
-    ip->family = (uint8_t)get(at, 1);
-    ip->prefix = (uint8_t)get(at, 1);
-    uint64_t loopback = get(at, 1);
-    ip->loopback = loopback;
-    memcpy(ip->name, *at, DDL__INTERFACE_NAME);
-    *at += DDL__INTERFACE_NAME;
-    ip->speed = (uint32_t)get(at, 4);
-    memcpy(ip->bytes, *at, 16);
-    *at += 16;
     return (ip->family == 4 || ip->family == 6) && ip->prefix <= (ip->family == 4 ? 32 : 128) &&
-           loopback <= 1 && is_name(ip->name);
+           ip->loopback <= 1 && is_name(ip->name);
 }
 
 size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes)
 {
     size_t host = strnlen(address->host, DDL__HOST_MAX - 1);
-    unsigned char *at = put(bytes, MAGIC, 4);
-    at = put(at, FORMAT, 2);
-    at = put(at, address->endpoint.words[0], 8);
-    at = put(at, address->endpoint.words[1], 8);
-    at = put(at, address->network, 8);
-    at = put(at, address->port, 2);
-    at = put(at, address->n_ips, 1);
-    at = put(at, host, 1);
-    memcpy(at, address->host, host);
-    at += host;
-    for (unsigned i = 0; i < address->n_ips; i++)
-        at = put_ip(at, &address->ips[i]);
+    encoded_head head = {MAGIC,         FORMAT,         address->endpoint, address->network,
+                         address->port, address->n_ips, (uint8_t)host};
+    unsigned char *at = mempcpy(bytes, &head, sizeof head);
+    at = mempcpy(at, address->host, host);
+    for (unsigned i = 0; i < address->n_ips; i++) {
+        const ddl__interface *from = &address->ips[i];
+        encoded_ip ip = {.family = from->family,
+                         .prefix = from->prefix,
+                         .loopback = from->loopback,
+                         .speed = from->speed};
+        memcpy(ip.name, from->name, sizeof ip.name);
+        memcpy(ip.bytes, from->bytes, sizeof ip.bytes);
+        at = mempcpy(at, &ip, sizeof ip);
+    }
     return (size_t)(at - bytes);
 }
 
 ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t n)
 {
     const unsigned char *at = bytes;
-    if (n < FIXED || get(&at, 4) != MAGIC)
+    encoded_head head = {0};
+    memcpy(&head, at, n < sizeof head ? 0 : sizeof head);
+    if (head.magic != MAGIC)
         return ddl__fail(DDL_EINVAL, "these %zu bytes are not a libddl address", n);
-    unsigned format = (unsigned)get(&at, 2);
-    if (format != FORMAT)
-        return ddl__fail(DDL_EINVAL, "an address has format %u, ours is %d", format, FORMAT);
-    memset(address, 0, sizeof *address);
-    address->endpoint.words[0] = get(&at, 8);
-    address->endpoint.words[1] = get(&at, 8);
-    address->network = get(&at, 8);
-    address->port = (uint16_t)get(&at, 2);
-    address->n_ips = (uint8_t)get(&at, 1);
-    size_t host = get(&at, 1);
-    if (address->n_ips > DDL__INTERFACES_MAX || host >= DDL__HOST_MAX ||
-        n != FIXED + host + (size_t)address->n_ips * IP_BYTES)
+    if (head.format != FORMAT)
+        return ddl__fail(DDL_EINVAL, "an address has format %u, ours is %d", head.format, FORMAT);
+    *address = (ddl__address){
+        .endpoint = head.endpoint, .network = head.network, .port = head.port, .n_ips = head.n_ips};
+    if (head.n_ips > DDL__INTERFACES_MAX || head.host >= DDL__HOST_MAX ||
+        n != sizeof head + head.host + head.n_ips * sizeof(encoded_ip))
         return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
-    memcpy(address->host, at, host);
-    at += host;
-    bool damaged = strlen(address->host) != host;
-    for (unsigned i = 0; i < address->n_ips; i++)
-        damaged = !get_ip(&at, &address->ips[i]) || damaged;
+    memcpy(address->host, at + sizeof head, head.host);
+    at += sizeof head + head.host;
+    bool damaged = strlen(address->host) != head.host;
+    for (unsigned i = 0; i < head.n_ips; i++, at += sizeof(encoded_ip)) {
+        ddl__interface *to = &address->ips[i];
+        encoded_ip ip;
+        memcpy(&ip, at, sizeof ip);
+        damaged = damaged || !is_valid(&ip);
+        to->family = ip.family;
+        to->prefix = ip.prefix;
+        to->loopback = ip.loopback;
+        to->speed = ip.speed;
+        memcpy(to->name, ip.name, sizeof to->name);
+        memcpy(to->bytes, ip.bytes, sizeof to->bytes);
+    }
     if (damaged)
         return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
     return DDL_OK;
@@ -133,11 +121,15 @@ socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockad
     return ddl__address_of(&address->ips[i], address->port, to);
 }
 
-const void *ddl__address_bytes(const struct sockaddr *address)
+int ddl__address_find(const ddl__address *address, const char *ip)
 {
-    return address->sa_family == AF_INET
-               ? (const void *)&((const struct sockaddr_in *)address)->sin_addr
-               : (const void *)&((const struct sockaddr_in6 *)address)->sin6_addr;
+    char own[INET6_ADDRSTRLEN];
+    for (int i = 0; i < address->n_ips; i++) {
+        ddl__interface_ip(&address->ips[i], own);
+        if (!strcmp(own, ip))
+            return i;
+    }
+    return -1;
 }
 
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to)

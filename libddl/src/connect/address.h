@@ -27,8 +27,9 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
 /* Fill in a socket address for the kernel; returns its length. */
 socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockaddr_storage *to);
 socklen_t ddl__address_of(const ddl__interface *ip, uint16_t port, struct sockaddr_storage *to);
-/* The bytes of the IP address in a socket address. */
-const void *ddl__address_bytes(const struct sockaddr *address);
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to);
+
+/* Which of the address's IPs this one in words is, or -1. */
+int ddl__address_find(const ddl__address *address, const char *ip);
 
 #endif

@@ -14,38 +14,23 @@ static bool is_known(const ddl__create_failures *failures, ddl__digest comm, int
     return false;
 }
 
-static ddl__create_failure *add_entry(ddl__create_failures *failures, ddl__digest comm, int from,
-                                      uint32_t attempt)
+void ddl__create_failures_add(ddl__create_failures *failures, ddl__digest comm, int from,
+                              uint32_t attempt, ddl_status status, const char *text)
 {
-    unsigned i = 0; /* replace the oldest entry that does not count, else the oldest */
-    while (i < DDL__CREATE_FAILURES_MAX &&
-           failures->list[(failures->next + i) % DDL__CREATE_FAILURES_MAX].status != DDL_OK)
-        i++;
-    ddl__create_failure *entry =
-        &failures->list[(failures->next + i % DDL__CREATE_FAILURES_MAX) % DDL__CREATE_FAILURES_MAX];
-    failures->next = (failures->next + 1) % DDL__CREATE_FAILURES_MAX;
-    *entry =
-        (ddl__create_failure){.comm = comm, .from = from, .attempt = attempt, .status = DDL_OK};
-    return entry;
-}
-
-void ddl__create_failures_add(ddl__create_failures *failures, const ddl__hello *hello)
-{
-    int from = (int)hello->from;
-    if (is_known(failures, hello->comm, from, hello->attempt))
+    if (is_known(failures, comm, from, attempt))
         return;
-    ddl__create_failure *entry = add_entry(failures, hello->comm, from, hello->attempt);
-    entry->status = hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER;
-    _Static_assert(sizeof entry->text == sizeof hello->text, "all of it");
-    memcpy(entry->text, hello->text, sizeof entry->text);
+    /* Replace the oldest that does not count, else the oldest. */
+    unsigned i = failures->next, n = 0;
+    while (n < DDL__CREATE_FAILURES_MAX && failures->list[i].status != DDL_OK) {
+        i = (i + 1) % DDL__CREATE_FAILURES_MAX;
+        n++;
+    }
+    failures->next = (failures->next + 1) % DDL__CREATE_FAILURES_MAX;
+    ddl__create_failure *entry = &failures->list[i];
+    *entry =
+        (ddl__create_failure){.comm = comm, .from = from, .attempt = attempt, .status = status};
+    memcpy(entry->text, text, strnlen(text, sizeof entry->text - 1));
     ddl__sanitize_text(entry->text, sizeof entry->text);
-}
-
-void ddl__create_failures_ignore(ddl__create_failures *failures, ddl__digest comm, int from,
-                                 uint32_t attempt)
-{
-    if (!is_known(failures, comm, from, attempt))
-        add_entry(failures, comm, from, attempt);
 }
 
 void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from)

@@ -1,12 +1,9 @@
 /* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
- * A member that fails by itself sends a notice to the endpoint of each member that it has no link
- * with. An endpoint keeps the notices until a creation asks for them.
- *
- * A notice of one attempt counts once. If several members fail independently, a notice may arrive
- * after its receiver has started the next attempt, and it fails that attempt too. Nothing tells
- * which attempts belong together, and failing once too often is better than waiting in vain.
- */
+ * An endpoint keeps the notices until a creation asks for them. A notice of one attempt counts
+ * once. It may arrive after its receiver has started the next attempt, and it fails that attempt
+ * too: nothing tells which attempts belong together, and failing once too often is better than
+ * waiting in vain. */
 #ifndef DDL_CONNECT_CREATE_FAILURES_H
 #define DDL_CONNECT_CREATE_FAILURES_H
 
@@ -31,12 +28,10 @@ typedef struct ddl__create_failures {
     unsigned next;
 } ddl__create_failures;
 
-/* Add the notice that a hello carries, unless it is known. */
-void ddl__create_failures_add(ddl__create_failures *failures, const ddl__hello *hello);
-
-/* Mark a notice as known, since another member has relayed it: a later copy is ignored. */
-void ddl__create_failures_ignore(ddl__create_failures *failures, ddl__digest comm, int from,
-                                 uint32_t attempt);
+/* Add a notice, unless it is known. With status DDL_OK it does not count: another member has
+ * relayed it, and the direct one is ignored when it comes. */
+void ddl__create_failures_add(ddl__create_failures *failures, ddl__digest comm, int from,
+                              uint32_t attempt, ddl_status status, const char *text);
 
 /* Discard the notices of a member that tries again, or of all members (from = -1). */
 void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from);

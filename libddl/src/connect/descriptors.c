@@ -1,4 +1,4 @@
-#include "connect/descriptors.h"
+#include "connect/endpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,8 +29,9 @@ static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__addre
     return lanes > 1 ? 2 * lanes + WITH_LANES : PLAIN;
 }
 
-uint64_t ddl__descriptors_needed(const ddl_endpoint *endpoint, const ddl__address *addresses,
-                                 int rank, int size, uint32_t kinds)
+/* An upper bound on the descriptors that a comm of these members needs on this rank. */
+static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *addresses, int rank,
+                             int size, uint32_t kinds)
 {
     uint64_t needed = 0;
     for (int i = 0; i < size; i++)
@@ -53,8 +54,10 @@ static uint64_t count_open_descriptors(void)
     return n - 3; /* ".", "..", and the directory's own descriptor */
 }
 
-ddl_status ddl__descriptors_provide(uint64_t needed, int size)
+ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__address *addresses,
+                                    int rank, int size, uint32_t kinds)
 {
+    uint64_t needed = count_needed(endpoint, addresses, rank, size, kinds);
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= LARGE + needed)
         return DDL_OK;

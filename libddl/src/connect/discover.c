@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "net/socket.h"
+
 enum { ADDRESSES_MAX = 256 };
 
 static bool interface_is_usable(const struct ifaddrs *i)
@@ -41,12 +43,19 @@ static bool any_carrier_known(const struct ifaddrs *list)
     return false;
 }
 
+static const void *ip_bytes(const struct sockaddr *address)
+{
+    return address->sa_family == AF_INET
+               ? (const void *)&((const struct sockaddr_in *)address)->sin_addr
+               : (const void *)&((const struct sockaddr_in6 *)address)->sin6_addr;
+}
+
 static uint8_t interface_prefix(const struct ifaddrs *i)
 {
     uint8_t bits = 0;
     if (!i->ifa_netmask)
         return 0;
-    const unsigned char *mask = ddl__address_bytes(i->ifa_netmask);
+    const unsigned char *mask = ip_bytes(i->ifa_netmask);
     unsigned width = i->ifa_addr->sa_family == AF_INET ? 32 : 128;
     while (bits < width && mask[bits / 8] >> (7 - bits % 8) & 1)
         bits++;
@@ -81,7 +90,7 @@ static unsigned read_interfaces(const struct ifaddrs *list, ddl__interface *to)
         ip->prefix = interface_prefix(i);
         ip->loopback = i->ifa_flags & IFF_LOOPBACK;
         snprintf(ip->name, sizeof ip->name, "%s", i->ifa_name);
-        memcpy(ip->bytes, ddl__address_bytes(i->ifa_addr), ip->family == 4 ? 4 : 16);
+        memcpy(ip->bytes, ip_bytes(i->ifa_addr), ip->family == 4 ? 4 : 16);
     }
     return n;
 }
@@ -154,19 +163,16 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
 /* Our interface that the system's route to theirs[j] uses, or -1. */
 static int8_t find_route(const ddl__address *ours, const ddl__address *theirs, unsigned j)
 {
-    struct sockaddr_storage to, from;
-    socklen_t length = ddl__address_ip(theirs, j, &to), got = sizeof from;
+    struct sockaddr_storage to;
+    char from[INET6_ADDRSTRLEN] = "?";
+    socklen_t length = ddl__address_ip(theirs, j, &to);
     int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* connecting it sends nothing */
-    bool known = fd >= 0 && !connect(fd, (struct sockaddr *)&to, length) &&
-                 !getsockname(fd, (struct sockaddr *)&from, &got);
-    if (fd >= 0)
-        close(fd);
-    for (int8_t i = 0; known && i < ours->n_ips; i++)
-        if (ours->ips[i].family == theirs->ips[j].family &&
-            !memcmp(ddl__address_bytes((struct sockaddr *)&from), ours->ips[i].bytes,
-                    ours->ips[i].family == 4 ? 4 : 16))
-            return i;
-    return -1;
+    if (fd < 0)
+        return -1;
+    if (!connect(fd, (struct sockaddr *)&to, length))
+        ddl__socket_ip(fd, false, from);
+    close(fd);
+    return (int8_t)ddl__address_find(ours, from);
 }
 
 ddl__paths ddl__discover_paths(const ddl__address *ours, const ddl__address *theirs)

@@ -12,7 +12,6 @@
 #include "base/thread.h"
 #include "connect/discover.h"
 #include "connect/endpoint_state.h"
-#include "connect/listen.h"
 
 enum { SOCKETS_MAX = 16 };
 
@@ -183,7 +182,10 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     }
     ddl__fences_stop(&endpoint->fences);
     ddl__pending_drop_all(endpoint);
-    ddl__counters_free(&endpoint->counters);
+    for (ddl__counter *c; (c = endpoint->counters);) {
+        endpoint->counters = c->next;
+        free(c);
+    }
     ddl__replay_guard_free(&endpoint->replay_guard);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);

@@ -66,11 +66,9 @@ void *ddl__endpoint_attach(ddl_endpoint *endpoint,
 
 /* ---- endpoint_slots.c ---- */
 
-/* Count one more comm created over exactly this list of members. Returns the count, from 1. */
-uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list);
-
-/* Take back the last count: the creation failed, and its members will count it again. */
-void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list);
+/* Count one more comm (n = 1) created over exactly this list of members, or one less (-1): the
+ * creation failed, and its members will count it again. Returns the count; 0 without memory. */
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n);
 
 /* Open a slot for a comm. DDL_ESTATE while a comm with the same id is alive here. */
 ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
@@ -104,5 +102,13 @@ void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest co
 ddl_status ddl__endpoint_set_task(ddl_endpoint *endpoint, ddl__comm_slot *slot,
                                   const ddl__background_task *task);
 void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool now);
+
+/* ---- descriptors.c ---- */
+
+/* Raise the soft limit if it leaves no room for the descriptors that a comm of these members may
+ * need on this rank. It stays as it is otherwise, since select() cannot handle descriptors above
+ * 1023. Fails if the hard limit is too low. */
+ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__address *addresses,
+                                    int rank, int size, uint32_t kinds);
 
 #endif

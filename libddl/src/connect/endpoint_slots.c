@@ -8,19 +8,20 @@
 #include "base/clock.h"
 #include "connect/endpoint_state.h"
 
-uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list)
+uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n)
 {
     pthread_mutex_lock(&endpoint->lock);
-    uint64_t count = ddl__counters_add(&endpoint->counters, list, 1);
+    ddl__counter *c = endpoint->counters;
+    while (c && !ddl__digest_equal(c->list, list))
+        c = c->next;
+    if (!c && (c = calloc(1, sizeof *c))) {
+        c->list = list;
+        c->next = endpoint->counters;
+        endpoint->counters = c;
+    }
+    uint64_t count = c ? c->count += (uint64_t)(int64_t)n : 0;
     pthread_mutex_unlock(&endpoint->lock);
     return count;
-}
-
-void ddl__endpoint_uncount_creation(ddl_endpoint *endpoint, ddl__digest list)
-{
-    pthread_mutex_lock(&endpoint->lock);
-    ddl__counters_add(&endpoint->counters, list, -1);
-    pthread_mutex_unlock(&endpoint->lock);
 }
 
 ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)
@@ -76,7 +77,7 @@ void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest com
                                          uint32_t attempt)
 {
     pthread_mutex_lock(&endpoint->lock);
-    ddl__create_failures_ignore(&endpoint->failures, comm, from, attempt);
+    ddl__create_failures_add(&endpoint->failures, comm, from, attempt, DDL_OK, "");
     pthread_mutex_unlock(&endpoint->lock);
 }
 

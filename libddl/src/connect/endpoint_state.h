@@ -2,34 +2,25 @@
  * destruction), endpoint_slots.c (the slots of comms), endpoint_thread.c (the thread: tasks and
  * events), pending.c (listeners, and connections that no comm has taken yet).
  *
- * Design notes.
- *
- * An endpoint has one thread. It accepts connections and runs their handshakes without blocking. It
- * refuses at once a client that is wrong here (another endpoint, job or version), and parks the
- * others until the comm that they want opens its slot. It also runs the background tasks of comms
- * that no caller drives.
+ * An endpoint's one thread accepts connections and runs their handshakes without blocking. It
+ * refuses at once a client that is wrong here, and parks the others until the comm that they want
+ * opens its slot. It also runs the background tasks of comms that no caller drives.
  *
  * `lock` guards everything here. The thread releases it while a task runs (`busy`), so that
- * accepting and creating continue; ddl__endpoint_close_slot waits for the task's end. Epoll events
- * carry serial numbers, never pointers, since a slot may be gone when its event is handled.
+ * accepting and creating continue. Epoll events carry serial numbers, never pointers, since a slot
+ * may be gone when its event is handled.
  *
- * The listeners and the pending connections have an epoll descriptor of their own, `listeners`.
- * When unauthenticated clients exceed the rate limit, the thread polls it only once in
- * DDL__OVERLOAD_POLL and handles one batch of events, because each time the thread wakes it takes a
- * core from a rank. While a creation waits for an accepted connection, `listeners` is always
- * polled, so members are not kept waiting. No address is banned: a host that runs such a client may
- * run members as well.
- *
- * A task's descriptor is watched one-shot, and only while the task waits for it. Otherwise data
- * that a waiting caller is about to take would wake the thread.
- */
+ * The listeners and the pending connections have an epoll descriptor of their own, `listeners`. It
+ * is polled only from time to time while unauthenticated clients exceed the rate limit
+ * (docs/security.md), unless a creation waits for an accepted connection. A task's descriptor is
+ * watched one-shot, and only while the task waits for it. Otherwise data that a waiting caller is
+ * about to take would wake the thread. */
 #ifndef DDL_CONNECT_ENDPOINT_STATE_H
 #define DDL_CONNECT_ENDPOINT_STATE_H
 
 #include <pthread.h>
 
 #include "connect/closer.h"
-#include "connect/counters.h"
 #include "connect/endpoint.h"
 #include "connect/rate_limit.h"
 
@@ -52,9 +43,8 @@ typedef struct ddl__pending_conn {
     struct ddl__pending_conn *next;
     uint64_t serial;
     ddl__inbound inbound;
-    bool challenged; /* its hello was accepted */
-    bool proven;     /* its handshake is complete: it waits for its comm */
-    bool peer_left;  /* its peer has closed it; only the last message is left to read */
+    bool proven;    /* its handshake is complete: it waits for its comm */
+    bool peer_left; /* its peer has closed it; only the last message is left to read */
     int64_t deadline;
 } ddl__pending_conn;
 
@@ -70,6 +60,13 @@ struct ddl__comm_slot {
     bool asleep;               /* the task has run and waits for its fd */
     bool busy;                 /* the task is running */
 };
+
+/* How many comms were created over a list of members. */
+typedef struct ddl__counter {
+    struct ddl__counter *next;
+    ddl__digest list;
+    uint64_t count;
+} ddl__counter;
 
 struct ddl_endpoint {
     unsigned generation; /* of the process that created it */
@@ -98,7 +95,7 @@ struct ddl_endpoint {
     bool overloaded;          /* `listeners` is polled only from time to time, */
     int64_t poll_at;          /* next at this time */
     ddl__comm_slot *slots;
-    ddl__counters counters;
+    ddl__counter *counters;
     char refusal[160];              /* the last one */
     ddl__replay_guard replay_guard; /* for numbered hellos of others */
     uint64_t n_hellos;              /* numbered hellos that this endpoint has sent */
@@ -106,6 +103,16 @@ struct ddl_endpoint {
     void *attached; /* or NULL */
     void (*destroy_attached)(void *object);
 };
+
+/* ---- listen.c: the TCP listeners, one for each of the addresses, all on one port ---- */
+
+/* Listen on all IPs of the address, on one port of the range `ports` ("20000-20100"; "": any). The
+ * port is stored in the address; fds has room for DDL__INTERFACES_MAX. An IP that is no longer
+ * available is removed from the address, unless it is the only one. */
+ddl_status ddl__listen_all(ddl__address *address, const char *ports, int *fds);
+
+/* Listen on the unix socket named after the endpoint; -1 with the message set. */
+int ddl__listen_local(const ddl__digest *endpoint);
 
 /* ---- endpoint_thread.c ---- */
 

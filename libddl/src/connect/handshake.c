@@ -161,7 +161,7 @@ static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadl
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     if (answer->status == DDL_INPROGRESS)
         return DDL_OK;
-    ddl__hello_sanitize(answer);
+    ddl__sanitize_text(answer->text, sizeof answer->text);
     return ddl__fail(DDL_EREFUSED, "%s", answer->text);
 }
 
@@ -199,14 +199,11 @@ ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, 
         bool peer_closed = !sent && (errno == EPIPE || errno == ECONNRESET);
         status = sent || peer_closed ? DDL_OK : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     }
-    if (status != DDL_OK)
-        ddl__session_end(session);
     return status;
 }
 
-/* The endpoint's answer to a proof. */
-static ddl_status receive_admission(const ddl__job *job, int fd, int64_t deadline,
-                                    const ddl__session *session, bool *handed_over)
+ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
+                                 const ddl__session *session, bool *handed_over)
 {
     ddl__hello answer;
     ddl_status status = receive_hello_answer(fd, &answer, deadline);
@@ -216,20 +213,12 @@ static ddl_status receive_admission(const ddl__job *job, int fd, int64_t deadlin
     return status;
 }
 
-ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                 ddl__session *session, bool *handed_over)
-{
-    ddl_status status = receive_admission(job, fd, deadline, session, handed_over);
-    if (status != DDL_OK)
-        ddl__session_end(session);
-    return status;
-}
-
-static ddl_status initiate_challenged(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                                      int64_t deadline, ddl__session *session, bool *handed_over)
+ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int64_t deadline,
+                                   ddl__session *session)
 {
     ddl__hello challenge;
     unsigned char proof[DDL__KEY];
+    bool handed_over;
     if (!hello_draw_nonce(job, hello))
         return DDL_ESYSTEM;
     if (!ddl__send_all(fd, hello, sizeof *hello, deadline))
@@ -241,23 +230,9 @@ static ddl_status initiate_challenged(const ddl__job *job, int fd, ddl__hello *h
         status = DDL_ESYSTEM;
     if (status != DDL_OK)
         return status;
-    if (!ddl__send_with_fd(fd, proof, sizeof proof, passed, deadline))
+    if (!ddl__send_all(fd, proof, sizeof proof, deadline))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    return receive_admission(job, fd, deadline, session, handed_over);
-}
-
-ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                                   int64_t deadline, ddl__session *session, bool *handed_over)
-{
-    bool any = false;
-    ddl_status status = initiate_challenged(job, fd, hello, passed, deadline, session, &any);
-    int error = errno;
-    if (handed_over)
-        *handed_over = any;
-    if (status != DDL_OK)
-        ddl__session_end(session);
-    errno = error;
-    return status;
+    return ddl__handshake_finish(job, fd, deadline, session, &handed_over);
 }
 
 /* ----------------------------------------------------------------------------- the dialed side */
@@ -274,30 +249,34 @@ static void inbound_refuse(const ddl__inbound *inbound, const char *why)
     ddl__fail(DDL_EREFUSED, "%s", why);
 }
 
-bool ddl__inbound_challenge(const ddl__job *job, ddl__inbound *inbound, const char *why)
+/* Answer a hello: refuse it, or send a challenge unless it is numbered. */
+static ddl__inbound_event inbound_answer(const ddl__job *job, ddl__inbound *inbound,
+                                         ddl__refusal_fn *refusal, const void *context)
 {
     const ddl__hello *hello = &inbound->received.hello;
-    char own[sizeof hello->text] = "";
-    if (ddl__hello_check(hello) != DDL_OK)
+    char own[sizeof hello->text];
+    const char *why = NULL;
+    if (ddl__hello_check(hello) != DDL_OK) {
         snprintf(own, sizeof own, "%s", ddl__message());
-    else if (!why && hello->flags != job_flags(job))
+        why = own;
+    } else if (!(why = refusal(inbound, context)) && hello->flags != job_flags(job)) {
         describe_flag_mismatch(hello->flags, hello->from, job_flags(job), hello->to, own,
                                sizeof own);
-    if (own[0])
         why = own;
-    if (!why && hello->number && inbound->replay_guard)
-        return true;
-    if (!why) {
+    }
+    if (!why && !(hello->number && inbound->replay_guard)) {
         inbound->challenge = ddl__hello_answer(hello, DDL_INPROGRESS, NULL);
         inbound->challenge.flags = job_flags(job);
-        if (hello_draw_nonce(job, &inbound->challenge)) {
+        if (hello_draw_nonce(job, &inbound->challenge))
             inbound_send(inbound, &inbound->challenge);
-            return true;
-        }
-        why = "it has no random bytes";
+        else
+            why = "it has no random bytes";
     }
+    inbound->welcome = !why;
+    if (!why)
+        return DDL__INBOUND_NONE;
     inbound_refuse(inbound, why);
-    return false;
+    return DDL__INBOUND_REFUSED;
 }
 
 /* Consume the hello, the proof and the descriptor with it from a unix socket, where they were only
@@ -371,10 +350,12 @@ static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
     return n < 0 && errno == EAGAIN && ended ? 0 : n;
 }
 
-ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound)
+/* Receive once, and answer what has become complete. A message that is no hello may never become
+ * complete. */
+static ddl__inbound_event inbound_advance(const ddl__job *job, ddl__inbound *inbound,
+                                          ddl__refusal_fn *refusal, const void *context)
 {
     size_t whole = sizeof inbound->received.hello;
-    bool had_head = inbound->have >= DDL__HELLO_HEAD;
     ssize_t n =
         inbound_receive_or_end(inbound, inbound->have < whole ? whole : sizeof inbound->received);
     if (n <= 0)
@@ -383,10 +364,20 @@ ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound)
     inbound->have += (size_t)n;
     if (inbound->have == sizeof inbound->received)
         return inbound_verify(job, inbound);
-    if (inbound->have == whole)
-        return DDL__INBOUND_HELLO;
-    bool has_head = inbound->have >= DDL__HELLO_HEAD;
-    return !had_head && has_head && ddl__hello_check(&inbound->received.hello) != DDL_OK
-               ? DDL__INBOUND_HELLO
-               : DDL__INBOUND_NONE;
+    if (inbound->have == whole || (inbound->have >= DDL__HELLO_HEAD && !inbound->welcome &&
+                                   ddl__hello_check(&inbound->received.hello) != DDL_OK))
+        return inbound_answer(job, inbound, refusal, context);
+    return DDL__INBOUND_NONE;
+}
+
+ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound,
+                                     ddl__refusal_fn *refusal, const void *context)
+{
+    ddl__inbound_event event;
+    size_t had;
+    do {
+        had = inbound->have;
+        event = inbound_advance(job, inbound, refusal, context);
+    } while (event == DDL__INBOUND_NONE && inbound->have > had);
+    return event;
 }

@@ -10,15 +10,12 @@
  *
  * A dialer that connects to an endpoint knows the endpoint's random id, so it needs no challenge:
  * it numbers its hellos, sends hello and proof at once, and no number is accepted twice
- * (connect/replay_guard.h). The challenge counts as all zeros then. A rendezvous has no such id,
- * and challenges.
+ * (connect/replay_guard.h). The challenge counts as all zeros then.
  *
- * The session's key is an HMAC of the hello and the challenge under the job's key. So it is bound
- * to this connection and to the content of both messages: the two ranks, the comm and the purpose.
- * A proof is an HMAC under the session's key of a label, which tells proofs apart, and of the bytes
- * that it authenticates. The dialer proves first, so a client that merely finds a port receives
- * nothing against which it could test guesses of the secret. In a job without a secret, keys and
- * proofs are zero. */
+ * The session's key is an HMAC of the hello and the challenge under the job's key. A proof is an
+ * HMAC under the session's key of a label, which tells proofs apart, and of the bytes that it
+ * authenticates. In a job without a secret, keys and proofs are zero. docs/security.md says what
+ * this protects. */
 #ifndef DDL_CONNECT_HANDSHAKE_H
 #define DDL_CONNECT_HANDSHAKE_H
 
@@ -88,20 +85,19 @@ ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, i
 ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to, int size);
 
 /* Send a numbered hello and its proof, and with it the descriptor `passed` (-1: none). Does not
- * wait for an answer. The caller ends the session; on failure it is ended already. */
+ * wait for an answer. The caller ends the session, also on failure. */
 ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, int passed,
                                 int64_t deadline, ddl__session *session);
 
-/* Wait until the endpoint has admitted us. *handed_over and the session are as below. */
+/* Wait until the endpoint has admitted us. *handed_over is set also on failure: true if the peer
+ * now owns the reference that the hello carries. */
 ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                 ddl__session *session, bool *handed_over);
+                                 const ddl__session *session, bool *handed_over);
 
-/* Run the whole handshake, with a challenge: returns when the endpoint has admitted us. `passed` is
- * sent with the proof (-1: none). *handed_over, if not NULL, is set also on failure: true if the
- * peer now owns the reference that the hello carries. The caller ends the session; on failure it is
- * ended already. */
-ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int passed,
-                                   int64_t deadline, ddl__session *session, bool *handed_over);
+/* Run the whole handshake, with a challenge: returns when the endpoint has admitted us. The caller
+ * ends the session, also on failure. */
+ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int64_t deadline,
+                                   ddl__session *session);
 
 /* ---- the dialed side, which never blocks ---- */
 
@@ -114,6 +110,7 @@ typedef struct ddl__inbound {
     bool local;
     ddl__replay_guard *replay_guard; /* for numbered hellos; NULL: challenge all hellos */
     size_t have;                     /* bytes of `received` */
+    bool welcome;                    /* the hello was not refused: the proof is awaited */
     struct {
         ddl__hello hello;
         unsigned char proof[DDL__KEY];
@@ -124,18 +121,17 @@ typedef struct ddl__inbound {
 
 typedef enum ddl__inbound_event {
     DDL__INBOUND_NONE,
-    DDL__INBOUND_HELLO,   /* the hello is complete, or is not one: challenge or refuse it */
     DDL__INBOUND_PROVEN,  /* the proof is right; the endpoint's answer was sent */
-    DDL__INBOUND_REFUSED, /* the proof is wrong; a refusal was sent, and the message is set */
+    DDL__INBOUND_REFUSED, /* a refusal was sent, and the message is set */
     DDL__INBOUND_CLOSED   /* the client has closed the connection */
 } ddl__inbound_event;
 
-/* Read what has arrived. */
-ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound);
+/* Why a complete hello is refused, or NULL. One that does not fit the job is refused anyway. */
+typedef const char *ddl__refusal_fn(const ddl__inbound *inbound, const void *context);
 
-/* Answer a hello: refuse it with the reason `why`, if that is not NULL, or if it does not fit the
- * job, which is the reason given then. Otherwise send a challenge, unless the hello is numbered.
- * False with the message set if it was refused. */
-bool ddl__inbound_challenge(const ddl__job *job, ddl__inbound *inbound, const char *why);
+/* Read until there is an event or nothing is left, and answer: an acceptable hello with a
+ * challenge, unless it is numbered, and a proof with an admission. */
+ddl__inbound_event ddl__inbound_read(const ddl__job *job, ddl__inbound *inbound,
+                                     ddl__refusal_fn *refusal, const void *context);
 
 #endif

@@ -37,8 +37,3 @@ void ddl__sanitize_text(char *text, size_t size)
         if (*at < ' ' || *at == 0x7f)
             *at = '?';
 }
-
-void ddl__hello_sanitize(ddl__hello *answer)
-{
-    ddl__sanitize_text(answer->text, sizeof answer->text);
-}

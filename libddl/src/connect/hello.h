@@ -57,7 +57,4 @@ ddl_status ddl__hello_check(const ddl__hello *hello);
 /* Make a received text safe to print: terminate it, and replace control characters. */
 void ddl__sanitize_text(char *text, size_t size);
 
-/* Sanitize the text of an answer. */
-void ddl__hello_sanitize(ddl__hello *answer);
-
 #endif

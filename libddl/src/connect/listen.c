@@ -1,4 +1,4 @@
-#include "connect/listen.h"
+#include "connect/endpoint_state.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -47,15 +47,6 @@ static ddl_status parse_ports(const char *text, range *ports)
     return DDL_OK;
 }
 
-static uint16_t socket_port(int fd)
-{
-    struct sockaddr_storage bound = {0};
-    socklen_t length = sizeof bound;
-    getsockname(fd, (struct sockaddr *)&bound, &length);
-    return ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                             : ((struct sockaddr_in *)&bound)->sin_port);
-}
-
 /* Listen on this port of all IPs; 0: on the port that the first IP gets. Returns the number of IPs
  * that succeeded. Unless all did, errno is set and none is kept open. */
 static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
@@ -71,44 +62,28 @@ static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
             errno = error;
             return i;
         }
-        port = socket_port(fds[i]);
+        port = ddl__socket_port(fds[i]);
     }
     address->port = (uint16_t)port;
     return address->n_ips;
-}
-
-static void format_ip(const ddl__interface *ip, char *text, socklen_t size)
-{
-    inet_ntop(ip->family == 4 ? AF_INET : AF_INET6, ip->bytes, text, size);
 }
 
 /* Remove an IP that this host has, or just had, but that cannot be listened on. */
 static void address_remove_ip(ddl__address *address, unsigned i)
 {
     char text[INET6_ADDRSTRLEN];
-    format_ip(&address->ips[i], text, sizeof text);
+    ddl__interface_ip(&address->ips[i], text);
     ddl__log(DDL__WARN, "cannot listen on %s of %s: %s", text, address->ips[i].name,
              strerror(errno));
     address->n_ips--;
     memmove(&address->ips[i], &address->ips[i + 1], (address->n_ips - i) * sizeof address->ips[i]);
 }
 
-static void log_listeners(const ddl__address *address)
-{
-    char line[400] = "", ip[INET6_ADDRSTRLEN];
-    size_t n = 0;
-    for (unsigned i = 0; i < address->n_ips && n + 80 < sizeof line; i++) {
-        format_ip(&address->ips[i], ip, sizeof ip);
-        n += (size_t)snprintf(line + n, sizeof line - n, "%s%s %s", n ? ", " : "",
-                              address->ips[i].name, ip);
-    }
-    ddl__log(DDL__INFO, "listening on port %u of %s", address->port, n ? line : "no interface");
-}
-
 /* Some ports are in use, so the next one is tried. Each endpoint starts at a different port. */
 ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
 {
     range ports;
+    char line[400], ip[INET6_ADDRSTRLEN];
     ddl_status status = parse_ports(text, &ports);
     if (status != DDL_OK)
         return status;
@@ -117,7 +92,9 @@ ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
         unsigned turn = (unsigned)((address->endpoint.words[0] + i) % attempts);
         failed = listen_on_port(address, ports.n ? ports.first + turn : 0, fds);
         if (failed == address->n_ips) {
-            log_listeners(address);
+            ddl__interfaces_list(address->ips, address->n_ips, line, sizeof line);
+            ddl__log(DDL__INFO, "listening on port %u of %s", address->port,
+                     line[0] ? line : "no interface");
             return DDL_OK;
         }
         if (errno == EADDRNOTAVAIL && address->n_ips > 1)
@@ -127,9 +104,8 @@ ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
         else
             break;
     }
-    char ip[INET6_ADDRSTRLEN];
     int error = errno;
-    format_ip(&address->ips[failed], ip, sizeof ip);
+    ddl__interface_ip(&address->ips[failed], ip);
     return ddl__fail(DDL_ESYSTEM, "cannot listen on %s, %s%s: %s", ip,
                      ports.n ? "ports " : "any port", text, strerror(error));
 }

@@ -30,8 +30,16 @@ static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
         close(fd);
 }
 
-static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn *conn)
+static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
 {
+    *at = (*at)->next;
+    endpoint->n_pending--;
+}
+
+static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
+{
+    ddl__pending_conn *conn = *at;
+    pending_unlink(endpoint, at);
     if (!conn->proven)
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
     /* An in-process hello carries a reference to an arena. */
@@ -44,25 +52,20 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     free(conn);
 }
 
-static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
-{
-    *at = (*at)->next;
-    endpoint->n_pending--;
-}
-
 /* Why the endpoint refuses a complete hello, or NULL. */
-static const char *find_refusal_reason(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
+static const char *find_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
-    const ddl__hello *hello = &conn->inbound.received.hello;
+    const ddl_endpoint *endpoint = context;
+    const ddl__hello *hello = &inbound->received.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES;
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
-    if ((tcp == conn->inbound.local && !any) ||
+    if ((tcp == inbound->local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";
     /* A pointer is valid only in this process. */
-    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(conn->inbound.fd))
+    if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(inbound->fd))
         return "another process";
     return NULL;
 }
@@ -76,36 +79,11 @@ static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_con
                  ddl__message());
 }
 
-/* Read until there is an event or nothing is left. A unix socket is watched edge-triggered, so
- * bytes that are left unread would not be reported again. */
-static ddl__inbound_event inbound_read_all(const ddl_endpoint *endpoint, ddl__inbound *inbound)
-{
-    ddl__inbound_event event;
-    size_t had;
-    do {
-        had = inbound->have;
-        event = ddl__inbound_read(&endpoint->job, inbound);
-    } while (event == DDL__INBOUND_NONE && inbound->have > had);
-    return event;
-}
-
 /* Continue the handshake; false if the connection is to be dropped. */
 static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
-    ddl__inbound_event event = inbound_read_all(endpoint, &conn->inbound);
-    if (event == DDL__INBOUND_HELLO) {
-        conn->challenged = ddl__inbound_challenge(&endpoint->job, &conn->inbound,
-                                                  find_refusal_reason(endpoint, conn));
-        if (!conn->challenged)
-            endpoint_note_refusal(endpoint, conn);
-        if (!conn->challenged)
-            return false;
-        event =
-            inbound_read_all(endpoint, &conn->inbound); /* mostly the proof has arrived as well */
-    }
-    switch (event) {
-    case DDL__INBOUND_NONE:
-    case DDL__INBOUND_HELLO: return true;
+    switch (ddl__inbound_read(&endpoint->job, &conn->inbound, find_refusal_reason, endpoint)) {
+    case DDL__INBOUND_NONE: return true;
     case DDL__INBOUND_PROVEN: break;
     case DDL__INBOUND_REFUSED: endpoint_note_refusal(endpoint, conn); return false;
     case DDL__INBOUND_CLOSED: return false;
@@ -113,7 +91,9 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     conn->proven = true;
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
-        ddl__create_failures_add(&endpoint->failures, hello);
+        ddl__create_failures_add(&endpoint->failures, hello->comm, (int)hello->from, hello->attempt,
+                                 hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER,
+                                 hello->text);
         return false; /* a notice only: the connection has no other use */
     }
     ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);
@@ -136,19 +116,18 @@ static void limit_unproven(ddl_endpoint *endpoint)
         if (!(*at)->proven) {
             unproven++;
             oldest = at;
-            without_hello += !(*at)->challenged;
-            oldest_without_hello = (*at)->challenged ? oldest_without_hello : at;
+            without_hello += !(*at)->inbound.welcome;
+            oldest_without_hello = (*at)->inbound.welcome ? oldest_without_hello : at;
         }
     if (without_hello > NO_HELLO_MAX)
         oldest = oldest_without_hello;
     else if (unproven <= UNPROVEN_MAX)
         return;
     ddl__pending_conn *conn = *oldest;
-    bool was_challenged = conn->challenged;
-    if (pending_read(endpoint, conn) && (conn->proven || conn->challenged != was_challenged))
+    bool was_welcome = conn->inbound.welcome;
+    if (pending_read(endpoint, conn) && (conn->proven || conn->inbound.welcome != was_welcome))
         return;
-    pending_unlink(endpoint, oldest);
-    pending_drop(endpoint, conn);
+    pending_drop(endpoint, oldest);
 }
 
 /* Add a new connection. Most clients have sent their hello by now, so a wrong one is refused at
@@ -172,15 +151,13 @@ static void pending_add(ddl_endpoint *endpoint, int fd, bool local, int spare)
     conn->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
     uint32_t events = local ? EPOLLIN | EPOLLRDHUP | EPOLLET : EPOLLIN;
     struct epoll_event event = {.events = events, .data.u64 = conn->serial};
-    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) ||
-        !pending_read(endpoint, conn)) {
-        pending_drop(endpoint, conn);
-        return;
-    }
     conn->next = endpoint->pending;
     endpoint->pending = conn;
     endpoint->n_pending++;
-    limit_unproven(endpoint);
+    if (epoll_ctl(endpoint->listeners, EPOLL_CTL_ADD, fd, &event) || !pending_read(endpoint, conn))
+        pending_drop(endpoint, &endpoint->pending);
+    else
+        limit_unproven(endpoint);
 }
 
 static void listeners_set_events(ddl_endpoint *endpoint, uint32_t events)
@@ -275,8 +252,7 @@ static void pending_handle_event(ddl_endpoint *endpoint, uint64_t serial)
                 conn->peer_left = true;
                 epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
             } else if (conn->proven || !pending_read(endpoint, conn)) {
-                pending_unlink(endpoint, at);
-                pending_drop(endpoint, conn);
+                pending_drop(endpoint, at);
             }
             return;
         }
@@ -285,15 +261,11 @@ static void pending_handle_event(ddl_endpoint *endpoint, uint64_t serial)
 static void drop_expired(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
-    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
-        ddl__pending_conn *conn = *at;
-        if (conn->deadline > now) {
-            at = &conn->next;
-            continue;
-        }
-        pending_unlink(endpoint, at);
-        pending_drop(endpoint, conn);
-    }
+    for (ddl__pending_conn **at = &endpoint->pending; *at;)
+        if ((*at)->deadline > now)
+            at = &(*at)->next;
+        else
+            pending_drop(endpoint, at);
 }
 
 void ddl__pending_poll(ddl_endpoint *endpoint)
@@ -362,12 +334,10 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
         bool is_control = conn->inbound.received.hello.kind == DDL__CONN_CONTROL;
         if (!conn->proven || (slot->task.run && !conn->peer_left && !is_control) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
-            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm)) {
+            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))
             at = &conn->next;
-            continue;
-        }
-        pending_unlink(endpoint, at);
-        pending_drop(endpoint, conn);
+        else
+            pending_drop(endpoint, at);
     }
 }
 
@@ -383,9 +353,7 @@ static void close_local_backlog(ddl_endpoint *endpoint)
 
 void ddl__pending_drop_all(ddl_endpoint *endpoint)
 {
-    for (ddl__pending_conn *conn; (conn = endpoint->pending);) {
-        endpoint->pending = conn->next;
-        pending_drop(endpoint, conn);
-    }
+    while (endpoint->pending)
+        pending_drop(endpoint, &endpoint->pending);
     close_local_backlog(endpoint);
 }

@@ -6,7 +6,21 @@
 #define DDL_CONNECT_RENDEZVOUS_H
 
 #include "connect/endpoint.h"
-#include "connect/rendezvous_record.h"
+
+/* What a client sends after the handshake, and what it receives for every rank. The proof of the
+ * record, or of the whole list, follows it. */
+enum { DDL__RECORD_MAGIC = 0x6c646472 };
+
+typedef struct ddl__rendezvous_record {
+    uint32_t magic;
+    uint16_t protocol;
+    uint16_t length; /* of the address */
+    int32_t rank, size, status;
+    uint32_t reserved;
+    char text[128]; /* the reason of a refusal */
+    unsigned char address[DDL_ADDRESS_MAX];
+} ddl__rendezvous_record;
+_Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0, "padding would send uninitialized memory");
 
 /* The data of either side. */
 typedef struct ddl__rendezvous_plan {
@@ -26,6 +40,13 @@ ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan);
 
 /* A client: send its own record, and wait for the list. */
 ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *plan);
+
+/* The root checks a client's record, which has the right magic. If it is valid, its status and text
+ * are cleared. If not, it becomes the answer to the client, with the reason; false. */
+bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size);
+
+/* The client `rank` checks a record that it has received. Sets the message. */
+ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int rank);
 
 /* One MAC over all records, equal for all clients. */
 bool ddl__rendezvous_records_mac(const ddl__job *job, const ddl__rendezvous_record *records,

@@ -70,6 +70,23 @@ static void log_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *re
              (double)(ddl__now() - p->begun) * 1e-9, record->text);
 }
 
+ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int rank)
+{
+    if (record->magic != DDL__RECORD_MAGIC)
+        return ddl__fail(DDL_EREFUSED, "the rendezvous does not speak libddl's protocol");
+    ddl__sanitize_text(record->text, sizeof record->text);
+    if (record->status == DDL_ETIMEDOUT)
+        return ddl__fail(DDL_ETIMEDOUT, "%s",
+                         record->text[0] ? record->text
+                                         : "the rendezvous ended before all ranks had joined");
+    if (record->status != DDL_OK)
+        return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, record->text);
+    if (record->length > DDL_ADDRESS_MAX)
+        return ddl__fail(DDL_EREFUSED, "the rendezvous gave rank %d an address of %u bytes", rank,
+                         record->length);
+    return DDL_OK;
+}
+
 /* Receive the list record by record, since the first one may carry a refusal instead. */
 static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *session,
                                   ddl__seal *seal, int fd)
@@ -86,10 +103,7 @@ static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *s
             log_notice(p, &records[i--]);
             continue;
         }
-        ddl_status status =
-            records[i].magic == DDL__RECORD_MAGIC
-                ? ddl__rendezvous_record_accept(&records[i], p->rank)
-                : ddl__fail(DDL_EREFUSED, "the rendezvous does not speak libddl's protocol");
+        ddl_status status = ddl__rendezvous_record_accept(&records[i], p->rank);
         if (status != DDL_OK)
             return status;
     }
@@ -114,7 +128,7 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
         ddl__rendezvous_record record;
         unsigned char proof[DDL__KEY];
     } piece = {.record = p->records[p->rank]};
-    ddl_status status = ddl__handshake_initiate(job, fd, &hello, -1, answer_by, &session, NULL);
+    ddl_status status = ddl__handshake_initiate(job, fd, &hello, answer_by, &session);
     if (status == DDL_EREFUSED) {
         char why[DDL__MESSAGE_MAX / 2];
         snprintf(why, sizeof why, "%s", ddl__message());

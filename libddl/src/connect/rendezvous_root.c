@@ -1,4 +1,3 @@
-#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -19,24 +18,9 @@ enum {
     NO_ROOM_US = 10000        /* between two attempts to accept without a free descriptor */
 };
 
-typedef struct rendezvous_root {
-    ddl__rendezvous_plan *plan;
-    ddl_endpoint *endpoint;
-    int size;
-    ddl__rendezvous_record *records; /* by rank */
-    int *fds;                        /* by rank; -1: the rank is not here */
-    ddl__session *sessions;
-    ddl__seal **seals;
-    int64_t deadline;
-    char refusal[160];                       /* the last one, or the last rank that left */
-    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* the refusals that were logged */
-    unsigned n_logged;
-    bool short_of_descriptors; /* a warning about this was logged */
-} rendezvous_root;
-
-/* A connection whose record is not complete yet. */
+/* A connection to a client, whose record may not be complete yet. */
 typedef struct client {
-    ddl__inbound inbound; /* fd -1: the slot is free */
+    ddl__inbound inbound;
     bool proven;
     ddl__seal *seal;
     size_t have; /* bytes of the piece */
@@ -48,42 +32,45 @@ typedef struct client {
 } client;
 _Static_assert(sizeof(((client *)0)->piece) == sizeof(ddl__rendezvous_record) + DDL__KEY, "no gap");
 
-static void client_close(client *peer)
+typedef struct rendezvous_root {
+    ddl__rendezvous_plan *plan;
+    int size;
+    client **ranks;                          /* those whose record is complete; NULL: not here */
+    client *clients[CLIENTS_MAX];            /* the others; NULL: the slot is free */
+    char refusal[160];                       /* the last one, or the last rank that left */
+    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* the refusals that were logged */
+    unsigned n_logged;
+    bool short_of_descriptors; /* a warning about this was logged */
+} rendezvous_root;
+
+/* Close the connection and free its place. */
+static void client_close(client **place)
 {
-    if (peer->inbound.fd >= 0)
-        close(peer->inbound.fd);
-    if (peer->inbound.passed >= 0)
-        close(peer->inbound.passed);
-    peer->inbound.fd = peer->inbound.passed = -1;
+    client *peer = *place;
+    if (!peer)
+        return;
+    close(peer->inbound.fd);
     ddl__session_end(&peer->inbound.session);
     ddl__seal_destroy(peer->seal);
-    peer->seal = NULL;
+    free(peer);
+    *place = NULL;
+}
+
+static const char *root_host(const rendezvous_root *root)
+{
+    return ddl__endpoint_address(root->plan->endpoint)->host;
 }
 
 /* If this rank has closed its connection, free its place and return true. */
 static bool root_drop_if_left(rendezvous_root *root, int rank)
 {
     char byte;
-    ssize_t n = recv(root->fds[rank], &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t n = recv(root->ranks[rank]->inbound.fd, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return false;
-    close(root->fds[rank]);
-    root->fds[rank] = -1;
-    ddl__seal_destroy(root->seals[rank]);
-    root->seals[rank] = NULL;
-    ddl__session_end(&root->sessions[rank]);
+    client_close(&root->ranks[rank]);
     snprintf(root->refusal, sizeof root->refusal, "; rank %d joined and left", rank);
     return true;
-}
-
-/* The client's IP, such as "10.0.0.2". */
-static void client_describe_address(const client *peer, char *text, socklen_t size)
-{
-    struct sockaddr_storage end = {0};
-    socklen_t length = sizeof end;
-    if (getpeername(peer->inbound.fd, (struct sockaddr *)&end, &length) ||
-        !inet_ntop(end.ss_family, ddl__address_bytes((struct sockaddr *)&end), text, size))
-        snprintf(text, size, "?");
 }
 
 /* Log each combination of rank and reason once, and a limited number in all, since any client that
@@ -100,63 +87,76 @@ static void root_note_refusal(rendezvous_root *root, const client *peer, int ran
     if (root->n_logged == REFUSALS_LOGGED_MAX)
         return;
     root->logged[root->n_logged++] = digest;
-    client_describe_address(peer, ip, sizeof ip);
+    ddl__socket_ip(peer->inbound.fd, true, ip);
     ddl__log(DDL__WARN, "rank 0 on %s: the rendezvous refused rank %d from %s: %s%s",
-             ddl__endpoint_address(root->endpoint)->host, rank, ip, why,
+             root_host(root), rank, ip, why,
              root->n_logged == REFUSALS_LOGGED_MAX ? "; no more refusals are shown" : "");
 }
 
-/* The record is complete: admit the client as its rank, or refuse it with the reason. */
-static void root_admit_client(rendezvous_root *root, client *peer)
+bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
 {
+    ddl__address address;
+    char why[sizeof record->text] = "";
+    if (record->protocol != DDL__PROTOCOL)
+        snprintf(why, sizeof why, "rank 0 speaks protocol %d, this one %u", DDL__PROTOCOL,
+                 record->protocol);
+    else if (record->size != size)
+        snprintf(why, sizeof why, "size is %d here and %d at rank 0", record->size, size);
+    else if (record->rank < 1 || record->rank >= size)
+        snprintf(why, sizeof why, "rank %d is outside 0 to %d", record->rank, size - 1);
+    else if (record->length > DDL_ADDRESS_MAX)
+        snprintf(why, sizeof why, "an address of %u bytes", record->length);
+    else if (ddl__address_decode(&address, record->address, record->length) != DDL_OK)
+        snprintf(why, sizeof why, "%s", ddl__message());
+    memcpy(record->text, why, sizeof why);
+    record->status = why[0] ? DDL_EREFUSED : DDL_OK;
+    return !why[0];
+}
+
+/* The record is complete: admit the client as its rank, or refuse it with the reason. */
+static void root_admit_client(rendezvous_root *root, client **place)
+{
+    client *peer = *place;
     ddl__rendezvous_record *record = &peer->piece.record;
-    const ddl__job *job = ddl__endpoint_job(root->endpoint);
-    int fd = peer->inbound.fd;
+    const ddl__job *job = ddl__endpoint_job(root->plan->endpoint);
     if (record->magic != DDL__RECORD_MAGIC ||
         !ddl__is_proven(job, &peer->inbound.session, DDL__AUTH_RECORD, record, sizeof *record,
                         peer->piece.proof)) {
-        client_close(peer);
+        client_close(place);
         return;
     }
     bool fits = ddl__rendezvous_record_check(record, root->size);
-    if (fits && root->fds[record->rank] >= 0 && !root_drop_if_left(root, record->rank)) {
+    if (fits && root->ranks[record->rank] && !root_drop_if_left(root, record->rank)) {
         fits = false;
         record->status = DDL_EREFUSED;
         snprintf(record->text, sizeof record->text, "rank %d is here already", record->rank);
     }
     if (fits) {
-        root->records[record->rank] = *record;
-        root->fds[record->rank] = fd;
-        root->sessions[record->rank] = peer->inbound.session;
-        root->seals[record->rank] = peer->seal;
-        peer->inbound.fd = -1;
-        peer->seal = NULL;
+        root->plan->records[record->rank] = *record;
+        root->ranks[record->rank] = peer;
+        *place = NULL;
     } else {
-        ddl__seal_send_all(peer->seal, fd, record, sizeof *record, peer->deadline);
+        ddl__seal_send_all(peer->seal, peer->inbound.fd, record, sizeof *record, peer->deadline);
         root_note_refusal(root, peer, record->rank, record->text);
-        client_close(peer);
+        client_close(place);
     }
 }
 
 /* Why the hello is refused, or NULL. */
-static const char *kind_refusal_reason(const ddl__hello *hello)
+static const char *kind_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
-    return hello->kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
+    (void)context;
+    return inbound->received.hello.kind == DDL__CONN_RENDEZVOUS ? NULL : "this is a rendezvous";
 }
 
 /* Continue the client's handshake. */
-static void client_read_handshake(rendezvous_root *root, client *peer)
+static void client_read_handshake(rendezvous_root *root, client **place)
 {
-    const ddl__job *job = ddl__endpoint_job(root->endpoint);
+    client *peer = *place;
+    const ddl__job *job = ddl__endpoint_job(root->plan->endpoint);
     const ddl__hello *hello = &peer->inbound.received.hello;
-    switch (ddl__inbound_read(job, &peer->inbound)) {
+    switch (ddl__inbound_read(job, &peer->inbound, kind_refusal_reason, NULL)) {
     case DDL__INBOUND_NONE: return;
-    case DDL__INBOUND_HELLO:
-        if (ddl__inbound_challenge(job, &peer->inbound, kind_refusal_reason(hello)))
-            return;
-        if (peer->inbound.have >= sizeof *hello)
-            root_note_refusal(root, peer, (int)hello->from, ddl__message());
-        break;
     case DDL__INBOUND_PROVEN:
         peer->proven = ddl__session_seal(job, &peer->inbound.session, peer->inbound.fd, DDL__DIALED,
                                          &peer->seal) == DDL_OK;
@@ -164,18 +164,20 @@ static void client_read_handshake(rendezvous_root *root, client *peer)
             return;
         break;
     case DDL__INBOUND_REFUSED:
-        root_note_refusal(root, peer, (int)hello->from, ddl__message());
+        if (peer->inbound.have >= sizeof *hello)
+            root_note_refusal(root, peer, (int)hello->from, ddl__message());
         break;
     case DDL__INBOUND_CLOSED: break;
     }
-    client_close(peer);
+    client_close(place);
 }
 
 /* Read what has arrived; never blocks, so a silent client delays no other. */
-static void client_read(rendezvous_root *root, client *peer)
+static void client_read(rendezvous_root *root, client **place)
 {
+    client *peer = *place;
     if (!peer->proven) {
-        client_read_handshake(root, peer);
+        client_read_handshake(root, place);
         return;
     }
     ssize_t n =
@@ -184,43 +186,42 @@ static void client_read(rendezvous_root *root, client *peer)
     if (n > 0)
         peer->have += (size_t)n;
     if (peer->have == sizeof peer->piece)
-        root_admit_client(root, peer);
+        root_admit_client(root, place);
     else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        client_close(peer);
+        client_close(place);
 }
 
-/* The client to drop when there is no room: the oldest unauthenticated one, else the oldest. NULL
- * if there are no clients. */
-static client *oldest_client(client *clients)
+/* The place of the client to drop when there is no room: the oldest unauthenticated one, else the
+ * oldest. NULL if there are no clients. */
+static client **oldest_client(rendezvous_root *root)
 {
-    client *oldest = NULL;
+    client **oldest = NULL;
     for (int i = 0; i < CLIENTS_MAX; i++) {
-        client *c = &clients[i];
-        if (c->inbound.fd >= 0 &&
-            (!oldest ||
-             (c->proven == oldest->proven ? c->deadline < oldest->deadline : oldest->proven)))
-            oldest = c;
+        const client *c = root->clients[i];
+        if (c && (!oldest || (c->proven == (*oldest)->proven ? c->deadline < (*oldest)->deadline
+                                                             : (*oldest)->proven)))
+            oldest = &root->clients[i];
     }
     return oldest;
 }
 
-/* A free slot for a new connection. If there is none, the oldest client is dropped. */
-static client *client_take_free(client *clients)
+/* A free place for a new connection. If there is none, the oldest client is dropped. */
+static client **client_take_free(rendezvous_root *root)
 {
     for (int i = 0; i < CLIENTS_MAX; i++)
-        if (clients[i].inbound.fd < 0)
-            return &clients[i];
-    client *oldest = oldest_client(clients);
+        if (!root->clients[i])
+            return &root->clients[i];
+    client **oldest = oldest_client(root);
     client_close(oldest);
     return oldest;
 }
 
 /* Handle a failed accept. Mostly the client has closed its connection already. If there is no free
  * descriptor, an unauthenticated client is dropped to free one. */
-static ddl_status root_handle_accept_error(rendezvous_root *root, client *clients)
+static ddl_status root_handle_accept_error(rendezvous_root *root)
 {
     int error = errno;
-    client *oldest = oldest_client(clients);
+    client **oldest = oldest_client(root);
     if (error == EBADF || error == EINVAL || error == ENOTSOCK)
         return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot accept connections: %s",
                          strerror(error));
@@ -230,43 +231,48 @@ static ddl_status root_handle_accept_error(rendezvous_root *root, client *client
         ddl__log(DDL__WARN,
                  "rank 0 on %s: the rendezvous has no descriptor for another rank: %s; "
                  "raise ulimit -n",
-                 ddl__endpoint_address(root->endpoint)->host, strerror(error));
+                 root_host(root), strerror(error));
     root->short_of_descriptors = true;
-    if (oldest && !oldest->proven)
+    if (oldest && !(*oldest)->proven)
         client_close(oldest);
     usleep(NO_ROOM_US);
     return DDL_OK;
 }
 
-static ddl_status root_accept_client(rendezvous_root *root, int listener, client *clients)
+static ddl_status root_accept_client(rendezvous_root *root, int listener)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
-        return root_handle_accept_error(root, clients);
-    client *c = client_take_free(clients);
-    memset(c, 0, sizeof *c);
+        return root_handle_accept_error(root);
+    client *c = calloc(1, sizeof *c);
+    if (!c) {
+        close(fd);
+        return ddl__fail(DDL_ENOMEM, "no memory for clients");
+    }
     c->inbound.fd = fd;
     c->inbound.passed = -1;
     c->deadline = ddl__now() + DDL__HANDSHAKE_LIMIT;
+    *client_take_free(root) = c;
     return DDL_OK;
 }
 
 /* Wait for connections and data, at most until the next deadline. Only used slots are polled, since
  * poll() takes no more entries than the process may have descriptors. */
-static ddl_status root_poll(rendezvous_root *root, int listener, client *clients)
+static ddl_status root_poll(rendezvous_root *root, int listener)
 {
     struct pollfd polls[CLIENTS_MAX + 1] = {{.fd = listener, .events = POLLIN}};
-    client *polled[CLIENTS_MAX + 1];
+    client **polled[CLIENTS_MAX + 1];
     nfds_t n = 1;
     int64_t now = ddl__now();
-    int64_t until = root->deadline < root->plan->warn_at ? root->deadline : root->plan->warn_at;
+    int64_t until =
+        root->plan->deadline < root->plan->warn_at ? root->plan->deadline : root->plan->warn_at;
     for (int i = 0; i < CLIENTS_MAX; i++) {
-        client *c = &clients[i];
-        if (c->inbound.fd >= 0 && c->deadline <= now)
-            client_close(c);
-        if (c->inbound.fd < 0)
+        client *c = root->clients[i];
+        if (c && c->deadline <= now)
+            client_close(&root->clients[i]);
+        if (!root->clients[i])
             continue;
-        polled[n] = c;
+        polled[n] = &root->clients[i];
         polls[n++] = (struct pollfd){.fd = c->inbound.fd, .events = POLLIN};
         if (c->deadline < until)
             until = c->deadline;
@@ -281,7 +287,7 @@ static ddl_status root_poll(rendezvous_root *root, int listener, client *clients
     for (nfds_t i = 1; i < n; i++)
         if (polls[i].revents)
             client_read(root, polled[i]);
-    return polls[0].revents ? root_accept_client(root, listener, clients) : DDL_OK;
+    return polls[0].revents ? root_accept_client(root, listener) : DDL_OK;
 }
 
 /* "have ranks 0-2 of 4, waiting for 3; it refused rank 3: ..." */
@@ -290,9 +296,9 @@ static void root_describe_state(const rendezvous_root *root, char *text, size_t 
     char lists[2][160] = {"", ""};
     size_t n[2] = {0, 0};
     for (int first = 0; first < root->size; first++) {
-        bool here = first == 0 || root->fds[first] >= 0;
+        bool here = first == 0 || root->ranks[first];
         int last = first;
-        while (last + 1 < root->size && (root->fds[last + 1] >= 0) == here)
+        while (last + 1 < root->size && !!root->ranks[last + 1] == here)
             last++;
         if (n[here] + 24 < sizeof *lists)
             n[here] += (size_t)snprintf(lists[here] + n[here], sizeof *lists - n[here],
@@ -312,22 +318,9 @@ static void root_send_to_all(const rendezvous_root *root, ddl_status status, con
         .magic = DDL__RECORD_MAGIC, .protocol = DDL__PROTOCOL, .status = status};
     snprintf(record.text, sizeof record.text, "%s", text);
     for (int i = 1; i < root->size; i++)
-        if (root->fds[i] >= 0)
-            ddl__seal_send_all(root->seals[i], root->fds[i], &record, sizeof record,
-                               ddl__now() + limit);
-}
-
-/* Send the failure to all ranks that are here, before their connections are closed. */
-static void root_send_failure(const rendezvous_root *root, ddl_status status)
-{
-    root_send_to_all(root, status, ddl__message(), DDL__RENDEZVOUS_FAILURE_LIMIT);
-}
-
-static ddl_status root_fail_timeout(const rendezvous_root *root)
-{
-    char state[STATE_MAX];
-    root_describe_state(root, state, sizeof state);
-    return ddl__fail(DDL_ETIMEDOUT, "the rendezvous timed out: %s", state);
+        if (root->ranks[i])
+            ddl__seal_send_all(root->ranks[i]->seal, root->ranks[i]->inbound.fd, &record,
+                               sizeof record, ddl__now() + limit);
 }
 
 /* Drop all ranks that have left; true if there were any. */
@@ -335,7 +328,7 @@ static bool root_drop_left(rendezvous_root *root)
 {
     bool any = false;
     for (int i = 1; i < root->size; i++)
-        any = (root->fds[i] >= 0 && root_drop_if_left(root, i)) || any;
+        any = (root->ranks[i] && root_drop_if_left(root, i)) || any;
     return any;
 }
 
@@ -349,97 +342,76 @@ static void root_warn(rendezvous_root *root)
     root->plan->warn_at = DDL__NEVER;
     root_drop_left(root);
     root_describe_state(root, state, sizeof state);
-    ddl__log(DDL__WARN, "rank 0 on %s: the rendezvous has waited for %.1f s: %s",
-             ddl__endpoint_address(root->endpoint)->host, (double)(now - root->plan->begun) * 1e-9,
-             state);
+    ddl__log(DDL__WARN, "rank 0 on %s: the rendezvous has waited for %.1f s: %s", root_host(root),
+             (double)(now - root->plan->begun) * 1e-9, state);
     root_send_to_all(root, DDL_INPROGRESS, state, 0);
 }
 
 static bool root_has_all(const rendezvous_root *root)
 {
     for (int i = 1; i < root->size; i++)
-        if (root->fds[i] < 0)
+        if (!root->ranks[i])
             return false;
     return true;
 }
 
 static ddl_status root_send_records(const rendezvous_root *root)
 {
-    const ddl__job *job = ddl__endpoint_job(root->endpoint);
+    const ddl__job *job = ddl__endpoint_job(root->plan->endpoint);
     unsigned char mac[DDL__KEY], proof[DDL__KEY];
-    if (!ddl__rendezvous_records_mac(job, root->records, root->size, mac))
+    const ddl__rendezvous_record *records = root->plan->records;
+    size_t bytes = (size_t)root->size * sizeof *records;
+    if (!ddl__rendezvous_records_mac(job, records, root->size, mac))
         return DDL_ESYSTEM;
-    for (int i = 1; i < root->size; i++)
-        if (!ddl__prove(job, &root->sessions[i], DDL__AUTH_RECORDS, mac, sizeof mac, proof) ||
-            !ddl__seal_send_all(root->seals[i], root->fds[i], root->records,
-                                (size_t)root->size * sizeof *root->records, root->deadline) ||
-            !ddl__seal_send_all(root->seals[i], root->fds[i], proof, sizeof proof, root->deadline))
+    for (int i = 1; i < root->size; i++) {
+        const client *c = root->ranks[i];
+        int fd = c->inbound.fd;
+        int64_t deadline = root->plan->deadline;
+        if (!ddl__prove(job, &c->inbound.session, DDL__AUTH_RECORDS, mac, sizeof mac, proof) ||
+            !ddl__seal_send_all(c->seal, fd, records, bytes, deadline) ||
+            !ddl__seal_send_all(c->seal, fd, proof, sizeof proof, deadline))
             return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
                              strerror(errno));
+    }
     return DDL_OK;
 }
 
 static ddl_status root_collect_records(rendezvous_root *root, int listener)
 {
-    client *clients = calloc(CLIENTS_MAX, sizeof *clients);
-    if (!clients)
-        return ddl__fail(DDL_ENOMEM, "no memory for clients");
-    for (int i = 0; i < CLIENTS_MAX; i++)
-        clients[i].inbound.fd = clients[i].inbound.passed = -1;
+    char state[STATE_MAX];
     ddl_status status = DDL_OK;
     while (status == DDL_OK && (!root_has_all(root) || root_drop_left(root)) &&
-           ddl__now() < root->deadline) {
-        status = root_poll(root, listener, clients);
+           ddl__now() < root->plan->deadline) {
+        status = root_poll(root, listener);
         root_warn(root);
     }
     for (int i = 0; i < CLIENTS_MAX; i++)
-        client_close(&clients[i]);
-    free(clients);
+        client_close(&root->clients[i]);
     if (status == DDL_OK && !root_drop_left(root) && root_has_all(root))
         return root_send_records(root);
-    if (status == DDL_OK)
-        status = root_fail_timeout(root);
-    root_send_failure(root, status);
+    if (status == DDL_OK) {
+        root_describe_state(root, state, sizeof state);
+        status = ddl__fail(DDL_ETIMEDOUT, "the rendezvous timed out: %s", state);
+    }
+    root_send_to_all(root, status, ddl__message(), DDL__RENDEZVOUS_FAILURE_LIMIT);
     return status;
 }
 
 ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan)
 {
-    int size = plan->size;
     uint16_t port = (uint16_t)atoi(plan->port);
-    unsigned char ip[16];
-    bool numeric =
-        inet_pton(AF_INET, plan->host, ip) == 1 || inet_pton(AF_INET6, plan->host, ip) == 1;
-    int listener = numeric ? ddl__listen(plan->host, &port) : -1;
+    int listener = ddl__listen(plan->host, &port);
     if (listener < 0) /* a name, or an IP that is not one of this host's own */
         listener = ddl__listen(NULL, &port);
     if (listener < 0)
         return DDL_ESYSTEM;
-    rendezvous_root root = {.plan = plan,
-                            .endpoint = plan->endpoint,
-                            .size = size,
-                            .records = plan->records,
-                            .fds = malloc((size_t)size * sizeof *root.fds),
-                            .sessions = calloc((size_t)size, sizeof *root.sessions),
-                            .seals = calloc((size_t)size, sizeof(ddl__seal *)),
-                            .deadline = plan->deadline};
-    ddl_status status = DDL_ENOMEM;
-    if (root.fds && root.sessions && root.seals) {
-        for (int i = 0; i < size; i++)
-            root.fds[i] = -1;
-        status = root_collect_records(&root, listener);
-        for (int i = 0; i < size; i++) {
-            ddl__session_end(&root.sessions[i]);
-            if (root.fds[i] >= 0)
-                close(root.fds[i]);
-            ddl__seal_destroy(root.seals[i]);
-        }
-    } else {
-        ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
-    }
-    free(root.fds);
-    free(root.sessions);
-    free(root.seals);
+    rendezvous_root root = {
+        .plan = plan, .size = plan->size, .ranks = calloc((size_t)plan->size, sizeof(client *))};
+    ddl_status status = root.ranks ? root_collect_records(&root, listener)
+                                   : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+    for (int i = 0; root.ranks && i < plan->size; i++)
+        client_close(&root.ranks[i]);
+    free(root.ranks);
     close(listener);
     return status;
 }

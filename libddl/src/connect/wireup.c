@@ -1,16 +1,12 @@
-/* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. A
- * dialed rank accepts after its own dialing, so a rank waits only for lower ranks, and no cycle of
- * waiting ranks can arise.
- *
- * Locality is proven, not assumed. The dialer first tries the peer's abstract unix socket, which
- * exists only in the peer's network namespace and has a random name. Over it the two ranks exchange
- * the memfds of their arenas. If that fails they use TCP, over the paths that the interfaces of
- * both hosts provide (topo/interfaces.h).
+/* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. So a
+ * rank waits only for lower ranks, and no cycle of waiting ranks can arise. Locality is proven:
+ * only a rank of this host can be reached over the peer's abstract unix socket
+ * (docs/ARCHITECTURE.md).
  *
  * A pair has one connection for the link and one for messages, which are dialed together. If the
  * links have lanes, each connection is accepted before the dialer opens the next one: the link's,
- * its lanes, the one for messages, and its lanes. Both links have the same number of lanes, so the
- * dialed rank can tell when the pair is complete. */
+ * its lanes, the one for messages, and as many lanes of that. So the dialed rank can tell when the
+ * pair is complete. */
 #include "connect/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -34,8 +30,8 @@ static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status 
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&w->addresses[peer].endpoint, &to);
     for (;;) {
-        int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
-        int fd = ddl__dial((struct sockaddr *)&to, length, tick < w->deadline ? tick : w->deadline);
+        int fd =
+            ddl__dial((struct sockaddr *)&to, length, ddl__wireup_within(w, DDL__MEMBERS_POLL));
         *here = fd >= 0 || errno != ECONNREFUSED;
         if (fd >= 0)
             return fd;

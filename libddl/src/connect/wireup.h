@@ -3,6 +3,7 @@
 #ifndef DDL_CONNECT_WIREUP_H
 #define DDL_CONNECT_WIREUP_H
 
+#include "base/until.h"
 #include "connect/endpoint.h"
 #include "net/close_reason.h"
 #include "net/shm.h"
@@ -16,12 +17,14 @@ typedef struct ddl__wireup {
     int rank, size;
     uint32_t kinds; /* ddl_link_kind bits */
     int64_t begun, deadline;
+    const ddl__until *until; /* of this deadline; or NULL */
     int64_t
         *warn_at; /* when to warn about missing ranks; DDL__NEVER: no warning, or it was given */
     ddl__arena *arena; /* this rank's, if shared memory is allowed */
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: created by the wireup */
-    ddl__reason *peer_reason;      /* set if the wireup fails for a reason that a member has sent */
+    ddl__reason *peer_reason; /* set if the wireup fails for a reason that a member has sent, or
+                               that all members know */
 } ddl__wireup;
 
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */

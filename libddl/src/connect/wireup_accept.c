@@ -44,12 +44,6 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     return w->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Authenticate the answer, so that it cannot be altered on its way. */
-static void prove_answer(const ddl__wireup *w, const ddl__accepted *accepted, ddl__hello *answer)
-{
-    ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
-}
-
 /* Create the member's link, or refuse the connection. True if the member now has both links. */
 static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 {
@@ -67,19 +61,19 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
             close(accepted->passed);
     }
     ddl__hello answer = ddl__hello_answer(hello, why ? DDL_EREFUSED : DDL_OK, why);
+    if (!why && hello->kind == DDL__CONN_INPROC)
+        answer.arena = (uintptr_t)ddl__arena_share(w->arena);
+    int passed = !why && hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
+    ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER,
+                      &answer);
+    bool sent = ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed,
+                                  ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
     if (why) {
-        prove_answer(w, accepted, &answer);
-        ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__wireup_address_deadline(w));
         close(accepted->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
         return false;
     }
-    if (hello->kind == DDL__CONN_INPROC)
-        answer.arena = (uintptr_t)ddl__arena_share(w->arena);
-    prove_answer(w, accepted, &answer);
-    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
-    if (ddl__send_with_fd(accepted->fd, &answer, sizeof answer, passed,
-                          ddl__wireup_address_deadline(w)))
+    if (sent)
         return ddl__wireup_is_connected(w, peer);
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop(w->arena);
@@ -87,22 +81,13 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
     return false;
 }
 
-static ddl_status fail_missing_ranks(const ddl__wireup *w)
-{
-    char list[200], refusal[160];
-    ddl__endpoint_last_refusal(w->endpoint, refusal, sizeof refusal);
-    ddl__wireup_list_missing(w, list, sizeof list);
-    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not connect in time: %s%s%s",
-                     w->rank, list, refusal[0] ? "; it refused " : "", refusal);
-}
-
 ddl_status ddl__wireup_accept_higher(const ddl__wireup *w)
 {
+    char missing[DDL__MISSING_TEXT];
     for (int left = w->size - 1 - w->rank; left > 0;) {
         ddl__accepted accepted;
-        int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
         if (ddl__endpoint_accept(w->endpoint, w->slot, false,
-                                 tick < w->deadline ? tick : w->deadline, &accepted)) {
+                                 ddl__wireup_within(w, DDL__MEMBERS_POLL), &accepted)) {
             left -= accept_member(w, &accepted);
             ddl__session_end(&accepted.session);
             continue;
@@ -110,8 +95,12 @@ ddl_status ddl__wireup_accept_higher(const ddl__wireup *w)
         ddl_status status = ddl__wireup_check_members(w);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() >= w->deadline)
-            return fail_missing_ranks(w);
+        if (ddl__now() >= w->deadline) {
+            ddl__wireup_describe_missing(w, missing);
+            return ddl__fail(DDL_ETIMEDOUT,
+                             "rank %d waited for ranks that did not connect in time: %s", w->rank,
+                             missing);
+        }
     }
     return DDL_OK;
 }

@@ -12,10 +12,10 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
-int64_t ddl__wireup_address_deadline(const ddl__wireup *w)
+int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit)
 {
-    int64_t limit = ddl__now() + DDL__ADDRESS_LIMIT;
-    return limit < w->deadline ? limit : w->deadline;
+    int64_t end = ddl__now() + limit;
+    return end < w->deadline ? end : w->deadline;
 }
 
 ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind)
@@ -43,8 +43,9 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
     d->hello = *hello;
     if (inproc)
         d->hello.arena = (uintptr_t)ddl__arena_share(w->arena);
-    ddl_status status = ddl__handshake_start(ddl__endpoint_job(w->endpoint), fd, &d->hello, passed,
-                                             ddl__wireup_address_deadline(w), &d->session);
+    ddl_status status =
+        ddl__handshake_start(ddl__endpoint_job(w->endpoint), fd, &d->hello, passed,
+                             ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session);
     if (status == DDL_OK)
         return status;
     if (inproc)
@@ -58,7 +59,7 @@ ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
     bool handed_over;
     ddl_status status =
         ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd,
-                              ddl__wireup_address_deadline(w), &d->session, &handed_over);
+                              ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session, &handed_over);
     if (status == DDL_OK)
         return status;
     if (d->hello.kind == DDL__CONN_INPROC && !handed_over)
@@ -74,36 +75,37 @@ bool ddl__wireup_is_connected(const ddl__wireup *w, int peer)
            (!ddl__link_is_tcp(link) || ddl__tcp_link_lanes(link) == ddl__tcp_link_lanes(messages));
 }
 
-void ddl__wireup_list_missing(const ddl__wireup *w, char *list, size_t size)
+int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TEXT])
 {
+    enum { LIST = 200 };
+    char refusal[160];
     size_t n = 0;
-    list[0] = 0;
-    for (int i = 0; i < w->size && n + 80 < size; i++) {
+    int named = 0;
+    for (int i = 0; i < w->size && n + 80 < LIST && (!named || i > w->rank); i++) {
         if (i == w->rank || ddl__wireup_is_connected(w, i))
             continue;
-        n += (size_t)snprintf(list + n, size - n, "%s%d on %s", n ? ", " : "", i,
+        n += (size_t)snprintf(text + n, LIST - n, "%s%d on %s", named++ ? ", " : "", i,
                               w->addresses[i].host);
-        if (i < w->rank)
-            break;
     }
+    ddl__endpoint_last_refusal(w->endpoint, refusal, sizeof refusal);
+    snprintf(text + n, DDL__MISSING_TEXT - n, "%s%s", refusal[0] ? "; it refused " : "", refusal);
+    return named;
 }
 
 /* Warn, once, about missing ranks. */
 static void warn_missing(const ddl__wireup *w)
 {
-    char list[200], refusal[160];
+    char missing[DDL__MISSING_TEXT];
     int64_t now = ddl__now();
     if (now < *w->warn_at)
         return;
     *w->warn_at = DDL__NEVER;
-    ddl__wireup_list_missing(w, list, sizeof list);
-    ddl__endpoint_last_refusal(w->endpoint, refusal, sizeof refusal);
+    int named = ddl__wireup_describe_missing(w, missing);
     ddl__log(DDL__WARN,
              "rank %d on %s: the creation of a comm of %d ranks has waited for %.1f s: not there "
-             "yet: rank%s %s%s%s",
+             "yet: rank%s %s",
              w->rank, ddl__endpoint_address(w->endpoint)->host, w->size,
-             (double)(now - w->begun) * 1e-9, strchr(list, ',') ? "s" : "", list,
-             refusal[0] ? "; it refused " : "", refusal);
+             (double)(now - w->begun) * 1e-9, named > 1 ? "s" : "", missing);
 }
 
 ddl_status ddl__wireup_check_members(const ddl__wireup *w)
@@ -111,6 +113,11 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
     ddl__create_failure failure;
     ddl__reason reason;
     warn_missing(w);
+    ddl_status status = ddl__until_check(w->until);
+    if (status != DDL_OK) {
+        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
+        return status;
+    }
     if (ddl__endpoint_find_create_failure(w->endpoint, w->comm, &failure) &&
         (unsigned)failure.from < (unsigned)w->size) {
         *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
@@ -142,8 +149,7 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl_status status;
     do {
-        int64_t tick = ddl__now() + DDL__MEMBERS_POLL;
-        if (ddl__await(fd, POLLIN, tick < w->deadline ? tick : w->deadline))
+        if (ddl__await(fd, POLLIN, ddl__wireup_within(w, DDL__MEMBERS_POLL)))
             return DDL_OK;
         status = ddl__wireup_check_members(w);
     } while (status == DDL_OK && ddl__now() < w->deadline);
@@ -161,8 +167,8 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         return status;
     if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, w->deadline)) {
         int error = errno;
-        if ((status = ddl__wireup_check_members(w)) !=
-            DDL_OK) /* the peer may have sent the reason */
+        status = ddl__wireup_check_members(w); /* the peer may have sent the reason */
+        if (status != DDL_OK)
             return status;
         errno = error;
         if (errno == ETIMEDOUT)
@@ -175,7 +181,7 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
     }
     bool proven =
         ddl__answer_is_proven(ddl__endpoint_job(w->endpoint), session, DDL__AUTH_MEMBER, answer);
-    ddl__hello_sanitize(answer);
+    ddl__sanitize_text(answer->text, sizeof answer->text);
     if (ddl__hello_check(answer) != DDL_OK)
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
     else if (!proven)

@@ -23,7 +23,7 @@ static bool send_notice_to(const ddl__wireup *w, int peer, const struct sockaddr
     int fd = ddl__dial(to, length, deadline);
     if (fd < 0)
         return false;
-    bool sent = ddl__handshake_initiate(job, fd, &hello, -1, deadline, &session, NULL) == DDL_OK;
+    bool sent = ddl__handshake_initiate(job, fd, &hello, deadline, &session) == DDL_OK;
     ddl__session_end(&session);
     close(fd);
     return sent;

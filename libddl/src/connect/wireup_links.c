@@ -1,34 +1,22 @@
 /* Creates the links of two members from a connection. */
 #include "connect/wireup_state.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "net/socket.h"
 
 /* The connection's name in messages: "eth0 10.0.0.1 to 10.0.0.2". */
 static void name_connection(const ddl__wireup *w, int fd, char *name, size_t size)
 {
     const ddl__address *own = ddl__endpoint_address(w->endpoint);
-    struct sockaddr_storage ends[2], candidate;
-    char ip[2][INET6_ADDRSTRLEN] = {"?", "?"};
-    const char *interface = "";
-    memset(ends, 0, sizeof ends);
-    for (int i = 0; i < 2; i++) {
-        socklen_t length = sizeof ends[i];
-        struct sockaddr *end = (struct sockaddr *)&ends[i];
-        if (i ? getpeername(fd, end, &length) : getsockname(fd, end, &length))
-            continue;
-        inet_ntop(end->sa_family, ddl__address_bytes(end), ip[i], sizeof ip[i]);
-    }
-    for (unsigned i = 0; i < own->n_ips && !interface[0]; i++) {
-        ddl__address_ip(own, i, &candidate);
-        if (candidate.ss_family == ends[0].ss_family &&
-            !memcmp(own->ips[i].bytes, ddl__address_bytes((struct sockaddr *)&ends[0]),
-                    own->ips[i].family == 4 ? 4 : 16))
-            interface = own->ips[i].name;
-    }
-    snprintf(name, size, "%s%s%s to %s", interface, interface[0] ? " " : "", ip[0], ip[1]);
+    char ours[INET6_ADDRSTRLEN], theirs[INET6_ADDRSTRLEN];
+    ddl__socket_ip(fd, false, ours);
+    ddl__socket_ip(fd, true, theirs);
+    int i = ddl__address_find(own, ours);
+    const char *interface = i < 0 ? "" : own->ips[i].name;
+    snprintf(name, size, "%s%s%s to %s", interface, interface[0] ? " " : "", ours, theirs);
 }
 
 /* Create a link from a connection, or add the connection to a link as a lane. */
@@ -40,13 +28,11 @@ static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane,
     name_connection(w, fd, name, sizeof name);
     if (ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &seal) != DDL_OK)
         return NULL;
-    if (lane)
-        link = ddl__tcp_link_add_lane(link, fd, name) ? link : NULL;
-    else if ((link = ddl__tcp_link_create(w->slots, fd)))
-        ddl__tcp_link_name(link, name);
-    if (link)
-        ddl__tcp_link_seal(link, lane, seal);
-    else
+    if (!lane)
+        link = ddl__tcp_link_create(w->slots, fd, name, seal);
+    else if (!ddl__tcp_link_add_lane(link, fd, name, seal))
+        link = NULL;
+    if (!link)
         ddl__seal_destroy(seal);
     return link;
 }

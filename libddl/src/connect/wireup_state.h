@@ -52,7 +52,8 @@ void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind);
 
 /* ---- wireup_dial.c ---- */
 
-int64_t ddl__wireup_address_deadline(const ddl__wireup *w);
+/* The time `limit` from now, but not after the deadline. */
+int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit);
 
 ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind);
 
@@ -68,11 +69,14 @@ ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 /* True if both links with the peer exist, with all their lanes. */
 bool ddl__wireup_is_connected(const ddl__wireup *w, int peer);
 
-/* "1 on a, 3 on b": the members that this rank waits for. It waits for one lower rank at a time. */
-void ddl__wireup_list_missing(const ddl__wireup *w, char *list, size_t size);
+/* "1 on a, 3 on b; it refused rank 2: ...": the members that this rank waits for, and the
+ * endpoint's last refusal. It waits for one lower rank at a time. Returns how many members are
+ * named. */
+enum { DDL__MISSING_TEXT = 400 };
+int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TEXT]);
 
-/* Fail if a member has sent that it cannot create the comm, or if a member's link has closed, with
- * or without a reason. */
+/* Fail if waiting is in vain (until.h), if a member has sent that it cannot create the comm, or if
+ * a member's link has closed, with or without a reason. */
 ddl_status ddl__wireup_check_members(const ddl__wireup *w);
 
 /* Wait for the answer of the peer's comm, and create the link. */

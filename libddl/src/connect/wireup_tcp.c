@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "net/socket.h"
 
 /* Start a handshake with the peer over a path. */
@@ -19,12 +20,20 @@ static ddl_status start_on_path(const ddl__wireup *w, int peer, ddl__dial_attemp
         ddl__address_of(&ddl__endpoint_address(w->endpoint)->ips[path.ours], 0, &from);
         own = (struct sockaddr *)&from;
     }
-    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length, ddl__wireup_address_deadline(w));
+    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length,
+                            ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
     if (fd < 0)
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     ddl__hello hello = ddl__wireup_hello(w, peer, kind);
     hello.lane = (uint8_t)lane;
     return ddl__dial_start(w, d, fd, &hello);
+}
+
+static ddl_status dial_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind,
+                               unsigned lane, ddl__path path)
+{
+    ddl_status status = start_on_path(w, peer, d, kind, lane, path);
+    return status == DDL_OK ? ddl__dial_await_admission(w, d) : status;
 }
 
 static void warn_unused(const ddl__wireup *w, int peer, ddl__path path)
@@ -88,15 +97,11 @@ static ddl_status dial_lanes(const ddl__wireup *w, int peer, ddl__peer_dial *a, 
     ddl__dial_attempt d = {.fd = -1};
     for (unsigned lane = 1; status == DDL_OK && lane <= a->lanes; lane++) {
         ddl__path *path = &a->paths.path[(lane - 1) % a->paths.at_once];
-        status = start_on_path(w, peer, &d, kind, lane, *path);
-        if (status == DDL_OK)
-            status = ddl__dial_await_admission(w, &d);
+        status = dial_on_path(w, peer, &d, kind, lane, *path);
         if (status != DDL_OK) {
             warn_unused(w, peer, *path);
             *path = a->paths.path[a->path];
-            status = start_on_path(w, peer, &d, kind, lane, *path);
-            if (status == DDL_OK)
-                status = ddl__dial_await_admission(w, &d);
+            status = dial_on_path(w, peer, &d, kind, lane, *path);
         }
         if (status == DDL_OK)
             status = ddl__dial_join(w, peer, &d);

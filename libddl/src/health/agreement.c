@@ -6,12 +6,12 @@
  * rank accuses another, the higher of the two is left out. A rank that follows another leader is
  * left out, too. Two leaders cannot both be followed by all ranks that they believe alive.
  *
- * Then the ranks of the list create their comm. If one dies meanwhile, the creation fails, and
- * there is another attempt. Attempts are numbered, and a rank that receives a higher number goes on
- * to that attempt. A rank that has created its comm sends DONE. When all have sent DONE, it sends
- * DONE (committed) and returns the comm. So when one rank returns the comm of an attempt, all
- * others of the list have created it, too, and learn that it counts. If a member is dead again by
- * then, that is the next failure.
+ * Then the ranks of the list create their comm. If one dies meanwhile, the creation is in vain
+ * (creation_check), and there is another attempt. Attempts are numbered, and a rank that receives a
+ * higher number goes on to that attempt. A rank that has created its comm sends DONE. When all have
+ * sent DONE, it sends DONE (committed) and returns the comm. So when one rank returns the comm of
+ * an attempt, all others of the list have created it, too, and learn that it counts. If a member is
+ * dead again by then, that is the next failure.
  *
  * The survivors must be a majority of the ranks that may be alive, or half of them including the
  * lowest. So if a network is cut in two, at most one side goes on. A rank whose process is known to
@@ -59,14 +59,6 @@ static bool store_set(const ddl__health *h, unsigned char **set, const unsigned 
     return *set;
 }
 
-/* The member has gone on in the comm of an attempt that this rank has given up. */
-static void member_mark_gone_on(ddl__health *h, int rank)
-{
-    ddl__member *member = &h->members[rank];
-    member->may_go_on = true;
-    ddl__member_mark_dead(h, rank, DDL__SILENT, "it goes on without rank %d", h->rank);
-}
-
 void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
                             const unsigned char *content, size_t bytes)
 {
@@ -85,8 +77,8 @@ void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
     } else if (message == DDL__DONE) {
         member->done = head.attempt;
         member->committed = head.leader ? head.attempt : member->committed;
-        if (head.leader && head.attempt != h->created_attempt)
-            member_mark_gone_on(h, from);
+        if (head.leader && head.attempt != h->created_attempt) /* this rank has given it up */
+            ddl__member_mark_gone_on(h, from);
     }
 }
 
@@ -122,11 +114,12 @@ static int lowest_alive(const ddl__health *h)
 static bool is_majority(const ddl__health *h, const unsigned char *live)
 {
     int possible = 0, surviving = 0, lowest = -1;
+    bool waited = ddl__now() >= h->evidence_until;
     for (int rank = 0; rank < h->size; rank++) {
         const ddl__member *member = &h->members[rank];
-        /* A rank that joined the agreement before it left may have gone on. */
-        bool left = member->fate == DDL__LEFT && !member->joined;
-        if (rank != h->rank && (member->fate == DDL__KILLED || left))
+        /* A rank that joined the agreement before it left, or was expelled, may have gone on. */
+        bool out = member->fate == DDL__LEFT || (member->expelled && waited);
+        if (rank != h->rank && (member->fate == DDL__KILLED || (out && !member->joined)))
             continue;
         lowest = lowest < 0 ? rank : lowest;
         possible++;
@@ -177,9 +170,9 @@ static void leader_decide(const ddl__health *h, unsigned char *live)
                 live[other / 8] &= (unsigned char)~(1 << other % 8);
 }
 
-static ddl_status fail_as_minority(const ddl__health *h, const char *why)
+static ddl_status fail_as_minority(const ddl__health *h, const char *why, const char *cause)
 {
-    return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s", h->names[h->rank], why);
+    return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s%s", h->names[h->rank], why, cause);
 }
 
 /* Send EXPEL to the ranks that are left out. */
@@ -245,28 +238,55 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
             memcpy(sent_dead, dead, set_bytes(h));
             sent_attempt = *attempt;
         }
+        if (h->members[h->rank].expelled)
+            return fail_as_minority(h, "it was ", h->members[h->rank].cause);
         if (leader == h->rank && not_joined(h, *attempt) < 0) {
+            bool waited = ddl__now() >= h->evidence_until || ddl__now() >= deadline;
             leader_decide(h, live);
             if (is_majority(h, live)) {
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
                 return DDL_OK;
             }
-            if (ddl__now() >= h->evidence_until || ddl__now() >= deadline) {
+            if (waited) {
                 memset(live, 0,
                        set_bytes(h)); /* an empty list, so that no rank waits for a verdict */
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
-                return fail_as_minority(h, "most ranks that may be alive are out of reach");
+                return fail_as_minority(h, "most ranks that may be alive are out of reach", "");
             }
         }
         if (leader != h->rank && leading->decided == *attempt) {
             memcpy(live, leading->verdict, set_bytes(h));
-            return set_has(live, h->rank) ? DDL_OK
-                                          : fail_as_minority(h, "the survivors have left it out");
+            return set_has(live, h->rank)
+                       ? DDL_OK
+                       : fail_as_minority(h, "the survivors have left it out", "");
         }
         if (ddl__now() >= deadline)
             return fail_timeout(h, *attempt, leader);
         pause_until(h, deadline);
     }
+}
+
+/* The member has created the comm of this attempt. */
+static bool has_done(const ddl__health *h, int rank, uint32_t attempt)
+{
+    return h->members[rank].done >= attempt && !h->members[rank].may_go_on;
+}
+
+/* A member that ends this attempt: it has died before it created the comm, or it has found another
+ * one dead. -1: none. */
+static int lost_member(const ddl__health *h, const unsigned char *live, uint32_t attempt)
+{
+    for (int rank = 0; rank < h->size; rank++) {
+        const ddl__member *member = &h->members[rank];
+        if (rank == h->rank || !set_has(live, rank))
+            continue;
+        bool lost = member->joined > attempt || (!is_alive(h, rank) && !has_done(h, rank, attempt));
+        for (size_t i = 0; i < set_bytes(h) && member->joined == attempt; i++)
+            lost = lost || live[i] & member->accused[i];
+        if (lost)
+            return rank;
+    }
+    return -1;
 }
 
 /* Under the lock: wait until all survivors have created their comm; false if another attempt is
@@ -276,20 +296,15 @@ static bool await_all_done(ddl__health *h, const unsigned char *live, uint32_t a
 {
     broadcast(h, DDL__DONE, attempt, 0, NULL);
     for (;;) {
-        bool all = true, lost = highest_attempt(h, attempt) > attempt;
-        for (int rank = 0; rank < h->size; rank++) {
-            const ddl__member *member = &h->members[rank];
-            if (rank == h->rank || !set_has(live, rank) ||
-                (member->done >= attempt && !member->may_go_on))
-                continue;
-            all = false;
-            lost = lost || !is_alive(h, rank);
-        }
+        bool all = true;
+        for (int rank = 0; rank < h->size; rank++)
+            all = all && (rank == h->rank || !set_has(live, rank) || has_done(h, rank, attempt));
         if (all || is_committed(h, attempt)) {
             broadcast(h, DDL__DONE, attempt, 1, NULL);
             return true;
         }
-        if (lost || ddl__now() >= deadline)
+        if (h->members[h->rank].expelled || lost_member(h, live, attempt) >= 0 ||
+            ddl__now() >= deadline)
             return false;
         pause_until(h, deadline);
     }
@@ -302,8 +317,31 @@ static bool is_final(ddl_status status)
            status != DDL_ETIMEDOUT && status != DDL_EEXPIRED;
 }
 
-/* Create the next comm of the survivors, with a limit that grows with each attempt. */
-static ddl_status create_next(const ddl__health *h, const ddl__agreement_handlers *next,
+/* One attempt to create the next comm. */
+typedef struct creation {
+    ddl__health *health;
+    const unsigned char *live;
+    uint32_t attempt;
+} creation;
+
+/* Fail if the attempt is in vain. */
+static ddl_status creation_check(void *context)
+{
+    const creation *c = context;
+    ddl__health *h = c->health;
+    pthread_mutex_lock(&h->detector->lock);
+    int rank = h->members[h->rank].expelled ? h->rank : lost_member(h, c->live, c->attempt);
+    ddl_status status = DDL_OK;
+    if (rank >= 0)
+        status = ddl__fail(DDL_EPEER, "%s is lost while the comm is shrunk: %s", h->names[rank],
+                           h->members[rank].cause[0] ? h->members[rank].cause
+                                                     : "it has found another member dead");
+    pthread_mutex_unlock(&h->detector->lock);
+    return status;
+}
+
+/* Create the next comm of the survivors. */
+static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *next,
                               const unsigned char *live, uint32_t attempt, int64_t deadline)
 {
     int *ranks = calloc((size_t)h->size, sizeof *ranks), n = 0;
@@ -312,9 +350,9 @@ static ddl_status create_next(const ddl__health *h, const ddl__agreement_handler
     for (int rank = 0; rank < h->size; rank++)
         if (set_has(live, rank))
             ranks[n++] = rank;
-    int64_t most = ddl__now() + (DDL__NEXT_CREATION + n * DDL__NEXT_CREATION_EACH) * attempt;
-    ddl_status status =
-        next->create(next->context, ranks, n, attempt, most < deadline ? most : deadline);
+    creation c = {h, live, attempt};
+    ddl__until until = {deadline, creation_check, &c};
+    ddl_status status = next->create(next->context, ranks, n, attempt, &until);
     free(ranks);
     return status;
 }

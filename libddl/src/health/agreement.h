@@ -9,7 +9,7 @@ typedef struct ddl__agreement_handlers {
     void *context;
     /* Create the next comm from these n ranks. `attempt` distinguishes it from earlier ones. */
     ddl_status (*create)(void *context, const int *ranks, int n, uint32_t attempt,
-                         int64_t deadline);
+                         const ddl__until *until);
     /* Give up the comm that was created, since not all survivors could create it. */
     void (*abandon)(void *context);
 } ddl__agreement_handlers;

@@ -25,7 +25,8 @@ typedef enum ddl__control_msg {
     DDL__DONE,          /* agreement: the sender has created the survivors' comm */
     DDL__ASK_NAME,      /* asks rank 0 which ranks have not called this name */
     DDL__ANSWER_NAME,   /* answers ASK_NAME */
-    DDL__CONFIRM        /* the process of this rank has ended, as the sender's kernel has shown */
+    DDL__CONFIRM,       /* the process of this rank has ended, as the sender's kernel has shown */
+    DDL__EXPELLED       /* the sender's program has expelled this rank: rank, reason */
 } ddl__control_msg;
 
 typedef enum ddl__control_conn_state {

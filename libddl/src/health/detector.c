@@ -36,14 +36,6 @@ void ddl__health_poll_eagerly(ddl__health *h)
 
 /* ------------------------------------------------------------------------------------- messages */
 
-void ddl__health_broadcast(ddl__health *h, ddl__control_msg message, const void *content,
-                           size_t bytes)
-{
-    for (int i = 0; i < h->size; i++)
-        if (i != h->rank && h->members[i].fate == DDL__ALIVE)
-            ddl__control_conn_send(&h->members[i].conn, message, content, bytes);
-}
-
 typedef struct message_source {
     ddl__health *health;
     int from;
@@ -64,15 +56,9 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
         ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
 }
 
-/* The member goes on without this rank, so this rank no longer counts on it. */
 static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
-    ddl__member *member = &h->members[from];
-    member->may_go_on = true;
-    if (member->fate == DDL__ALIVE) {
-        member->fate = DDL__SILENT;
-        snprintf(member->cause, sizeof member->cause, "it has expelled rank %d", h->rank);
-    }
+    ddl__member_mark_gone_on(h, from);
     ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
                     (int)bytes, (const char *)content);
 }
@@ -123,6 +109,7 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
             ddl__agreement_receive(h, source->from, message, content, bytes);
         break;
     case DDL__CONFIRM: receive_confirm(h, content, bytes); break;
+    case DDL__EXPELLED: ddl__member_receive_expelled(h, source->from, content, bytes); break;
     case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
     case DDL__ANSWER_NAME: ddl__names_receive_answer(h, content, bytes); break;
     }
@@ -301,7 +288,7 @@ static void *detector_thread(void *argument)
     return NULL;
 }
 
-bool ddl__detector_add(ddl__detector *detector, ddl__health *h)
+void ddl__detector_add(ddl__detector *detector, ddl__health *h)
 {
     int64_t now = ddl__now();
     pthread_mutex_lock(&detector->lock);
@@ -326,7 +313,6 @@ bool ddl__detector_add(ddl__detector *detector, ddl__health *h)
     ddl__health_settle(h);
     pthread_mutex_unlock(&detector->lock);
     detector_wake(detector);
-    return true;
 }
 
 void ddl__detector_remove(ddl__health *h)
@@ -345,7 +331,7 @@ void ddl__detector_remove(ddl__health *h)
     pthread_mutex_unlock(&h->detector->lock);
 }
 
-ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *witness)
+void *ddl__detector_create(const ddl__digest *endpoint, const void *witness)
 {
     ddl__detector *detector = calloc(1, sizeof *detector);
     if (!detector) {
@@ -381,10 +367,9 @@ ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *wit
     return NULL;
 }
 
-void ddl__detector_destroy(ddl__detector *detector)
+void ddl__detector_destroy(void *object)
 {
-    if (!detector)
-        return;
+    ddl__detector *detector = object;
     if (detector->started) {
         pthread_mutex_lock(&detector->lock);
         detector->stop = true;

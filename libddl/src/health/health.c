@@ -36,8 +36,9 @@ static void dial_close(control_dial *dial)
     ddl__session_end(&dial->session);
 }
 
-/* Fail if the comm has failed. A member that has left or whose process has ended does not fail the
- * creation, since it was here: it is marked so, and is handled once the comm is monitored. */
+/* Fail if the comm has failed, or if waiting is in vain. A member that has left or whose process
+ * has ended does not fail the creation, since it was here: it is marked so, and is handled once the
+ * comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
     ddl__engine_poll(h->engine);
@@ -51,14 +52,10 @@ static ddl_status check_members(ddl__health *h)
             continue;
         if (link->state == DDL__LINK_LEFT)
             member->fate = DDL__LEFT;
-        if (link->state == DDL__LINK_LOST) {
-            member->disconnected_at = ddl__now();
-            member->fate = link->ops->shared ? DDL__KILLED : DDL__DISCONNECTED;
-            snprintf(member->cause, sizeof member->cause, "its %s ended",
-                     link->ops->shared ? "process" : "connection");
-        }
+        if (link->state == DDL__LINK_LOST)
+            ddl__member_mark_ended(h, i, link->ops->shared, 0);
     }
-    return DDL_OK;
+    return ddl__until_check(h->config.until);
 }
 
 /* As ddl__dial, but wait for room if the backlog of a unix listener is full. */
@@ -235,21 +232,11 @@ static void health_free(ddl__health *h)
     free(h);
 }
 
-static void *create_detector(const ddl__digest *endpoint, const void *witness)
-{
-    return ddl__detector_create(endpoint, witness);
-}
-
-static void destroy_detector(void *detector)
-{
-    ddl__detector_destroy(detector);
-}
-
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **out)
 {
     ddl__health *h = calloc(1, sizeof *h);
-    ddl__detector *detector =
-        ddl__endpoint_attach(config->endpoint, create_detector, config->witness, destroy_detector);
+    ddl__detector *detector = ddl__endpoint_attach(config->endpoint, ddl__detector_create,
+                                                   config->witness, ddl__detector_destroy);
     if (!h || !detector || !(h->members = calloc((size_t)config->size, sizeof *h->members)) ||
         !(h->dials = calloc((size_t)config->rank + 1, sizeof *h->dials))) {
         if (h)
@@ -282,19 +269,16 @@ ddl_status ddl__health_open(ddl__health *h)
         status = join_lower(h, peer);
     if (status == DDL_OK)
         status = accept_higher(h);
-    if (status == DDL_OK && !ddl__detector_add(h->detector, h))
-        status = ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
-    h->monitored = status == DDL_OK;
-    if (status == DDL_OK)
+    if (status == DDL_OK) {
+        ddl__detector_add(h->detector, h);
+        h->monitored = true;
         return DDL_OK;
-    static const char why[] = "it could not create the comm";
+    }
     ddl__notice notice = {.status = status};
     snprintf(notice.text, sizeof notice.text, "%s could not create the comm: %.300s",
              h->names[h->rank], ddl__message());
-    for (int i = 0; i < h->size; i++) {
+    for (int i = 0; i < h->size; i++)
         ddl__control_conn_send(&h->members[i].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
-        send_last(&h->members[i], DDL__EXPEL, why, sizeof why - 1);
-    }
     return status;
 }
 
@@ -321,16 +305,13 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
     difference[0] = 0;
     if (!h)
         return;
-    if (!h->monitored) {
-        health_free(h);
-        return;
-    }
-    ddl__detector_remove(h);
+    if (h->monitored)
+        ddl__detector_remove(h);
     send_leave(h);
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
-    if (ddl__operations_compare_last(h, difference))
+    if (h->monitored && ddl__operations_compare_last(h, difference))
         ddl__log(DDL__WARN, "%s: the last operations differ: %s", h->names[h->rank], difference);
-    else if (snapshot.status == DDL_EMISMATCH && !snapshot.told)
+    else if (h->monitored && snapshot.status == DDL_EMISMATCH && !snapshot.told)
         memcpy(difference, snapshot.text, sizeof snapshot.text);
     ddl__flight_record_join(h);
     health_free(h);
@@ -348,6 +329,18 @@ int ddl__health_failed(ddl__health *h, int *ranks, int capacity)
         }
     pthread_mutex_unlock(&h->detector->lock);
     return n;
+}
+
+ddl_status ddl__health_check(ddl__health *h, const int *ranks, int n)
+{
+    ddl_status status = DDL_OK;
+    pthread_mutex_lock(&h->detector->lock);
+    for (int i = 0; status == DDL_OK && i < n; i++)
+        if (ddl__member_is_dead(h, ranks[i]))
+            status = ddl__fail(DDL_EPEER, "%s is dead: %s", h->names[ranks[i]],
+                               h->members[ranks[i]].cause);
+    pthread_mutex_unlock(&h->detector->lock);
+    return status;
 }
 
 ddl__digest ddl__health_comm(const ddl__health *h)

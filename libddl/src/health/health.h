@@ -4,6 +4,7 @@
 #define DDL_HEALTH_HEALTH_H
 
 #include "base/text.h"
+#include "base/until.h"
 #include "connect/endpoint.h"
 #include "engine/engine.h"
 
@@ -24,9 +25,10 @@ typedef struct ddl__health_config {
     char *const *names;
     int rank, size;
     ddl__limits limits;
-    const char *witness;   /* the launcher's socket, or NULL */
-    const char *trace_dir; /* the folder for the flight record of a dead comm; copied; or NULL */
-    int64_t deadline;      /* of the creation */
+    const char *witness;     /* the launcher's socket, or NULL */
+    const char *trace_dir;   /* the folder for the flight record of a dead comm; copied; or NULL */
+    int64_t deadline;        /* of the creation */
+    const ddl__until *until; /* the same; used until ddl__health_open has returned */
 } ddl__health_config;
 
 /* Dial the members with lower ranks, without waiting for their answers. Part of the creation of a
@@ -46,14 +48,15 @@ void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
  * EXPEL instead of a leave message, so that other members do not take this rank for gone. */
 void ddl__health_abandon(ddl__health *health);
 
-/* The detector of the endpoint with this id; created for the endpoint's first comm. */
-typedef struct ddl__detector ddl__detector;
-ddl__detector *ddl__detector_create(const ddl__digest *endpoint, const char *witness);
-void ddl__detector_destroy(ddl__detector *detector);
-
 /* Add the detector's part of a report: the members, and the ranks that this rank waits for. */
 void ddl__health_report(ddl__health *health, ddl__text *to);
 void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */
+
+/* Fail if one of these members is dead. */
+ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);
+
+/* Expel a member for the program's reason, which may be NULL. */
+ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
 
 /* The id of its comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);

@@ -3,16 +3,14 @@
 #include "engine/describe.h"
 #include "health/health_state.h"
 
-static const char *member_state(const ddl__member *member)
+static const char *member_state(const ddl__health *h, int rank)
 {
-    switch (member->fate) {
-    case DDL__ALIVE: return member->suspect ? "suspect" : "alive";
-    case DDL__LEFT: return "left";
-    case DDL__KILLED:
-    case DDL__DISCONNECTED:
-    case DDL__SILENT: return "dead";
-    }
-    return "?";
+    const ddl__member *member = &h->members[rank];
+    return rank == h->rank                ? "self"
+           : ddl__member_is_dead(h, rank) ? "dead"
+           : member->fate == DDL__LEFT    ? "left"
+           : member->suspect              ? "suspect"
+                                          : "alive";
 }
 
 static void add_member(const ddl__health *h, int rank, const ddl__position *position, ddl__text *to)
@@ -23,8 +21,7 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
         ddl__describe_whole(operation, sizeof operation, &position->last);
     ddl__text_add(to, "%s\n{\"rank\": %d, \"name\": ", rank ? "," : "", rank);
     ddl__text_quote(to, h->names[rank]);
-    ddl__text_add(
-        to, ", \"state\": \"%s\", \"cause\": ", rank == h->rank ? "self" : member_state(member));
+    ddl__text_add(to, ", \"state\": \"%s\", \"cause\": ", member_state(h, rank));
     ddl__text_quote(to, member->cause);
     ddl__text_add(to, ", \"silent_s\": ");
     ddl__text_thousandths(to, member->silent_ns / 1000000);

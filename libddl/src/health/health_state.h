@@ -81,11 +81,12 @@ typedef struct ddl__member {
     bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
     bool confirmed;    /* a witness has seen its process end */
+    bool expelled;     /* a program has expelled it; of our own entry: it has expelled us */
     bool may_go_on;    /* it expelled us, or left after we had given it up: it may have gone on with
                           others, so its own end does not prove that they are gone */
     int64_t silent_ns; /* how long it has been silent */
     int64_t disconnected_at;
-    char cause[96]; /* why it is not alive */
+    char cause[288]; /* why it is not alive */
     ddl__position position;
     ddl__answer answer;
 
@@ -117,7 +118,7 @@ typedef struct ddl__end {
 struct ddl__health {
     ddl__health *next;
     uint64_t serial;
-    ddl__detector *detector;
+    struct ddl__detector *detector;
     ddl__health_config config;
     char *trace_dir; /* or NULL */
     ddl__engine *engine;
@@ -142,7 +143,8 @@ struct ddl__health {
     int grace_rank; /* -1: none */
     int64_t died_at, moved_at, grace_poll_at;
     uint64_t grace_begun, grace_finished, grace_moves; /* at its end; at the last check */
-    int64_t evidence_until; /* until then a witness may confirm the last death */
+    int64_t evidence_until; /* until then a witness may confirm the last death, or an expelled
+                               member may turn out to have expelled this rank */
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
@@ -154,7 +156,7 @@ struct ddl__health {
     int64_t detection_ns; /* the longest silence before a death */
 };
 
-struct ddl__detector {
+typedef struct ddl__detector {
     pthread_t thread;
     bool started, stop;
     int epoll, wake;
@@ -163,20 +165,33 @@ struct ddl__detector {
     uint64_t serial;
     ddl__health *comms;
     struct ddl__witness *witness; /* or NULL */
-};
+} ddl__detector;
+
+/* Under the lock: send a message to all members that are alive. */
+static inline void ddl__health_broadcast(ddl__health *health, ddl__control_msg message,
+                                         const void *content, size_t bytes)
+{
+    for (int i = 0; i < health->size; i++)
+        if (i != health->rank && health->members[i].fate == DDL__ALIVE)
+            ddl__control_conn_send(&health->members[i].conn, message, content, bytes);
+}
 
 /* ---- detector.c ---- */
 
+/* The detector of the endpoint with this id; created for the endpoint's first comm. `witness` is
+ * the name of the launcher's socket, or NULL. For ddl__endpoint_attach. */
+void *ddl__detector_create(const ddl__digest *endpoint, const void *witness);
+void ddl__detector_destroy(void *detector);
+
 /* Monitor the comm from now on. */
-bool ddl__detector_add(ddl__detector *detector, ddl__health *health);
+void ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void ddl__detector_remove(ddl__health *health);
 
 /* Under the lock: read messages as they arrive, from now on. */
 void ddl__health_poll_eagerly(ddl__health *health);
 
-/* Under the lock: send a message to all members that are alive. */
-void ddl__health_broadcast(ddl__health *health, ddl__control_msg message, const void *content,
-                           size_t bytes);
+/* Under the lock: if the comm is dead, send DEAD to all members, once. */
+void ddl__health_announce(ddl__health *health);
 
 /* Under the lock: this rank's last operation. */
 ddl__position ddl__health_position(const ddl__health *health, int64_t now);
@@ -196,8 +211,18 @@ bool ddl__member_is_dead(const ddl__health *health, int rank);
 void ddl__member_mark_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* The member goes on without this rank, so this rank no longer counts on it. */
+void ddl__member_mark_gone_on(ddl__health *health, int rank);
+
 /* The member counts as dead but may be alive: send it EXPEL, and end the comm. */
 void ddl__member_expel(ddl__health *health, int rank);
+
+/* A member has sent EXPELLED. */
+void ddl__member_receive_expelled(ddl__health *health, int from, const unsigned char *content,
+                                  size_t bytes);
+
+/* Mark the member dead, since its process is known to have ended, or else its connection. */
+void ddl__member_mark_ended(ddl__health *health, int rank, bool known, int error);
 
 /* The member's connection has ended, or has failed with an error. The caller closes it. */
 void ddl__member_ended(ddl__health *health, int rank, int error);
@@ -259,10 +284,5 @@ void ddl__flight_record_start(ddl__health *health);
 
 /* Wait until it is written, before the health is freed. */
 void ddl__flight_record_join(ddl__health *health);
-
-/* ---- detector.c ---- */
-
-/* Under the lock: if the comm is dead, send DEAD to all members, once. */
-void ddl__health_announce(ddl__health *health);
 
 #endif

@@ -12,6 +12,9 @@
  * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
  *   later. Until then it may have gone on with other ranks, which still do.
  * - It has expelled this rank, or has left after this rank had given it up: may_go_on, counts.
+ * - A program has expelled it (ddl_comm_expel): DDL__SILENT, counts for DDL__EVIDENCE_LIMIT. Then
+ *   it does not count, since the program vouches that it has ended, unless it has joined the
+ *   agreement before. It is told, and does not go on.
  *
  * The end of a TCP connection proves nothing, since neither a reset nor a close is authenticated: a
  * firewall may reset all connections between two hosts that both go on. The witnesses are the
@@ -34,6 +37,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
+#include "connect/hello.h"
 #include "health/health_state.h"
 #include "net/socket.h"
 
@@ -64,9 +68,8 @@ void ddl__health_settle(ddl__health *h)
 
 /* --------------------------------------------------------------------------------------- deaths */
 
-/* A witness has confirmed the end of the member's process. It counts as killed unless it may have
- * gone on before its end. */
-static void member_confirm_killed(ddl__health *h, int rank)
+/* It counts as killed unless it may have gone on before its end. */
+void ddl__member_confirm(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
     member->confirmed = true;
@@ -100,8 +103,15 @@ void ddl__member_mark_dead(ddl__health *h, int rank, ddl__fate fate, const char 
         h->detection_ns = member->silent_ns;
     ddl__log(DDL__INFO, "%s: %s is dead: %s", h->names[h->rank], h->names[rank], member->cause);
     if (member->confirmed)
-        member_confirm_killed(h, rank);
+        ddl__member_confirm(h, rank);
     pthread_cond_broadcast(&h->detector->changed);
+}
+
+void ddl__member_mark_gone_on(ddl__health *h, int rank)
+{
+    h->members[rank].may_go_on = true;
+    if (h->members[rank].fate == DDL__ALIVE)
+        ddl__member_mark_dead(h, rank, DDL__SILENT, "it goes on without rank %d", h->rank);
 }
 
 void ddl__member_expel(ddl__health *h, int rank)
@@ -110,6 +120,77 @@ void ddl__member_expel(ddl__health *h, int rank)
     ddl__control_conn_send(&member->conn, DDL__EXPEL, member->cause, strlen(member->cause));
     ddl__health_end(h, DDL_EPEER, "%s is dead: %s", h->names[rank], member->cause);
 }
+
+/* ------------------------------------------------------------------------------------ expulsion */
+
+/* The content of DDL__EXPELLED. The reason is sent without its NUL. */
+typedef struct expulsion {
+    int32_t rank;
+    char reason[128];
+} expulsion;
+
+/* The program of rank `by` vouches that the member does not go on. */
+static void member_mark_expelled(ddl__health *h, int by, int rank, const char *reason)
+{
+    ddl__member *member = &h->members[rank];
+    if (member->fate == DDL__LEFT)
+        return;
+    member->expelled = true;
+    h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
+    if (member->fate != DDL__ALIVE)
+        return;
+    ddl__member_mark_dead(h, rank, DDL__SILENT, "expelled by %s: %s", h->names[by], reason);
+    ddl__member_expel(h, rank);
+}
+
+/* This rank is expelled: it does not go on, even if the others are out of reach later. */
+static void mark_self_expelled(ddl__health *h, int by, const char *reason)
+{
+    ddl__member *self = &h->members[h->rank];
+    self->expelled = true;
+    snprintf(self->cause, sizeof self->cause, "expelled by %s: %s", h->names[by], reason);
+    ddl__member_mark_gone_on(h, by);
+    ddl__health_end(h, DDL_EPEER, "%s was %s", h->names[h->rank], self->cause);
+}
+
+void ddl__member_receive_expelled(ddl__health *h, int from, const unsigned char *content,
+                                  size_t bytes)
+{
+    expulsion e = {.rank = -1};
+    if (bytes < offsetof(expulsion, reason) || bytes >= sizeof e)
+        return;
+    memcpy(&e, content, bytes);
+    ddl__sanitize_text(e.reason, sizeof e.reason);
+    if (e.rank == h->rank)
+        mark_self_expelled(h, from, e.reason);
+    else if (e.rank >= 0 && e.rank < h->size && e.rank != from)
+        member_mark_expelled(h, from, e.rank, e.reason);
+}
+
+/* The word of a rank that is expelled counts, too, since of two that expel each other not all
+ * members hear in the same order. A rank that knows that it is expelled is refused. */
+ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
+{
+    expulsion e = {.rank = rank};
+    snprintf(e.reason, sizeof e.reason, "%s", reason && reason[0] ? reason : "no reason given");
+    ddl__sanitize_text(e.reason, sizeof e.reason);
+    size_t bytes = offsetof(expulsion, reason) + strlen(e.reason);
+    const ddl__member *self = &h->members[h->rank];
+    pthread_mutex_lock(&h->detector->lock);
+    ddl_status status = DDL_OK;
+    if (self->expelled)
+        status = ddl__fail(DDL_EMINORITY, "%s cannot expel %s: it was %s itself", h->names[h->rank],
+                           h->names[rank], self->cause);
+    for (int i = 0; status == DDL_OK && i < h->size; i++)
+        ddl__control_conn_send(&h->members[i].conn, DDL__EXPELLED, &e, bytes);
+    if (status == DDL_OK)
+        member_mark_expelled(h, h->rank, rank, e.reason);
+    ddl__health_settle(h);
+    pthread_mutex_unlock(&h->detector->lock);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------------- grace */
 
 /* The data that the member sent may still arrive: see the design notes of health_state.h. */
 void ddl__member_start_grace(ddl__health *h, int rank)
@@ -150,14 +231,6 @@ void ddl__health_check_grace(ddl__health *h, int64_t now)
 
 /* ------------------------------------------------------------------------------------- evidence */
 
-void ddl__member_confirm(ddl__health *h, int rank)
-{
-    if (h->members[rank].fate == DDL__LEFT)
-        return;
-    if (!h->members[rank].confirmed)
-        member_confirm_killed(h, rank);
-}
-
 /* Our kernel ran the member's process, so this rank is a witness for the others. */
 void ddl__member_announce_end(ddl__health *h, int rank)
 {
@@ -165,13 +238,18 @@ void ddl__member_announce_end(ddl__health *h, int rank)
     ddl__health_broadcast(h, DDL__CONFIRM, &ended, sizeof ended);
 }
 
+void ddl__member_mark_ended(ddl__health *h, int rank, bool known, int error)
+{
+    ddl__member_mark_dead(h, rank, known ? DDL__KILLED : DDL__DISCONNECTED, "its %s ended%s",
+                          known ? "process" : "connection", error ? ": connection reset" : "");
+}
+
 void ddl__member_ended(ddl__health *h, int rank, int error)
 {
     ddl__member *member = &h->members[rank];
-    bool local = member->conn.local, known = local || member->confirmed;
+    bool local = member->conn.local;
     if (member->fate == DDL__ALIVE) {
-        ddl__member_mark_dead(h, rank, known ? DDL__KILLED : DDL__DISCONNECTED, "its %s ended%s",
-                              known ? "process" : "connection", error ? ": connection reset" : "");
+        ddl__member_mark_ended(h, rank, local || member->confirmed, error);
         ddl__member_start_grace(h, rank);
     }
     if (local && member->fate == DDL__KILLED)

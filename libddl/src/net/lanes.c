@@ -1,10 +1,9 @@
 /* lanes.c - long spans over several connections.
  *
  * The lane of the next chunk is chosen when the chunk can be sent: the one that will deliver it
- * first, judging by its unacknowledged bytes and by how fast earlier bytes were acknowledged. Lanes
- * of unequal speed thus add up, and no speed is configured. A full lane is waited for only if all
- * others would take far longer, which would delay all that follows. The send buffers of lanes are
- * small, so that a slow lane does not queue for long. */
+ * first, judging by its unacknowledged bytes and by how fast earlier bytes were acknowledged. A
+ * full lane is waited for only if all others would take far longer, which would delay all that
+ * follows. The send buffers of lanes are small, so that a slow lane does not queue for long. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
@@ -204,19 +203,16 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* The loss is reported after `delay`. */
+/* The loss is reported after `delay`. error 0: the connection has ended. */
 static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
+    char words[sizeof l->lost_why - DDL__LANE_NAME];
     if (l->lost_at)
         return;
-    char words[sizeof l->lost_why - DDL__LANE_NAME];
     l->lost_at = ddl__now() + delay;
-    if (error)
-        snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
-                 ddl__seal_error(error, words, sizeof words));
-    else
-        snprintf(l->lost_why, sizeof l->lost_why,
-                 "%s%sthe peer closed the connection within a span", name, name[0] ? ": " : "");
+    snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
+             error ? ddl__seal_error(error, words, sizeof words)
+                   : "the peer closed the connection within a span");
 }
 
 void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)

@@ -1,5 +1,6 @@
 #include "net/seal.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -95,22 +96,10 @@ static bool next_record(const ddl__crypto *crypto, way *w, bool out, unsigned ch
         w->cipher = cipher;
         w->number = 0;
     }
+    uint64_t nonce = htole64(w->number++);
     memset(iv, 0, DDL__IV);
-    for (int i = 0; i < 8; i++)
-        iv[i] = (unsigned char)(w->number >> 8 * i);
-    w->number++;
+    memcpy(iv, &nonce, sizeof nonce);
     return true;
-}
-
-static void put_length(unsigned char *head, size_t n)
-{
-    for (int i = 0; i < HEAD; i++)
-        head[i] = (unsigned char)(n >> 8 * i);
-}
-
-static size_t get_length(const unsigned char *head)
-{
-    return head[0] | head[1] << 8 | head[2] << 16 | (size_t)head[3] << 24;
 }
 
 /* -------------------------------------------------------------------------------------- sending */
@@ -157,7 +146,8 @@ static size_t record_seal(ddl__seal *seal, const struct msghdr *message, size_t 
         bytes += pieces[n++].iov_len;
     }
     way *w = &seal->out;
-    put_length(w->bytes, bytes);
+    uint32_t length = htole32((uint32_t)bytes);
+    memcpy(w->bytes, &length, HEAD);
     if (!next_record(seal->crypto, w, true, iv) ||
         !ddl__cipher_seal(w->cipher, iv, w->bytes, HEAD, pieces, n, w->bytes + HEAD)) {
         errno = ENOMEM;
@@ -216,9 +206,12 @@ static bool record_open(ddl__seal *seal)
 {
     way *w = &seal->in;
     unsigned char iv[DDL__IV], *record = w->bytes + w->from;
-    size_t have = w->to - w->from, n = have >= HEAD ? get_length(record) : 0;
+    size_t have = w->to - w->from, n;
+    uint32_t length;
     if (have < HEAD)
         return true;
+    memcpy(&length, record, HEAD);
+    n = le32toh(length);
     if (!n || n > DDL__RECORD_MAX)
         return false;
     if (have < HEAD + n + DDL__TAG)
@@ -290,26 +283,18 @@ ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n)
     return ddl__seal_recv(seal, fd, &(struct msghdr){.msg_iov = &piece, .msg_iovlen = 1});
 }
 
-/* After a call that did nothing: wait, and tell whether to try again. */
-static bool later(int fd, short events, int64_t deadline)
-{
-    if (errno == EAGAIN || errno == EWOULDBLOCK)
-        return ddl__await(fd, events, deadline);
-    return errno == EINTR;
-}
-
 bool ddl__seal_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline)
 {
     const char *at = bytes;
     while (n) {
         ssize_t k = ddl__seal_send_bytes(seal, fd, at, n);
-        if (k < 0 && !later(fd, POLLOUT, deadline))
+        if (k < 0 && !ddl__try_again(fd, POLLOUT, deadline))
             return false;
         at += k > 0 ? k : 0;
         n -= k > 0 ? (size_t)k : 0;
     }
     while (!ddl__seal_flush(seal, fd))
-        if (!later(fd, POLLOUT, deadline))
+        if (!ddl__try_again(fd, POLLOUT, deadline))
             return false;
     return true;
 }
@@ -321,7 +306,7 @@ bool ddl__seal_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t 
         ssize_t k = ddl__seal_recv_bytes(seal, fd, at, n);
         if (k == 0)
             errno = ECONNRESET;
-        if (k == 0 || (k < 0 && !later(fd, POLLIN, deadline)))
+        if (k == 0 || (k < 0 && !ddl__try_again(fd, POLLIN, deadline)))
             return false;
         at += k > 0 ? k : 0;
         n -= k > 0 ? (size_t)k : 0;

@@ -2,9 +2,9 @@
  * them as they are.
  *
  * Bytes are sent in records: four bytes of length, low byte first, the encrypted bytes, and a tag.
- * Each direction has its own key and counts its records. The count is the nonce, so records cannot
- * be altered, dropped, repeated or reordered. After very many records, the key is replaced by one
- * derived from it.
+ * Each direction has its own key. The number of a record is its nonce, so records cannot be
+ * altered, dropped, repeated or reordered. After very many, the key is replaced by one derived from
+ * it.
  *
  * Two threads may use the two directions. Nothing blocks. */
 #ifndef DDL_NET_SEAL_H

@@ -27,6 +27,13 @@ bool ddl__await(int fd, short events, int64_t deadline)
     }
 }
 
+bool ddl__try_again(int fd, short events, int64_t deadline)
+{
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+        return ddl__await(fd, events, deadline);
+    return errno == EINTR;
+}
+
 int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline)
 {
     return ddl__dial_from(NULL, address, length, deadline);
@@ -115,6 +122,30 @@ int ddl__listen_at(const struct sockaddr *address, socklen_t length)
     return -1;
 }
 
+uint16_t ddl__socket_port(int fd)
+{
+    struct sockaddr_storage bound = {0};
+    socklen_t length = sizeof bound;
+    getsockname(fd, (struct sockaddr *)&bound, &length);
+    return ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                             : ((struct sockaddr_in *)&bound)->sin_port);
+}
+
+void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN])
+{
+    struct sockaddr_storage end = {0};
+    socklen_t length = sizeof end;
+    if (peer)
+        getpeername(fd, (struct sockaddr *)&end, &length);
+    else
+        getsockname(fd, (struct sockaddr *)&end, &length);
+    const void *bytes = end.ss_family == AF_INET6
+                            ? (const void *)&((struct sockaddr_in6 *)&end)->sin6_addr
+                            : (const void *)&((struct sockaddr_in *)&end)->sin_addr;
+    if (!inet_ntop(end.ss_family, bytes, ip, INET6_ADDRSTRLEN))
+        strcpy(ip, "?");
+}
+
 int ddl__listen(const char *host, uint16_t *port)
 {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(*port)};
@@ -129,17 +160,11 @@ int ddl__listen(const char *host, uint16_t *port)
         fd = ddl__listen_at((struct sockaddr *)&v6, sizeof v6);
     if (fd < 0 && (!host || !strchr(host, ':'))) /* also where there is no IPv6 */
         fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
-    struct sockaddr_storage bound;
-    socklen_t length = sizeof bound;
-    if (fd < 0 || getsockname(fd, (struct sockaddr *)&bound, &length)) {
+    if (fd < 0)
         ddl__fail(DDL_ESYSTEM, "cannot listen on %s port %u: %s", host ? host : "any address",
                   *port, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    *port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    else
+        *port = ddl__socket_port(fd);
     return fd;
 }
 
@@ -175,25 +200,23 @@ bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t 
             at += k;
             n -= (size_t)k;
             passed = -1;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!ddl__await(fd, POLLOUT, deadline))
-                return false;
-        } else if (errno != EINTR) {
+        } else if (!ddl__try_again(fd, POLLOUT, deadline)) {
             return false;
         }
     }
     return true;
 }
 
-ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
+/* Receive without blocking. A descriptor is taken if `passed` is given, and discarded otherwise. */
+static ssize_t recv_some(int fd, void *bytes, size_t n, int *passed)
 {
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     control room = {0};
     /* Leave out the padding, where the kernel would put a second descriptor. */
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
-                             .msg_control = room.bytes,
-                             .msg_controllen = CMSG_LEN(sizeof(int))};
+                             .msg_control = passed ? room.bytes : NULL,
+                             .msg_controllen = passed ? CMSG_LEN(sizeof(int)) : 0};
     ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (k <= 0)
         return k;
@@ -207,22 +230,18 @@ ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed)
     return k;
 }
 
-/* Receive all bytes by the deadline. A descriptor is taken if `passed` is given. */
-static bool recv_whole(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
+bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
 {
     char *at = bytes;
     while (n) {
-        ssize_t k = passed ? ddl__recv_some(fd, at, n, passed) : recv(fd, at, n, MSG_DONTWAIT);
+        ssize_t k = recv_some(fd, at, n, passed);
         if (k > 0) {
             at += k;
             n -= (size_t)k;
         } else if (k == 0) {
             errno = ECONNRESET;
             return false;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!ddl__await(fd, POLLIN, deadline))
-                return false;
-        } else if (errno != EINTR) {
+        } else if (!ddl__try_again(fd, POLLIN, deadline)) {
             return false;
         }
     }
@@ -231,12 +250,7 @@ static bool recv_whole(int fd, void *bytes, size_t n, int *passed, int64_t deadl
 
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline)
 {
-    return recv_whole(fd, bytes, n, NULL, deadline);
-}
-
-bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
-{
-    return recv_whole(fd, bytes, n, passed, deadline);
+    return ddl__recv_with_fd(fd, bytes, n, NULL, deadline);
 }
 
 ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along)

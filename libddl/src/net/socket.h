@@ -2,6 +2,7 @@
 #ifndef DDL_NET_SOCKET_H
 #define DDL_NET_SOCKET_H
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,8 +23,17 @@ int ddl__listen(const char *host, uint16_t *port);
 /* The same at an address of the kernel's form. -1 with errno. */
 int ddl__listen_at(const struct sockaddr *address, socklen_t length);
 
+/* The local port of a TCP socket. */
+uint16_t ddl__socket_port(int fd);
+
+/* The local IP address of a TCP socket, or its peer's, such as "10.0.0.2"; "?" if it has none. */
+void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN]);
+
 /* Wait for `events` of poll; false at the deadline. */
 bool ddl__await(int fd, short events, int64_t deadline);
+
+/* After a call that has failed: whether to try again. Waits if the call would have blocked. */
+bool ddl__try_again(int fd, short events, int64_t deadline);
 
 /* All of the bytes by the deadline, else false with errno; ECONNRESET when the peer closed. */
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
@@ -34,12 +44,9 @@ bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline);
 bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
 
-/* Receive without blocking: the number of bytes, 0 when the peer closed, -1 with errno. *passed is
- * set when a descriptor came along. */
-ssize_t ddl__recv_some(int fd, void *bytes, size_t n, int *passed);
-
-/* The same, but the bytes and the descriptor stay in the socket. *along tells whether a descriptor
- * came beside the last of these bytes. Used to take nothing before the peer is known. */
+/* Peek without blocking: the number of bytes, 0 when the peer closed, -1 with errno. The bytes and
+ * a descriptor stay in the socket. *along tells whether a descriptor came beside the last of these
+ * bytes. Used to take nothing before the peer is known. */
 ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along);
 
 /* Whether the peer has closed its sending side. */

@@ -48,11 +48,6 @@ static void link_examine(ddl__tcp_link *l)
             ddl__tcp_lose(l, l->lanes[i].name, why);
 }
 
-static void tcp_poll(ddl__link *link)
-{
-    ddl__tcp_look(ddl__tcp_of(link));
-}
-
 /* The kernel wakes sleepers by itself; this is a good time to check the sockets. */
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
@@ -134,7 +129,7 @@ static const ddl__link_ops tcp_ops = {
     .release = ddl__tcp_release,
     .flush = ddl__tcp_flush,
     .sleeping = tcp_sleeping,
-    .poll = tcp_poll,
+    .poll = ddl__tcp_look,
     .close = tcp_close,
     .destroy = tcp_destroy,
 };
@@ -176,7 +171,7 @@ static void socket_prepare(int fd, bool lane)
         buffer_enlarge(fd, SO_SNDBUF);
 }
 
-ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
+ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal)
 {
     ddl__tcp_link *l = calloc(1, sizeof *l);
     if (!l) {
@@ -185,17 +180,13 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd)
     }
     l->base.ops = &tcp_ops;
     l->base.fd = l->fd = ddl__guard(fd);
+    l->seal = seal;
+    snprintf(l->name, sizeof l->name, "%s", name);
     l->slots = slots;
     l->examined = ddl__now();
     pthread_mutex_init(&l->lock, NULL);
     socket_prepare(fd, false);
     return &l->base;
-}
-
-void ddl__tcp_link_name(ddl__link *link, const char *name)
-{
-    ddl__tcp_link *l = ddl__tcp_of(link);
-    snprintf(l->name, sizeof l->name, "%s", name);
 }
 
 /* A network needs a queue that covers its delay and the time that the driver is busy elsewhere.
@@ -207,15 +198,6 @@ void ddl__tcp_link_shorten(ddl__link *link)
     const ddl__tcp_link *l = ddl__tcp_of(link);
     if (!l->n_lanes)
         setsockopt(l->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-}
-
-void ddl__tcp_link_seal(ddl__link *link, unsigned lane, ddl__seal *seal)
-{
-    ddl__tcp_link *l = ddl__tcp_of(link);
-    if (lane)
-        l->lanes[lane - 1].seal = seal;
-    else
-        l->seal = seal;
 }
 
 int ddl__tcp_link_socket(const ddl__link *link)
@@ -248,7 +230,7 @@ static bool epoll_watch(int epoll, int fd)
     return !epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
-bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name)
+bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal *seal)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     if (!l->lanes && !(l->lanes = calloc(DDL__LANES_MAX, sizeof *l->lanes))) {
@@ -271,6 +253,7 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name)
     }
     ddl__lane *lane = &l->lanes[l->n_lanes++];
     lane->fd = ddl__guard(fd);
+    lane->seal = seal;
     snprintf(lane->name, sizeof lane->name, "%s", name);
     socket_prepare(fd, true);
     return true;

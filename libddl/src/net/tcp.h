@@ -9,21 +9,16 @@
 
 enum { DDL__LANES_MAX = 64 };
 
-/* A link over a connected stream socket, which the link owns from here on. slots is borrowed and
- * outlives the link. NULL when out of memory (message set); fd then stays with the caller. */
-ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd);
+/* A link over a connected stream socket, which the link owns from here on, with the seal that
+ * encrypts it, or NULL. The name is that of the connection in messages; copied. slots is borrowed
+ * and outlives the link. NULL when out of memory (message set); fd and seal then stay with the
+ * caller. */
+ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal);
 
-/* The name of the connection in messages; copied. Before the first span. */
-void ddl__tcp_link_name(ddl__link *link, const char *name);
-
-/* Add a connection for the payload of long spans. Both ends add equally many, in any order, before
- * the first span and before link->fd is polled. False when out of memory or descriptors (message
- * set); fd then stays with the caller. */
-bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name);
-
-/* Encrypt one of its connections from here on: 0, the first one, or a lane. Takes ownership of the
- * seal, which may be NULL. */
-void ddl__tcp_link_seal(ddl__link *link, unsigned lane, ddl__seal *seal);
+/* Add a connection for the payload of long spans, likewise. Both ends add equally many, in any
+ * order, before the first span and before link->fd is polled. False when out of memory or
+ * descriptors (message set). */
+bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal *seal);
 
 /* The first connection. With lanes, link->fd is a descriptor for all of them. */
 int ddl__tcp_link_socket(const ddl__link *link);

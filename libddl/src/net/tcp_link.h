@@ -8,11 +8,11 @@
  * that both ends agree on byte order and version; the magic number in the type detects a stream
  * that is out of step.
  *
- * Lanes. A link has one connection that alone determines the order of spans, and optionally further
- * connections, its lanes, which carry long spans. Only the header of a long span goes over the
- * first connection. Its payload goes over whichever lanes have room, in chunks that name the long
- * span and their place in it. Both ends know from the length alone whether a span is long. A chunk
- * of a later span waits in the socket of its lane, and blocks nothing but that lane.
+ * Lanes. A link has one connection that alone determines the order of spans, and optionally lanes.
+ * Only the header of a long span goes over the first connection; its payload goes over the lanes in
+ * chunks that name the long span and their place in it. Both ends know from the length alone
+ * whether a span is long. A chunk of a later span waits in the socket of its lane, and blocks only
+ * that.
  *
  * Locks. `lock` guards the sending half, because any thread may close. It is held for non-blocking
  * system calls only. The receiving half belongs to the driver alone. */
@@ -188,7 +188,7 @@ ddl__link_pending ddl__tcp_flush(ddl__link *link);
 void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason);
 
 /* Look for a farewell or an end of file. */
-void ddl__tcp_look(ddl__tcp_link *l);
+void ddl__tcp_look(ddl__link *link);
 
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes);
 const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,

@@ -201,8 +201,9 @@ static void seek_farewell(ddl__tcp_link *l)
     }
 }
 
-void ddl__tcp_look(ddl__tcp_link *l)
+void ddl__tcp_look(ddl__link *link)
 {
+    ddl__tcp_link *l = ddl__tcp_of(link);
     l->event = true;
     for (unsigned i = 0; i < l->n_lanes; i++)
         l->lanes[i].event = true;

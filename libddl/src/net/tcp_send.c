@@ -132,7 +132,7 @@ static void unlock(ddl__tcp_link *l)
     if (failed_lane)
         ddl__lanes_fail(l, failed_lane, error);
     if (error)
-        ddl__tcp_look(l);
+        ddl__tcp_look(&l->base);
 }
 
 static void send_span(ddl__tcp_link *l, const void *payload, size_t bytes,

@@ -109,20 +109,25 @@ static bool is_inner(const ddl__interface *i)
            !strncmp(i->name, "lxcbr", 5);
 }
 
-/* List the interfaces, as far as they fit. */
-static void list(const ddl__interface *all, unsigned n, char *text, size_t size)
+void ddl__interface_ip(const ddl__interface *i, char ip[DDL__IP_TEXT])
+{
+    _Static_assert(DDL__IP_TEXT == INET6_ADDRSTRLEN, "of the longest address");
+    inet_ntop(i->family == 4 ? AF_INET : AF_INET6, i->bytes, ip, DDL__IP_TEXT);
+}
+
+void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, size_t size)
 {
     text[0] = 0;
     for (unsigned i = 0; i < n; i++) {
-        char address[INET6_ADDRSTRLEN] = "?";
-        inet_ntop(all[i].family == 4 ? AF_INET : AF_INET6, all[i].bytes, address, sizeof address);
+        char ip[DDL__IP_TEXT];
+        ddl__interface_ip(&all[i], ip);
         size_t used = strlen(text);
-        if (used + strlen(all[i].name) + strlen(address) + 4 > size)
+        if (used + strlen(all[i].name) + strlen(ip) + 4 > size)
             return;
         strcat(text, used ? ", " : "");
         strcat(text, all[i].name);
         strcat(text, " ");
-        strcat(text, address);
+        strcat(text, ip);
     }
 }
 
@@ -167,7 +172,7 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
         at += length + (at[length] == ',');
     }
     char there[300];
-    list(all, *n, there, sizeof there);
+    ddl__interfaces_list(all, *n, there, sizeof there);
     for (unsigned i = 0; i < *n; i++)
         outer += !is_inner(&all[i]) && !all[i].loopback;
     sort(all, *n);

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-enum { DDL__INTERFACES_MAX = 16, DDL__INTERFACE_NAME = 16 };
+enum { DDL__INTERFACES_MAX = 16, DDL__INTERFACE_NAME = 16, DDL__IP_TEXT = 46 };
 
 /* One address of an interface. */
 typedef struct ddl__interface {
@@ -22,6 +22,12 @@ typedef struct ddl__interface {
     uint32_t speed; /* Mbit/s; 0: not known */
     uint8_t bytes[16];
 } ddl__interface;
+
+/* The IP address in words, such as "10.0.0.1". */
+void ddl__interface_ip(const ddl__interface *i, char ip[DDL__IP_TEXT]);
+
+/* "eth0 10.0.0.1, eth1 10.1.0.1", as far as they fit. */
+void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, size_t size);
 
 /* Keep those of *n addresses that are to be used: at most DDL__INTERFACES_MAX, and for each
  * interface one of each family. The order is that in which to try them.

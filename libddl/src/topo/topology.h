@@ -89,4 +89,13 @@ static inline int ddl__topology_group(const ddl__topology *topology, int groupin
  * with several hosts; or several aisles, some with several racks. */
 bool ddl__topology_is_hierarchical(const ddl__topology *topology);
 
+/* Which ranks share memory with `rank`, as proven pair by pair. */
+typedef struct ddl__locality {
+    bool all_shared; /* every pair shares memory */
+    int local_rank;  /* among the ranks that share memory with `rank`, in order of rank */
+    int local_size;
+} ddl__locality;
+
+ddl__locality ddl__locality_of(const unsigned char *shared, int rank, int size);
+
 #endif

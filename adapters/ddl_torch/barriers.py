@@ -1,0 +1,82 @@
+"""A barrier that names the missing ranks, for programs in which a rank may hang or be elsewhere.
+
+Design notes. An operation that times out kills a comm, and this must not, so it goes through the
+store. Each rank sets a mark; rank 0 waits for all marks and sets its verdict, which the others wait
+for. A late rank finds the verdict that it has missed, so all ranks stay in step. The texts of the
+errors are Gloo's, which programs look for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+_GRACE = timedelta(seconds=1)  # that the others wait longer than rank 0, for its verdict
+_MILLISECOND = timedelta(milliseconds=1)
+_PASSED = "passed"
+
+_numbers: Counter[int] = Counter()  # of barriers, by the tag of a native group
+
+
+def of_native(backend: Any, limit: timedelta, wait_all_ranks: bool) -> None:
+    """One of a group with the native part; a negative limit: the group's own."""
+    from ddl_torch import _build
+
+    store, tag, timeout = _build.module().store(backend)
+    _numbers[tag] += 1
+    limit = timeout if limit < timedelta(0) else limit
+    place = (str(tag), _numbers[tag], backend.rank(), backend.size())
+    monitored_barrier(store, *place, limit, wait_all_ranks)
+
+
+def monitored_barrier(
+    store: Any, group: str, number: int, rank: int, size: int, limit: timedelta, every: bool
+) -> None:
+    """The barrier of this number in a group, whose name tells apart those that use one store in
+    succession. every: rank 0 names all missing ranks, not the first only."""
+    marks = [_key(group, number, of) for of in range(size)]
+    verdict = _key(group, number, "verdict")
+    store.set(marks[rank], "here")
+    if rank == 0:
+        _await_arrivals(store, marks, verdict, limit, every)
+        if number > 1:  # all ranks have read the previous one
+            for of in (*range(size), "verdict"):
+                store.delete_key(_key(group, number - 1, of))
+        return
+    try:
+        store.wait([verdict], limit + _GRACE)
+        reason = store.get(verdict).decode()
+    except dist.DistError:
+        reason = f"no answer within {limit // _MILLISECOND} ms"
+    if reason != _PASSED:
+        raise dist.DistBackendError(
+            f"ddl: [Rank {rank}]: Rank {rank} successfully reached monitoredBarrier, but received"
+            f" errors while waiting for send/recv from rank 0: {reason}"
+        )
+
+
+def _key(group: str, number: int, of: object) -> str:
+    return f"monitored_barrier/{group}/{number}/{of}"
+
+
+def _await_arrivals(
+    store: Any, marks: list[str], verdict: str, limit: timedelta, every: bool
+) -> None:
+    took = f"{limit // _MILLISECOND} ms"
+    try:
+        store.wait(marks, max(limit, _MILLISECOND))
+    except dist.DistError:  # timed out, or the store is gone; `check` tells
+        missing = [str(of) for of, mark in enumerate(marks) if not store.check([mark])]
+        named = missing if every else missing[:1]
+        ranks = f"Rank{'s' * (len(named) != 1)} {', '.join(named)}"
+        reason = f"{ranks} failed to pass monitoredBarrier in {took}"
+        if not missing:  # they came just now
+            reason = f"the ranks came too late, after {took}"
+        store.set(verdict, reason)
+        raise dist.DistBackendError(
+            f"ddl: [Rank 0]: Rank 0 timed out in monitoredBarrier after {took}: {reason}"
+        ) from None
+    store.set(verdict, _PASSED)

@@ -1,0 +1,11 @@
+"""Elastic training: workers come, go and die, and the result keeps its bits.
+
+A job has a fixed number of logical workers. Each rank owns some of them, computes their shares of
+the batch, and the ordered sums of libddl add these up in an order that does not depend on who owns
+what. The package imports no framework.
+"""
+
+from ddl_elastic.assign import Assignment, assign, legal_sizes
+from ddl_elastic.order import parts
+
+__all__ = ["Assignment", "assign", "legal_sizes", "parts"]

@@ -1,0 +1,41 @@
+"""The order of ordered sums: one binary tree over logical workers. Pure.
+
+Node (first, size), with size a power of two and first a multiple of it, is its first half plus its
+second. A node whose second half begins at the number of workers or beyond is its first half alone.
+ddl.h has the same rule (ddl_order_create).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+MAX_WORKERS = 4096  # as in ddl.h
+
+
+def tree_size(workers: int) -> int:
+    """The size of the root: the smallest power of two that is at least `workers`."""
+    if not 1 <= workers <= MAX_WORKERS:
+        raise ValueError(f"workers is {workers}; it must be 1 to {MAX_WORKERS}")
+    return 1 << (workers - 1).bit_length()
+
+
+def parts(first: int, last: int, workers: int) -> list[tuple[int, int]]:
+    """The largest nodes that hold exactly the workers first <= v < last, as (first, workers in it).
+
+    Raises ValueError if the range is not within 0 to `workers`.
+    """
+    size = tree_size(workers)
+    if not 0 <= first <= last <= workers:
+        raise ValueError(f"the range {first} to {last} is not within 0 to {workers}")
+
+    def below(node: int, size: int) -> Iterator[tuple[int, int]]:
+        end = min(node + size, workers)
+        if node >= last or end <= first:
+            return
+        if first <= node and end <= last:
+            yield node, end - node
+            return
+        yield from below(node, size // 2)
+        yield from below(node + size // 2, size // 2)
+
+    return list(below(0, size))

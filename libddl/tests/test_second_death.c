@@ -1,0 +1,146 @@
+/* A second rank dies while the survivors of a first death create their comm: before it has
+ * connected to anybody, in between, at the end, or at some other moment. The evidence of its death
+ * ends the attempt, so that the survivors need not wait until that has taken too long. Ranks are
+ * processes. */
+#include <pthread.h>
+
+#include "processes.h"
+
+enum { SIZE = 5, FIRST = 1, MOMENTS = 6 };
+
+static const char *const moments[MOMENTS] = {"not connected", "connected", "monitors",
+                                             "nearly done",   "soon",      "later"};
+static const int victims[] = {0, 2, 4};
+
+typedef struct board {
+    atomic_int begun;
+    atomic_long microseconds; /* of the slowest survivor */
+} board;
+
+static board *b;
+static int moment, victim;
+static bool dies_at; /* this process, at the moment */
+static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
+
+#define DIES_IN(at, returns, name, parameters, arguments)                                          \
+    returns __real_##name parameters;                                                              \
+    returns __wrap_##name parameters;                                                              \
+    returns __wrap_##name parameters                                                               \
+    {                                                                                              \
+        if (dies_at && moment == (at))                                                             \
+            raise(SIGKILL);                                                                        \
+        return __real_##name arguments;                                                            \
+    }
+
+DIES_IN(0, ddl_status, ddl__wireup_run, (const void *wireup), (wireup))
+DIES_IN(1, void *, ddl__engine_create, (const void *setup), (setup))
+DIES_IN(2, ddl_status, ddl__health_open, (void *health), (health))
+DIES_IN(3, void, ddl__engine_created, (void *engine), (engine))
+
+static void *die_soon(void *argument)
+{
+    unsigned most = moment == MOMENTS - 1 ? 40000 : 4000;
+    usleep((unsigned)getpid() * 7919 % most);
+    raise(SIGKILL);
+    return argument;
+}
+
+static void fail_once(ddl_comm *comm)
+{
+    ddl_status status = DDL_OK;
+    while (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+}
+
+static int second_death(ddl_comm *comm)
+{
+    pthread_t thread;
+    int rank = ddl_comm_rank(comm);
+    atomic_fetch_add(&b->begun, 1);
+    while (atomic_load(&b->begun) < SIZE)
+        usleep(200);
+    if (rank == FIRST)
+        raise(SIGKILL);
+    fail_once(comm);
+    double start = seconds();
+    dies_at = rank == victim;
+    if (dies_at && moment >= 4)
+        CHECK(!pthread_create(&thread, NULL, die_soon, NULL), "thread");
+    for (int size = SIZE; size != SIZE - 2;) {
+        ddl_comm *next;
+        OK(ddl_comm_shrink(comm, &config, &next));
+        ddl_comm_destroy(comm);
+        comm = next;
+        size = ddl_comm_size(comm);
+        if (size != SIZE - 2) /* the victim has died at the very end, or will */
+            fail_once(comm);
+    }
+    OK(ddl_barrier(comm, NULL, NULL));
+    long took = (long)((seconds() - start) * 1e6), most = atomic_load(&b->microseconds);
+    while (took > most && !atomic_compare_exchange_weak(&b->microseconds, &most, took))
+        ;
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* A rank dies before it takes part in a creation beside the running comm. */
+static int dies_before_duplicate(ddl_comm *comm)
+{
+    ddl_comm *twin;
+    int rank = ddl_comm_rank(comm);
+    if (rank == victim)
+        raise(SIGKILL);
+    ddl_status status = ddl_comm_duplicate(comm, &config, &twin);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 4 on "), "%d %s", status,
+          ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Returns how long the slowest survivor took, in seconds. */
+static double run_once(uint32_t links)
+{
+    int status[PROCESSES_MAX];
+    memset(b, 0, sizeof *b);
+    run_processes(SIZE, links, second_death, 60, status);
+    for (int rank = 0; rank < SIZE; rank++) {
+        bool killed = WIFSIGNALED(status[rank]) && WTERMSIG(status[rank]) == SIGKILL;
+        CHECK(rank == FIRST || rank == victim ? killed : status[rank] == 0,
+              "%s, victim %d: rank %d ended with %x", moments[moment], victim, rank,
+              (unsigned)status[rank]);
+    }
+    return (double)atomic_load(&b->microseconds) * 1e-6;
+}
+
+int main(int argc, char **argv)
+{
+    enum { VICTIMS = sizeof victims / sizeof *victims };
+    int times = argc > 1 ? atoi(argv[1]) : 1, n = 0, slow = 0;
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
+    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(b != MAP_FAILED, "no shared memory");
+    victim = SIZE - 1;
+    for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
+        run_process_test(
+            &(process_test){"dies before duplicate", dies_before_duplicate, 1 << victim, false},
+            SIZE, links);
+    for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
+        for (moment = 0; moment < MOMENTS; moment++) {
+            double sum = 0, most = 0;
+            for (int i = 0; i < times * VICTIMS; i++) {
+                victim = victims[i % VICTIMS];
+                double took = run_once(links);
+                sum += took;
+                most = took > most ? took : most;
+                n++;
+                slow += took > 1;
+            }
+            printf("%s %-14s mean %.3f s, at most %.3f s\n", links == DDL_LINK_SHM ? "shm" : "tcp",
+                   moments[moment], sum / (times * VICTIMS), most);
+            fflush(stdout);
+        }
+    CHECK(slow * 20 <= n, "%d of %d took more than a second", slow, n);
+    return 0;
+}
