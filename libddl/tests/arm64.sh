@@ -21,11 +21,13 @@ compile() { # file flags...
         -c "$libddl/$file" -o "$build/$(basename "$file" .c).o"
 }
 compile src/base/dtype.c
+compile src/plan/order.c
 compile src/reduce/dispatch.c
+compile src/reduce/fold.c
 compile src/reduce/portable.c
 compile src/reduce/neon.c -O3
 set -- "$build"/*.o
-for test in test_reduce test_reduce_small_floats test_reduce_scale test_fp_mode; do
+for test in test_reduce test_reduce_small_floats test_fold test_reduce_scale test_fp_mode; do
     compile "tests/$test.c"
     "$cc" -static "$build/$test.o" "$@" -lm -o "$build/$test"
     "$qemu" "$build/$test"

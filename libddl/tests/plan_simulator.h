@@ -352,8 +352,8 @@ static void reduce(world *w, int r, const ddl__step *step, const uint64_t *own, 
 }
 
 /* As `reduce`, with packed operands and results. */
-static void fold(world *w, int r, const ddl__step *step, int64_t k, uint64_t *results,
-                 int64_t count)
+static void fold(world *w, int r, const ddl__step *step, int64_t k, const uint64_t *from,
+                 uint64_t *results, int64_t count)
 {
     const simulated_rank *me = &w->ranks[r];
     const ddl__fold *f = me->plan->folds[step->fold];
@@ -363,8 +363,10 @@ static void fold(world *w, int r, const ddl__step *step, int64_t k, uint64_t *re
     for (int i = 0; i < f->spans; i++) {
         int n = f->first[i + 1] - f->first[i];
         bool own = ranks[i] == (uint32_t)r;
-        const uint64_t *values = own ? me->in + (step->src + k * step->stride) * wide
-                                     : consume(w, ranks[i], r, n * words);
+        const uint64_t *values = !own ? consume(w, ranks[i], r, n * words)
+                                 : step->space == DDL__IN
+                                     ? me->in + (step->src + k * step->stride) * wide
+                                     : from;
         if (!values)
             return;
         for (int j = 0; j < n; j++)
@@ -421,7 +423,7 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
             fail(w, "lends what it does not keep");
         result = new_values(output * w->request.wide + count); /* kept may be an operand too */
         if (folds)
-            fold(w, r, step, k, result, count);
+            fold(w, r, step, k, from, result, count);
         else
             reduce(w, r, step, from, result, count);
         if (kept)

@@ -105,6 +105,19 @@ static void check_equal_ranges(void)
     }
 }
 
+static ddl__topology *hosts_of(int hosts, int each)
+{
+    int size = hosts * each;
+    ddl__topology *topology;
+    unsigned char *shared = malloc((size_t)(size * size));
+    CHECK(shared, "out of memory");
+    for (int i = 0; i < size * size; i++)
+        shared[i] = i / size / each == i % size / each;
+    CHECK(ddl__topology_create(shared, size, NULL, false, &topology) == DDL_OK, "no topology");
+    free(shared);
+    return topology;
+}
+
 /* Over wires, with one rank on each host, trees and halving serve where they are chosen. */
 static void check_plain_plans(void)
 {
@@ -113,11 +126,7 @@ static void check_plain_plans(void)
     for (int size = 2; size <= WORKERS; size *= 2)
         for (int l = 0; l < (size > 16 ? 2 : 4); l++)
             for (int moved = 0; moved < 2; moved++) {
-                ddl__topology *topology;
-                unsigned char *shared = calloc((size_t)(size * size), 1);
-                CHECK(shared &&
-                          ddl__topology_create(shared, size, NULL, false, &topology) == DDL_OK,
-                      "no topology");
+                ddl__topology *topology = hosts_of(size, 1);
                 for (int v = 0; v < WORKERS; v++)
                     owners[v] = (v * size / WORKERS + moved) % size;
                 ddl__order order = {WORKERS, owners};
@@ -138,9 +147,51 @@ static void check_plain_plans(void)
                 halvings += strcmp(name, "halving") == 0;
                 world_destroy(w);
                 ddl__topology_destroy(topology);
-                free(shared);
             }
     CHECK(trees && halvings, "%d trees, %d halvings: nothing was tried", trees, halvings);
+}
+
+/* On equal hosts, their wires carry what they do in an all-reduce. With half types, and where ranks
+ * bring parts in another order, all ranks exchange parts. */
+static void check_hosts(void)
+{
+    int owners[WORKERS], levels = 0;
+    for (int hosts = 2; hosts <= 16; hosts *= 2)
+        for (int each = 2; hosts * each <= 32; each *= 2)
+            for (int way = 0; way < 6; way++) {
+                ddl__topology *topology = hosts_of(hosts, each);
+                bool moved = way % 3 == 1, half = way % 3 == 2;
+                int size = hosts * each;
+                for (int v = 0; v < WORKERS; v++)
+                    owners[v] = (v * size / WORKERS + moved) % size;
+                ddl__order order = {WORKERS, owners};
+                ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                                        .size = size,
+                                        .count = way < 3 ? 3 : 64 * size,
+                                        .order = &order,
+                                        .wide = half ? 2 : 1,
+                                        .element = 4,
+                                        .segment_bytes = way < 3 ? 0 : 4096,
+                                        .topology = topology};
+                world *w = world_create(&request, 0);
+                const char *error = simulate(w, (schedule)random_below(SCHEDULES));
+                CHECK(!error, "%s: %s, %d hosts, %s", error, w->ranks[0].plan->name, hosts,
+                      describe(w));
+                bool own = strcmp(w->ranks[0].plan->name, "ordered") == 0;
+                CHECK(own || !(moved || half), "%s", w->ranks[0].plan->name);
+                levels += !own;
+                for (int h = 0; h < hosts && !own && way >= 3; h++) {
+                    int64_t wire = 0;
+                    for (int r = h * each; r < (h + 1) * each; r++)
+                        wire += w->ranks[r].wires;
+                    CHECK(wire == 2 * request.count * 4 / hosts * (hosts - 1),
+                          "%s: %lld bytes on a wire, %d hosts, %s", w->ranks[0].plan->name,
+                          (long long)wire, hosts, describe(w));
+                }
+                world_destroy(w);
+                ddl__topology_destroy(topology);
+            }
+    CHECK(levels > 5, "%d plans had levels: nothing was tried", levels);
 }
 
 /* A fault in any step of any rank is detected: an addition in another order, a part left out. */
@@ -187,6 +238,7 @@ int main(void)
             check_owners(workers, size, false);
     check_equal_ranges();
     check_plain_plans();
+    check_hosts();
     check_faults();
     return 0;
 }

@@ -98,16 +98,20 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     const uint16_t *first = work->plan->folds[step->fold]->first;
     const size_t bytes = ddl__value_bytes(work, step, length);
     const size_t at = ddl__value_bytes(work, step, step->src + k * step->stride);
+    const void *const *parts = work->call.parts ? work->call.parts : &work->call.send;
+    const bool partial = step->space != DDL__IN; /* the own operand is a sum of an earlier level */
     bool whole = true;
     for (uint32_t i = 0; i < step->operands; i++) {
         ddl__link *link = runner->links[ranks[i]];
         const size_t n = (size_t)(first[i + 1] - first[i]);
-        const void *const *parts = work->call.parts ? work->call.parts : &work->call.send;
         const char *span =
             link ? ddl__step_peek(runner, link, NULL, n * bytes, &work->signature) : NULL;
         whole = whole && (span || !link);
         for (size_t j = 0; whole && j < n; j++)
-            runner->operands[first[i] + j] = link ? span + j * bytes : (const char *)parts[j] + at;
+            runner->operands[first[i] + j] = link ? span + j * bytes
+                                             : partial
+                                                 ? (const char *)ddl__step_source(work, step, k)
+                                                 : (const char *)parts[j] + at;
     }
     return whole;
 }

@@ -13,8 +13,12 @@
  * Steps: 2 for each level, however many groups it joins. Messages: 2 (c - 1) from each rank at a
  * level that joins c groups. Bytes: 2 N (1 - 1/p) from each rank; 2 N (1 - 1/h) on each host's wire
  * each way, since the X ranks of a host share it. */
+#include <stdlib.h>
+
 #include "plan/builder.h"
 #include "plan/exchanges.h"
+
+_Static_assert((int)DDL__FOLDS >= (int)DDL__LEVELS_MAX, "a fold for each level");
 
 enum {
     /* Waves between publishing a span and reading it, where memory is not short. The spans under
@@ -74,6 +78,22 @@ static uint32_t lag_of(const context *b, int level)
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
+/* Of an ordered sum, more than two members are added in the order of the tree (ordered.c says when
+ * that is the tree over the workers). Returns the index of the fold; a plan has one for each level.
+ */
+static uint8_t fold_members(const context *b, int level, int members)
+{
+    ddl__fold **fold = &b->builder->plan->folds[level];
+    int *each = *fold ? NULL : malloc((size_t)members * sizeof *each);
+    for (int i = 0; each && i < members; i++)
+        each[i] = i;
+    if (each)
+        *fold = ddl__order_fold(&(ddl__order){members, each}, members);
+    free(each);
+    b->builder->failed = b->builder->failed || !*fold;
+    return (uint8_t)level;
+}
+
 /* What is sent from the recv buffer is overwritten only by a result that was made from it. */
 static void reduce_level(const context *b, int level, uint32_t skew)
 {
@@ -96,6 +116,10 @@ static void reduce_level(const context *b, int level, uint32_t skew)
         reduce.space = space;
         reduce.keep = 1;
         reduce.finish = last;
+        if (b->builder->request->order && x->members > 2) {
+            reduce.kind = DDL__FOLD;
+            reduce.fold = fold_members(b, level, x->members);
+        }
         ddl__builder_add(b->builder, reduce, members_of(b, x, 0, x->members),
                          last ? others(b, x) : ddl__no_ranks());
     }

@@ -6,8 +6,9 @@
  * sends the result to all. What an all-reduce would do in one shot is done so here as well: every
  * rank sends its parts to all others, and each folds the whole.
  *
- * Trees and halving add in the same order if the ranks, a power of two of them, bring one part each
- * in the order of their numbers: where one of these is chosen for an all-reduce, it is taken.
+ * Over wires an all-reduce's own plan is taken if it adds in the same order: trees, halving and
+ * hierarchical, where the ranks are a power of two, bring one part each in the order of their
+ * numbers, and are divided equally between hosts. Hierarchical then folds each level.
  *
  * Steps: 2; 1 in one shot. Messages: p - 1 from each rank in each step. Bytes: (F + 1) N (1 - 1/p)
  * from a rank with F parts, of which results are N (1 - 1/p); F N (p - 1) in one shot. */
@@ -174,15 +175,27 @@ static bool is_short(const context *o)
     return ddl__algorithm_choose(&plain)->number == DDL__ALGORITHM_ONE_SHOT;
 }
 
-/* Whether rank r brings the r-th of as many equal parts, and is a host of its own. */
+/* Whether there are a power of two of hosts, each with as many ranks of consecutive numbers, also a
+ * power of two: then the groups of all levels are nodes of the tree over the ranks. */
+static bool has_equal_hosts(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    if (request->size & (request->size - 1))
+        return false;
+    if (!t)
+        return true;
+    int hosts = t->groups[DDL__HOSTS];
+    bool equal = !(hosts & (hosts - 1)) && t->groups[DDL__RACKS] == 1 && !t->node;
+    for (int r = 0; equal && r < request->size; r++)
+        equal = ddl__topology_group(t, DDL__HOSTS, r) == r / (request->size / hosts);
+    return equal;
+}
+
+/* Whether rank r brings the r-th of as many equal parts. */
 static bool has_equal_parts(const ddl__request *request)
 {
     const ddl__order *order = request->order;
-    const ddl__topology *t = request->topology;
     int block = order->workers / request->size;
-    if (request->all_shared || request->wide != 1 || (request->size & (request->size - 1)) ||
-        (t && (t->groups[DDL__HOSTS] != request->size || t->groups[DDL__RACKS] != 1)))
-        return false;
     for (int r = 0; r < request->size; r++) {
         ddl__order_part part;
         if (ddl__order_parts(order, r, &part, 1) != 1 || part.first != r * block ||
@@ -194,12 +207,18 @@ static bool has_equal_parts(const ddl__request *request)
 
 const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain)
 {
-    if (!request->order || request->size == 1 || !has_equal_parts(request))
+    if (!request->order || request->size == 1 || request->all_shared || request->wide != 1 ||
+        !has_equal_hosts(request) || !has_equal_parts(request))
         return request;
     *plain = *request;
     plain->kind = DDL__ALLREDUCE;
     ddl__algorithm chosen = ddl__algorithm_choose(plain)->number;
-    return chosen == DDL__ALGORITHM_TREE || chosen == DDL__ALGORITHM_HALVING ? plain : request;
+    bool hosts_of_one = !ddl__request_has_hosts(request);
+    if (chosen == DDL__ALGORITHM_ONE_SHOT || (chosen == DDL__ALGORITHM_RING && hosts_of_one))
+        return request;
+    if (chosen == DDL__ALGORITHM_RING || (chosen == DDL__ALGORITHM_TREE && !hosts_of_one))
+        plain->by = DDL__ALGORITHM_HIERARCHICAL;
+    return plain;
 }
 
 static int64_t build(ddl__builder *builder)

@@ -82,7 +82,7 @@ typedef struct ddl__step {
     int64_t piece, stride;
 } ddl__step;
 
-enum { DDL__FOLDS = 4 };
+enum { DDL__FOLDS = 32 }; /* as many as a hierarchy may have levels */
 
 typedef struct ddl__plan {
     ddl__algorithm by;
