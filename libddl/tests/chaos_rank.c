@@ -74,6 +74,57 @@ static ddl_status vast(ddl_comm *comm)
     return all_reduce(comm, VAST);
 }
 
+enum { WORKERS = 6, ORDERED = LARGE / 16 };
+
+/* Element i of the sum over `n` logical workers from `first` on, as ddl.h orders it. */
+static float tree_sum(int first, int n, int64_t i)
+{
+    int half = 1;
+    if (n == 1)
+        return 1 / (float)(1 + first + i % 1000);
+    while (2 * half < n)
+        half *= 2;
+    return tree_sum(first, half, i) + tree_sum(first + half, n - half, i);
+}
+
+/* Fail unless these are the sums over the workers. */
+static void check_sums(const float *values, int first, int n, const char *what)
+{
+    for (int64_t i = 0; i < ORDERED; i += 97)
+        CHECK(values[i] == tree_sum(first, n, i), "%s: element %lld is %a", what, (long long)i,
+              (double)values[i]);
+}
+
+/* The bits are the same before and after deaths, and the parts are only read. */
+static ddl_status ordered(ddl_comm *comm)
+{
+    static float parts[WORKERS][ORDERED], result[ORDERED];
+    static int made_for[2];
+    const void *given[WORKERS];
+    int owners[WORKERS], firsts[WORKERS], sizes[WORKERS], count = 0;
+    int n = ddl_comm_size(comm), own = ddl_comm_rank(comm);
+    ddl_order *order;
+    for (int v = 0; v < WORKERS; v++)
+        owners[v] = v * n / WORKERS;
+    CHECK(!ddl_order_create(owners, WORKERS, n, &order), "%s", ddl_last_error());
+    CHECK(!ddl_order_parts(order, own, firsts, sizes, WORKERS, &count), "%s", ddl_last_error());
+    for (int k = 0; k < count; k++) {
+        given[k] = parts[k];
+        for (int64_t i = 0; i < ORDERED && (made_for[0] != n || made_for[1] != own); i++)
+            parts[k][i] = tree_sum(firsts[k], sizes[k], i);
+    }
+    made_for[0] = n;
+    made_for[1] = own;
+    ddl_status status =
+        ddl_allreduce_ordered(comm, order, given, result, ORDERED, DDL_F32, DDL_SUM, NULL, NULL);
+    for (int k = 0; k < count; k++)
+        check_sums(parts[k], firsts[k], sizes[k], "a part was written");
+    if (status == DDL_OK)
+        check_sums(result, 0, WORKERS, "a wrong sum");
+    ddl_order_destroy(order);
+    return status;
+}
+
 static ddl_status broadcast(ddl_comm *comm)
 {
     return ddl_broadcast(comm, sums, LARGE, DDL_I32, 0, NULL, NULL);
@@ -161,6 +212,7 @@ typedef struct operation {
 static const operation operations[] = {{"small", small},
                                        {"large", large},
                                        {"vast", vast},
+                                       {"ordered", ordered},
                                        {"broadcast", broadcast},
                                        {"reduce", reduce},
                                        {"reduce-scatter", reduce_scatter},

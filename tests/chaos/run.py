@@ -41,9 +41,10 @@ from job import DEAD_S, SILENT_S, Build, Case, Outcome, Probe, Wrong
 from lab import Lab
 
 OPERATIONS = [
-    *("small", "large", "vast", "broadcast", "reduce", "reduce-scatter", "all-gather"),
+    *("small", "large", "vast", "ordered", "broadcast", "reduce", "reduce-scatter", "all-gather"),
     *("all-to-all", "barrier", "messages", "named", "asynchronous", "idle", "elsewhere"),
 ]
+BY_STEPS = OPERATIONS[: OPERATIONS.index("messages") + 1]
 VAST_DIFFERS = ("shm", 2)  # from what is large: the steps of a wave are done in turn
 PARTS = [*SIGNALS, "stop", "steps", "creation", "last", "flat", "gil", "cut", "garbage"]
 
@@ -113,7 +114,9 @@ class Plan:
     def _fill_one(self, link: str) -> None:
         short, only = self.short, self.only
         if "steps" in only:
-            chosen = ["small", "large"] if short else [o for o in OPERATIONS[:10] if o != "vast"]
+            chosen = (
+                ["small", "large", "ordered"] if short else [o for o in BY_STEPS if o != "vast"]
+            )
             cases = list(itertools.product(chosen, (4,) if short else (2, 4)))
             if link == VAST_DIFFERS[0]:
                 cases.append(("vast", VAST_DIFFERS[1]))
