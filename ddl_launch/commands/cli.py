@@ -18,7 +18,7 @@ from ddl_launch.commands.doctor import add_doctor
 from ddl_launch.commands.model import read_model
 from ddl_launch.commands.plots import check_plot, plot
 from ddl_launch.commands.quantities import parse_bytes, parse_count
-from ddl_launch.commands.simulation import OPERATIONS, simulate
+from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.errors import CommandError
 from ddl_launch.lab.cli import add_lab
 
@@ -199,8 +199,21 @@ def _add_question(parser: argparse.ArgumentParser, sizes: str) -> None:
         help=f"sizes of the buffer, such as 64MiB (default: {sizes})",
     )
     parser.add_argument(
-        "--operation", choices=OPERATIONS, default="allreduce", help="default: allreduce"
+        "--operation",
+        metavar="NAME",
+        type=_operation,
+        default="allreduce",
+        help=f"{', '.join(OPERATIONS)} (default: allreduce); ordered:V is an ordered sum over V"
+        " logical workers, of which each rank has equally many (default: one each)",
     )
+
+
+def _operation(text: str) -> str:
+    try:
+        split_operation(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _sizes(text: str) -> list[int]:

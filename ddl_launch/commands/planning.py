@@ -14,8 +14,10 @@ from ddl_launch.commands.simulation import (
     Prediction,
     SimulationError,
     TooLongError,
+    headline,
     hops,
     simulate,
+    split_operation,
 )
 from ddl_launch.commands.tables import level_names, shares, show, show_cluster
 
@@ -53,7 +55,7 @@ def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterat
 def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
     """The possible plans and their hops; 0 if these were not counted."""
     found = {}
-    for plan in OPERATIONS[operation][1]:
+    for plan in OPERATIONS[split_operation(operation)[0]][1]:
         try:
             found[plan] = hops(cluster, operation, plan, _SPANS_MAX)
         except TooLongError:
@@ -102,9 +104,7 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> st
         notes.append(f"{wires}: the most that one wire carries in each direction")
     if any(c.prediction is None for c in found):
         notes.append("-: too many messages to simulate")
-    return "\n".join(
-        [show_cluster(cluster), "", f"{operation}, f32, in place", show(rows), "", *notes]
-    )
+    return "\n".join([show_cluster(cluster), "", headline(operation), show(rows), "", *notes])
 
 
 def as_json(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:

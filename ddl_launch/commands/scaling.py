@@ -9,7 +9,14 @@ from functools import cache
 from ddl_launch.commands.cluster import Cluster
 from ddl_launch.commands.model import Model
 from ddl_launch.commands.quantities import show_bytes, show_seconds
-from ddl_launch.commands.simulation import OPERATIONS, Prediction, TooLongError, simulate
+from ddl_launch.commands.simulation import (
+    OPERATIONS,
+    Prediction,
+    TooLongError,
+    headline,
+    simulate,
+    split_operation,
+)
 from ddl_launch.commands.tables import show, show_cluster
 
 BUSY_MAX = 200_000  # what a picture can show
@@ -99,7 +106,7 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
     for nbytes in sizes:
         chosen = simulate(cluster, operation, nbytes, busy_max=BUSY_MAX)
         found.append((nbytes, chosen))
-        if "ring" in OPERATIONS[operation][1] and chosen.plan != "ring":
+        if "ring" in OPERATIONS[split_operation(operation)[0]][1] and chosen.plan != "ring":
             try:
                 found.append((nbytes, simulate(cluster, operation, nbytes, "ring")))
             except TooLongError:
@@ -120,4 +127,4 @@ def prediction_table(
         if measured:
             row += [show_seconds(measured), f"{p.seconds / measured - 1:+.1%}"]
         rows.append(row + [""] * (len(rows[0]) - len(row)))
-    return "\n".join([show_cluster(cluster), "", f"{operation}, f32, in place", show(rows)])
+    return "\n".join([show_cluster(cluster), "", headline(operation), show(rows)])

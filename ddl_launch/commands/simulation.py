@@ -19,10 +19,32 @@ OPERATIONS = {
     "gather": (7, ("pairwise", "tree")),
     "scatter": (8, ("pairwise", "tree")),
     "alltoall": (9, ("pairwise", "hosts")),
+    "ordered": (12, ("ordered",)),
 }
-_WHOLE = {"allreduce", "broadcast", "reduce"}  # elsewhere count is of one of `size` blocks
+_WHOLE = {
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "ordered",
+}  # elsewhere count is of one of `size` blocks
 _ELEMENT = 4
 SPANS_MAX = 20_000_000  # about a minute
+
+
+def split_operation(operation: str) -> tuple[str, int]:
+    """The name in OPERATIONS, and the number of logical workers: "ordered:16" adds the operands of
+    16. It is 0 where it is not given. ValueError for any other text."""
+    name, colon, workers = operation.partition(":")
+    if name not in OPERATIONS:
+        raise ValueError(f"{operation!r} is none of {', '.join(OPERATIONS)}")
+    if colon and (name != "ordered" or not workers.isdecimal() or not 1 <= int(workers) <= 4096):
+        raise ValueError(f"{operation!r} is not ordered:V, with 1 to 4096 logical workers")
+    return name, int(workers or 0)
+
+
+def headline(operation: str) -> str:
+    """What the tables say of an operation."""
+    return f"{operation}, f32, {'out of' if operation.startswith('ordered') else 'in'} place"
 
 
 class SimulationError(CommandError):
@@ -97,16 +119,22 @@ def _ask(
     spans_max: int,
 ) -> Prediction:
     ffi = _plans.ffi
-    kind, _ = OPERATIONS[operation]
-    parts = 1 if operation in _WHOLE else cluster.size
+    name, workers = split_operation(operation)
+    parts = 1 if name in _WHOLE else cluster.size
+    workers = (workers or cluster.size) if name == "ordered" else 0
+    owners = ffi.new("int[]", [v * cluster.size // workers for v in range(workers)])
     groups = ffi.new("int[]", cluster.groups())
-    name = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
+    asked = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
     busy = ffi.new("ddl_busy[]", busy_max)
     bandwidth, latency, memory, cores = speeds
     costs = [cores.message, cores.byte, cores.number, cores.hosts]
     machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory, *costs])
     count = -(-nbytes // (_ELEMENT * parts))
-    question = ffi.new("ddl_question *", [kind, count, _ELEMENT, name, spans_max, busy_max])
+    of_workers = [owners if workers else ffi.NULL, workers]
+    question = ffi.new(
+        "ddl_question *",
+        [OPERATIONS[name][0], count, _ELEMENT, *of_workers, asked, spans_max, busy_max],
+    )
     answer = ffi.new("ddl_answer *", {"busy": busy})
     error = _plans.lib.ddl_simulate(machine, question, answer)
     if error != ffi.NULL:

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "event_queue.h"
-#include "plan/plan.h"
+#include "plan/builder.h"
 
 enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1, WINDOW = 2 << 20 /* of libddl's comms */ };
 
@@ -58,6 +58,7 @@ typedef struct rank {
 
 typedef struct simulation {
     const ddl_machine *machine;
+    ddl__order order; /* of an ordered sum */
     const ddl_question *question;
     ddl_answer *answer;
     ddl__topology *topology;
@@ -211,6 +212,19 @@ static const link *rank_link(const simulation *s, const rank *me, uint32_t i)
     return &s->links[me->links[i]];
 }
 
+/* The results of a fold that are stored or sent one behind the other; 1 of other steps. */
+static int step_results(const rank *me, const ddl__step *step)
+{
+    return step->kind == DDL__FOLD ? me->plan->folds[step->fold]->results : 1;
+}
+
+/* The parts of operand i of a fold that come in one span; 1 of other steps. */
+static int operand_parts(const rank *me, const ddl__step *step, uint32_t i)
+{
+    const ddl__fold *fold = step->kind == DDL__FOLD ? me->plan->folds[step->fold] : NULL;
+    return fold ? fold->first[i + 1] - fold->first[i] : 1;
+}
+
 static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     const rank *me = &s->ranks[r];
@@ -219,24 +233,29 @@ static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step,
             return false;
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         const link *l = rank_link(s, me, i);
-        if (l->published == DDL__LINK_SPANS || (l->level == 0 && me->window + bytes > WINDOW))
+        if (l->published == DDL__LINK_SPANS ||
+            (l->level == 0 && me->window + bytes * step_results(me, step) > WINDOW))
             return false;
     }
     return true;
 }
 
-/* The seconds of a step: one pass for storing in shared memory, unless a reduction stores there
- * anyway, and one for each operand, over memory or a wire. */
+/* The seconds of a step with operands of `bytes`: one pass for storing in shared memory, unless a
+ * reduction stores there anyway, and one for each operand, over memory or a wire. */
 static double step_seconds(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     const rank *me = &s->ranks[r];
     double own = (double)bytes / s->machine->memory, seconds = step->kind == DDL__COPY ? own : 0;
     double end = (s->machine->message + (double)bytes * s->machine->byte) / 2; /* of a message */
     bool stores = false;
-    for (uint32_t i = step->operand; i < step->operand + step->operands; i++)
-        if (me->plan->ranks[i] != r)
-            seconds +=
-                rank_link(s, me, i)->level ? own + end : (double)bytes / s->machine->bandwidth[0];
+    for (uint32_t i = 0; i < step->operands; i++) {
+        uint32_t at = step->operand + i;
+        if (me->plan->ranks[at] == r)
+            continue;
+        double pass =
+            rank_link(s, me, at)->level ? own + end : (double)bytes / s->machine->bandwidth[0];
+        seconds += pass * operand_parts(me, step, i);
+    }
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         stores = stores || rank_link(s, me, i)->level == 0;
         seconds += rank_link(s, me, i)->level ? end : 0;
@@ -318,7 +337,7 @@ static void step_end(simulation *s, uint32_t r, const ddl__step *step, int64_t b
         if (me->plan->ranks[i] != r)
             link_release(s, &s->links[me->links[i]]);
     for (uint32_t i = step->target; i < step->target + step->targets && !s->error; i++)
-        link_publish(s, r, i, bytes, &shared);
+        link_publish(s, r, i, bytes * step_results(me, step), &shared);
     me->step++;
 }
 
@@ -403,14 +422,16 @@ static ddl__topology *topology_of(const ddl_machine *machine)
     return t;
 }
 
-/* The request of rank 0, in place. */
+/* The request of rank 0, in place unless it is an ordered sum. */
 static ddl__request request_of(const simulation *s)
 {
     return (ddl__request){.kind = (ddl__kind)s->question->kind,
                           .size = s->machine->size,
                           .count = s->question->count,
                           .element = (size_t)s->question->element,
-                          .in_place = true,
+                          .order = s->question->owners ? &s->order : NULL,
+                          .wide = 1,
+                          .in_place = !s->question->owners,
                           .all_shared = s->topology->groups[DDL__HOSTS] == 1,
                           .topology = s->topology,
                           .window = WINDOW};
@@ -463,8 +484,10 @@ static ddl__plan *make_plan(const simulation *s, int r)
 /* The time by the library's costs. */
 static void estimate(simulation *s)
 {
-    ddl__request request = request_of(s);
-    s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), &request);
+    ddl__request request = request_of(s), plain;
+    const ddl__request *resolved =
+        s->question->algorithm ? &request : ddl__ordered_resolve(&request, &plain);
+    s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), resolved);
 }
 
 /* Before any plan is kept: all together may need too much memory. */
@@ -574,7 +597,10 @@ static void simulation_destroy(simulation *s)
 const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
                          ddl_answer *answer)
 {
-    simulation s = {.machine = machine, .question = question, .answer = answer};
+    simulation s = {.machine = machine,
+                    .order = {question->workers, question->owners},
+                    .question = question,
+                    .answer = answer};
     ddl_busy *busy = answer->busy;
     *answer = (ddl_answer){.busy = busy};
     if (simulation_prepare(&s))

@@ -140,6 +140,26 @@ def test_time_grows_with_bytes_and_never_depends_on_chance(tmp_path: Path, opera
     assert times == [simulate(cluster, operation, n).seconds for n in sizes]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "operation", "parts"),
+    [(3, "ordered", 3), (3, "ordered:3", 3), (3, "ordered:8", 2 + 2 + 1), (6, "ordered:16", 10)],
+)
+def test_bytes_of_an_ordered_sum(tmp_path: Path, ranks: int, operation: str, parts: int) -> None:
+    """Each rank sends its parts, but for its own share, and the others its share of the result."""
+    size = 6 << 20
+    found = simulate(make(tmp_path, None, ranks), operation, size)
+    assert found.plan == "ordered"
+    assert sum(found.sent) == (parts + ranks) * size * (ranks - 1) // ranks
+
+
+@pytest.mark.parametrize(
+    "operation", ["ordered:0", "ordered:4097", "ordered:x", "ring:3", "", ":4"]
+)
+def test_unknown_operations_are_refused(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(LAB), "--operation", operation]) == 2
+    assert repr(operation) in capsys.readouterr().err
+
+
 def test_hops(tmp_path: Path) -> None:
     cluster = make(tmp_path, 4, 4)
     assert hops(cluster, "allreduce", "one-shot") == 1
