@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ddl_elastic.sums import Array
 
@@ -41,6 +42,7 @@ def digest(state: State) -> str:
 class Framework(Protocol):
     """One model and its optimizer, in the hands of one framework."""
 
+    model: Any
     loss: float  # the last applied step's, averaged over its shares
 
     def seed(self, seed: int) -> None:
@@ -66,7 +68,7 @@ class Framework(Protocol):
         """Compute a share where the user has no loop: model, loss, backward."""
 
     def update(self) -> None:
-        """Step the optimizer where the user has no loop."""
+        """Step the optimizer and the schedule where the user has no loop."""
 
     def state(self) -> State:
         """Parameters, buffers and the optimizer's state, by name."""
@@ -75,17 +77,38 @@ class Framework(Protocol):
         """Set all of these. Raises ValueError for a state that is not this model's."""
 
 
+class Half(Protocol):
+    """The module that is a framework's half, besides its class `Half`, which makes Frameworks."""
+
+    Half: Any
+
+    def pin(self, threads: int) -> None:
+        """Fix what would change the bits of a share: threads, choices of algorithms."""
+
+    def seed(self, seed: int) -> None:
+        """As Framework.seed."""
+
+
 # The top-level package that a model's class, or a class it derives from, is defined in.
 HALVES = {"torch": "ddl_torch.elastic"}
 
 
-def find_half(model: Any) -> Any:
-    """The module that is the half of the framework that `model` was made with."""
+def loaded_halves() -> list[Half]:
+    """Those of the frameworks that this process has imported."""
+    return [_import(half) for package, half in HALVES.items() if package in sys.modules]
+
+
+def find_half(model: Any) -> Half:
+    """That of the framework that `model` was made with. Raises TypeError."""
     for each in type(model).__mro__:
         package = each.__module__.split(".")[0]
         if package in HALVES:
-            return importlib.import_module(HALVES[package])
+            return _import(HALVES[package])
     raise TypeError(
         f"model is a {type(model).__module__}.{type(model).__qualname__}; elastic training knows"
         f" models of {', '.join(HALVES)}"
     )
+
+
+def _import(name: str) -> Half:
+    return cast("Half", importlib.import_module(name))

@@ -44,6 +44,7 @@ class Loop:
     logical   logical workers, at least as many as there will ever be ranks of use
     seed      of the samples' order and of all generators
     owners    who computes what, in each step
+    members   by rank: a number that it keeps when others die; None: its rank
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -57,12 +58,13 @@ class Loop:
         logical: int,
         seed: int = 0,
         owners: Owners = even_owners,
+        members: Sequence[int] | None = None,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
-        self.group = Group(comm, list(range(comm.size)), first)
+        self.group = Group(comm, list(members or range(comm.size)), first)
 
     def steps(self, data: Dataset, passes: int = 1) -> Iterator[ElasticStep]:
         """The steps of so many passes over the data, each to be iterated over to its end."""
@@ -105,7 +107,8 @@ class ElasticStep:
 
     def __iter__(self) -> Iterator[Any]:
         framework, seed, number = self._loop.framework, self._loop.seed, self.number
-        for self.worker in self._step.shares():
+        for worker in self._step.shares():
+            self.worker = worker
             batch = framework.collate(self._samples())
             framework.seed(share_seed(seed, number, self.worker))
             framework.begin()

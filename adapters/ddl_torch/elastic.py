@@ -61,6 +61,16 @@ def pin(threads: int) -> None:
     torch.use_deterministic_algorithms(True)
 
 
+def seed(seed: int) -> None:
+    """Seed all generators. 64 bits."""
+    # torch.manual_seed formats a stack for CUDA's sake on each call, initialised or not.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
 class Half:
     """See ddl_elastic.framework.Framework."""
 
@@ -69,18 +79,17 @@ class Half:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss: Callable[..., Tensor] | None = None,
+        schedule: Callable[..., Any] | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_function = model, optimizer, loss
+        self._schedule = schedule(optimizer) if schedule else None
         self.loss = float("nan")
         _refuse(model, optimizer)
         self._before: dict[Tensor, Tensor] = {}  # the buffers' values, as the share starts
 
     # ---- a share ----
 
-    def seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)
-        random.seed(seed)
+    seed = staticmethod(seed)
 
     def collate(self, samples: Sequence[Any]) -> Any:
         return torch.utils.data.default_collate(list(samples))
@@ -149,6 +158,8 @@ class Half:
 
     def update(self) -> None:
         self.optimizer.step()
+        if self._schedule:
+            self._schedule.step()
 
     # ---- what travels ----
 
