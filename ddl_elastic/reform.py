@@ -54,7 +54,8 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What a rank does. The owners are those of `step`, which all are in after an APPLY."""
+    """What a rank does. The owners are those of `step`, which all are in after an APPLY. A share
+    that need not be computed any more, before a VOTE, may have none: -1."""
 
     action: Action
     step: int
@@ -78,17 +79,15 @@ def decide(ranks: Sequence[Standing], rank: int, workers: int) -> Decision:
             if owners[worker] >= 0:
                 raise RuntimeError(f"logical worker {worker} of step {step} has two owners")
             owners[worker] = number
-    orphans = [worker for worker, owner in enumerate(owners) if owner < 0]
-    loads = [owners.count(number) for number in range(len(ranks))]
     if not behind and all(each.has_result for each in ranks):
-        return Decision(Action.VOTE, step, tuple(adopt(owners, loads)), 0)
+        return Decision(Action.VOTE, step, tuple(owners), 0)
     action = Action.APPLY if ranks[rank].step < step else Action.COMPUTE
-    return Decision(action, step, tuple(adopt(owners, loads)), len(orphans))
+    return Decision(action, step, tuple(adopt(owners, len(ranks))), owners.count(-1))
 
 
-def adopt(owners: Sequence[int], loads: Sequence[int]) -> list[int]:
+def adopt(owners: Sequence[int], ranks: int) -> list[int]:
     """The owners, with each share that has none given to the rank with the fewest. Pure."""
-    counts, adopted = list(loads), list(owners)
+    adopted, counts = list(owners), [owners.count(rank) for rank in range(ranks)]
     for worker, owner in enumerate(owners):
         if owner < 0:
             adopted[worker] = counts.index(min(counts))

@@ -41,7 +41,7 @@ class Group:
 
     comm: Comm
     members: list[int]  # by rank: a number that it keeps for the life of the job
-    owners: tuple[int, ...]  # by logical worker: the rank that computes its share
+    owners: tuple[int, ...]  # by logical worker: the rank that computes its share, -1: none
 
     @property
     def workers(self) -> int:

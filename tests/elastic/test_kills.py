@@ -53,8 +53,8 @@ def test_all_but_one(members: Any) -> None:
 
 
 def test_in_the_last_step(members: Any) -> None:
-    """The steps are 0 to 12."""
-    members.check(members=3, kills=[kill(2, 12, "apply")])
+    """The steps are 0 to 12. A survivor that has ended the last one waits for the one behind."""
+    members.check(members=4, kills=[kill(0, 12, "apply"), kill(1, 12, "behind")])
 
 
 @pytest.mark.slow

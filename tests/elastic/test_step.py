@@ -119,6 +119,7 @@ def test_decisions(owners: list[int], has_result: list[bool], behind: list[bool]
             assert each.action is Action.APPLY
         elif all(has_result) and not any(behind):
             assert each.action is Action.VOTE
+            assert each.owners == tuple(owners)
         else:
             assert each.action is Action.COMPUTE
             orphans = 8 - sum(o >= 0 and not behind[o] for o in owners)

@@ -90,7 +90,7 @@ class Deaths:
     behind     not killed: this member's vote fails although it was held, because another died
     """
 
-    def __init__(self, case: dict[str, Any], member: int) -> None:
+    def __init__(self, case: dict[str, Any], member: int, log: Any) -> None:
         mine = [each for each in case.get("kills", []) if each["member"] == member]
         self._kills = {each["phase"]: each["step"] for each in mine}
         self._together = {each["step"] for each in case.get("kills", [])}
@@ -98,12 +98,14 @@ class Deaths:
         steps.Step._vote = self._wrap(steps.Step._vote, self._vote)
         sums.allreduce_ordered = self._wrap(sums.allreduce_ordered, self._sum)
         self._step, self._sums = 0, 0
+        self._log = log
 
     def _wrap(self, function: Any, around: Any) -> Any:
         return lambda *arguments, **options: around(function, *arguments, **options)
 
     def at(self, phase: str, step: int) -> None:
         if self._kills.get(phase) == step:
+            self._log("kill", step, time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
             threading.Event().wait()
 
@@ -148,7 +150,7 @@ def train(case: dict[str, Any], comm: Any, log: Any) -> None:
         comm=comm,
         owners=OWNERS[case.get("owners", "even")],
     )
-    deaths = Deaths(case, member)
+    deaths = Deaths(case, member, log)
     for step in job.steps(data, passes=case["passes"]):
         for x, y in step:
             step.backward(nn.functional.cross_entropy(model(x), y))
@@ -157,7 +159,7 @@ def train(case: dict[str, Any], comm: Any, log: Any) -> None:
             deaths.at("compute", step.number)
             if step.recovery:
                 deaths.at("adopt", step.number)
-        log("commit", step.number, job.framework.loss)
+        log("commit", step.number, job.framework.loss, time.monotonic())
         deaths.at("apply", step.number)
         optimizer.step()
         schedule.step()
