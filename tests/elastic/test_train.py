@@ -47,6 +47,13 @@ def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -
         assert f"recomputed; step {event['step']} committed {event['seconds']:.2f} s later" in shown
 
 
+def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
+    """The others are told of each other without it."""
+    reports, _ = train(run_program, tmp_path, {"workers": 1}, {"workers": 3, "die": True})
+    assert reports[0]["hash"] == reports[1]["hash"]
+    assert [event["kind"] for event in reports[1]["events"]] == ["died"]
+
+
 def test_nobody_is_left(run_program: Any, tmp_path: Path) -> None:
     kills = [[5, 0], [5, 1]]
     (report,), _ = train(run_program, tmp_path, {"workers": 2, "kill": kills, "passes": 100})
