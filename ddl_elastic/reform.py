@@ -9,6 +9,8 @@ is copied, and nothing is taken back.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ import numpy.typing as npt
 from ddl_core import Comm
 from ddl_core.errors import Mismatch, PeerLost
 
+POLL = 0.01  # seconds between two looks at a comm, while its rank computes
 WORD = 63  # bits of a word in which logical workers are listed
 
 
@@ -110,3 +113,43 @@ def survivors(comm: Comm, own: Standing, workers: int) -> tuple[Comm, list[Stand
         with suppress(PeerLost):
             comm.allgather(words, table.reshape(-1))
             return comm, [Standing.from_words(row, workers) for row in table.tolist()]
+
+
+class Watch:
+    """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
+    the other survivors, so that they need not wait for the end of this rank's share."""
+
+    def __init__(self, comm: Comm, own: Standing, workers: int) -> None:
+        self.noticed = 0.0  # when the comm was seen to be dead
+        self._comm, self._own, self._workers = comm, own, workers
+        self._found: tuple[Comm, list[Standing]] | BaseException | None = None
+        self._lock = threading.Lock()  # of `noticed` and `_ended`
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(POLL):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                if self._comm.error is not None:
+                    self.noticed = time.monotonic()
+            if self.noticed:
+                try:
+                    self._found = survivors(self._comm, self._own, self._workers)
+                except BaseException as error:
+                    self._found = error
+                return
+
+    def end(self) -> tuple[Comm, list[Standing]] | None:
+        """What `survivors` returned, if the comm was seen to be dead; the comm is the caller's
+        again. Raises what `survivors` raised."""
+        with self._lock:
+            self._ended.set()
+        if not self.noticed:
+            return None
+        self._thread.join()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found

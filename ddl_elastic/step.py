@@ -22,7 +22,7 @@ from ddl_core import Comm
 from ddl_core.errors import PeerLost
 from ddl_elastic import sums
 from ddl_elastic.partial import PartialSums
-from ddl_elastic.reform import Action, Standing, decide, survivors
+from ddl_elastic.reform import Action, Standing, Watch, decide, survivors
 from ddl_elastic.sums import Array
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
@@ -80,6 +80,7 @@ class Step:
         self.result = list(empty)
         self.phase = Phase.COMPUTE
         self.recovery: Recovery | None = None
+        self._noticed = 0.0  # when the first failure was
         self.behind = False  # others had committed it already, and are in the next step
         self._group = group
         self._partial = PartialSums(group.workers)
@@ -91,23 +92,28 @@ class Step:
     def shares(self) -> Iterator[int]:
         """The logical workers whose shares this rank computes. Ends when the step is agreed on;
         after a death it yields the adopted ones."""
-        noticed = None
         while self.phase is not Phase.AGREED:
             try:
                 yield from self._missing()
                 self._reduce()
                 self._vote()
             except PeerLost:
-                noticed = noticed or time.monotonic()
-                self._recover()
-        if noticed and self.recovery:
-            self.recovery.seconds = time.monotonic() - noticed
+                self._recover(time.monotonic())
+        if self.recovery:
+            self.recovery.seconds = time.monotonic() - self._noticed
 
     def _missing(self) -> Iterator[int]:
-        for worker in sorted(self._group.owned - self._partial.held):
-            if self._group.comm.error is not None:
-                raise self._group.comm.error
-            yield worker
+        while self.phase is not Phase.VOTE and (missing := self._group.owned - self._partial.held):
+            watch = Watch(self._group.comm, self._standing(), self._group.workers)
+            try:
+                for worker in sorted(missing):
+                    yield worker
+                    if watch.noticed:
+                        break
+            finally:
+                found = watch.end()
+            if found:
+                self._recover(watch.noticed, *found)
 
     def _reduce(self) -> None:
         if self.phase is Phase.VOTE:
@@ -142,13 +148,23 @@ class Step:
             check = zlib.crc32(array.data, check)
         return check
 
-    def _recover(self) -> None:
-        group, self.recovery = self._group, self.recovery or Recovery(self.number, [])
-        standing = Standing(group.member, self.number, self.phase is Phase.VOTE, group.owned)
-        group.comm, ranks = survivors(group.comm, standing, group.workers)
-        decision = decide(ranks, group.comm.rank, group.workers)
+    def _standing(self) -> Standing:
+        group = self._group
+        return Standing(group.member, self.number, self.phase is Phase.VOTE, group.owned)
+
+    def _recover(
+        self, noticed: float, comm: Comm | None = None, ranks: Sequence[Standing] = ()
+    ) -> None:
+        """Go on with the survivors: in this comm of these ranks, if it is made already."""
+        group = self._group
+        if comm is None:
+            comm, ranks = survivors(group.comm, self._standing(), group.workers)
+        decision = decide(ranks, comm.rank, group.workers)
+        if self.recovery is None:
+            self.recovery, self._noticed = Recovery(self.number, []), noticed
         self.recovery.died += sorted({*group.members} - {each.member for each in ranks})
-        group.members, group.owners = [each.member for each in ranks], decision.owners
+        group.comm, group.owners = comm, decision.owners
+        group.members = [each.member for each in ranks]
         if decision.action is Action.APPLY:
             self.phase, self.behind = Phase.AGREED, True
         elif decision.action is Action.COMPUTE:

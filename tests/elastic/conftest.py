@@ -19,6 +19,7 @@ from ddl_elastic.sampler import Sampler
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
 LOSING = ("compute", "adopt", "reduce")  # the phases in which a rank's shares are lost with it
+DEADLY = (*LOSING, "vote", "apply")
 CONSTANTS = ("model", "batch", "logical", "passes", "optimizer")
 
 
@@ -67,7 +68,7 @@ class Members:
             alone = {name: case[name] for name in CONSTANTS if name in case}
             self.check(**alone, members=1)
         codes, logs = self.run(**case)
-        died = {k["member"]: k["step"] for k in case.get("kills", []) if k["phase"] != "behind"}
+        died = {k["member"]: k["step"] for k in case.get("kills", []) if k["phase"] in DEADLY}
         errors = [line[1] for log in logs for line in log if line[0] == "error"]
         assert not errors, errors[0]
         assert codes == [-9 if m in died else 0 for m in range(case["members"])]

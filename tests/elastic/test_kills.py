@@ -45,6 +45,11 @@ def test_one_survivor_is_behind(members: Any) -> None:
     assert [each["step"] for each in recoveries(logs)] == [5, 6, 6]
 
 
+def test_nobody_waits_for_a_long_share(members: Any) -> None:
+    """Member 2 is still in its first share when member 0 already computes an adopted one."""
+    members.check(members=3, kills=[kill(1, 5, "compute"), kill(2, 5, "slow")])
+
+
 def test_all_but_one(members: Any) -> None:
     """One dies in a sum, a second while it computes what it has adopted, a third later."""
     kills = [kill(0, 5, "reduce"), kill(1, 5, "adopt"), kill(2, 9, "compute")]

@@ -88,9 +88,12 @@ class Deaths:
     vote       when all ranks have the result and none has voted
     apply      when it has voted
     behind     not killed: this member's vote fails although it was held, because another died
+    slow       not killed: this member's first share of the step takes until the next member has
+               computed a share that it has adopted
     """
 
-    def __init__(self, case: dict[str, Any], member: int, log: Any) -> None:
+    def __init__(self, case: dict[str, Any], path: Path, log: Any) -> None:
+        member = int(path.suffix[1:])
         mine = [each for each in case.get("kills", []) if each["member"] == member]
         self._kills = {each["phase"]: each["step"] for each in mine}
         self._together = {each["step"] for each in case.get("kills", [])}
@@ -98,7 +101,8 @@ class Deaths:
         steps.Step._vote = self._wrap(steps.Step._vote, self._vote)
         sums.allreduce_ordered = self._wrap(sums.allreduce_ordered, self._sum)
         self._step, self._sums = 0, 0
-        self._log = log
+        self._log, self._path, self._member = log, path, member
+        self._members = case["members"]
 
     def _wrap(self, function: Any, around: Any) -> Any:
         return lambda *arguments, **options: around(function, *arguments, **options)
@@ -108,6 +112,14 @@ class Deaths:
             self._log("kill", step, time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
             threading.Event().wait()
+
+    def wait_for_adopter(self, step: int) -> None:
+        if self._kills.get("slow") == step:
+            path, member = self._path.stem, (self._member + 1) % self._members
+            log = self._path.with_name(f"{path}.{member}")
+            while '["adopted"' not in log.read_text():
+                time.sleep(0.001)
+            del self._kills["slow"]
 
     def _reduce(self, function: Any, step: Any) -> None:
         self._step, self._sums = step.number, 0
@@ -133,9 +145,8 @@ class Deaths:
             raise comm.error
 
 
-def train(case: dict[str, Any], comm: Any, log: Any) -> None:
-    member = comm.rank
-    torch.manual_seed(case.get("initial", [0] * comm.size)[member])
+def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
+    torch.manual_seed(case.get("initial", [0] * comm.size)[comm.rank])
     model, data = MODELS[case["model"]](), Samples()
     make = getattr(torch.optim, case.get("optimizer", "AdamW"))
     more = {"momentum": 0.9} if make is torch.optim.SGD else {}
@@ -150,14 +161,16 @@ def train(case: dict[str, Any], comm: Any, log: Any) -> None:
         comm=comm,
         owners=OWNERS[case.get("owners", "even")],
     )
-    deaths = Deaths(case, member, log)
+    deaths = Deaths(case, path, log)
     for step in job.steps(data, passes=case["passes"]):
         for x, y in step:
+            deaths.wait_for_adopter(step.number)
             step.backward(nn.functional.cross_entropy(model(x), y))
             log("share", step.number, step.worker, data.used)
             data.used = []
             deaths.at("compute", step.number)
             if step.recovery:
+                log("adopted", step.number)
                 deaths.at("adopt", step.number)
         log("commit", step.number, job.framework.loss, time.monotonic())
         deaths.at("apply", step.number)
@@ -181,7 +194,7 @@ def member_main(case: dict[str, Any], member: int, path: Path, pipes: Any) -> No
         addresses = [bytes.fromhex(each) for each in json.loads(read_line(pipes[1]))]
         links = case.get("links", ["shm"])
         comm = endpoint.connect(addresses, member, ddl_core.Config(links=links, timeout=60))
-        train(case, comm, log)
+        train(case, comm, path, log)
     except BaseException:
         log("error", traceback.format_exc())
         os._exit(1)
