@@ -85,6 +85,8 @@ class Half:
         self._schedule = schedule(optimizer) if schedule else None
         self.loss = float("nan")
         _refuse(model, optimizer)
+        self._trained: list[nn.Parameter] = []
+        self._summed: list[Tensor] = []  # the buffers whose changes are averaged
         self._before: dict[Tensor, Tensor] = {}  # the buffers' values, as the share starts
 
     # ---- a share ----
@@ -95,6 +97,7 @@ class Half:
         return torch.utils.data.default_collate(list(samples))
 
     def begin(self) -> None:
+        self._look_up()
         for parameter in self.model.parameters():
             parameter.grad = None
         self._before = {buffer: buffer.detach().clone() for buffer in self.model.buffers()}
@@ -106,30 +109,29 @@ class Half:
 
     def backward(self, loss: Tensor) -> list[framework.Array]:
         loss.backward()
-        share = self.empty()
-        for part, parameter in parts_of(share, self._trained()):
+        share = self._arrays()
+        for part, parameter in parts_of(share, self._trained):
             if parameter.grad is None:
                 part.zero_()
             elif parameter.grad.is_sparse:
                 raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
             else:
                 part.copy_(parameter.grad)
-        for part, buffer in parts_of(share[len(lengths(self._trained())) :], self._summed()):
-            before = self._before.get(buffer)
-            if before is None:
-                raise NotImplementedError(
-                    "the model replaced one of its buffers by another tensor; change it in place"
-                )
+        for part, buffer in parts_of(share[len(lengths(self._trained)) :], self._summed):
             # Exactly zero where nothing changed, also for an infinity.
-            change = torch.where(buffer == before, 0, buffer.detach() - before)
-            part.copy_(change)
+            before = self._before[buffer]
+            part.copy_(torch.where(buffer == before, 0, buffer.detach() - before))
         self._put_back()
         share[-1][0] = loss.item()
-        share[-1][1:] = [parameter.grad is not None for parameter in self._trained()]
+        share[-1][1:] = [parameter.grad is not None for parameter in self._trained]
         return share
 
     @torch.no_grad()
     def _put_back(self) -> None:
+        if any(buffer not in self._before for buffer in self.model.buffers()):
+            raise NotImplementedError(
+                "the model replaced one of its buffers by another tensor; change it in place"
+            )
         for buffer, before in self._before.items():
             has_average = buffer.dtype in WIDE or is_integer(buffer)
             if not (has_average or torch.equal(buffer, before)):
@@ -141,34 +143,34 @@ class Half:
     # ---- the result ----
 
     def empty(self) -> list[framework.Array]:
-        trained = self._trained()
-        groups = [*lengths(trained).items(), *lengths(self._summed()).items()]
+        self._look_up()
+        return self._arrays()
+
+    def _arrays(self) -> list[framework.Array]:
+        groups = [*lengths(self._trained).items(), *lengths(self._summed).items()]
         arrays = [np.empty(count, str(dtype).removeprefix("torch.")) for dtype, count in groups]
-        return [*arrays, np.empty(1 + len(trained), np.float64)]  # the loss, then who has gradients
+        numbers = np.empty(1 + len(self._trained))  # the loss, then who has a gradient
+        return [*arrays, numbers]
+
+    def _look_up(self) -> None:
+        """What the arrays hold; the program may freeze a parameter between two steps."""
+        self._trained = [each for each in self.model.parameters() if each.requires_grad]
+        self._summed = [b for b in self.model.buffers() if b.dtype in WIDE or is_integer(b)]
 
     def apply(self, result: Sequence[framework.Array]) -> None:
-        trained = self._trained()
+        trained = self._trained
         used = dict(zip(trained, result[-1][1:], strict=True))
         self.loss = float(result[-1][0])
         for part, parameter in parts_of(result, trained):
             parameter.grad = part.to(parameter) if used[parameter] else None
         with torch.no_grad():
-            for part, buffer in parts_of(result[len(lengths(trained)) :], self._summed()):
+            for part, buffer in parts_of(result[len(lengths(trained)) :], self._summed):
                 buffer.add_(part.to(buffer.device))
 
     def update(self) -> None:
         self.optimizer.step()
         if self._schedule:
             self._schedule.step()
-
-    # ---- what travels ----
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-
-    def _summed(self) -> list[Tensor]:
-        """The buffers whose changes are averaged."""
-        return [b for b in self.model.buffers() if b.dtype in WIDE or is_integer(b)]
 
     # ---- the state ----
 
