@@ -82,6 +82,9 @@ class Half(Protocol):
 
     Half: Any
 
+    def preload(self) -> None:
+        """Import all that training needs, before workers are forked. Starts no thread."""
+
     def pin(self, threads: int) -> None:
         """Fix what would change the bits of a share: threads, choices of algorithms."""
 

@@ -73,7 +73,8 @@ class Job:
 
         on_progress: called in this process with `report()`, up to ten times a second
         """
-        loaded_halves()  # imports what the workers need, before they are forked
+        for half in loaded_halves():
+            half.preload()
         constants, secret = self._constants, secrets.token_hex()
 
         def work(spec: AgentSpec, channel: Channel) -> None:

@@ -55,6 +55,14 @@ class Job(Loop):
         super().__init__(half, joined, batch=batch, logical=logical, seed=seed, **options)
 
 
+def preload() -> None:
+    """Import what PyTorch imports only when it is first used: seconds, which workers that are
+    forked from this process need not spend."""
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.SGD([parameter]).step()
+
+
 def pin(threads: int) -> None:
     """Fix what changes the bits of a share's gradients."""
     torch.set_num_threads(threads)
