@@ -7,7 +7,7 @@ ddl.h has the same rule (ddl_order_create).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_WORKERS = 4096  # as in ddl.h
 
@@ -39,3 +39,33 @@ def parts(first: int, last: int, workers: int) -> list[tuple[int, int]]:
         yield from below(node + size // 2, size // 2)
 
     return list(below(0, size))
+
+
+def parts_of(owned: Iterable[int], workers: int) -> list[tuple[int, int]]:
+    """The largest nodes that hold exactly these workers, ascending, as `parts` has them."""
+    runs: list[list[int]] = []
+    for worker in sorted(owned):
+        if runs and runs[-1][1] == worker:
+            runs[-1][1] += 1
+        else:
+            runs.append([worker, worker + 1])
+    return [node for first, last in runs for node in parts(first, last, workers)]
+
+
+def children(node: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The two nodes, as (first, workers in it), whose sum a node of several workers is."""
+    first, count = node
+    half = tree_size(count) // 2
+    return (first, half), (first + half, count - half)
+
+
+def parent(node: tuple[int, int], workers: int) -> tuple[int, int]:
+    """The next larger node, as (first, workers in it), that holds this one; not of the root."""
+    first, count = node
+    size = tree_size(count)
+    while True:
+        size *= 2
+        above = first // size * size
+        found = above, min(above + size, workers) - above
+        if found != node:
+            return found

@@ -81,6 +81,11 @@ def share_seed(seed: int, step: int, worker: int) -> int:
     return _words(b"share", seed, step, worker)[0]
 
 
+def model_seed(seed: int) -> int:
+    """Seeds what is random in the initial model. 64 bits."""
+    return _words(b"model", seed)[0]
+
+
 def permute(positions: Numbers, samples: int, seed: int, pass_number: int) -> Numbers:
     """The samples at these positions of a pass, each 0 to samples - 1.
 

@@ -1,0 +1,86 @@
+"""Tensors on their way between elastic ranks: in flat arrays to be summed, and as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddl_elastic import framework
+
+# What gradients and buffers are added in; half types are rounded once, at the end.
+WIDE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+}
+
+
+# ---- tensors in flat arrays ----
+
+
+def is_integer(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """What tensors like this one are added up in."""
+    if tensor.dtype not in WIDE and not is_integer(tensor):
+        raise NotImplementedError(f"elastic training has no sums of {tensor.dtype}")
+    return WIDE.get(tensor.dtype, torch.int64)
+
+
+def lengths(tensors: Iterable[Tensor]) -> dict[torch.dtype, int]:
+    """Of the flat arrays for these tensors: one for each type."""
+    found: dict[torch.dtype, int] = {}
+    for tensor in tensors:
+        found[wide(tensor)] = found.get(wide(tensor), 0) + tensor.numel()
+    return found
+
+
+def parts_of(
+    arrays: Sequence[framework.Array], tensors: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The part of the arrays that is for each tensor, in its shape, and the tensor."""
+    flat = dict(zip(lengths(tensors), map(torch.from_numpy, arrays), strict=False))
+    taken = dict.fromkeys(flat, 0)
+    for tensor in tensors:
+        dtype, begin = wide(tensor), taken[wide(tensor)]
+        taken[dtype] += tensor.numel()
+        yield flat[dtype][begin : taken[dtype]].view(tensor.shape), tensor
+
+
+# ---- the state's values as bytes ----
+
+_NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
+
+
+def pack(name: str, value: Any) -> framework.Tensor:
+    if isinstance(value, Tensor):
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        dtype = str(value.dtype).removeprefix("torch.")
+        return framework.Tensor(dtype, tuple(value.shape), data)
+    kind = type(value).__name__
+    try:
+        numbers = np.array([] if value is None else value, np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        kind = ""
+    if kind not in _NUMBERS:
+        raise TypeError(f"{name}: {value!r} cannot be part of an elastic job's state")
+    return framework.Tensor(kind, numbers.shape, numbers.view(np.uint8))
+
+
+def unpack(name: str, packed: framework.Tensor) -> Any:
+    if packed.dtype in _NUMBERS:
+        numbers = packed.data.view(np.float64).tolist()
+        kind = _NUMBERS[packed.dtype]
+        return None if kind is None else tuple(numbers) if kind is tuple else kind(numbers[0])
+    dtype = getattr(torch, packed.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
+    flat = torch.frombuffer(bytearray(packed.data.tobytes()), dtype=dtype)
+    return flat.view(packed.shape)

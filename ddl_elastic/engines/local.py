@@ -1,0 +1,162 @@
+"""The engine of one machine: agents are forked, by a process that has everything imported.
+
+The caller forks the fork server before anything else runs in threads; the server forks an agent
+for each slot that is started, and the agent its worker. So the program's functions and data reach
+the workers as they are, without being sent, and a worker starts within milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from ddl_elastic import agent, environment
+from ddl_elastic.engines import AgentSpec, Event, Handle, Slot
+from ddl_elastic.messages import Channel
+
+# What a worker does, with its spec and its channel to the job.
+Work = Callable[[AgentSpec, Channel], None]
+
+
+class LocalEngine:
+    """See ddl_elastic.engines.Engine. A context manager."""
+
+    def __init__(self, work: Work, slots: int, cores: int = 1) -> None:
+        host = socket.gethostname()
+        self._slots = [Slot(number, host, f"cpu{cores}", cores) for number in range(slots)]
+        self._logs = tempfile.TemporaryDirectory(prefix="ddl-elastic-")
+        self._agents: dict[int, Channel] = {}  # by slot
+        self._workers: list[Channel] = []
+        self._members: dict[int, int] = {}
+        self._server, far = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._server.close()
+            _serve(far, work)
+        far.close()
+
+    def slots(self) -> list[Slot]:
+        return list(self._slots)
+
+    def start(self, slot: Slot, spec: AgentSpec) -> Handle:
+        if self._slots[slot.id].state != "free":
+            raise ValueError(f"slot {slot.id} is {self._slots[slot.id].state}")
+        used = self._slots[slot.id] = replace(slot, state="used")
+        self._members[slot.id] = spec.member
+        (near_agent, far_agent), (near, far) = socket.socketpair(), socket.socketpair()
+        with far_agent, far:
+            text = f"{spec.member} {spec.threads} {self._log(slot)}".encode()
+            socket.send_fds(self._server, [text], [far_agent.fileno(), far.fileno()])
+        self._agents[slot.id], worker = Channel(near_agent), Channel(near)
+        self._workers.append(worker)
+        return Handle(used, spec.member, worker)
+
+    def stop(self, handle: Handle, grace: float) -> None:
+        with suppress(KeyError, OSError):  # it has ended already
+            self._agents[handle.slot.id].send("stop", grace=float(grace))
+
+    def events(self, timeout: float) -> list[Event]:
+        channels = {channel: number for number, channel in self._agents.items()}
+        ready, _, _ = select.select([*channels], [], [], timeout)
+        return [self._ended(channels[channel]) for channel in ready]
+
+    def _ended(self, number: int) -> Event:
+        """An agent tells its worker's code as the last thing. If it is gone without, it was killed,
+        and the worker with it."""
+        channel = self._agents.pop(number)
+        try:
+            code = int(channel.receive().fields["code"])
+        except EOFError:
+            code = -signal.SIGKILL
+        channel.close()
+        slot = self._slots[number] = replace(self._slots[number], state="free")
+        return Event("agent ended", slot, self._members[number], code)
+
+    def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
+        with open(self._log(handle.slot), "ab+") as file:
+            file.seek(0)
+            while True:
+                alive = handle.slot.id in self._agents
+                while data := file.read(1 << 16):
+                    yield data
+                if not (follow and alive):
+                    return
+                yield b""
+
+    def _log(self, slot: Slot) -> Path:
+        return Path(self._logs.name, f"slot{slot.id}.log")
+
+    def want(self, slots: int) -> None:
+        """There are as many slots as there are."""
+
+    def close(self) -> None:
+        for channel in (*self._agents.values(), *self._workers):
+            channel.close()
+        self._agents.clear()
+        self._server.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        self._logs.cleanup()
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serve(control: socket.socket, work: Work) -> NoReturn:
+    """The fork server: until the caller has ended or closed the engine."""
+    try:
+        agent.end_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: the caller decides
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        children: list[int] = []
+        while True:
+            text, files, _, _ = socket.recv_fds(control, 4096, 2)
+            if not text:
+                break
+            child = os.fork()
+            if child == 0:
+                control.close()
+                _run_agent(text.decode(), files, work)
+            children.append(child)
+            for each in files:
+                os.close(each)
+        for child in children:
+            os.waitpid(child, 0)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _run_agent(text: str, files: list[int], work: Work) -> NoReturn:
+    agent.end_with_parent()
+    member, threads, log = text.split(" ", 2)
+    spec = AgentSpec(int(member), int(threads))
+    agent_channel, worker = (socket.socket(fileno=each) for each in files)
+
+    def worker_main() -> None:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        # In a notebook these are objects of its own.
+        sys.stdout = open(1, "w", buffering=1, closefd=False)
+        sys.stderr = open(2, "w", buffering=1, closefd=False)
+        environment.prepare_worker(spec.threads)
+        work(spec, Channel(worker))
+
+    agent.run(Channel(agent_channel), worker_main)

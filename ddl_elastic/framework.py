@@ -1,0 +1,117 @@
+"""What ddl_elastic needs of a framework. Each has its half: ddl_torch.elastic, ...
+
+A share is the work of one logical worker in one step. It starts from the committed state with
+generators seeded for it, and leaves the state as it was; what it computed are flat arrays: the
+gradients, what it changed in buffers such as batch norm's, and numbers such as the loss. Their
+averages over all logical workers are applied. So everything is a function of the step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from ddl_elastic.sums import Array
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the state, on its way between processes."""
+
+    dtype: str  # the framework's name for it
+    shape: tuple[int, ...]
+    data: Array  # its bytes
+
+
+State = dict[str, Tensor]
+
+
+def digest(state: State) -> str:
+    """The SHA-256 of all names and values."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        found.update(tensor.data.data)
+    return found.hexdigest()
+
+
+class Framework(Protocol):
+    """One model and its optimizer, in the hands of one framework."""
+
+    model: Any
+    loss: float  # the last applied step's, averaged over its shares
+
+    def seed(self, seed: int) -> None:
+        """Seed all generators of the framework, of NumPy and of Python. 64 bits."""
+
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """The samples of a share as a batch."""
+
+    def begin(self) -> None:
+        """A share starts: there are no gradients."""
+
+    def backward(self, loss: Any) -> list[Array]:
+        """Compute the gradients of a share's loss. Returns what the share computed, and puts the
+        buffers back."""
+
+    def empty(self) -> list[Array]:
+        """Arrays as a share has them, with any values."""
+
+    def apply(self, result: Sequence[Array]) -> None:
+        """Set the gradients and advance the buffers. The arrays belong to the framework now."""
+
+    def run(self, batch: Any) -> list[Array]:
+        """Compute a share where the user has no loop: model, loss, backward."""
+
+    def update(self) -> None:
+        """Step the optimizer and the schedule where the user has no loop."""
+
+    def state(self) -> State:
+        """Parameters, buffers and the optimizer's state, by name."""
+
+    def load(self, state: State) -> None:
+        """Set all of these. Raises ValueError for a state that is not this model's."""
+
+
+class Half(Protocol):
+    """The module that is a framework's half, besides its class `Half`, which makes Frameworks."""
+
+    Half: Any
+
+    def preload(self) -> None:
+        """Import all that training needs, before workers are forked. Starts no thread."""
+
+    def pin(self, threads: int) -> None:
+        """Fix what would change the bits of a share: threads, choices of algorithms."""
+
+    def seed(self, seed: int) -> None:
+        """As Framework.seed."""
+
+
+# The top-level package that a model's class, or a class it derives from, is defined in.
+HALVES = {"torch": "ddl_torch.elastic"}
+
+
+def loaded_halves() -> list[Half]:
+    """Those of the frameworks that this process has imported."""
+    return [_import(half) for package, half in HALVES.items() if package in sys.modules]
+
+
+def find_half(model: Any) -> Half:
+    """That of the framework that `model` was made with. Raises TypeError."""
+    for each in type(model).__mro__:
+        package = each.__module__.split(".")[0]
+        if package in HALVES:
+            return _import(HALVES[package])
+    raise TypeError(
+        f"model is a {type(model).__module__}.{type(model).__qualname__}; elastic training knows"
+        f" models of {', '.join(HALVES)}"
+    )
+
+
+def _import(name: str) -> Half:
+    return cast("Half", importlib.import_module(name))

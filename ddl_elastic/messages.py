@@ -1,0 +1,122 @@
+"""What the processes of a job tell each other: checked JSON and raw bytes in ddl_launch's frames.
+
+Nothing that is received is executed or unpickled. A message of an unknown kind, or with fields
+other than those listed here, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from ddl_launch.frames import LARGEST, Frames, frame
+
+_JSON, _DATA = b"J", b"D"
+
+# By kind: the fields and their types.
+FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    # a worker's
+    "ready": {"address": str, "pid": int},
+    "progress": {"step": int, "loss": float},
+    "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
+    "done": {"steps": int, "loss": float, "digest": str},
+    "failed": {"error": str, "trace": str},
+    "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
+    "end": {},  # of the state
+    # to a worker
+    "connect": {"members": list, "addresses": list, "attempt": int},
+    "state": {},
+    "exit": {},
+    # between an engine and its agents
+    "stop": {"grace": float},
+    "ended": {"code": int},
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    kind: str  # "data" for raw bytes
+    fields: dict[str, Any]
+    data: bytes = b""
+
+
+class Channel:
+    """A connection on which messages come and go. Reading raises EOFError when it has ended."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._frames = Frames()
+        self._received: deque[Message] = deque()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Raises OSError if the other side is gone."""
+        self._connection.sendall(_pack(kind, fields))
+
+    def offer(self, kind: str, **fields: Any) -> bool:
+        """Send it, unless the other side does not keep up. Returns whether it was sent."""
+        ready = bool(select.select([], [self], [], 0)[1])  # for far more bytes than such a message
+        if ready:
+            self.send(kind, **fields)
+        return ready
+
+    def send_data(self, data: memoryview) -> None:
+        for begin in range(0, len(data), LARGEST):
+            self._connection.sendall(frame(_DATA, bytes(data[begin : begin + LARGEST])))
+
+    def receive(self) -> Message:
+        """The next message; waits for it."""
+        while not self._received:
+            self._received.extend(self._read())
+        return self._received.popleft()
+
+    def poll(self) -> list[Message]:
+        """The messages that have come. Does not wait if `select` says that there is something."""
+        received = [*self._received, *self._read()]
+        self._received.clear()
+        return received
+
+    def _read(self) -> list[Message]:
+        try:
+            data = self._connection.recv(LARGEST)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise EOFError("the other side has ended")
+        return [_unpack(*each) for each in self._frames.feed(data)]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _pack(kind: str, fields: dict[str, Any]) -> bytes:
+    _check(kind, fields)
+    return frame(_JSON, json.dumps({"kind": kind, **fields}).encode())
+
+
+def _unpack(kind: bytes, data: bytes) -> Message:
+    if kind == _DATA:
+        return Message("data", {}, data)
+    if kind != _JSON:
+        raise ValueError(f"a frame of kind {kind!r}")
+    fields = json.loads(data)
+    if not isinstance(fields, dict):
+        raise ValueError(f"a message that is a {type(fields).__name__}")
+    name = fields.pop("kind", None)
+    _check(name, fields)
+    return Message(name, fields)
+
+
+def _check(kind: Any, fields: dict[str, Any]) -> None:
+    types = FIELDS.get(kind) if isinstance(kind, str) else None
+    if types is None or types.keys() != fields.keys():
+        raise ValueError(f"a message {kind!r} with {sorted(fields)}")
+    for name, value in fields.items():
+        if type(value) is not types[name]:
+            raise ValueError(f"{kind}.{name} is {value!r}")

@@ -1,0 +1,155 @@
+"""After a death: who is left, how far they are, and what follows from that.
+
+The vote ends on no rank before every rank has entered it. So the steps that ranks have committed
+differ by at most one, and a rank that is behind holds the result that it lacks: it applies that.
+If nobody has committed the step and all hold its result, they vote again. Else the shares that
+nobody computes any more are adopted. Survivors keep the shares that they have computed; no state
+is copied, and nothing is taken back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core import Comm
+from ddl_core.errors import Mismatch, PeerLost
+
+POLL = 0.01  # seconds between two looks at a comm, while its rank computes
+WORD = 63  # bits of a word in which logical workers are listed
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a rank is. `owned` are the logical workers whose shares it computes in `step`."""
+
+    member: int  # a number that it keeps, whatever its rank
+    step: int
+    has_result: bool
+    owned: Collection[int]
+
+    def words(self, workers: int) -> npt.NDArray[np.int64]:
+        """As numbers of 64 bits, equally many for all ranks."""
+        masks = [0] * -(-workers // WORD)
+        for worker in self.owned:
+            masks[worker // WORD] |= 1 << worker % WORD
+        return np.array([self.member, self.step, self.has_result, *masks], np.int64)
+
+    @classmethod
+    def from_words(cls, words: Sequence[int], workers: int) -> Standing:
+        member, step, has_result, *masks = words
+        owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
+        return cls(member, step, bool(has_result), owned)
+
+
+class Action(Enum):
+    APPLY = "apply the result that this rank holds; others have"
+    VOTE = "vote again"
+    COMPUTE = "compute the adopted shares"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a rank does. The owners are those of `step`, which all are in after an APPLY. A share
+    that need not be computed any more, before a VOTE, may have none: -1."""
+
+    action: Action
+    step: int
+    owners: tuple[int, ...]
+    adopted: int  # shares that nobody owned any more
+
+
+def decide(ranks: Sequence[Standing], rank: int, workers: int) -> Decision:
+    """From the standings of all ranks: what `rank` does. Pure."""
+    step = max(each.step for each in ranks)
+    behind = [each for each in ranks if each.step < step]
+    for each in behind:
+        if each.step != step - 1 or not each.has_result:
+            raise RuntimeError(
+                f"member {each.member} is in step {each.step} and"
+                f" {'has' if each.has_result else 'lacks'} its result, while others are in {step}"
+            )
+    owners = [-1] * workers
+    for number, each in enumerate(ranks):
+        for worker in each.owned if each.step == step else ():
+            if owners[worker] >= 0:
+                raise RuntimeError(f"logical worker {worker} of step {step} has two owners")
+            owners[worker] = number
+    if not behind and all(each.has_result for each in ranks):
+        return Decision(Action.VOTE, step, tuple(owners), 0)
+    action = Action.APPLY if ranks[rank].step < step else Action.COMPUTE
+    return Decision(action, step, tuple(adopt(owners, len(ranks))), owners.count(-1))
+
+
+def adopt(owners: Sequence[int], ranks: int) -> list[int]:
+    """The owners, with each share that has none given to the rank with the fewest. Pure."""
+    adopted, counts = list(owners), [owners.count(rank) for rank in range(ranks)]
+    for worker, owner in enumerate(owners):
+        if owner < 0:
+            adopted[worker] = counts.index(min(counts))
+            counts[adopted[worker]] += 1
+    return adopted
+
+
+def survivors(comm: Comm, own: Standing, workers: int) -> tuple[Comm, list[Standing]]:
+    """The comm of those who are left of a dead one, which is closed, and the standing of each.
+
+    All survivors call it. Raises ddl_core.errors.Minority if the others go on without this rank.
+    """
+    while True:
+        following = comm.shrink()
+        with suppress(Mismatch):
+            comm.close()
+        comm = following
+        words = own.words(workers)
+        table = np.empty((comm.size, len(words)), np.int64)
+        with suppress(PeerLost):
+            comm.allgather(words, table.reshape(-1))
+            return comm, [Standing.from_words(row, workers) for row in table.tolist()]
+
+
+class Watch:
+    """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
+    the other survivors, so that they need not wait for the end of this rank's share."""
+
+    def __init__(self, comm: Comm, own: Standing, workers: int) -> None:
+        self.noticed = 0.0  # when the comm was seen to be dead
+        self._comm, self._own, self._workers = comm, own, workers
+        self._found: tuple[Comm, list[Standing]] | BaseException | None = None
+        self._lock = threading.Lock()  # of `noticed` and `_ended`
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(POLL):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                if self._comm.error is not None:
+                    self.noticed = time.monotonic()
+            if self.noticed:
+                try:
+                    self._found = survivors(self._comm, self._own, self._workers)
+                except BaseException as error:
+                    self._found = error
+                return
+
+    def end(self) -> tuple[Comm, list[Standing]] | None:
+        """What `survivors` returned, if the comm was seen to be dead; the comm is the caller's
+        again. Raises what `survivors` raised."""
+        with self._lock:
+            self._ended.set()
+        if not self.noticed:
+            return None
+        self._thread.join()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found

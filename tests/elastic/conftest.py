@@ -1,0 +1,114 @@
+"""Elastic jobs of real processes; see programs/members.py."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clean_environment
+
+from ddl_elastic.sampler import Sampler
+
+LIMIT = 240  # seconds for a case, on a busy machine
+SAMPLES = 203  # as in programs/members.py
+LOSING = ("compute", "adopt", "reduce")  # the phases in which a rank's shares are lost with it
+DEADLY = (*LOSING, "vote", "apply")
+CONSTANTS = ("model", "batch", "logical", "passes", "optimizer")
+
+
+class Members:
+    """Runs cases, and compares each with the same job of one undisturbed member."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._references: dict[tuple[Any, ...], str] = {}
+        program = Path(__file__).parent / "programs" / "members.py"
+        self.process = subprocess.Popen(
+            [sys.executable, program, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=clean_environment({"DDL_LOG": "off"}),
+            cwd=folder,
+        )
+        assert self._read() == "ready"
+
+    def _read(self) -> str:
+        assert self.process.stdout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(LIMIT), f"no answer in {LIMIT} s"
+        return self.process.stdout.readline().decode().strip()
+
+    def run(self, **case: Any) -> tuple[list[int], list[list[list[Any]]]]:
+        """The exit codes of the members, and what each has written."""
+        self._count += 1
+        name = f"case{self._count}"
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({**case, "name": name}).encode() + b"\n")
+        self.process.stdin.flush()
+        codes = json.loads(self._read())
+        files = [self._folder / f"{name}.{member}" for member in range(case["members"])]
+        logs = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+        return codes, logs
+
+    def check(self, **case: Any) -> list[list[list[Any]]]:
+        """Run it; the survivors have the state of one undisturbed member, every sample is used once
+        in a pass, and no share was computed twice but those of the dead. Returns the logs."""
+        case = {"model": "cnn", "batch": 32, "logical": 8, "passes": 2, **case}
+        constants = tuple(case.get(name) for name in CONSTANTS)
+        if constants not in self._references and (case["members"] > 1 or "kills" in case):
+            alone = {name: case[name] for name in CONSTANTS if name in case}
+            self.check(**alone, members=1)
+        codes, logs = self.run(**case)
+        died = {k["member"]: k["step"] for k in case.get("kills", []) if k["phase"] in DEADLY}
+        errors = [line[1] for log in logs for line in log if line[0] == "error"]
+        assert not errors, errors[0]
+        assert codes == [-9 if m in died else 0 for m in range(case["members"])]
+        ends = {log[-1][1] for m, log in enumerate(logs) if m not in died}
+        assert ends == {self._references.setdefault(constants, *ends)}
+        check_shares(case, died, logs)
+        return logs
+
+    def close(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
+        assert self.process.wait(LIMIT) == 0
+
+
+def check_shares(case: dict[str, Any], died: dict[int, int], logs: list[list[list[Any]]]) -> None:
+    """Each share was computed once, from the samples that it is to have, and once more if its rank
+    died before all had the result. Each sample was used once in each pass."""
+    lost = {k["member"]: k["step"] for k in case.get("kills", []) if k["phase"] in LOSING}
+    sampler = Sampler(SAMPLES, case["batch"], case["logical"], 5)
+    steps = sampler.steps(case["passes"])
+    kept: Counter[tuple[int, int]] = Counter()
+    used: dict[tuple[int, int], list[int]] = {}
+    for member, log in enumerate(logs):
+        for step, worker, indices in (line[1:] for line in log if line[0] == "share"):
+            assert used.setdefault((step, worker), indices) == indices
+            kept[step, worker] += lost.get(member) != step
+    assert max(kept.values()) == 1
+    assert len(used) == steps * case["logical"]
+    order = [i for t in range(steps) for v in range(case["logical"]) for i in used[t, v]]
+    for number in range(case["passes"]):
+        assert sorted(order[number * SAMPLES : (number + 1) * SAMPLES]) == list(range(SAMPLES))
+    for member, log in enumerate(logs):
+        commits = [line[1] for line in log if line[0] == "commit"]
+        assert commits == list(range(len(commits)))
+        assert len(commits) == steps or member in died
+
+
+@pytest.fixture(scope="session")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
+    started = Members(tmp_path_factory.mktemp("members"))
+    yield started
+    started.close()

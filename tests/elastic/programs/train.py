@@ -1,0 +1,107 @@
+"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints their reports.
+
+`kill` lists (after so many steps, member); a member "agent N" is member N's agent. Whatever is
+wrong with a job is printed as its "error".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from ddl_elastic import Job, JobFailed
+from ddl_elastic.framework import digest
+from ddl_torch.elastic import Half
+
+IMAGES = torch.randn(150, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+LABELS = torch.randint(10, (150,), generator=torch.Generator().manual_seed(2))
+
+
+class Samples:
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return IMAGES[index] + random.random(), LABELS[index]
+
+
+class FailingSamples(Samples):
+    """Sample 3 cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == 3:
+            print("about to read sample 3")
+            raise OSError("sample 3 cannot be read")
+        return super().__getitem__(index)
+
+
+def make_model() -> nn.Module:
+    """The first process that makes one while there is a file "die" ends."""
+    with suppress(FileNotFoundError):
+        Path("die").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()),
+        *(nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 36, 10)),
+    )
+
+
+def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def make_schedule(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Killer:
+    def __init__(self, kills: list[list[Any]]) -> None:
+        self.kills = kills
+
+    def __call__(self, report: dict[str, Any]) -> None:
+        while self.kills and report["steps"] >= self.kills[0][0]:
+            _, whom = self.kills.pop(0)
+            pid = report["workers"][int(str(whom).split()[-1])]["pid"]
+            os.kill(parent_of(pid) if "agent" in str(whom) else pid, signal.SIGKILL)
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    job = Job(
+        model=make_model,
+        data=FailingSamples() if case.get("fail") else Samples(),
+        loss=cross_entropy,
+        optimizer=make_optimizer,
+        schedule=make_schedule,
+        batch=24,
+        logical=12,
+        workers=case["workers"],
+        passes=case.get("passes", 5),
+        seed=3,
+    )
+    if case.get("die"):
+        Path("die").touch()
+    try:
+        model = job.train(Killer(case.get("kill", [])))
+    except JobFailed as error:
+        return {**job.report(), "error": str(error)}
+    half = Half(model, make_optimizer(model.parameters()))
+    return {**job.report(), "model": digest(half.state())}
+
+
+if __name__ == "__main__":
+    for text in sys.argv[1:]:
+        print(json.dumps(run(json.loads(text))), flush=True)

@@ -1,0 +1,63 @@
+"""How long after a kill -9 the survivors have committed the next step.
+
+    python tests/elastic/recovery_times.py [RUNS]
+
+Prints a table: by the phase in which one of four ranks is killed, the time from just before the
+kill until the last survivor has agreed on the next step, its own shares of it included, and beside
+it how long an undisturbed step takes. Every run also is a test: see conftest.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from elastic.conftest import Members
+
+STEP = 6
+
+
+def commits(log: list[list[Any]]) -> dict[int, float]:
+    """By step: when it was agreed on."""
+    return {line[1]: line[3] for line in log if line[0] == "commit"}
+
+
+def measure(members: Members, links: str, phase: str) -> tuple[float, float]:
+    """Seconds from the kill to the next step, and of a step without one."""
+    kills = [{"member": 1, "step": STEP, "phase": phase}]
+    logs = members.check(members=4, kills=kills, links=[links])
+    killed = next(line[2] for line in logs[1] if line[0] == "kill")
+    survivors = [commits(log) for member, log in enumerate(logs) if member != 1]
+    following = STEP + (phase == "apply")
+    usual = [each[t] - each[t - 1] for each in survivors for t in range(1, STEP)]
+    return max(each[following] for each in survivors) - killed, statistics.median(usual)
+
+
+def main(runs: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        members = Members(Path(folder))
+        print(
+            "| killed in | links | runs | median | worst | a step takes |",
+            "|---|---|---|---|---|---|",
+            sep="\n",
+        )
+        for phase in ("compute", "reduce", "vote", "apply"):
+            for links in ("shm", "tcp"):
+                found = [measure(members, links, phase) for _ in range(runs)]
+                times = [1000 * after for after, _ in found]
+                usual = 1000 * statistics.median(step for _, step in found)
+                print(
+                    f"| {phase} | {links} | {runs} | {statistics.median(times):.0f} ms"
+                    f" | {max(times):.0f} ms | {usual:.0f} ms |",
+                    flush=True,
+                )
+        members.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

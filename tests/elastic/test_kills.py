@@ -1,0 +1,74 @@
+"""Members that die by a real kill -9, in every phase of a step; the result is the undisturbed one's
+and nothing but the dead one's shares is computed again (Members.check)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def kill(member: int, step: int, phase: str) -> dict[str, Any]:
+    return {"member": member, "step": step, "phase": phase}
+
+
+def recoveries(logs: list[list[list[Any]]]) -> list[dict[str, Any]]:
+    return [line[1] for log in logs for line in log if line[0] == "recovery"]
+
+
+@pytest.mark.parametrize("phase", ["compute", "reduce"])
+def test_before_all_have_the_result(members: Any, phase: str) -> None:
+    logs = members.check(members=3, kills=[kill(1, 5, phase)])
+    for each in recoveries(logs):
+        assert (each["step"], each["died"], each["adopted"]) == (5, [1], 3)
+
+
+def test_before_the_vote(members: Any) -> None:
+    """All have the result: they vote again, and nothing is computed."""
+    logs = members.check(members=3, kills=[kill(0, 5, "vote")])
+    found = recoveries(logs)
+    assert [(each["step"], each["adopted"]) for each in found] == [(5, 0), (5, 0)]
+
+
+def test_after_the_vote(members: Any) -> None:
+    """Its shares of the next step are computed by the others, once."""
+    logs = members.check(members=3, kills=[kill(0, 5, "apply")])
+    assert {each["step"] for each in recoveries(logs)} == {6}
+
+
+def test_one_survivor_is_behind(members: Any) -> None:
+    """The vote ends on two survivors but not on the third, which applies the result it holds."""
+    kills = [kill(0, 5, "apply"), kill(1, 5, "behind")]
+    logs = members.check(members=4, owners="changing", kills=kills)
+    found = [line[1]["step"] for line in logs[1] if line[0] == "recovery"]
+    assert found == [5]
+    assert [each["step"] for each in recoveries(logs)] == [5, 6, 6]
+
+
+def test_nobody_waits_for_a_long_share(members: Any) -> None:
+    """Member 2 is still in its first share when member 0 already computes an adopted one."""
+    members.check(members=3, kills=[kill(1, 5, "compute"), kill(2, 5, "slow")])
+
+
+def test_all_but_one(members: Any) -> None:
+    """One dies in a sum, a second while it computes what it has adopted, a third later."""
+    kills = [kill(0, 5, "reduce"), kill(1, 5, "adopt"), kill(2, 9, "compute")]
+    logs = members.check(members=4, owners="changing", kills=kills)
+    assert [each["died"] for each in recoveries(logs)[-2:]] == [[0, 1], [2]]
+
+
+def test_in_the_last_step(members: Any) -> None:
+    """The steps are 0 to 12. A survivor that has ended the last one waits for the one behind."""
+    members.check(members=4, kills=[kill(0, 12, "apply"), kill(1, 12, "behind")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("links", ["shm", "tcp"])
+@pytest.mark.parametrize("owners", ["even", "random", "changing"])
+@pytest.mark.parametrize("phase", ["compute", "reduce", "vote", "apply"])
+@pytest.mark.parametrize("who", [[0], [2], [1, 2], [0, 1, 3]])
+def test_every_phase(members: Any, phase: str, who: list[int], owners: str, links: str) -> None:
+    kills = [kill(member, 7, phase) for member in who]
+    if phase in ("compute", "reduce") and owners != "even" and len(who) > 1:
+        kills = kills[:1]  # the others may own no share of this step, and so not get there
+    members.check(members=4, owners=owners, kills=kills, links=[links])

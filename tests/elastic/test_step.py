@@ -1,0 +1,139 @@
+"""The step's pure parts: partial sums in the tree's order, and what follows from a death."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddl_elastic import sums
+from ddl_elastic.order import children, parent, parts_of, tree_size
+from ddl_elastic.partial import PartialSums
+from ddl_elastic.reform import Action, Standing, decide
+
+
+def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
+    """By the rule of ddl.h, word for word."""
+    if size == 1:
+        return values[first]
+    half = size // 2
+    left = tree_sum(values, first, half)
+    return left if first + half >= len(values) else left + tree_sum(values, first + half, half)
+
+
+@given(workers=st.integers(1, 64), seed=st.integers(0, 2**32 - 1), ranks=st.integers(1, 6))
+@settings(deadline=None)
+def test_bits_do_not_depend_on_owners(workers: int, seed: int, ranks: int) -> None:
+    """Shares are taken in in any order; one rank's comm is a stand-in for the all-gather."""
+    random = np.random.default_rng(seed)
+    values = [
+        (random.standard_normal(3) * 10.0 ** random.integers(-6, 6)).astype("f4")
+        for _ in range(workers)
+    ]
+    owners = random.integers(0, ranks, workers)
+    nodes = {}
+    for rank in range(ranks):
+        partial = PartialSums(workers)
+        for worker in random.permutation(np.flatnonzero(owners == rank)).tolist():
+            partial.add(worker, [values[worker].copy()])
+        order = parts_of(partial.held, workers)
+        (arrays,) = partial.arrays(order, 1)
+        nodes.update(zip(order, arrays, strict=True))
+
+    def value(node: tuple[int, int]) -> np.ndarray:
+        if node in nodes:
+            return nodes[node]
+        return np.add(*map(value, children(node)))
+
+    expected = tree_sum(values, 0, tree_size(workers))
+    assert value((0, workers)).tobytes() == expected.tobytes()
+
+
+@given(workers=st.integers(2, 200), data=st.data())
+def test_parents_and_children(workers: int, data: st.DataObject) -> None:
+    node = (data.draw(st.integers(0, workers - 1)), 1)
+    while node != (0, workers):
+        above = parent(node, workers)
+        assert node in children(above)
+        assert sum(count for _, count in children(above)) == above[1]
+        node = above
+
+
+def test_a_contiguous_range_needs_few_arrays() -> None:
+    partial = PartialSums(64)
+    for worker in range(40):
+        partial.add(worker, [np.ones(1)])
+        assert len(partial._nodes) <= 6
+    assert partial.arrays([(0, 32), (32, 8)], 1)[0][0][0] == 32
+
+
+def test_a_share_counts_once() -> None:
+    partial = PartialSums(4)
+    partial.add(1, [np.ones(1)])
+    with pytest.raises(RuntimeError, match="logical worker 1 was computed twice"):
+        partial.add(1, [np.ones(1)])
+    with pytest.raises(RuntimeError, match=r"not of \[\(0, 2\)\]"):
+        partial.arrays([(0, 2)], 1)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("f4", 2.5), ("f8", 2.5), ("i8", 2)])
+def test_averages(dtype: str, expected: float) -> None:
+    import ddl_core
+
+    with ddl_core.Endpoint(secret="") as endpoint, endpoint.connect([endpoint.address], 0) as comm:
+        order = sums.order(comm, [0, 0, 0, 0])
+        recv = np.empty(2, dtype)
+        sums.allreduce_ordered(comm, order, [np.array([10, 10], dtype)], recv, op="average")
+        assert recv.tolist() == [expected, expected]
+        sums.allreduce_ordered(comm, order, [np.array([10, 10], dtype)], recv)
+        assert recv.tolist() == [10, 10]
+
+
+@given(workers=st.integers(1, 130), owners=st.lists(st.integers(-1, 3), min_size=130, max_size=130))
+def test_standings_travel(workers: int, owners: list[int]) -> None:
+    owned = [v for v in range(workers) if owners[v] == 0]
+    sent = Standing(7, 2**40, True, owned)
+    assert Standing.from_words(sent.words(workers).tolist(), workers) == sent
+
+
+@given(
+    owners=st.lists(st.integers(-1, 3), min_size=8, max_size=8),
+    has_result=st.lists(st.booleans(), min_size=4, max_size=4),
+    behind=st.lists(st.booleans(), min_size=4, max_size=4).filter(lambda b: not all(b)),
+)
+def test_decisions(owners: list[int], has_result: list[bool], behind: list[bool]) -> None:
+    ranks = [
+        Standing(10 + r, 4, True, [0, 1])
+        if behind[r]
+        else Standing(10 + r, 5, has_result[r], [v for v in range(8) if owners[v] == r])
+        for r in range(4)
+    ]
+    decisions = [decide(ranks, rank, 8) for rank in range(4)]
+    assert len({each.owners for each in decisions}) == 1
+    assert all(each.step == 5 for each in decisions)
+    for rank, each in enumerate(decisions):
+        kept = [v for v in range(8) if owners[v] == rank and not behind[rank]]
+        assert {v for v in range(8) if each.owners[v] == rank} >= set(kept)
+        if behind[rank]:
+            assert each.action is Action.APPLY
+        elif all(has_result) and not any(behind):
+            assert each.action is Action.VOTE
+            assert each.owners == tuple(owners)
+        else:
+            assert each.action is Action.COMPUTE
+            orphans = 8 - sum(o >= 0 and not behind[o] for o in owners)
+            assert each.adopted == orphans
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([Standing(0, 5, False, []), Standing(1, 4, False, [])], "member 1 is in step 4 and lacks"),
+        ([Standing(0, 5, False, []), Standing(1, 3, True, [])], "member 1 is in step 3"),
+        ([Standing(0, 5, False, [1]), Standing(1, 5, False, [1])], "worker 1 of step 5 has two"),
+    ],
+)
+def test_what_cannot_be(ranks: list[Standing], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        decide(ranks, 0, 2)

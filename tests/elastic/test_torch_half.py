@@ -1,0 +1,221 @@
+"""PyTorch's half: what a share returns, what is applied, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import ddl_core  # noqa: E402
+import ddl_torch  # noqa: E402
+import ddl_torch.elastic as elastic  # noqa: E402
+from ddl_elastic.framework import digest, find_half  # noqa: E402
+from ddl_elastic.sampler import share_seed  # noqa: E402
+
+
+def half_of(model: nn.Module, **options: Any) -> elastic.Half:
+    return elastic.Half(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+class Odd(nn.Module):
+    """Parameters of two types, one of them frozen and one unused, and odd buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((2, 3), 0.5))
+        self.brief = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(()))
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.register_buffer("flags", torch.tensor([True, False]))
+        self.register_buffer("third", torch.tensor([1 / 3]))
+        self.register_buffer("calls", torch.tensor(0, dtype=torch.int32))
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.mean.lerp_(x.mean(0), 0.5)
+        return (x * self.brief.float() * self.frozen) @ self.weight.T
+
+
+def compute(half: elastic.Half, x: torch.Tensor) -> list[np.ndarray]:
+    half.begin()
+    return half.backward(half.model(x).sum())
+
+
+def test_a_share_leaves_the_state_as_it_was_and_its_result_is_applied() -> None:
+    half = half_of(Odd())
+    before = digest(half.state())
+    share = compute(half, torch.ones(4, 3))
+    assert digest(half.state()) == before
+    assert [array.dtype.name for array in share] == [
+        *("float32", "float32", "int64", "float64"),
+    ]
+    assert [array.size for array in share] == [6 + 3 + 1, 2 + 1 + 3, 1, 1 + 3]
+    assert all(each.shape == share[n].shape for n, each in enumerate(half.empty()))
+    loss = share[-1][0]
+    half.apply(share)
+    model = half.model
+    assert half.loss == loss
+    assert model.weight.grad.tolist() == [[4.0] * 3] * 2
+    assert model.brief.grad.dtype == torch.bfloat16
+    assert model.frozen.grad is None
+    assert model.unused.grad is None
+    assert model.mask.tolist() == [0.0, -torch.inf]
+    assert model.third.tolist() == torch.tensor([1 / 3]).tolist()
+    assert (int(model.calls), model.mean.tolist()) == (1, [0.5] * 3)
+
+
+def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
+    """x + x + x divided by 3 need not be x, so that changes are averaged, not values."""
+    half = half_of(Odd())
+    shares = [compute(half, torch.ones(4, 3)) for _ in range(3)]
+    result = [(a + b + c) / a.dtype.type(3) for a, b, c in zip(*shares, strict=True)]
+    half.apply([r.astype(s.dtype) for r, s in zip(result, shares[0], strict=True)])
+    assert half.model.third.item() == torch.tensor(1 / 3).item()
+    assert int(half.model.calls) == 1
+
+
+def test_batch_norm_is_a_share_s_own() -> None:
+    """PyTorch's kernel changes the statistics without changing their versions."""
+    model = nn.BatchNorm1d(3)
+    half = half_of(model)
+    x = torch.randn(8, 3)
+    share = compute(half, x)
+    assert model.running_mean.tolist() == [0.0] * 3
+    half.apply(share)
+    assert torch.allclose(model.running_mean, 0.1 * x.mean(0))
+    assert int(model.num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_the_state_travels(make: Any) -> None:
+    def made() -> elastic.Half:
+        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(torch.float64)
+        optimizer = make(model.parameters(), lr=0.1)
+        return elastic.Half(model, optimizer)
+
+    trained, other = made(), made()
+    schedule = torch.optim.lr_scheduler.StepLR(trained.optimizer, 1, 0.5)
+    trained.model(torch.randn(4, 3, dtype=torch.float64)).sum().backward()
+    trained.update()
+    schedule.step()
+    assert digest(trained.state()) != digest(other.state())
+    other.load(trained.state())
+    assert digest(trained.state()) == digest(other.state())
+
+
+def test_another_model_s_state_is_refused() -> None:
+    with pytest.raises(ValueError, match="the state is not this model's"):
+        half_of(nn.Linear(3, 2)).load(half_of(nn.Linear(2, 2)).state())
+
+
+@pytest.mark.parametrize("kind", [nn.SyncBatchNorm, ddl_torch.SyncBatchNorm])
+def test_sync_batch_norm_is_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match="1 is a SyncBatchNorm: its statistics would depend"):
+        half_of(nn.Sequential(nn.Linear(3, 3), kind(3)))
+
+
+def test_foreign_parameters_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"parameter of shape \(2, 2\) that is not model's"):
+        elastic.Half(nn.Linear(3, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+
+
+def test_sparse_gradients_are_refused() -> None:
+    half = half_of(nn.Embedding(4, 2, sparse=True))
+    with pytest.raises(NotImplementedError, match="a gradient is sparse"):
+        compute(half, torch.tensor([1, 2]))
+
+
+class Replaces(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = 0.9 * self.mean + x.mean(0)
+        return super().forward(x)
+
+
+class Flips(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("seen", torch.tensor(False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.fill_(True)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(Replaces, "replaced one of its buffers"), (Flips, "changed a buffer of torch.bool")],
+)
+def test_buffers_without_an_average_are_refused(model: Any, message: str) -> None:
+    with pytest.raises(NotImplementedError, match=message):
+        compute(half_of(model()), torch.ones(2, 3))
+
+
+def test_the_half_is_found_by_the_model() -> None:
+    assert find_half(nn.Linear(1, 1)) is elastic
+    assert find_half(Odd()) is elastic
+    with pytest.raises(TypeError, match=r"model is a builtins.dict; .* knows models of torch"):
+        find_half({})
+
+
+def data_of(samples: int) -> list[tuple[Any, int]]:
+    return [(torch.full((3,), float(n)), n % 2) for n in range(samples)]
+
+
+def job_of(comm: ddl_core.Comm) -> elastic.Job:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return elastic.Job(model, optimizer, batch=4, logical=2, comm=comm)
+
+
+@pytest.fixture
+def comm() -> Any:
+    with ddl_core.Endpoint(secret="") as endpoint, endpoint.connect([endpoint.address], 0) as comm:
+        yield comm
+    torch.use_deterministic_algorithms(False)
+
+
+def test_a_share_that_was_not_computed(comm: ddl_core.Comm) -> None:
+    step = next(job_of(comm).steps(data_of(4)))
+    with pytest.raises(RuntimeError, match="a share of step 0 was not computed"):
+        list(step)
+
+
+def test_a_share_that_was_computed_twice(comm: ddl_core.Comm) -> None:
+    job = job_of(comm)
+    for step in job.steps(data_of(4)):
+        for x, _ in step:
+            step.backward(job.framework.model(x).sum())
+            with pytest.raises(RuntimeError, match="is called once for each batch"):
+                step.backward(job.framework.model(x).sum())
+
+
+def test_a_step_that_was_left(comm: ddl_core.Comm) -> None:
+    steps = job_of(comm).steps(data_of(8))
+    next(steps)
+    with pytest.raises(RuntimeError, match="step 0 is not agreed on: iterate over it to its end"):
+        next(steps)
+
+
+def test_random_numbers_are_the_share_s(comm: ddl_core.Comm) -> None:
+    import random
+
+    job, found = job_of(comm), []
+    for step in job.steps(data_of(4)):
+        for x, _ in step:
+            found.append((torch.rand(()).item(), np.random.rand(), random.random()))
+            step.backward(job.framework.model(x).sum())
+    expected = []
+    for worker in range(2):
+        elastic.seed(share_seed(0, 0, worker))
+        expected.append((torch.rand(()).item(), np.random.rand(), random.random()))
+    assert found == expected

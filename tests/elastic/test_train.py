@@ -1,0 +1,113 @@
+"""`Job.train`: no loop, no service, no configuration; workers that are killed change nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clean_environment
+
+from ddl_elastic.job import choose_workers
+
+PROGRAM = Path(__file__).parent / "programs" / "train.py"
+LIMIT = 300  # seconds, on a busy machine
+
+
+def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> tuple[list[Any], str]:
+    """The reports of the jobs, and what was shown."""
+    texts = [json.dumps(case) for case in cases]
+    done = run_program([sys.executable, PROGRAM, *texts], cwd=folder, limit=LIMIT)
+    done.expect_success()
+    return [json.loads(line) for line in done.out.splitlines()], done.err
+
+
+def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -> None:
+    kills = [[5, 1], [12, "agent 0"]]
+    reports, shown = train(run_program, tmp_path, {"workers": 1}, {"workers": 3, "kill": kills})
+    alone, disturbed = reports
+    assert alone["hash"] == disturbed["hash"]
+    assert alone["model"] == disturbed["model"]
+    assert alone["loss"] == disturbed["loss"]
+    assert [each["state"] for each in reports] == ["done", "done"]
+    assert [each["steps"] for each in reports] == [32, 32]
+    died = [each for each in disturbed["events"] if each["kind"] == "died"]
+    assert [(each["member"], each["cause"]) for each in died] == [(1, "SIGKILL"), (0, "SIGKILL")]
+    recovered = [each for each in disturbed["events"] if each["kind"] == "recovered"]
+    assert [each["died"] for each in recovered] == [[1], [0]]
+    assert disturbed["recomputed"] <= 4 + 6
+    for member, event in zip((1, 0), recovered, strict=True):
+        host = os.uname().nodename
+        assert f"rank {member} on {host} died (SIGKILL); {event['adopted']} of 12 shares" in shown
+        assert f"recomputed; step {event['step']} committed {event['seconds']:.2f} s later" in shown
+
+
+def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
+    """The others are told of each other without it."""
+    reports, _ = train(run_program, tmp_path, {"workers": 1}, {"workers": 3, "die": True})
+    assert reports[0]["hash"] == reports[1]["hash"]
+    assert [event["kind"] for event in reports[1]["events"]] == ["died"]
+
+
+def test_nobody_is_left(run_program: Any, tmp_path: Path) -> None:
+    kills = [[5, 0], [5, 1]]
+    (report,), _ = train(run_program, tmp_path, {"workers": 2, "kill": kills, "passes": 100})
+    assert report["state"] == "failed"
+    assert report["error"].startswith("no worker is left\nrank 0 on ")
+    assert report["error"].count("(SIGKILL)") == 2
+
+
+def test_an_error_of_the_program(run_program: Any, tmp_path: Path) -> None:
+    (report,), shown = train(run_program, tmp_path, {"workers": 2, "fail": True})
+    assert report["state"] == "failed"
+    assert "died (OSError: sample 3 cannot be read)" in report["error"]
+    assert 'raise OSError("sample 3 cannot be read")' in report["error"]
+    assert "] about to read sample 3" in shown
+
+
+def test_nothing_survives_the_caller(tmp_path: Path) -> None:
+    case = json.dumps({"workers": 2, "passes": 100_000, "kill": [[3, 0]]})
+    caller = subprocess.Popen(
+        [sys.executable, PROGRAM, case],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    with caller:
+        assert caller.stderr
+        line = next(line for line in caller.stderr if "died (SIGKILL)" in line)
+        assert line
+        caller.kill()
+        # The fork server and the agents have the other end of stderr, until the last one ends.
+        caller.stderr.read()
+    assert caller.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("workers", "places", "expected"),
+    [
+        *[(1, 8, 1), (5, 2, 5), ("5", 2, 5), (16, 1, 16)],
+        *[("1:16", 2, 2), ("1:16", 5, 4), ("1:16", 7, 6), ("1:16", 99, 16), ("1:3", 8, 3)],
+        *[("1:16", 0, 1), ("5:16", 2, 5), ("5:7", 16, 6)],
+    ],
+)
+def test_how_many_workers(workers: int | str, places: int, expected: int) -> None:
+    assert choose_workers(workers, 16, places) == expected
+
+
+@pytest.mark.parametrize("workers", [0, "", "a", "3:2", "0:4", ":4", "1:2:3"])
+def test_wrong_numbers_of_workers(workers: int | str) -> None:
+    with pytest.raises(ValueError, match="workers is"):
+        choose_workers(workers, 16, 4)
+
+
+def test_more_workers_than_shares() -> None:
+    with pytest.raises(ValueError, match="more than the 16 logical workers"):
+        choose_workers("17:20", 16, 40)
