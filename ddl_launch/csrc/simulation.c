@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "event_queue.h"
-#include "plan/builder.h"
+#include "machine.h"
 
-enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1, WINDOW = 2 << 20 /* of libddl's comms */ };
+enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1 };
 
 static const char no_memory[] = "out of memory";
 
@@ -58,7 +58,6 @@ typedef struct rank {
 
 typedef struct simulation {
     const ddl_machine *machine;
-    ddl__order order; /* of an ordered sum */
     const ddl_question *question;
     ddl_answer *answer;
     ddl__topology *topology;
@@ -234,7 +233,7 @@ static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step,
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         const link *l = rank_link(s, me, i);
         if (l->published == DDL__LINK_SPANS ||
-            (l->level == 0 && me->window + bytes * step_results(me, step) > WINDOW))
+            (l->level == 0 && me->window + bytes * step_results(me, step) > MACHINE_WINDOW))
             return false;
     }
     return true;
@@ -394,49 +393,6 @@ static void event_handle(simulation *s, event e)
 
 /* ------------------------------------------------------------------------------- the simulation */
 
-/* Freed with free; NULL when out of memory. */
-static ddl__topology *topology_of(const ddl_machine *machine)
-{
-    size_t n = DDL__GROUPINGS * (size_t)machine->size;
-    ddl__topology *t = calloc(1, sizeof *t + n * sizeof t->group[0]);
-    if (!t)
-        return NULL;
-    t->size = machine->size;
-    for (size_t i = 0; i < n; i++) {
-        int grouping = (int)(i / (size_t)machine->size);
-        t->group[i] = machine->groups[i];
-        if (t->groups[grouping] <= t->group[i])
-            t->groups[grouping] = t->group[i] + 1;
-    }
-    for (int level = 1; level < DDL__DIMENSIONS; level++)
-        t->wires[level - 1] = (ddl__speed){machine->latency[level], machine->bandwidth[level]};
-    t->machines = (t->groups[DDL__HOSTS] + machine->machine_hosts - 1) / machine->machine_hosts;
-    int most = 0;
-    for (int m = 0; m < t->machines; m++) {
-        int ranks = 0;
-        for (int r = 0; r < t->size; r++)
-            ranks += ddl__topology_group(t, DDL__HOSTS, r) / machine->machine_hosts == m;
-        most = ranks > most ? ranks : most;
-    }
-    t->oversubscription = machine->cores ? (double)most / machine->cores : 1;
-    return t;
-}
-
-/* The request of rank 0, in place unless it is an ordered sum. */
-static ddl__request request_of(const simulation *s)
-{
-    return (ddl__request){.kind = (ddl__kind)s->question->kind,
-                          .size = s->machine->size,
-                          .count = s->question->count,
-                          .element = (size_t)s->question->element,
-                          .order = s->question->owners ? &s->order : NULL,
-                          .wide = 1,
-                          .in_place = !s->question->owners,
-                          .all_shared = s->topology->groups[DDL__HOSTS] == 1,
-                          .topology = s->topology,
-                          .window = WINDOW};
-}
-
 static uint32_t plan_ranks(const ddl__plan *plan)
 {
     uint32_t n = 0;
@@ -470,32 +426,12 @@ static int64_t plan_spans(const ddl__plan *plan)
     return spans;
 }
 
-/* By the given algorithm, or the one that rank 0 has chosen for all. */
-static ddl__plan *make_plan(const simulation *s, int r)
-{
-    ddl__request request = request_of(s);
-    request.rank = r;
-    if (!s->question->algorithm)
-        request.by = ddl__algorithm_named(s->answer->name);
-    return s->question->algorithm ? ddl__plan_create_as(&request, s->question->algorithm)
-                                  : ddl__plan_create(&request);
-}
-
-/* The time by the library's costs. */
-static void estimate(simulation *s)
-{
-    ddl__request request = request_of(s), plain;
-    const ddl__request *resolved =
-        s->question->algorithm ? &request : ddl__ordered_resolve(&request, &plain);
-    s->answer->estimated = ddl__algorithm_cost(ddl__algorithm_named(s->answer->name), resolved);
-}
-
 /* Before any plan is kept: all together may need too much memory. */
 static void count_spans(simulation *s)
 {
     int64_t spans = 0;
     for (int r = 0; r < s->machine->size && !s->error; r++) {
-        ddl__plan *plan = make_plan(s, r);
+        ddl__plan *plan = machine_plan(s->question, s->topology, s->answer->name, r);
         if (!plan) {
             s->error = s->question->algorithm ? "that plan cannot do it" : no_memory;
             return;
@@ -513,7 +449,7 @@ static void make_plans(simulation *s)
 {
     for (int r = 0; r < s->machine->size && !s->error; r++) {
         rank *me = &s->ranks[r];
-        me->plan = make_plan(s, r);
+        me->plan = machine_plan(s->question, s->topology, s->answer->name, r);
         me->links = me->plan ? calloc(plan_ranks(me->plan) + 1, sizeof *me->links) : NULL;
         if (me->links)
             rank_connect(s, (uint32_t)r);
@@ -524,7 +460,7 @@ static void make_plans(simulation *s)
 
 static bool simulation_prepare(simulation *s)
 {
-    s->topology = topology_of(s->machine);
+    s->topology = machine_topology(s->machine);
     s->ranks = calloc((size_t)s->machine->size, sizeof *s->ranks);
     s->table = calloc((size_t)s->machine->size * (size_t)s->machine->size, sizeof *s->table);
     if (!s->topology || !s->ranks || !s->table) {
@@ -547,7 +483,7 @@ static bool simulation_prepare(simulation *s)
     if (!s->error)
         count_spans(s);
     if (!s->error)
-        estimate(s);
+        s->answer->estimated = machine_estimate(s->question, s->topology, s->answer->name);
     make_plans(s);
     return !s->error;
 }
@@ -597,10 +533,7 @@ static void simulation_destroy(simulation *s)
 const char *ddl_simulate(const ddl_machine *machine, const ddl_question *question,
                          ddl_answer *answer)
 {
-    simulation s = {.machine = machine,
-                    .order = {question->workers, question->owners},
-                    .question = question,
-                    .answer = answer};
+    simulation s = {.machine = machine, .question = question, .answer = answer};
     ddl_busy *busy = answer->busy;
     *answer = (ddl_answer){.busy = busy};
     if (simulation_prepare(&s))

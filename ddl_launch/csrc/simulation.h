@@ -28,8 +28,8 @@ typedef struct ddl_machine {
 typedef struct ddl_question {
     int kind; /* ddl__kind */
     int64_t count;
-    int element;           /* bytes of one */
-    const int *owners;     /* of an ordered sum: the rank of each of `workers` logical workers */
+    int element;       /* bytes of one */
+    const int *owners; /* of an ordered sum: the rank of each of `workers` logical workers */
     int workers;
     const char *algorithm; /* NULL: as libddl chooses */
     int64_t spans_max;     /* give up beyond */
