@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ddl_elastic.sums import Array
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]  # contiguous, of one dimension
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 from ddl_core import Comm
 from ddl_elastic.assign import assign
-from ddl_elastic.framework import Framework, digest
+from ddl_elastic.framework import Array, Framework, digest
 from ddl_elastic.sampler import Sampler, sample_seed, share_seed
 from ddl_elastic.step import Group, Phase, Recovery, Step, finish
-from ddl_elastic.sums import Array
 
 
 class Dataset(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddl_elastic import sums
+import ddl_core
+from ddl_elastic.framework import Array
 from ddl_elastic.order import children, parent
-from ddl_elastic.sums import Array
 
 Node = tuple[int, int]  # (first worker, workers in it)
 
@@ -38,7 +38,7 @@ class PartialSums:
             other = self._nodes.pop(sibling)
             pair = (value, other) if node == left else (other, value)
             for first, second in zip(*pair, strict=True):
-                sums.add(first, first, second)
+                ddl_core.add(first, first, second)
             node, value = above, pair[0]
         self._nodes[node] = value
 

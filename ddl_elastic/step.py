@@ -15,15 +15,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 
 import numpy as np
 
-from ddl_core import Comm
+from ddl_core import Comm, Order
 from ddl_core.errors import PeerLost
-from ddl_elastic import sums
+from ddl_elastic.framework import Array
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, Watch, decide, survivors
-from ddl_elastic.sums import Array
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
@@ -64,6 +64,12 @@ class Recovery:
     died: list[int]  # members
     adopted: int = 0  # shares of the dead that were computed again, by all ranks together
     seconds: float = 0.0  # from the first notice on this rank until the step was agreed on
+
+
+@lru_cache(maxsize=4)
+def _order(owners: tuple[int, ...], ranks: int) -> Order:
+    """The same object in each step with this map: libddl keeps its plans by the order."""
+    return Order(owners, ranks)
 
 
 class Step:
@@ -120,10 +126,10 @@ class Step:
             return
         self.phase = Phase.REDUCE
         comm = self._group.comm
-        order = sums.order(comm, self._group.owners)
-        parts = self._partial.arrays(order.parts[comm.rank], len(self.result))
+        order = _order(self._group.owners, comm.size)
+        parts = self._partial.arrays(order.parts(comm.rank), len(self.result))
         for brought, recv in zip(parts, self.result, strict=True):
-            sums.allreduce_ordered(comm, order, brought, recv, op="average")
+            comm.allreduce_ordered(order, brought, recv, op="average")
         self.phase = Phase.VOTE
 
     def _vote(self) -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl_elastic import sums
 from ddl_elastic.order import children, parent, parts_of, tree_size
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, decide
@@ -25,7 +24,7 @@ def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
 @given(workers=st.integers(1, 64), seed=st.integers(0, 2**32 - 1), ranks=st.integers(1, 6))
 @settings(deadline=None)
 def test_bits_do_not_depend_on_owners(workers: int, seed: int, ranks: int) -> None:
-    """Shares are taken in in any order; one rank's comm is a stand-in for the all-gather."""
+    """Shares are taken in in any order."""
     random = np.random.default_rng(seed)
     values = [
         (random.standard_normal(3) * 10.0 ** random.integers(-6, 6)).astype("f4")
@@ -75,19 +74,6 @@ def test_a_share_counts_once() -> None:
         partial.add(1, [np.ones(1)])
     with pytest.raises(RuntimeError, match=r"not of \[\(0, 2\)\]"):
         partial.arrays([(0, 2)], 1)
-
-
-@pytest.mark.parametrize(("dtype", "expected"), [("f4", 2.5), ("f8", 2.5), ("i8", 2)])
-def test_averages(dtype: str, expected: float) -> None:
-    import ddl_core
-
-    with ddl_core.Endpoint(secret="") as endpoint, endpoint.connect([endpoint.address], 0) as comm:
-        order = sums.order(comm, [0, 0, 0, 0])
-        recv = np.empty(2, dtype)
-        sums.allreduce_ordered(comm, order, [np.array([10, 10], dtype)], recv, op="average")
-        assert recv.tolist() == [expected, expected]
-        sums.allreduce_ordered(comm, order, [np.array([10, 10], dtype)], recv)
-        assert recv.tolist() == [10, 10]
 
 
 @given(workers=st.integers(1, 130), owners=st.lists(st.integers(-1, 3), min_size=130, max_size=130))

@@ -28,7 +28,6 @@ import ddl_core
 import ddl_torch.elastic as elastic
 from ddl_elastic import loop as loops
 from ddl_elastic import step as steps
-from ddl_elastic import sums
 from ddl_elastic.framework import digest
 
 SAMPLES, CLASSES = 203, 10
@@ -99,7 +98,8 @@ class Deaths:
         self._together = {each["step"] for each in case.get("kills", [])}
         steps.Step._reduce = self._wrap(steps.Step._reduce, self._reduce)
         steps.Step._vote = self._wrap(steps.Step._vote, self._vote)
-        sums.allreduce_ordered = self._wrap(sums.allreduce_ordered, self._sum)
+        comms = ddl_core.Comm
+        comms.allreduce_ordered = self._wrap(comms.allreduce_ordered, self._sum)
         self._step, self._sums = 0, 0
         self._log, self._path, self._member = log, path, member
         self._members = case["members"]
