@@ -130,6 +130,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="also asynchronous calls, each submitted and waited for",
     )
     add("--named", action="store_true", help="also libddl's operations that are matched by name")
+    add("--ordered", action="store_true", help="also libddl's all-reduce out of place, and ordered")
     add("--from-c", action="store_true", help="also calls from C (all-reduces of f32)")
     add(
         "--lab",
@@ -172,7 +173,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     except UsageError as error:
         parser.error(str(error))
     options.ways = ["async"] * options.waited + ["c"] * options.from_c
-    options.own = ["named"] * options.named
+    options.own = ["named"] * options.named + ["apart", "ordered"] * options.ordered
     return options
 
 

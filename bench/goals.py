@@ -80,6 +80,12 @@ def against(library: str) -> Callable[[Result, str], float | None]:
     return ratio
 
 
+def ordered_against_apart(result: Result, state: str) -> float | None:
+    """How many times as fast an ordered sum is as a plain one that is also out of place."""
+    own, plain = _own(result, state, "ordered"), _own(result, state, "apart")
+    return own.times_as_fast_as(plain) if own and plain else None
+
+
 def against_blocking(way: str) -> Callable[[Result, str], float | None]:
     """How many times as fast as libddl's blocking call."""
 
@@ -114,6 +120,7 @@ LARGE = (MI, 4 * MI, 16 * MI)
 HUGE = (64 * MI, 256 * MI)
 MOVES = ("broadcast", "allgather", "alltoall")
 FOUR = (KI, 64 * KI, MI, 4 * MI, 64 * MI)
+ORDERED = (KI, 64 * KI, MI, 16 * MI, 64 * MI)
 
 
 def all_targets() -> list[Target]:
@@ -136,6 +143,8 @@ def all_targets() -> list[Target]:
         Target("named x blocking", against_blocking("named"), 1 / 3, whole),
         Target("x best other", best, 2.5, _is("reduce_scatter", "f32", 2, 64 * MI)),
     ]
+    ordered = ordered_against_apart
+    targets.append(Target("ordered x out of place", ordered, 0.95, lambda r: True))
     for dtype in ("bf16", "f16"):
         targets.append(Target("x Gloo", against("gloo"), 5, _is("allreduce", dtype, 2, 64 * MI)))
     for operation in MOVES:

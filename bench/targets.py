@@ -20,6 +20,7 @@ from bench.goals import (
     MI,
     MIDDLE,
     MOVES,
+    ORDERED,
     OURS,
     SMALL,
     Verdict,
@@ -50,6 +51,7 @@ parts, for --parts:
   others     reduce-scatter, broadcast, all-gather and all-to-all of 64 MiB
   four       all-reduce among 4 ranks
   hosts      all-reduce between two hosts, made of network namespaces (needs root)
+  ordered    ordered sums beside all-reduce out of place; also between two hosts (needs root)
   resources  memory of a rank, and time to start
 """
 
@@ -74,6 +76,7 @@ def _allreduce(sizes: Sequence[int], ways: Sequence[str] = ()) -> Wanted:
 HALVES = [Case("allreduce", dtype, 64 * MI) for dtype in ("f32", "bf16", "f16")]
 OTHERS = [Case(operation, "f32", 64 * MI) for operation in ("reduce_scatter", *MOVES)]
 BETWEEN = _cases("allreduce", "f32", (KI, MI, 16 * MI, 64 * MI))
+SUMS = _cases("allreduce", "f32", ORDERED)
 PARTS = (
     Part("small", _allreduce(SMALL, ["c"])),
     Part("middle", _allreduce(MIDDLE)),
@@ -83,6 +86,8 @@ PARTS = (
     Part("others", Wanted(OTHERS)),
     Part("four", Wanted(_cases("allreduce", "f32", FOUR), ranks=(4,))),
     Part("hosts", Wanted(BETWEEN, lab="unshaped"), ("libddl", "gloo", "openmpi")),
+    Part("ordered", Wanted(SUMS, ranks=(2, 4), own=("apart", "ordered")), OURS),
+    Part("ordered", Wanted(SUMS, own=("apart", "ordered"), lab="unshaped"), OURS),
     Part("resources", None, ("libddl",)),
 )
 

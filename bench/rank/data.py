@@ -49,6 +49,14 @@ class Data:
         self.recv = long if self.in_place or operation == "allgather" else short
         self._values = np.arange(2 * PERIOD) % PERIOD % 16
 
+    def separate(self, apart: bool) -> None:
+        """Of an operation that is in place: whether the result gets a buffer of its own."""
+        if apart and self.recv is self.send:
+            self.recv = np.empty_like(self.send)
+        elif not apart:
+            self.recv = self.send
+        self.in_place = not apart
+
     def rewrite(self) -> None:
         """Fill the send buffer with its values, and the receive buffer with wrong ones."""
         if not self.in_place:
