@@ -69,7 +69,6 @@ class Job:
         """Train; returns the trained model. On this machine, in processes forked from this one.
 
         A worker that dies is not replaced: the others go on. Raises JobFailed when none is left.
-        Call it before this process has computed gradients, after which PyTorch permits no fork.
 
         on_progress: called in this process with `report()`, up to ten times a second
         """

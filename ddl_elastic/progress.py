@@ -18,7 +18,11 @@ class Progress:
                 from tqdm import tqdm
             except ImportError:
                 return
-            self._bar = tqdm(total=steps, unit="step", file=sys.stderr)
+
+            class Bar(tqdm):  # type: ignore[misc]
+                monitor_interval = 0  # no thread: the process may fork again
+
+            self._bar = Bar(total=steps, unit="step", file=sys.stderr)
 
     def step(self, committed: int, loss: float) -> None:
         if self._bar is not None:

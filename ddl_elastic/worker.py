@@ -6,7 +6,6 @@ It never waits for the coordinator between two steps.
 from __future__ import annotations
 
 import os
-import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -43,7 +42,6 @@ def work(
     data: Dataset,
 ) -> None:
     """A worker's whole life. Errors of the program are told to the coordinator."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         framework = make()
         comm, members = _connect(channel, secret, spec.member)

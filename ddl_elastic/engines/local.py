@@ -15,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,8 @@ def _run_agent(text: str, files: list[int], work: Work) -> NoReturn:
         sys.stdout = open(1, "w", buffering=1, closefd=False)
         sys.stderr = open(2, "w", buffering=1, closefd=False)
         environment.prepare_worker(spec.threads)
-        work(spec, Channel(worker))
+        # In a thread of its own: a fork leaves the main thread's OpenMP pool without its threads,
+        # and the next parallel region would wait for them.
+        ThreadPoolExecutor(1).submit(work, spec, Channel(worker)).result()
 
     agent.run(Channel(agent_channel), worker_main)

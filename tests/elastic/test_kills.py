@@ -62,13 +62,18 @@ def test_in_the_last_step(members: Any) -> None:
     members.check(members=4, kills=[kill(0, 12, "apply"), kill(1, 12, "behind")])
 
 
+# The connections of TCP do not prove that a process has ended, and one of four, or two without
+# rank 0, would be a minority: so over TCP a majority stays.
+KILLED = [("shm", [0]), ("shm", [2]), ("shm", [1, 2]), ("shm", [0, 1, 3])]
+KILLED += [("tcp", [0]), ("tcp", [2]), ("tcp", [1, 2])]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("links", ["shm", "tcp"])
 @pytest.mark.parametrize("owners", ["even", "random", "changing"])
 @pytest.mark.parametrize("phase", ["compute", "reduce", "vote", "apply"])
-@pytest.mark.parametrize("who", [[0], [2], [1, 2], [0, 1, 3]])
+@pytest.mark.parametrize(("links", "who"), KILLED)
 def test_every_phase(members: Any, phase: str, who: list[int], owners: str, links: str) -> None:
+    if (phase, owners) == ("compute", "random"):
+        who = [member for member in who if member != 1]  # which owns no share
     kills = [kill(member, 7, phase) for member in who]
-    if phase in ("compute", "reduce") and owners != "even" and len(who) > 1:
-        kills = kills[:1]  # the others may own no share of this step, and so not get there
     members.check(members=4, owners=owners, kills=kills, links=[links])

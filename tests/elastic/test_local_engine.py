@@ -20,9 +20,9 @@ def work(spec: AgentSpec, channel: Channel) -> None:
     """Tells its process; ends when told to."""
     print(f"member {spec.member}, {os.environ['OMP_NUM_THREADS']} threads", flush=True)
     channel.send("ready", address="", pid=os.getpid())
-    if spec.member == 2:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel.send("progress", step=0, loss=0.0)
+    if spec.member == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
     if channel.receive().kind == "exit":
         raise SystemExit(7)
 
@@ -52,7 +52,7 @@ def test_a_worker_ends_by_itself_is_asked_to_and_is_killed(engine: Engine) -> No
     assert (first.kind, first.member, first.slot.id, first.code) == ("agent ended", 0, 0, 7)
     engine.stop(handles[1], 60)
     assert ended(engine).code == -signal.SIGTERM
-    engine.stop(handles[2], 0.1)  # which ignores SIGTERM
+    engine.stop(handles[2], 0.1)  # which is stopped, so it takes no SIGTERM
     assert ended(engine).code == -signal.SIGKILL
     assert [slot.state for slot in engine.slots()] == ["free"] * 3
     engine.stop(handles[2], 0)  # too late, and no error

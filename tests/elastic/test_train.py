@@ -49,9 +49,11 @@ def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -
 
 def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
     """The others are told of each other without it."""
-    reports, _ = train(run_program, tmp_path, {"workers": 1}, {"workers": 3, "die": True})
-    assert reports[0]["hash"] == reports[1]["hash"]
-    assert [event["kind"] for event in reports[1]["events"]] == ["died"]
+    deaths = [{"workers": 3, "die": where} for where in ("start", "connect")]
+    (alone, *disturbed), _ = train(run_program, tmp_path, {"workers": 1}, *deaths)
+    for each in disturbed:
+        assert each["hash"] == alone["hash"]
+        assert [event["kind"] for event in each["events"]] == ["died"]
 
 
 def test_nobody_is_left(run_program: Any, tmp_path: Path) -> None:
@@ -111,3 +113,16 @@ def test_wrong_numbers_of_workers(workers: int | str) -> None:
 def test_more_workers_than_shares() -> None:
     with pytest.raises(ValueError, match="more than the 16 logical workers"):
         choose_workers("17:20", 16, 40)
+
+
+def test_threads_after_a_fork(run_program: Any, tmp_path: Path) -> None:
+    """The caller has used PyTorch's pool of threads, which a fork leaves behind."""
+    program = f"""
+import json, runpy, sys, torch
+torch.set_num_threads(2)
+torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+sys.argv = [{str(PROGRAM)!r}, json.dumps({{"workers": 2, "threads": 2, "passes": 1}})]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    done = run_program([sys.executable, "-c", program], cwd=tmp_path, limit=LIMIT)
+    assert json.loads(done.expect_success().out)["state"] == "done"

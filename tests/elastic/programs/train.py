@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddl_elastic import Job, JobFailed
+import ddl_core
+from ddl_elastic import Job, JobFailed, worker
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
 
@@ -45,11 +46,21 @@ class FailingSamples(Samples):
         return super().__getitem__(index)
 
 
-def make_model() -> nn.Module:
-    """The first process that makes one while there is a file "die" ends."""
+def die_once(where: str) -> None:
+    """The first process that comes here while there is a file of this name is killed."""
     with suppress(FileNotFoundError):
-        Path("die").unlink()
+        Path(where).unlink()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Endpoint(ddl_core.Endpoint):
+    def connect(self, *arguments: Any, **options: Any) -> Any:
+        die_once("die in connect")
+        return super().connect(*arguments, **options)
+
+
+def make_model() -> nn.Module:
+    die_once("die in start")
     return nn.Sequential(
         *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()),
         *(nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 36, 10)),
@@ -91,9 +102,10 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         workers=case["workers"],
         passes=case.get("passes", 5),
         seed=3,
+        threads=case.get("threads", 1),
     )
-    if case.get("die"):
-        Path("die").touch()
+    if "die" in case:
+        Path(f"die in {case['die']}").touch()
     try:
         model = job.train(Killer(case.get("kill", [])))
     except JobFailed as error:
@@ -103,5 +115,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    worker.Endpoint = Endpoint
     for text in sys.argv[1:]:
         print(json.dumps(run(json.loads(text))), flush=True)
