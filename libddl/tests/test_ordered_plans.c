@@ -231,8 +231,8 @@ int main(void)
 {
     for (int workers = 1; workers <= WORKERS; workers++)
         for (int size = 1; size <= workers; size++)
-            for (int turn = 0; turn < (size > 16 ? 1 : 6); turn++)
-                check_owners(workers, size, (turn + workers) % 2 == 0);
+            for (int turn = 0; turn < (size > 16 ? 2 : 6); turn++)
+                check_owners(workers, size, turn % 2 == 0);
     for (int size = 2; size <= 9; size++) /* more ranks than workers */
         for (int workers = 1; workers < size; workers++)
             check_owners(workers, size, false);
