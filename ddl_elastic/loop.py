@@ -30,9 +30,13 @@ class Dataset(Protocol):
 Owners = Callable[[int, int, int], Sequence[int]]
 
 
-@lru_cache
 def even_owners(_step: int, ranks: int, workers: int) -> Sequence[int]:
     """As many shares for each rank as for any other, or one more."""
+    return _assign(ranks, workers)
+
+
+@lru_cache
+def _assign(ranks: int, workers: int) -> Sequence[int]:
     return assign(workers, [1.0] * ranks).owners
 
 
@@ -84,6 +88,7 @@ class Loop:
 
     def close(self) -> None:
         """Leave the other ranks."""
+        self.group.watch.close()
         self.group.comm.close()
 
 
