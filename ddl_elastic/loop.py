@@ -87,6 +87,7 @@ class Loop:
 
     def close(self) -> None:
         """Leave the other ranks."""
+        self.group.watch.close()
         self.group.comm.close()
 
 

@@ -119,37 +119,49 @@ class Watch:
     """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
     the other survivors, so that they need not wait for the end of this rank's share."""
 
-    def __init__(self, comm: Comm, own: Standing, workers: int) -> None:
-        self.noticed = 0.0  # when the comm was seen to be dead
-        self._comm, self._own, self._workers = comm, own, workers
+    def __init__(self) -> None:
+        self.noticed = 0.0  # when the comm was seen to be dead; 0: it was not
+        self._watched: tuple[Comm, Standing, int] | None = None
+        self._lock = threading.Lock()  # of these two
+        self._left = threading.Event()
         self._found: tuple[Comm, list[Standing]] | BaseException | None = None
-        self._lock = threading.Lock()  # of `noticed` and `_ended`
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def _run(self) -> None:
-        while not self._ended.wait(POLL):
-            with self._lock:
-                if self._ended.is_set():
-                    return
-                if self._comm.error is not None:
-                    self.noticed = time.monotonic()
-            if self.noticed:
-                try:
-                    self._found = survivors(self._comm, self._own, self._workers)
-                except BaseException as error:
-                    self._found = error
-                return
+    def begin(self, comm: Comm, own: Standing, workers: int) -> None:
+        """From now on the comm is the watch's."""
+        with self._lock:
+            self.noticed, self._watched = 0.0, (comm, own, workers)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
 
     def end(self) -> tuple[Comm, list[Standing]] | None:
-        """What `survivors` returned, if the comm was seen to be dead; the comm is the caller's
-        again. Raises what `survivors` raised."""
+        """The comm is the caller's again. Returns what `survivors` did, if it was seen to be dead;
+        raises what that raised."""
         with self._lock:
-            self._ended.set()
-        if not self.noticed:
-            return None
-        self._thread.join()
+            self._watched = None
+            if not self.noticed:
+                return None
+        self._left.wait()
+        self._left.clear()
         if isinstance(self._found, BaseException):
             raise self._found
         return self._found
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(POLL):
+            with self._lock:
+                watched = self._watched
+                if watched is None or self.noticed or watched[0].error is None:
+                    continue
+                self.noticed = time.monotonic()
+            try:
+                self._found = survivors(*watched)
+            except BaseException as error:
+                self._found = error
+            self._left.set()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 
@@ -42,6 +42,7 @@ class Group:
     comm: Comm
     members: list[int]  # by rank: a number that it keeps for the life of the job
     owners: tuple[int, ...]  # by logical worker: the rank that computes its share, -1: none
+    watch: Watch = field(default_factory=Watch)
 
     @property
     def workers(self) -> int:
@@ -110,7 +111,8 @@ class Step:
 
     def _missing(self) -> Iterator[int]:
         while self.phase is not Phase.VOTE and (missing := self._group.owned - self._partial.held):
-            watch = Watch(self._group.comm, self._standing(), self._group.workers)
+            watch = self._group.watch
+            watch.begin(self._group.comm, self._standing(), self._group.workers)
             try:
                 for worker in sorted(missing):
                     yield worker

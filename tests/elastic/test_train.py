@@ -126,3 +126,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
     done = run_program([sys.executable, "-c", program], cwd=tmp_path, limit=LIMIT)
     assert json.loads(done.expect_success().out)["state"] == "done"
+
+
+def test_the_example(run_program: Any, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
+    states = []
+    for options in (["--workers", "1"], ["--workers", "3", "--kill", "1"]):
+        command = [sys.executable, example, "--passes", "2", *options]
+        done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+        states.append(done.out.split("state ")[1])
+    assert "rank 0 on " in done.err
+    assert states[0] == states[1]
