@@ -50,7 +50,7 @@ def test_legal_sizes() -> None:
     assert legal_sizes(1) == (1,)
     assert legal_sizes(16) == (1, 2, 3, 4, 6, 8, 16)
     assert legal_sizes(12) == (1, 2, 3, 4, 6, 12)
-    for workers in range(1, 129):
+    for workers in (*range(1, 33), 48, 64, 100, 128):
         loads = [max(map(len, assign(workers, [1] * n).ranges)) for n in legal_sizes(workers)]
         assert all(after < before for before, after in pairwise(loads)), workers
 
