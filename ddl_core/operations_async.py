@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, cast
 
 from ddl_core import arguments
@@ -12,6 +11,8 @@ from ddl_core.operations import Operations, only_named
 from ddl_core.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Unpack
 
     from ddl_core._lib import FastPath

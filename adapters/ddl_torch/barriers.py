@@ -49,7 +49,7 @@ def monitored_barrier(
     try:
         store.wait([verdict], limit + _GRACE)
         reason = store.get(verdict).decode()
-    except dist.DistError:
+    except RuntimeError:  # of a FileStore it is no DistError
         reason = f"no answer within {limit // _MILLISECOND} ms"
     if reason != _PASSED:
         raise dist.DistBackendError(
@@ -68,7 +68,7 @@ def _await_arrivals(
     took = f"{limit // _MILLISECOND} ms"
     try:
         store.wait(marks, max(limit, _MILLISECOND))
-    except dist.DistError:  # timed out, or the store is gone; `check` tells
+    except RuntimeError:  # timed out, or the store is gone; `check` tells
         missing = [str(of) for of, mark in enumerate(marks) if not store.check([mark])]
         named = missing if every else missing[:1]
         ranks = f"Rank{'s' * (len(named) != 1)} {', '.join(named)}"

@@ -461,8 +461,7 @@ DDL_API ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t
 /* Complete on no rank before every rank has called it. */
 DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **work);
 
-/* --------------------------------------------------------------------------------------- ordered
- */
+/* -------------------------------------------------------------------------------------- ordered */
 
 /* Ordered sums. A sum whose bits depend neither on how many ranks there are nor on which of them
  * computed what. Its operands are those of logical workers, of which each rank owns any number, and
