@@ -15,12 +15,9 @@ from ddl_elastic.messages import Channel
 
 LIMIT = 60  # seconds
 
-# Where other tests of this process have imported JAX or started threads. The fork server and the
-# agents use nothing of either.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-]
+# Where other tests of this process have started threads. The fork server and the agents use nothing
+# of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 def work(spec: AgentSpec, channel: Channel) -> None:
