@@ -18,7 +18,7 @@ from ddl_launch.frames import LARGEST, Frames, frame
 _JSON, _DATA = b"J", b"D"
 
 # By kind: the fields and their types.
-FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+FIELDS: dict[str, dict[str, type]] = {
     # a worker's
     "ready": {"address": str, "pid": int},
     "progress": {"step": int, "loss": float},

@@ -16,7 +16,7 @@ import numpy as np
 
 import ddl_core
 from ddl_core import Comm
-from ddl_launch.ways import way_to
+from ddl_launch.sockets import addresses_to
 
 _PACKAGES = ("numpy", "torch", "tensorflow", "jax")
 _ROUNDS, _SMALL, _LARGE, _REPEATS = 50, 8, 8 << 20, 3
@@ -88,7 +88,7 @@ def _ways(facts: list[dict[str, Any]], rank: int) -> list[str]:
 
 def _way(host: str) -> str:
     try:
-        address, _ = way_to(host)
+        address, _ = addresses_to(host)
     except OSError as error:
         return f"?{error.strerror}"
     return f"{_interface(address)} {address}"

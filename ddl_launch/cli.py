@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddl_launch import placement, submit, topology, ways
+from ddl_launch import placement, sockets, submit, topology
 from ddl_launch.allocation import Allocation, find_allocation
 from ddl_launch.arguments import parse
 from ddl_launch.console import Console
@@ -306,7 +306,9 @@ def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dic
 
 def _free_ports() -> list[int]:
     """One for the ranks' rendezvous, one for torch.distributed's store."""
-    free = ways.free_ports(2)
+    free = sockets.free_ports(2)
     if len(free) < 2:
-        raise LaunchError(FAILED, f"no free port from {ways.PORTS.start} to {ways.PORTS.stop - 1}")
+        raise LaunchError(
+            FAILED, f"no free port from {sockets.PORTS.start} to {sockets.PORTS.stop - 1}"
+        )
     return free

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import frames, reports, ways, witness
+from ddl_launch import frames, reports, sockets, witness
 from ddl_launch.console import Console
 from ddl_launch.errors import FAILED, LaunchError
 from ddl_launch.failure import Failure
@@ -532,7 +532,7 @@ def _own_addresses(hosts: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for host in hosts:
         try:
-            found[ways.way_to(host)[0]] = None
+            found[sockets.addresses_to(host)[0]] = None
         except socket.gaierror as error:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
         except OSError as error:

@@ -33,7 +33,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import frames  # type: ignore[import-not-found, unused-ignore]
 import placement  # type: ignore[import-not-found, unused-ignore]
 import reports  # type: ignore[import-not-found, unused-ignore]
-import ways  # type: ignore[import-not-found, unused-ignore]
+import sockets  # type: ignore[import-not-found, unused-ignore]
 import witness  # type: ignore[import-not-found, unused-ignore]
 
 _CHUNK = 64 * 1024
@@ -89,7 +89,7 @@ def main() -> int:
         "host": socket.gethostname(),
         "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
         "library": _digest_of_library(),
-        "ports": ways.free_ports(2) if identity.rank == 0 else [],
+        "ports": sockets.free_ports(2) if identity.rank == 0 else [],
         "cores": placement.format_cores(cores),
         "allowed": sum(map(len, nodes)),
         "threads": os.environ[placement.THREADS[0]],
@@ -143,7 +143,7 @@ def _no_way(identity: _Identity) -> str:
     if identity.host == identity.first:
         return ""
     try:
-        mine, address = ways.way_to(identity.first)
+        mine, address = sockets.addresses_to(identity.first)
     except OSError as error:
         return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
     if mine.startswith("127."):

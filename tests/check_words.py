@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import check_layers
+
 # A part of a name, as in the_part or ThePart, and what to say instead.
 NAMES = {
     **dict.fromkeys(("meet", "meets", "meeting", "meetings"), "wireup, rendezvous, connect"),
@@ -61,17 +63,7 @@ PHRASES = {
 
 SOURCES = {".c", ".h", ".cpp", ".hpp", ".py", ".pyi", ".sh", ".rs", ".go", ".f90"}
 TEXTS = SOURCES | {".md", ".toml", ".txt", ".yml"}
-FOLDERS = (
-    "libddl",
-    "ddl_core",
-    "ddl_launch",
-    "ddl_elastic",
-    "adapters",
-    "tests",
-    "bench",
-    "examples",
-    "docs",
-)
+FOLDERS = (*check_layers.FOLDERS, "docs")
 EXEMPT = {"tests/check_words.py", "tests/test_words.py"}
 ABI = re.compile(r"\bddl_mpi_card\w*")
 

@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
+#include "survivors.h"
 
 enum { SIZE = 4, PAIR = 2 };
 
@@ -60,11 +61,7 @@ static void expect_end(ddl_comm *comm, const char *words)
 /* Shrink the comm and destroy it; NULL if this rank does not go on. */
 static ddl_comm *shrink(ddl_comm *comm)
 {
-    ddl_comm *next = NULL;
-    ddl_status status = ddl_comm_shrink(comm, &config, &next);
-    CHECK(status == DDL_OK || status == DDL_EMINORITY, "rank %d: %d %s", rank, status,
-          ddl_last_error());
-    return next;
+    return survivors_shrink(comm, &config);
 }
 
 static void go_on(ddl_comm *comm, int size)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "processes.h"
+#include "survivors.h"
 
 enum { SIZE = 5, FIRST = 1, MOMENTS = 6 };
 
@@ -45,14 +46,6 @@ static void *die_soon(void *argument)
     return argument;
 }
 
-static void fail_once(ddl_comm *comm)
-{
-    ddl_status status = DDL_OK;
-    while (status == DDL_OK)
-        status = ddl_barrier(comm, NULL, NULL);
-    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
-}
-
 static int second_death(ddl_comm *comm)
 {
     pthread_t thread;
@@ -62,7 +55,7 @@ static int second_death(ddl_comm *comm)
         usleep(200);
     if (rank == FIRST)
         raise(SIGKILL);
-    fail_once(comm);
+    survivors_await_death(comm);
     double start = seconds();
     dies_at = rank == victim;
     if (dies_at && moment >= 4)
@@ -74,7 +67,7 @@ static int second_death(ddl_comm *comm)
         comm = next;
         size = ddl_comm_size(comm);
         if (size != SIZE - 2) /* the victim has died at the very end, or will */
-            fail_once(comm);
+            survivors_await_death(comm);
     }
     OK(ddl_barrier(comm, NULL, NULL));
     long took = (long)((seconds() - start) * 1e6), most = atomic_load(&b->microseconds);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "processes.h"
+#include "survivors.h"
 
 enum { SIZE = 5 };
 
@@ -29,14 +30,6 @@ static void works(ddl_comm *comm, int size)
               ranks[i]);
 }
 
-static void fail_once(ddl_comm *comm)
-{
-    ddl_status status = DDL_OK;
-    while (status == DDL_OK)
-        status = ddl_barrier(comm, NULL, NULL);
-    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
-}
-
 /* The rank that is to die has got this far; others may detect its death before they have. */
 static void await_all_ranks(ddl_comm *comm)
 {
@@ -47,7 +40,7 @@ static void await_all_ranks(ddl_comm *comm)
 static int go_on(ddl_comm *comm, int size)
 {
     ddl_comm *next;
-    fail_once(comm);
+    survivors_await_death(comm);
     double start = seconds();
     OK(ddl_comm_shrink(comm, &config, &next));
     if (origin == 1)
@@ -88,7 +81,7 @@ static int dies_in_between(ddl_comm *comm)
     if (origin == 4)
         kill(getpid(), SIGKILL);
     if (origin == 0) {
-        fail_once(comm);
+        survivors_await_death(comm);
         usleep(1500000);
         kill(getpid(), SIGKILL);
     }
@@ -111,7 +104,7 @@ static int leader_dies(ddl_comm *comm)
     await_all_ranks(comm);
     if (origin == 4)
         kill(getpid(), SIGKILL);
-    fail_once(comm);
+    survivors_await_death(comm);
     pthread_t thread;
     if (origin == 0)
         CHECK(!pthread_create(&thread, NULL, die_soon, &delay), "thread");
@@ -124,7 +117,7 @@ static int leader_dies(ddl_comm *comm)
             pause();
         status = ddl_barrier(comm, NULL, NULL);
         if (status == DDL_OK && ddl_comm_size(comm) == SIZE - 1) /* without the dead one, soon */
-            fail_once(comm), status = DDL_EPEER;
+            survivors_await_death(comm), status = DDL_EPEER;
     }
     works(comm, SIZE - 2);
     ddl_comm_destroy(comm);
@@ -172,7 +165,7 @@ static int stopped_member(ddl_comm *comm)
         ddl_comm_destroy(comm);
         return 0;
     }
-    fail_once(comm);
+    survivors_await_death(comm);
     OK(ddl_comm_shrink(comm, &config, &next));
     works(next, SIZE - 1);
     if (origin == 1) {
@@ -194,7 +187,7 @@ static int minority(ddl_comm *comm)
     ddl_comm *next;
     if (origin == 4) {
         usleep(100000);
-        fail_once(comm);
+        survivors_await_death(comm);
         usleep(300000);
         EXPECT(ddl_comm_shrink(comm, &config, &next), DDL_EMINORITY, "rank 4 on ");
         for (int rank = 0; rank < 4; rank++)

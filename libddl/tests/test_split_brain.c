@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
+#include "survivors.h"
 
 enum { MOST = 4 };
 
@@ -41,11 +42,7 @@ static void fail_once(ddl_comm *comm)
 
 static ddl_comm *shrink(ddl_comm *comm)
 {
-    ddl_comm *next = NULL;
-    ddl_status status = ddl_comm_shrink(comm, &config, &next);
-    CHECK(status == DDL_OK || status == DDL_EMINORITY, "rank %d: %d %s", rank, status,
-          ddl_last_error());
-    return next;
+    return survivors_shrink(comm, &config);
 }
 
 /* Report the comm that this rank has ended in: ranks that go on together report the same one. */

@@ -1,4 +1,4 @@
-"""This host's free ports, and its ways to other hosts.
+"""This host's free ports, and its addresses towards other hosts.
 
 Imported by scripts that import nothing else of the project.
 """
@@ -26,9 +26,9 @@ def free_ports(number: int) -> list[int]:
     return free
 
 
-def way_to(host: str) -> tuple[str, str]:
-    """This host's own address on the way to another, as the kernel chooses it, and the other's.
-    OSError when there is none; socket.gaierror when the name is unknown."""
+def addresses_to(host: str) -> tuple[str, str]:
+    """This host's address that the kernel uses towards another host, and that host's address.
+    OSError when there is no route; socket.gaierror when the name is unknown."""
     known = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(known)
