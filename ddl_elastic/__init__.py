@@ -8,6 +8,7 @@ what. The package imports no framework.
 from ddl_elastic.assign import Assignment, assign, legal_sizes
 from ddl_elastic.coordinator import JobFailed
 from ddl_elastic.job import Job
+from ddl_elastic.loading import LoadingError
 from ddl_elastic.order import parts
 
-__all__ = ["Assignment", "Job", "JobFailed", "assign", "legal_sizes", "parts"]
+__all__ = ["Assignment", "Job", "JobFailed", "LoadingError", "assign", "legal_sizes", "parts"]

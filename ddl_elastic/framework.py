@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]  # contiguous, of one dimension
+Key = tuple[int, int]  # a share: its step and its logical worker
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ def digest(state: State) -> str:
     return found.hexdigest()
 
 
+class Batches(Protocol):
+    """Reads the batch of a share, as ddl_elastic.loading.Reader does."""
+
+    def __getitem__(self, key: Key, /) -> Any: ...
+
+
 class Framework(Protocol):
     """One model and its optimizer, in the hands of one framework."""
 
@@ -52,6 +60,14 @@ class Framework(Protocol):
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """The samples of a share as a batch."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Around the reading of samples in this process: as loader processes have it."""
+
+    def prefetch(self, batches: Batches, keys: Iterable[Key], processes: int) -> Iterator[Any]:
+        """batches[key] for each of the keys, in their order, read ahead by so many processes. They
+        ask for the next key when they have room. They end with this process, and when the iterator
+        is dropped."""
 
     def begin(self) -> None:
         """A share starts: there are no gradients."""

@@ -12,7 +12,7 @@ from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.framework import Framework, find_half, loaded_halves
-from ddl_elastic.loop import Dataset
+from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
@@ -24,20 +24,24 @@ class Job:
 
     model      makes the model: a function or class without arguments. Its module's framework is
                imported before `train`
-    data       the samples: has a length, and gives (input, target) by number
+    data       the samples: has a length, and gives (input, target) by number; or a stream of them,
+               which has seek(position) and gives them by `next`
     loss       of the model's outputs and the targets of a share: their mean
+    collate    makes a batch of a share's samples; None: as the framework does
     optimizer  makes the optimizer, of the model's parameters
     schedule   makes the learning rate schedule, of the optimizer; it advances after each step
 
     Constants, on which the result depends:
     batch      samples of a step, of all logical workers together
     logical    logical workers: the shares of a step, at least as many as there will be workers
-    passes     over the data
+    passes     over the data, one by default
+    steps      instead of passes; a stream needs it
     seed       of the initial model, the samples' order, and all that is random
     threads    of the framework in each worker
 
     The result does not depend on these:
     workers    processes: a number, or "least:most", and then as many as there are cores for
+    loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     progress   whether to show a bar and the events on stderr
     """
 
@@ -45,22 +49,31 @@ class Job:
         self,
         *,
         model: Callable[[], Any],
-        data: Dataset,
+        data: Dataset | Stream,
         loss: Callable[..., Any],
         optimizer: Callable[..., Any],
         schedule: Callable[..., Any] | None = None,
+        collate: Collate | None = None,
         batch: int,
         logical: int,
         workers: int | str = "1:4096",
-        passes: int = 1,
+        loader_workers: int = 0,
+        passes: int | None = None,
+        steps: int | None = None,
         seed: int = 0,
         threads: int = 1,
         progress: bool = True,
     ) -> None:
-        self._constants = Constants(batch, logical, passes, seed, threads)
-        self._steps = Sampler(len(data), batch, logical, seed).steps(passes)
+        self._constants = Constants(batch, logical, seed, threads)
+        self._steps = count_steps(Sampler(count_samples(data), batch, logical, seed), passes, steps)
+        self._reading: dict[str, Any] = {
+            "data": data,
+            "steps": self._steps,
+            "loader_workers": loader_workers,
+            "collate": collate,
+        }
         self._workers = choose_workers(workers, logical, environment.cores() // threads)
-        self._model, self._data = model, data
+        self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._progress = progress
         self._job: Coordinator | None = None
@@ -77,7 +90,7 @@ class Job:
         constants, secret = self._constants, secrets.token_hex()
 
         def work(spec: AgentSpec, channel: Channel) -> None:
-            worker.work(spec, channel, constants, secret, self._make, self._data)
+            worker.work(spec, channel, constants, secret, self._make, self._reading)
 
         def show_step(committed: int, loss: float) -> None:
             progress.step(committed, loss)

@@ -6,24 +6,17 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from ddl_core import Comm
 from ddl_elastic.assign import assign
 from ddl_elastic.framework import Array, Framework, digest
-from ddl_elastic.sampler import Sampler, sample_seed, share_seed
-from ddl_elastic.step import Group, Phase, Recovery, Step, finish
-
-
-class Dataset(Protocol):
-    """A data set with samples by number, as lists and PyTorch's map-style data sets are."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
+from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
+from ddl_elastic.sampler import Sampler, share_seed
+from ddl_elastic.step import Group, Recovery, Step
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
 Owners = Callable[[int, int, int], Sequence[int]]
@@ -68,72 +61,128 @@ class Loop:
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
         self.group = Group(comm, list(members or range(comm.size)), first)
+        self._number = 0  # of what all ranks agree on
+        self._next = 0  # training step
+        self._passes = 0  # which earlier calls of `steps` have begun
 
-    def steps(self, data: Dataset, passes: int = 1) -> Iterator[ElasticStep]:
-        """The steps of so many passes over the data, each to be iterated over to its end."""
-        sampler = Sampler(len(data), self.batch, self.logical, self.seed)
-        number = sampler.steps(passes)
-        for t in range(number):
-            # Equal states stay equal, so they are compared once.
-            check = 0 if t else int(digest(self.framework.state())[:8], 16)
-            step = Step(self.group, t, self.framework.empty(), check)
-            yield ElasticStep(self, step, data, sampler)
-            if step.phase is not Phase.AGREED:
-                raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
-            if not step.behind:
-                ranks = self.group.comm.size
-                self.group.owners = tuple(self._owners(t + 1, ranks, self.logical))
-        finish(self.group, number)
+    def steps(
+        self,
+        data: Dataset | Stream,
+        passes: int | None = None,
+        *,
+        steps: int | None = None,
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> Iterator[ElasticStep]:
+        """The steps of so many passes over the data, each to be iterated over to its end. Without
+        `passes` it is one pass. A later call goes on with other seeds.
+
+        steps           instead of passes; a stream needs it
+        loader_workers  processes that read ahead for each rank; they do not change the result
+        collate         makes a batch of a share's samples; None: as the framework does
+        """
+        sampler = Sampler(
+            count_samples(data), self.batch, self.logical, self.seed, self._next, self._passes
+        )
+        number = count_steps(sampler, passes, steps)
+        framework = self.framework
+        reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
+        span = range(self._next, self._next + number)
+        loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
+        self._passes += sampler.passes(number)
+        return self._run(loader, span)
+
+    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+        try:
+            for t in span:
+                step = ElasticStep(self, t, loader)
+                yield step
+                if not step.is_agreed:
+                    raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
+            self._finish()
+        finally:
+            loader.close()
 
     def close(self) -> None:
         """Leave the other ranks."""
         self.group.watch.close()
         self.group.comm.close()
 
+    # ---- what all ranks agree on ----
+
+    def new_step(self, empty: Sequence[Array]) -> Step:
+        # Equal states stay equal, so they are compared once.
+        check = 0 if self._number else int(digest(self.framework.state())[:8], 16)
+        return Step(self.group, self._number, empty, check)
+
+    def advance(self, step: Step, trained: bool = False) -> None:
+        """The step is agreed on. What follows has the owners that it is to have."""
+        self._number += 1
+        self._next += trained
+        if not step.behind:
+            ranks = self.group.comm.size
+            self.group.owners = tuple(self._owners(self._number, ranks, self.logical))
+
+    def _finish(self) -> None:
+        """Wait until every rank has committed the last step. A rank that left earlier could not
+        tell the others, after a death, that it had."""
+        step = self.new_step([])
+        for worker in step.shares():
+            step.add(worker, [])
+        self.advance(step)
+
+    def _owned(self, step: int) -> Collection[int]:
+        """The logical workers of this rank in a training step, by the present map."""
+        if step == self._next:
+            return self.group.owned
+        comm = self.group.comm
+        number = self._number + step - self._next
+        owners = self._owners(number, comm.size, self.logical)
+        return [worker for worker, rank in enumerate(owners) if rank == comm.rank]
+
 
 class ElasticStep:
     """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
 
-    def __init__(self, loop: Loop, step: Step, data: Dataset, sampler: Sampler) -> None:
-        self._loop, self._step, self._data, self._sampler = loop, step, data, sampler
-        self._waits_for_share = False
+    def __init__(self, loop: Loop, number: int, loader: Loader) -> None:
+        self.number = number  # from 0 on, over all passes
         self.worker = -1  # the logical worker whose share is the last one that was yielded
-
-    @property
-    def number(self) -> int:
-        """From 0 on, over all passes."""
-        return self._step.number
+        self.is_agreed = False
+        self._loop, self._loader = loop, loader
+        self._step: Step | None = None
+        self._computed: Sequence[Array] | None = ()  # of the last share; None: not yet
 
     @property
     def recovery(self) -> Recovery | None:
         """What deaths during this step have cost, if there were any."""
-        return self._step.recovery
+        found = self._step.recovery if self._step else None
+        return replace(found, step=self.number) if found else None
 
     def __iter__(self) -> Iterator[Any]:
-        framework, seed, number = self._loop.framework, self._loop.seed, self.number
+        loop, framework = self._loop, self._loop.framework
+        self._step = loop.new_step(framework.empty())
         for worker in self._step.shares():
-            self.worker = worker
-            batch = framework.collate(self._samples())
-            framework.seed(share_seed(seed, number, self.worker))
-            framework.begin()
-            self._waits_for_share = True
-            yield batch
-            if self._waits_for_share:
-                raise RuntimeError(
-                    f"a share of step {number} was not computed: call step.backward(loss) for each"
-                    " batch that the step yields"
-                )
+            yield from self._share(worker)
+            self._step.add(worker, self._computed or ())
         # What an optimizer or a schedule draws is the same on all ranks.
-        framework.seed(share_seed(seed, number, self._loop.logical))
+        framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.apply(self._step.result)
+        loop.advance(self._step, trained=True)
+        self.is_agreed = True
 
-    def _samples(self) -> list[Any]:
-        share = self._sampler.share(self.number, self.worker)
-        samples = []
-        for in_pass, index in zip(share.passes.tolist(), share.indices.tolist(), strict=True):
-            self._loop.framework.seed(sample_seed(self._loop.seed, in_pass, index))
-            samples.append(self._data[index])
-        return samples
+    def _share(self, worker: int) -> Iterator[Any]:
+        """Yields the batch of a worker's share, and expects what was computed with it."""
+        loop, framework = self._loop, self._loop.framework
+        batch = self._loader.take(self.number, worker)
+        framework.seed(share_seed(loop.seed, self.number, worker))
+        framework.begin()
+        self.worker, self._computed = worker, None
+        yield batch
+        if self._computed is None:
+            raise RuntimeError(
+                f"a share of step {self.number} was not computed: call step.backward(loss) for each"
+                " batch that the step yields"
+            )
 
     def backward(self, loss: Any) -> None:
         """Instead of loss.backward(): compute the gradients of this share."""
@@ -141,7 +190,6 @@ class ElasticStep:
 
     def take(self, share: Sequence[Array]) -> None:
         """Take in what the share computed."""
-        if not self._waits_for_share:
+        if self._computed is not None:
             raise RuntimeError("step.backward() is called once for each batch of the step")
-        self._waits_for_share = False
-        self._step.add(self.worker, share)
+        self._computed = share

@@ -178,16 +178,3 @@ class Step:
         elif decision.action is Action.COMPUTE:
             self.phase = Phase.COMPUTE
             self.recovery.adopted += decision.adopted
-
-
-def finish(group: Group, steps: int) -> None:
-    """After the last of `steps` steps: wait until every rank has committed it. A rank that left
-    earlier could not tell the others, after a death, that it had."""
-    while True:
-        try:
-            group.comm.barrier()
-            return
-        except PeerLost:
-            standing = Standing(group.member, steps, False, ())
-            group.comm, ranks = survivors(group.comm, standing, group.workers)
-            group.members = [each.member for each in ranks]

@@ -10,12 +10,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import Framework, digest
-from ddl_elastic.loop import Dataset, ElasticStep, Loop
+from ddl_elastic.loop import ElasticStep, Loop
 from ddl_elastic.messages import Channel
 
 CONNECT_LIMIT = 60.0  # seconds
@@ -28,7 +29,6 @@ class Constants:
 
     batch: int
     logical: int
-    passes: int
     seed: int
     threads: int
 
@@ -39,9 +39,12 @@ def work(
     constants: Constants,
     secret: str,
     make: Callable[[], Framework],
-    data: Dataset,
+    data: dict[str, Any],
 ) -> None:
-    """A worker's whole life. Errors of the program are told to the coordinator."""
+    """A worker's whole life. Errors of the program are told to the coordinator.
+
+    data: what Loop.steps is to be called with
+    """
     try:
         framework = make()
         comm, members = _connect(channel, secret, spec.member)
@@ -82,7 +85,7 @@ def _train(
     comm: Comm,
     members: list[int],
     constants: Constants,
-    data: Dataset,
+    data: dict[str, Any],
     channel: Channel,
 ) -> int:
     loop = Loop(
@@ -94,7 +97,7 @@ def _train(
         members=members,
     )
     number, reported = 0, 0.0
-    for step in loop.steps(data, constants.passes):
+    for step in loop.steps(**data):
         for batch in step:
             step.take(framework.run(batch))
         framework.update()

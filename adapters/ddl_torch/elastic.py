@@ -14,7 +14,7 @@ docs/elastic.md tells what is promised, and what a program must not do.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import ddl_core
 from ddl_elastic import framework
 from ddl_elastic.loop import Loop
+from ddl_torch import elastic_loading
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_tensors import WIDE, is_integer, lengths, pack, parts_of, unpack
 
@@ -100,9 +101,14 @@ class Half:
     # ---- a share ----
 
     seed = staticmethod(seed)
+    collate = staticmethod(torch.utils.data.default_collate)
+    reading = staticmethod(elastic_loading.reading)
 
-    def collate(self, samples: Sequence[Any]) -> Any:
-        return torch.utils.data.default_collate(list(samples))
+    def prefetch(
+        self, batches: framework.Batches, keys: Iterable[framework.Key], processes: int
+    ) -> Iterator[Any]:
+        pin = any(parameter.is_cuda for parameter in self.model.parameters())
+        return elastic_loading.prefetch(batches, keys, processes, pin)
 
     def begin(self) -> None:
         self._look_up()

@@ -21,8 +21,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import ddl_core
 import ddl_torch.elastic as elastic
@@ -31,24 +33,40 @@ from ddl_elastic import step as steps
 from ddl_elastic.framework import digest
 
 SAMPLES, CLASSES = 203, 10
+READING = ("passes", "steps", "loader_workers")
+
+
+Sample = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Samples:
-    """Noise, augmented at random. `used` are the samples since it was last emptied."""
+    """Noise, augmented at random, with labels and numbers."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
         self.images = torch.randn(SAMPLES, 1, 8, 8, generator=generator)
         self.labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
-        self.used: list[int] = []
 
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.used.append(index)
-        image = self.images[index] + random.random() + 0.1 * torch.rand(())
-        return image, self.labels[index]
+    def __getitem__(self, index: int) -> Sample:
+        chance = random.random() + np.random.rand() + 0.1 * torch.rand(())
+        return self.images[index % SAMPLES] + chance, self.labels[index % SAMPLES], index
+
+
+class Stream:
+    """Such samples without an end."""
+
+    def __init__(self) -> None:
+        self._samples, self._position = Samples(), -1
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def __next__(self) -> Sample:
+        self._position += 1
+        return self._samples[self._position - 1]
 
 
 def make_mlp() -> nn.Module:
@@ -147,7 +165,8 @@ class Deaths:
 
 def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     torch.manual_seed(case.get("initial", [0] * comm.size)[comm.rank])
-    model, data = MODELS[case["model"]](), Samples()
+    model = MODELS[case["model"]]()
+    data = Stream() if "steps" in case else Samples()
     make = getattr(torch.optim, case.get("optimizer", "AdamW"))
     more = {"momentum": 0.9} if make is torch.optim.SGD else {}
     optimizer = make(model.parameters(), lr=2e-3, **more)
@@ -162,12 +181,13 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         owners=OWNERS[case.get("owners", "even")],
     )
     deaths = Deaths(case, path, log)
-    for step in job.steps(data, passes=case["passes"]):
-        for x, y in step:
+    reading = {name: case[name] for name in READING if name in case}
+    for step in job.steps(data, **reading):
+        for x, y, numbers in step:
             deaths.wait_for_adopter(step.number)
-            step.backward(nn.functional.cross_entropy(model(x), y))
-            log("share", step.number, step.worker, data.used)
-            data.used = []
+            losses = cross_entropy(model(x), y, reduction="none")
+            step.backward(losses.mean())
+            log("share", step.number, step.worker, numbers.tolist())
             deaths.at("compute", step.number)
             if step.recovery:
                 log("adopted", step.number)

@@ -1,0 +1,55 @@
+"""PyTorch's loader processes, for the shares of an elastic job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ddl_elastic.agent import end_with_parent
+from ddl_elastic.framework import Batches, Key
+
+
+def prefetch(batches: Batches, keys: Iterable[Key], processes: int, pin: bool) -> Iterator[Any]:
+    """batches[key] for each key, in this order, read ahead by so many processes.
+
+    pin: whether the batches are to lie in pinned memory, for a CUDA device
+    """
+    loader: DataLoader[Any] = DataLoader(
+        batches,  # type: ignore[arg-type]
+        sampler=keys,
+        batch_size=None,  # what is read is a batch already
+        collate_fn=unchanged,
+        num_workers=processes,
+        worker_init_fn=start,
+        pin_memory=pin,
+    )
+    return iter(loader)
+
+
+def unchanged(batch: Any) -> Any:
+    return batch
+
+
+def start(_number: int) -> None:
+    """A loader process starts. It ends with its parent, also while it reads a sample: PyTorch's own
+    watchdog looks only between two of them, each five seconds."""
+    end_with_parent()
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Samples are read with one thread, as in loader processes: with several, sums in a data set
+    would have other bits."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
