@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -43,6 +44,20 @@ def digest(state: State) -> str:
     return found.hexdigest()
 
 
+def check_weight(weight: float) -> float:
+    """Of one share's loss. Returns it; raises ValueError."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"weight is {weight}; it must be 0 or more, and finite")
+    return weight
+
+
+def check_total(weight: float) -> float:
+    """Of all shares of a step together. Returns it; raises ValueError."""
+    if weight <= 0:
+        raise ValueError("all shares of a step have weight 0, so their losses have no mean")
+    return weight
+
+
 class Batches(Protocol):
     """Reads the batch of a share, as ddl_elastic.loading.Reader does."""
 
@@ -72,9 +87,10 @@ class Framework(Protocol):
     def begin(self) -> None:
         """A share starts: there are no gradients."""
 
-    def backward(self, loss: Any) -> list[Array]:
+    def backward(self, loss: Any, weight: float = 1.0) -> list[Array]:
         """Compute the gradients of a share's loss. Returns what the share computed, and puts the
-        buffers back."""
+        buffers back. `apply` divides the sums of all losses and gradients by that of the
+        weights."""
 
     def empty(self) -> list[Array]:
         """Arrays as a share has them, with any values."""

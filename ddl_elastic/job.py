@@ -26,7 +26,7 @@ class Job:
                imported before `train`
     data       the samples: has a length, and gives (input, target) by number; or a stream of them,
                which has seek(position) and gives them by `next`
-    loss       of the model's outputs and the targets of a share: their mean
+    loss       of the model's outputs and the targets of a share: their mean, or (sum, weight)
     collate    makes a batch of a share's samples; None: as the framework does
     optimizer  makes the optimizer, of the model's parameters
     schedule   makes the learning rate schedule, of the optimizer; it advances after each step

@@ -184,9 +184,13 @@ class ElasticStep:
                 " batch that the step yields"
             )
 
-    def backward(self, loss: Any) -> None:
-        """Instead of loss.backward(): compute the gradients of this share."""
-        self.take(self._loop.framework.backward(loss))
+    def backward(self, loss: Any, weight: float = 1.0) -> None:
+        """Instead of loss.backward(): compute the gradients of this share.
+
+        weight  if the loss is a sum, of how many: the step's gradients are those of the sum of all
+                losses, divided by the sum of all weights. Without weights it is the mean of means.
+        """
+        self.take(self._loop.framework.backward(loss, weight))
 
     def take(self, share: Sequence[Array]) -> None:
         """Take in what the share computed."""

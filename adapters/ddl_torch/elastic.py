@@ -119,9 +119,10 @@ class Half:
     def run(self, batch: Any) -> list[framework.Array]:
         assert self.loss_function
         *inputs, target = batch
-        return self.backward(self.loss_function(self.model(*inputs), target))
+        loss = self.loss_function(self.model(*inputs), target)
+        return self.backward(*loss) if isinstance(loss, tuple) else self.backward(loss)
 
-    def backward(self, loss: Tensor) -> list[framework.Array]:
+    def backward(self, loss: Tensor, weight: float | Tensor = 1.0) -> list[framework.Array]:
         loss.backward()
         share = self._arrays()
         for part, parameter in parts_of(share, self._trained):
@@ -136,8 +137,8 @@ class Half:
             before = self._before[buffer]
             part.copy_(torch.where(buffer == before, 0, buffer.detach() - before))
         self._put_back()
-        share[-1][0] = loss.item()
-        share[-1][1:] = [parameter.grad is not None for parameter in self._trained]
+        share[-1][:2] = loss.item(), framework.check_weight(float(weight))
+        share[-1][2:] = [parameter.grad is not None for parameter in self._trained]
         return share
 
     @torch.no_grad()
@@ -163,7 +164,7 @@ class Half:
     def _arrays(self) -> list[framework.Array]:
         groups = [*lengths(self._trained).items(), *lengths(self._summed).items()]
         arrays = [np.empty(count, str(dtype).removeprefix("torch.")) for dtype, count in groups]
-        numbers = np.empty(1 + len(self._trained))  # the loss, then who has a gradient
+        numbers = np.empty(2 + len(self._trained))  # loss, weight, then who has a gradient
         return [*arrays, numbers]
 
     def _look_up(self) -> None:
@@ -173,9 +174,12 @@ class Half:
 
     def apply(self, result: Sequence[framework.Array]) -> None:
         trained = self._trained
-        used = dict(zip(trained, result[-1][1:], strict=True))
-        self.loss = float(result[-1][0])
+        used = dict(zip(trained, result[-1][2:], strict=True))
+        weight = framework.check_total(float(result[-1][1]))
+        self.loss = float(result[-1][0]) / weight
         for part, parameter in parts_of(result, trained):
+            if weight != 1:
+                part /= weight
             parameter.grad = part.to(parameter) if used[parameter] else None
         with torch.no_grad():
             for part, buffer in parts_of(result[len(lengths(trained)) :], self._summed):

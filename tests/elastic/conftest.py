@@ -20,7 +20,7 @@ LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
 LOSING = ("compute", "adopt", "reduce")  # the phases in which a rank's shares are lost with it
 DEADLY = (*LOSING, "vote", "apply")
-CONSTANTS = ("model", "batch", "logical", "passes", "steps", "optimizer")
+CONSTANTS = ("model", "batch", "logical", "passes", "steps", "optimizer", "weighted")
 
 
 class Members:

@@ -55,7 +55,7 @@ def test_a_share_leaves_the_state_as_it_was_and_its_result_is_applied() -> None:
     assert [array.dtype.name for array in share] == [
         *("float32", "float32", "int64", "float64"),
     ]
-    assert [array.size for array in share] == [6 + 3 + 1, 2 + 1 + 3, 1, 1 + 3]
+    assert [array.size for array in share] == [6 + 3 + 1, 2 + 1 + 3, 1, 2 + 3]
     assert all(each.shape == share[n].shape for n, each in enumerate(half.empty()))
     loss = share[-1][0]
     half.apply(share)
@@ -78,6 +78,41 @@ def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
     half.apply([r.astype(s.dtype) for r, s in zip(result, shares[0], strict=True)])
     assert half.model.third.item() == torch.tensor(1 / 3).item()
     assert int(half.model.calls) == 1
+
+
+def average(shares: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """As the ordered sum has it, but for the order."""
+    return [np.stack(each).mean(0).astype(each[0].dtype) for each in zip(*shares, strict=True)]
+
+
+def test_weights_make_a_mean_of_all_shares() -> None:
+    """The mean over what is counted in the batch, not of the shares' means."""
+    torch.manual_seed(0)
+    x, counted = torch.randn(8, 3), torch.tensor([1, 1, 1, 1, 1, 0, 0, 0.0])
+    half, shares = half_of(nn.Linear(3, 1)), []
+    for part in (slice(0, 4), slice(4, 8)):
+        half.begin()
+        losses = half.model(x[part]).square().squeeze(1) * counted[part]
+        shares.append(half.backward(losses.sum(), weight=counted[part].sum()))
+    half.apply(average(shares))
+    found = half.model.weight.grad.clone()
+    half.model.zero_grad()
+    mean = half.model(x[:5]).square().mean()
+    mean.backward()
+    assert torch.allclose(found, half.model.weight.grad)
+    assert half.loss == pytest.approx(mean.item())
+
+
+def test_wrong_weights() -> None:
+    half = half_of(nn.Linear(3, 1))
+    for weight in (-1, float("nan"), float("inf")):
+        half.begin()
+        with pytest.raises(ValueError, match=f"weight is {float(weight)}"):
+            half.backward(half.model(torch.ones(2, 3)).sum(), weight)
+    half.begin()
+    share = half.backward(half.model(torch.ones(2, 3)).sum(), 0)
+    with pytest.raises(ValueError, match="all shares of a step have weight 0"):
+        half.apply(share)
 
 
 def test_batch_norm_is_a_share_s_own() -> None:

@@ -90,10 +90,11 @@ def test_a_sample_that_one_worker_cannot_read(run_program: Any, tmp_path: Path) 
     assert f"{name} died (LoadingError: {unread}); " in shown
 
 
-def test_streams_and_loader_processes(run_program: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [{"weighted": True}, {"steps": 30}])
+def test_weights_and_streams(run_program: Any, tmp_path: Path, case: dict[str, Any]) -> None:
     cases = [
-        {"steps": 30, "workers": 1},
-        {"steps": 30, "workers": 2, "loader_workers": 1, "kill": [[5, 0]]},
+        {**case, "workers": 1},
+        {**case, "workers": 2, "loader_workers": 1, "kill": [[5, 0]]},
     ]
     (alone, disturbed), _ = train(run_program, tmp_path, *cases)
     assert alone["hash"] == disturbed["hash"]

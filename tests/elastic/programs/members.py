@@ -186,7 +186,11 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         for x, y, numbers in step:
             deaths.wait_for_adopter(step.number)
             losses = cross_entropy(model(x), y, reduction="none")
-            step.backward(losses.mean())
+            if case.get("weighted"):
+                counts = y != 0  # the same for few shares
+                step.backward((losses * counts).sum(), weight=counts.sum())
+            else:
+                step.backward(losses.mean())
             log("share", step.number, step.worker, numbers.tolist())
             deaths.at("compute", step.number)
             if step.recovery:

@@ -61,6 +61,12 @@ class Stream:
         return Samples()[self.position % len(IMAGES)]
 
 
+def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of those that are no zeros."""
+    counted = labels != 0
+    return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
+
+
 def die_once(where: str) -> None:
     """The first process that comes here while there is a file of this name is killed."""
     with suppress(FileNotFoundError):
@@ -116,7 +122,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     job = Job(
         model=make_model,
         data=make_data(case),
-        loss=cross_entropy,
+        loss=weighted_loss if case.get("weighted") else cross_entropy,
         optimizer=make_optimizer,
         schedule=make_schedule,
         batch=24,
