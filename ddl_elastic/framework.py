@@ -101,6 +101,9 @@ class Framework(Protocol):
     def run(self, batch: Any) -> list[Array]:
         """Compute a share where the user has no loop: model, loss, backward."""
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Around an evaluation: no gradients are computed, and the model is in its mode for it."""
+
     def update(self) -> None:
         """Step the optimizer and the schedule where the user has no loop."""
 

@@ -6,12 +6,14 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from ddl_core import Comm
+from ddl_elastic import evaluation
 from ddl_elastic.assign import assign
 from ddl_elastic.framework import Array, Framework, digest
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
@@ -39,7 +41,7 @@ class Loop:
     batch     samples of a step, of all logical workers together
     logical   logical workers, at least as many as there will ever be ranks of use
     seed      of the samples' order and of all generators
-    owners    who computes what, in each step
+    owners    who computes what, in each step; evaluations count as steps
     members   by rank: a number that it keeps when others die; None: its rank
 
     The final state depends on the program, the data, seed, batch and logical.
@@ -61,7 +63,9 @@ class Loop:
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
         self.group = Group(comm, list(members or range(comm.size)), first)
-        self._number = 0  # of what all ranks agree on
+        self.show: Callable[[str], None] = logging.getLogger("ddl_elastic").info
+        # What all ranks agree on is numbered: the training steps and the evaluations between them.
+        self._number = 0
         self._next = 0  # training step
         self._passes = 0  # which earlier calls of `steps` have begun
 
@@ -103,6 +107,50 @@ class Loop:
         finally:
             loader.close()
 
+    def map(
+        self,
+        data: Dataset,
+        function: Callable[[Any], Any],
+        *,
+        batch: int,
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> evaluation.Table:
+        """Evaluate: function(batch) gives one or several numbers for each batch of the data.
+
+        Returns a row of float64 for each batch, in the order of the data, on all ranks. The ranks
+        share the batches; those of a rank that dies are evaluated by the others. All ranks call
+        this, between two steps. The function is called without gradients and with the model in
+        evaluation mode.
+        """
+        framework = self.framework
+        plan = evaluation.Plan(len(data), batch, self.logical)
+        reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
+        group = self.group
+        loader = Loader(
+            framework,
+            reader,
+            lambda _: plan.batches(group.owned),
+            range(1),
+            loader_workers,
+            group.member,
+        )
+        try:
+            return evaluation.run(framework, plan, loader, function, self.seed, group, self.agree)
+        finally:
+            loader.close()
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank is the one that writes files and messages. If it dies, another is."""
+        return self.group.comm.rank == 0
+
+    def log(self, text: str = "", **numbers: float) -> None:
+        """Show a line, and numbers by name, once for all ranks."""
+        if self.is_writer:
+            shown = [f"{name} {number:.6g}" for name, number in numbers.items()]
+            self.show("  ".join([text, *shown] if text else shown))
+
     def close(self) -> None:
         """Leave the other ranks."""
         self.group.watch.close()
@@ -110,10 +158,20 @@ class Loop:
 
     # ---- what all ranks agree on ----
 
-    def new_step(self, empty: Sequence[Array]) -> Step:
+    def agree(
+        self, compute: Callable[[int], Sequence[Array]], empty: Sequence[Array], op: str = "average"
+    ) -> list[Array]:
+        """The sum or average of compute(worker) over all logical workers."""
+        step = self.new_step(empty, op)
+        for worker in step.shares():
+            step.add(worker, compute(worker))
+        self.advance(step)
+        return step.result
+
+    def new_step(self, empty: Sequence[Array], op: str = "average") -> Step:
         # Equal states stay equal, so they are compared once.
         check = 0 if self._number else int(digest(self.framework.state())[:8], 16)
-        return Step(self.group, self._number, empty, check)
+        return Step(self.group, self._number, empty, op, check)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
@@ -126,10 +184,7 @@ class Loop:
     def _finish(self) -> None:
         """Wait until every rank has committed the last step. A rank that left earlier could not
         tell the others, after a death, that it had."""
-        step = self.new_step([])
-        for worker in step.shares():
-            step.add(worker, [])
-        self.advance(step)
+        self.agree(lambda _: [], [])
 
     def _owned(self, step: int) -> Collection[int]:
         """The logical workers of this rank in a training step, by the present map."""

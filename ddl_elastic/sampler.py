@@ -95,6 +95,11 @@ def share_seed(seed: int, step: int, worker: int) -> int:
     return _words(b"share", seed, step, worker)[0]
 
 
+def evaluation_seed(seed: int, batch: int) -> int:
+    """Seeds what is random when a batch is evaluated. 64 bits."""
+    return _words(b"evaluation", seed, batch)[0]
+
+
 def model_seed(seed: int) -> int:
     """Seeds what is random in the initial model. 64 bits."""
     return _words(b"model", seed)[0]

@@ -78,11 +78,15 @@ class Step:
     `result` holds the averages over all logical workers, of the same bits on all ranks.
 
     empty  arrays as a share has them, to hold the result
+    op     "average", or "sum" to have that instead
     check  a number that is compared between the ranks, with checksums of some steps' results
     """
 
-    def __init__(self, group: Group, number: int, empty: Sequence[Array], check: int = 0) -> None:
+    def __init__(
+        self, group: Group, number: int, empty: Sequence[Array], op: str = "average", check: int = 0
+    ) -> None:
         self.number = number
+        self._op = op
         self._check = check
         self.result = list(empty)
         self.phase = Phase.COMPUTE
@@ -131,7 +135,7 @@ class Step:
         order = _order(self._group.owners, comm.size)
         parts = self._partial.arrays(order.parts(comm.rank), len(self.result))
         for brought, recv in zip(parts, self.result, strict=True):
-            comm.allreduce_ordered(order, brought, recv, op="average")
+            comm.allreduce_ordered(order, brought, recv, op=self._op)
         self.phase = Phase.VOTE
 
     def _vote(self) -> None:

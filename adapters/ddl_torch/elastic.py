@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
@@ -109,6 +110,9 @@ class Half:
     ) -> Iterator[Any]:
         pin = any(parameter.is_cuda for parameter in self.model.parameters())
         return elastic_loading.prefetch(batches, keys, processes, pin)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return elastic_loading.evaluating(self.model)
 
     def begin(self) -> None:
         self._look_up()

@@ -19,7 +19,7 @@ from ddl_elastic.sampler import Sampler
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
 LOSING = ("compute", "adopt", "reduce")  # the phases in which a rank's shares are lost with it
-DEADLY = (*LOSING, "vote", "apply")
+DEADLY = (*LOSING, "vote", "apply", "evaluate")
 CONSTANTS = ("model", "batch", "logical", "passes", "steps", "optimizer", "weighted")
 
 

@@ -104,6 +104,7 @@ class Deaths:
     reduce     between the first and the second of the step's ordered sums
     vote       when all ranks have the result and none has voted
     apply      when it has voted
+    evaluate   in the second batch that it evaluates, in the evaluation after this step
     behind     not killed: this member's vote fails although it was held, because another died
     slow       not killed: this member's first share of the step takes until the next member has
                computed a share that it has adopted
@@ -202,8 +203,26 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         schedule.step()
         if step.recovery:
             log("recovery", vars(step.recovery))
+        if step.number in case.get("evaluate", []):
+            log("table", step.number, evaluate(job, step.number, deaths, log))
     log("end", digest(job.framework.state()), job.group.comm.size)
     job.close()
+
+
+def evaluate(job: elastic.Job, step: int, deaths: Deaths, log: Any) -> list[list[float]]:
+    """The losses and the number of samples of each batch, of the members' common data set."""
+    batches = 0
+
+    def measure(batch: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
+        nonlocal batches
+        batches += 1
+        if batches == 2:
+            deaths.at("evaluate", step)
+        x, y, numbers = batch
+        log("evaluated", step, numbers.tolist())
+        return cross_entropy(job.framework.model(x), y, reduction="sum"), len(y)
+
+    return job.map(Samples(), measure, batch=25).tolist()
 
 
 def member_main(case: dict[str, Any], member: int, path: Path, pipes: Any) -> None:
