@@ -104,6 +104,10 @@ class Framework(Protocol):
     def evaluating(self) -> AbstractContextManager[None]:
         """Around an evaluation: no gradients are computed, and the model is in its mode for it."""
 
+    def environment(self) -> dict[str, str]:
+        """What the bits of a share may depend on besides the program, the likeliest first: versions
+        of libraries, the kind of the processor, the number of threads."""
+
     def update(self) -> None:
         """Step the optimizer and the schedule where the user has no loop."""
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from ddl_core import Comm
-from ddl_elastic import evaluation
+from ddl_elastic import admission, evaluation
 from ddl_elastic.assign import assign
-from ddl_elastic.framework import Array, Framework, digest
+from ddl_elastic.framework import Array, Framework
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.sampler import Sampler, share_seed
 from ddl_elastic.step import Group, Recovery, Step
@@ -64,8 +64,9 @@ class Loop:
         first = tuple(owners(0, comm.size, logical))
         self.group = Group(comm, list(members or range(comm.size)), first)
         self.show: Callable[[str], None] = logging.getLogger("ddl_elastic").info
-        # What all ranks agree on is numbered: the training steps and the evaluations between them.
-        self._number = 0
+        # What all ranks agree on is numbered: the training steps, the evaluations between them, and
+        # before all of these the admission, unless the rank is alone.
+        self._number = 0 if comm.size == 1 else -1
         self._next = 0  # training step
         self._passes = 0  # which earlier calls of `steps` have begun
 
@@ -158,6 +159,20 @@ class Loop:
 
     # ---- what all ranks agree on ----
 
+    @property
+    def awaits_admission(self) -> bool:
+        """Whether the ranks have not compared yet what they compute."""
+        return self._number < 0
+
+    def admit(self, reference: Sequence[Array]) -> Recovery | None:
+        """Go on with the ranks that have computed the same reference share. Raises AdmissionError
+        on the others."""
+        step = admission.Admission(self.group, self._number, self.framework, reference)
+        for worker in step.shares():
+            step.add(worker, [])
+        self.advance(step)
+        return step.recovery and replace(step.recovery, step=0, adopted=0)
+
     def agree(
         self, compute: Callable[[int], Sequence[Array]], empty: Sequence[Array], op: str = "average"
     ) -> list[Array]:
@@ -169,9 +184,7 @@ class Loop:
         return step.result
 
     def new_step(self, empty: Sequence[Array], op: str = "average") -> Step:
-        # Equal states stay equal, so they are compared once.
-        check = 0 if self._number else int(digest(self.framework.state())[:8], 16)
-        return Step(self.group, self._number, empty, op, check)
+        return Step(self.group, self._number, empty, op)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
@@ -205,16 +218,20 @@ class ElasticStep:
         self.is_agreed = False
         self._loop, self._loader = loop, loader
         self._step: Step | None = None
+        self._admission: Recovery | None = None
         self._computed: Sequence[Array] | None = ()  # of the last share; None: not yet
 
     @property
     def recovery(self) -> Recovery | None:
         """What deaths during this step have cost, if there were any."""
         found = self._step.recovery if self._step else None
-        return replace(found, step=self.number) if found else None
+        return replace(found, step=self.number) if found else self._admission
 
     def __iter__(self) -> Iterator[Any]:
         loop, framework = self._loop, self._loop.framework
+        if loop.awaits_admission:
+            yield from self._share(0)
+            self._admission = loop.admit(self._computed or ())
         self._step = loop.new_step(framework.empty())
         for worker in self._step.shares():
             yield from self._share(worker)

@@ -79,15 +79,13 @@ class Step:
 
     empty  arrays as a share has them, to hold the result
     op     "average", or "sum" to have that instead
-    check  a number that is compared between the ranks, with checksums of some steps' results
     """
 
     def __init__(
-        self, group: Group, number: int, empty: Sequence[Array], op: str = "average", check: int = 0
+        self, group: Group, number: int, empty: Sequence[Array], op: str = "average"
     ) -> None:
         self.number = number
         self._op = op
-        self._check = check
         self.result = list(empty)
         self.phase = Phase.COMPUTE
         self.recovery: Recovery | None = None
@@ -140,7 +138,7 @@ class Step:
 
     def _vote(self) -> None:
         """Every rank holds the result if this ends, here or on any other rank."""
-        check = self._checksum() if self.number % CHECK_EVERY == 0 else self._check
+        check = self._checksum() if self.number % CHECK_EVERY == 0 else 0
         vote = np.array([self.number, -self.number, check, -check])
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
@@ -148,14 +146,12 @@ class Step:
         if vote[2] != -vote[3]:
             raise RuntimeError(
                 f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
-                f" are from {vote[2]:#x} to {-vote[3]:#x}."
-                + " Seed the generators before the model is made"
-                * (self.number == 0)
+                f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         self.phase = Phase.AGREED
 
     def _checksum(self) -> int:
-        check = self._check
+        check = 0
         for array in self.result:
             check = zlib.crc32(array.data, check)
         return check

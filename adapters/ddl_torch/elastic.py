@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import ddl_core
 from ddl_elastic import framework
 from ddl_elastic.loop import Loop
-from ddl_torch import elastic_loading
+from ddl_torch import elastic_environment, elastic_loading
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_tensors import WIDE, is_integer, lengths, pack, parts_of, unpack
 
@@ -113,6 +113,9 @@ class Half:
 
     def evaluating(self) -> AbstractContextManager[None]:
         return elastic_loading.evaluating(self.model)
+
+    def environment(self) -> dict[str, str]:
+        return elastic_environment.describe(self.model)
 
     def begin(self) -> None:
         self._look_up()

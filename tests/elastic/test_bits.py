@@ -46,5 +46,6 @@ def test_unequal_starts_are_refused(members: Any) -> None:
     codes, logs = members.run(members=2, initial=[0, 1], **case)
     assert codes == [1, 1]
     for log in logs:
-        assert "the ranks differ in step 0" in log[-1][1]
+        assert "rank 1 on " in log[-1][1]
+        assert "starts from another state than rank 0 on " in log[-1][1]
         assert "Seed the generators before the model is made" in log[-1][1]

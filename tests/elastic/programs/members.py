@@ -192,6 +192,8 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
                 step.backward((losses * counts).sum(), weight=counts.sum())
             else:
                 step.backward(losses.mean())
+            if job.awaits_admission:
+                continue
             log("share", step.number, step.worker, numbers.tolist())
             deaths.at("compute", step.number)
             if step.recovery:
