@@ -11,13 +11,15 @@ import json
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from ddl_core.errors import PeerLost
 from ddl_elastic import environment
 from ddl_elastic.framework import Array, Framework, digest
-from ddl_elastic.step import Group, Phase, Step
+from ddl_elastic.step import Group, Phase, Recovery, Step
 
 ROOM = 4096  # bytes of what a rank tells of itself
 LONGEST = 100  # characters of a value in an environment
@@ -51,6 +53,7 @@ class Admission(Step):
         self, group: Group, number: int, framework: Framework, reference: Sequence[Array]
     ) -> None:
         super().__init__(group, number, [])
+        self.refused: set[int] = set()  # members
         found = hashlib.sha256()
         for array in reference:
             found.update(array.data)
@@ -62,6 +65,14 @@ class Admission(Step):
             {**framework.environment(), **environment.settings()},
         )
 
+    @property
+    def deaths(self) -> Recovery | None:
+        """The recovery, without those who were refused."""
+        if not self.recovery or self.refused.issuperset(self.recovery.died):
+            return None
+        died = [each for each in self.recovery.died if each not in self.refused]
+        return replace(self.recovery, step=0, died=died, adopted=0)
+
     def _vote(self) -> None:
         comm = self._group.comm
         table = np.empty((comm.size, ROOM), np.uint8)
@@ -71,15 +82,24 @@ class Admission(Step):
         refused = {
             rank: why for rank, each in enumerate(candidates) if (why := compare(first, each))
         }
+        self.refused.update(candidates[rank].member for rank in refused)
         if comm.rank in refused:
+            with suppress(PeerLost):
+                comm.barrier()
             raise AdmissionError(refused[comm.rank])
+        if refused:
+            comm.barrier()  # all have the table
+            self._expel(refused)
+        self.phase = Phase.AGREED
+
+    def _expel(self, refused: Mapping[int, str]) -> None:
+        """Raises PeerLost: the others go on as after a death."""
+        comm = self._group.comm
         for rank, why in refused.items():
             if comm.rank == 0:
                 _log.warning(why)
             comm.expel(rank, why)
-        if refused:
-            comm.barrier()  # raises PeerLost; the others go on as after a death
-        self.phase = Phase.AGREED
+        comm.barrier()
 
 
 def pack(candidate: Candidate) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

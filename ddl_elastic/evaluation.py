@@ -6,6 +6,7 @@ exact. A death is recovered from as in a training step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,13 +67,22 @@ def run(
     seed: int,
     group: Group,
     agree: Agree,
+    expect: Callable[[float], None],
 ) -> Table:
-    """The numbers that function(batch) gives, by batch. All ranks call it."""
+    """The numbers that function(batch) gives, by batch. All ranks call it.
+
+    expect: told the seconds that this rank would need for all batches
+    """
+    began, evaluated = time.monotonic(), 0
 
     def evaluate(batch: int) -> list[float]:
+        nonlocal evaluated
         samples = loader.take(0, batch)
         framework.seed(evaluation_seed(seed, batch))
-        return as_numbers(function(samples))
+        numbers = as_numbers(function(samples))
+        evaluated += 1
+        expect((time.monotonic() - began) / evaluated * plan.count)
+        return numbers
 
     def fill(worker: int) -> list[Array]:
         table = np.zeros((plan.count, width))

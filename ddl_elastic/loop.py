@@ -6,7 +6,7 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,8 +17,14 @@ from ddl_elastic import admission, evaluation
 from ddl_elastic.assign import assign
 from ddl_elastic.framework import Array, Framework
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
+from ddl_elastic.reform import Watch
+from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, share_seed
 from ddl_elastic.step import Group, Recovery, Step
+from ddl_elastic.watchdog import Watchdog
+
+WATCHDOG = 10.0  # seconds, the default
+
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
 Owners = Callable[[int, int, int], Sequence[int]]
@@ -43,6 +49,8 @@ class Loop:
     seed      of the samples' order and of all generators
     owners    who computes what, in each step; evaluations count as steps
     members   by rank: a number that it keeps when others die; None: its rank
+    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
+    reporter  tells how it goes
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -57,13 +65,17 @@ class Loop:
         seed: int = 0,
         owners: Owners = even_owners,
         members: Sequence[int] | None = None,
+        watchdog: float = WATCHDOG,
+        reporter: Reporter | None = None,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
+        self.reporter = reporter or Reporter()
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
-        self.group = Group(comm, list(members or range(comm.size)), first)
-        self.show: Callable[[str], None] = logging.getLogger("ddl_elastic").info
+        watch = Watch(Watchdog(watchdog))
+        self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
         # before all of these the admission, unless the rank is alone.
         self._number = 0 if comm.size == 1 else -1
@@ -98,13 +110,18 @@ class Loop:
         return self._run(loader, span)
 
     def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+        self.reporter.begin(span.stop, self.batch, self.logical)
         try:
             for t in span:
+                self.group.watch.watchdog.begin_step()
                 step = ElasticStep(self, t, loader)
                 yield step
                 if not step.is_agreed:
                     raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
+                self.reporter.recovered(step.recovery, t)
+                self.reporter.committed(t, self.framework.loss)
             self._finish()
+            self.reporter.done(span.stop, self.framework, self.group.comm)
         finally:
             loader.close()
 
@@ -136,9 +153,13 @@ class Loop:
             loader_workers,
             group.member,
         )
+        watchdog = group.watch.watchdog
         try:
-            return evaluation.run(framework, plan, loader, function, self.seed, group, self.agree)
+            return evaluation.run(
+                framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
+            )
         finally:
+            watchdog.expect(0)
             loader.close()
 
     @property
@@ -150,7 +171,7 @@ class Loop:
         """Show a line, and numbers by name, once for all ranks."""
         if self.is_writer:
             shown = [f"{name} {number:.6g}" for name, number in numbers.items()]
-            self.show("  ".join([text, *shown] if text else shown))
+            self.reporter.line("  ".join([text, *shown] if text else shown))
 
     def close(self) -> None:
         """Leave the other ranks."""
@@ -168,20 +189,28 @@ class Loop:
         """Go on with the ranks that have computed the same reference share. Raises AdmissionError
         on the others."""
         step = admission.Admission(self.group, self._number, self.framework, reference)
-        for worker in step.shares():
-            step.add(worker, [])
-        self.advance(step)
-        return step.recovery and replace(step.recovery, step=0, adopted=0)
+        self._complete(step, lambda _: [])
+        return step.deaths
 
     def agree(
-        self, compute: Callable[[int], Sequence[Array]], empty: Sequence[Array], op: str = "average"
+        self, compute: Callable[[int], Sequence[Array]], empty: Sequence[Array], op: str
     ) -> list[Array]:
-        """The sum or average of compute(worker) over all logical workers."""
+        """The sum or average of compute(worker) over all logical workers, after a training step."""
         step = self.new_step(empty, op)
+        self._complete(step, compute)
+        self.reporter.recovered(step.recovery, max(0, self._next - 1))
+        self._finish()
+        return step.result
+
+    def _finish(self) -> None:
+        """Wait until every rank has committed the last step. A rank that left earlier could not
+        tell the others, after a death, that it had."""
+        self._complete(self.new_step([]), lambda _: [])
+
+    def _complete(self, step: Step, compute: Callable[[int], Sequence[Array]]) -> None:
         for worker in step.shares():
             step.add(worker, compute(worker))
         self.advance(step)
-        return step.result
 
     def new_step(self, empty: Sequence[Array], op: str = "average") -> Step:
         return Step(self.group, self._number, empty, op)
@@ -193,11 +222,6 @@ class Loop:
         if not step.behind:
             ranks = self.group.comm.size
             self.group.owners = tuple(self._owners(self._number, ranks, self.logical))
-
-    def _finish(self) -> None:
-        """Wait until every rank has committed the last step. A rank that left earlier could not
-        tell the others, after a death, that it had."""
-        self.agree(lambda _: [], [])
 
     def _owned(self, step: int) -> Collection[int]:
         """The logical workers of this rank in a training step, by the present map."""
@@ -234,8 +258,10 @@ class ElasticStep:
             self._admission = loop.admit(self._computed or ())
         self._step = loop.new_step(framework.empty())
         for worker in self._step.shares():
+            began = time.monotonic()
             yield from self._share(worker)
             self._step.add(worker, self._computed or ())
+            loop.reporter.computed(time.monotonic() - began)
         # What an optimizer or a schedule draws is the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.apply(self._step.result)
