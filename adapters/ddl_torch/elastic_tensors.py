@@ -56,7 +56,14 @@ def parts_of(
 
 # ---- the state's values as bytes ----
 
-_NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
+# The types of Python's values, which are no names of tensors' types.
+_NUMBERS = {
+    "python.bool": bool,
+    "python.int": int,
+    "python.float": float,
+    "python.tuple": tuple,
+    "python.NoneType": None,
+}
 
 
 def pack(name: str, value: Any) -> framework.Tensor:
@@ -64,7 +71,7 @@ def pack(name: str, value: Any) -> framework.Tensor:
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(value.dtype).removeprefix("torch.")
         return framework.Tensor(dtype, tuple(value.shape), data)
-    kind = type(value).__name__
+    kind = f"python.{type(value).__name__}"
     try:
         numbers = np.array([] if value is None else value, np.float64).reshape(-1)
     except (TypeError, ValueError):
@@ -82,5 +89,7 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
     dtype = getattr(torch, packed.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
+    if not packed.data.size:  # which frombuffer refuses
+        return torch.empty(packed.shape, dtype=dtype)
     flat = torch.frombuffer(bytearray(packed.data.tobytes()), dtype=dtype)
     return flat.view(packed.shape)

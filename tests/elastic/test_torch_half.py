@@ -15,6 +15,7 @@ import ddl_torch  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
 from ddl_elastic.framework import digest, find_half  # noqa: E402
 from ddl_elastic.sampler import share_seed  # noqa: E402
+from ddl_torch.elastic_tensors import pack, unpack  # noqa: E402
 
 
 def half_of(model: nn.Module, **options: Any) -> elastic.Half:
@@ -107,6 +108,15 @@ def test_the_state_travels(make: Any) -> None:
     assert digest(trained.state()) != digest(other.state())
     other.load(trained.state())
     assert digest(trained.state()) == digest(other.state())
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "float64"])
+def test_tensors_of_all_types_travel(dtype: str) -> None:
+    for value in (torch.tensor([1, 0, 1]), torch.tensor(1), torch.empty(0, 2)):
+        sent = value.to(getattr(torch, dtype))
+        found = unpack("value", pack("value", sent))
+        assert found.dtype == sent.dtype
+        assert torch.equal(found, sent)
 
 
 def test_another_model_s_state_is_refused() -> None:
