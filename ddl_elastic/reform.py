@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -135,6 +135,13 @@ class Watch:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
+
+    def submit(self, function: Callable[[], object]) -> None:
+        """Call a function that submits operations, unless the comm was seen to be dead: then the
+        thread is leaving it."""
+        with self._lock:
+            if not self.noticed:
+                function()
 
     def end(self) -> tuple[Comm, list[Standing]] | None:
         """The comm is the caller's again. Returns what `survivors` did, if it was seen to be dead;

@@ -96,7 +96,7 @@ def _train(
     number, reported = 0, 0.0
     for step in loop.steps(data, constants.passes):
         for batch in step:
-            step.take(framework.run(batch))
+            step.run(batch)
         framework.update()
         number = step.number + 1
         if loop.group.comm.rank == 0:

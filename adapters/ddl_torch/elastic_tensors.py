@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,26 +31,6 @@ def wide(tensor: Tensor) -> torch.dtype:
     if tensor.dtype not in WIDE and not is_integer(tensor):
         raise NotImplementedError(f"elastic training has no sums of {tensor.dtype}")
     return WIDE.get(tensor.dtype, torch.int64)
-
-
-def lengths(tensors: Iterable[Tensor]) -> dict[torch.dtype, int]:
-    """Of the flat arrays for these tensors: one for each type."""
-    found: dict[torch.dtype, int] = {}
-    for tensor in tensors:
-        found[wide(tensor)] = found.get(wide(tensor), 0) + tensor.numel()
-    return found
-
-
-def parts_of(
-    arrays: Sequence[framework.Array], tensors: Sequence[Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The part of the arrays that is for each tensor, in its shape, and the tensor."""
-    flat = dict(zip(lengths(tensors), map(torch.from_numpy, arrays), strict=False))
-    taken = dict.fromkeys(flat, 0)
-    for tensor in tensors:
-        dtype, begin = wide(tensor), taken[wide(tensor)]
-        taken[dtype] += tensor.numel()
-        yield flat[dtype][begin : taken[dtype]].view(tensor.shape), tensor
 
 
 # ---- the state's values as bytes ----

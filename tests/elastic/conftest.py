@@ -18,9 +18,10 @@ from ddl_elastic.sampler import Sampler
 
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
-LOSING = ("compute", "adopt", "reduce")  # the phases in which a rank's shares are lost with it
+# The phases in which a rank's shares are lost with it.
+LOSING = ("compute", "adopt", "backward", "reduce")
 DEADLY = (*LOSING, "vote", "apply")
-CONSTANTS = ("model", "batch", "logical", "passes", "optimizer")
+CONSTANTS = ("model", "batch", "logical", "passes", "optimizer", "loop", "buffers")
 
 
 class Members:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from member_loops import CLASSES, Loop, Transformer
 from torch import nn
 
 import ddl_core
@@ -30,7 +31,7 @@ from ddl_elastic import loop as loops
 from ddl_elastic import step as steps
 from ddl_elastic.framework import digest
 
-SAMPLES, CLASSES = 203, 10
+SAMPLES = 203
 
 
 class Samples:
@@ -74,7 +75,7 @@ def random_owners(_step: int, ranks: int, workers: int) -> list[int]:
     return changing_owners(0, ranks, workers)
 
 
-MODELS = {"mlp": make_mlp, "cnn": make_cnn}
+MODELS = {"mlp": make_mlp, "cnn": make_cnn, "transformer": Transformer}
 OWNERS = {"even": loops.even_owners, "random": random_owners, "changing": changing_owners}
 
 
@@ -83,12 +84,15 @@ class Deaths:
 
     compute    after its first share of the step, which nobody else gets
     adopt      after the first share that it has adopted
-    reduce     between the first and the second of the step's ordered sums
+    backward   in the backward pass of its last share, between the first and the second ordered sum
+    reduce     after that, between the first and the second ordered sum
     vote       when all ranks have the result and none has voted
     apply      when it has voted
     behind     not killed: this member's vote fails although it was held, because another died
     slow       not killed: this member's first share of the step takes until the next member has
                computed a share that it has adopted
+    hold       not killed: the backward pass of this member's last share takes until it is noticed
+               that another died, after the first ordered sum has started
     """
 
     def __init__(self, case: dict[str, Any], path: Path, log: Any) -> None:
@@ -98,9 +102,10 @@ class Deaths:
         self._together = {each["step"] for each in case.get("kills", [])}
         steps.Step._reduce = self._wrap(steps.Step._reduce, self._reduce)
         steps.Step._vote = self._wrap(steps.Step._vote, self._vote)
+        steps.Watch.submit = self._wrap(steps.Watch.submit, self._submit)
         comms = ddl_core.Comm
-        comms.allreduce_ordered = self._wrap(comms.allreduce_ordered, self._sum)
-        self._step, self._sums = 0, 0
+        comms.allreduce_ordered_async = self._wrap(comms.allreduce_ordered_async, self._sum)
+        self.step, self._phase, self._sums = 0, "backward", 0
         self._log, self._path, self._member = log, path, member
         self._members = case["members"]
 
@@ -122,14 +127,24 @@ class Deaths:
             del self._kills["slow"]
 
     def _reduce(self, function: Any, step: Any) -> None:
-        self._step, self._sums = step.number, 0
-        function(step)
+        self._phase, self._sums = "reduce", 0
+        try:
+            function(step)
+        finally:
+            self._phase, self._sums = "backward", 0
 
-    def _sum(self, function: Any, *arguments: Any, **options: Any) -> None:
+    def _sum(self, function: Any, *arguments: Any, **options: Any) -> Any:
         if self._sums == 1:
-            self.at("reduce", self._step)
+            self.at(self._phase, self.step)
         self._sums += 1
-        function(*arguments, **options)
+        return function(*arguments, **options)
+
+    def _submit(self, function: Any, watch: Any, start: Any) -> None:
+        function(watch, start)
+        if self._kills.get("hold") == self.step:
+            while not watch.noticed:
+                time.sleep(0.001)
+            del self._kills["hold"]
 
     def _vote(self, function: Any, step: Any) -> None:
         comm = step._group.comm
@@ -151,7 +166,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     make = getattr(torch.optim, case.get("optimizer", "AdamW"))
     more = {"momentum": 0.9} if make is torch.optim.SGD else {}
     optimizer = make(model.parameters(), lr=2e-3, **more)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+    loop = Loop(case.get("loop", "plain"), model, optimizer)
     job = elastic.Job(
         model,
         optimizer,
@@ -160,12 +175,15 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         seed=5,
         comm=comm,
         owners=OWNERS[case.get("owners", "even")],
+        buffers=case.get("buffers", "average"),
+        bucket_bytes=case.get("bucket_bytes", elastic.BUCKET_BYTES),
     )
     deaths = Deaths(case, path, log)
     for step in job.steps(data, passes=case["passes"]):
+        deaths.step = step.number
         for x, y in step:
             deaths.wait_for_adopter(step.number)
-            step.backward(nn.functional.cross_entropy(model(x), y))
+            step.backward(loop.loss(x, y))
             log("share", step.number, step.worker, data.used)
             data.used = []
             deaths.at("compute", step.number)
@@ -174,11 +192,10 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
                 deaths.at("adopt", step.number)
         log("commit", step.number, job.framework.loss, time.monotonic())
         deaths.at("apply", step.number)
-        optimizer.step()
-        schedule.step()
+        loop.update()
         if step.recovery:
             log("recovery", vars(step.recovery))
-    log("end", digest(job.framework.state()), job.group.comm.size)
+    log("end", digest(job.framework.state() | loop.state()), job.group.comm.size)
     job.close()
 
 
@@ -232,6 +249,7 @@ def run(case: dict[str, Any], folder: Path) -> list[int]:
 
 
 if __name__ == "__main__":
+    elastic.preload()
     print("ready", flush=True)
     for text in sys.stdin:
         print(json.dumps(run(json.loads(text), Path(sys.argv[1]))), flush=True)
