@@ -69,8 +69,8 @@ class Group:
         return self.members[self.comm.rank]
 
     @property
-    def owned(self) -> set[int]:
-        return {worker for worker, rank in enumerate(self.owners) if rank == self.comm.rank}
+    def owned(self) -> frozenset[int]:
+        return _owned(self.owners, self.comm.rank)
 
 
 @dataclass
@@ -81,6 +81,11 @@ class Recovery:
     died: list[int]  # members
     adopted: int = 0  # shares of the dead that were computed again, by all ranks together
     seconds: float = 0.0  # from the first notice on this rank until the step was agreed on
+
+
+@lru_cache(maxsize=4)
+def _owned(owners: tuple[int, ...], rank: int) -> frozenset[int]:
+    return frozenset(worker for worker, owner in enumerate(owners) if owner == rank)
 
 
 @lru_cache(maxsize=4)
