@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -18,8 +20,10 @@ class Buffers:
 
     def __init__(self, model: nn.Module, first: bool) -> None:
         self._first = first
+        self.op = "sum" if first else "average"
         self._slots = [module._buffers for module in model.modules() if module._buffers]
-        self._ids = self._ids_in_slots()
+        self._pointers: list[int] | None = None  # of all buffers, when _memory was made
+        self._memory: list[_Memory] = []
         kinds: dict[torch.dtype, list[Tensor]] = {}
         self._fixed: list[Tensor] = []  # those that have no sum, and must not change
         for each in model.buffers():
@@ -28,35 +32,37 @@ class Buffers:
             else:
                 self._fixed.append(each)
         self.kinds = list(kinds.values())
-        self._summed = [each for kind in self.kinds for each in kind]
-        self.op = "sum" if first else "average"
         self._committed = [Section.of(kind) for kind in self.kinds]
-        self._committed_parts = [part for each in self._committed for part in each.parts]
         self._committed_fixed: list[Tensor] = []
         self._is_saved = False
 
-    def _ids_in_slots(self) -> list[int]:
-        return [id(each) for slots in self._slots for each in slots.values()]
-
-    @torch.no_grad()
     def begin(self) -> None:
         """A share starts."""
-        if self._is_saved:  # by a share before it, which has changed them
-            _copy(self._summed, self._committed_parts)
+        if self._is_saved:  # by a share before it, which has changed the buffers
+            for memory, committed in zip(self._memory, self._committed, strict=True):
+                memory.store(committed)
         else:
             self._save()
 
     def _save(self) -> None:
-        _copy(self._committed_parts, self._summed)
+        pointers = self._find_pointers()
+        if pointers != self._pointers:
+            self._pointers, self._memory = pointers, [_Memory(kind) for kind in self.kinds]
+        for memory, committed in zip(self._memory, self._committed, strict=True):
+            memory.load(committed)
         self._committed_fixed = [each.clone() for each in self._fixed]
         self._is_saved = True
 
-    @torch.no_grad()
+    def _find_pointers(self) -> list[int]:
+        found = [each for slots in self._slots for each in slots.values()]
+        return [each.data_ptr() for each in found if each is not None]
+
     def take(self, share: Share, worker: int) -> None:
         """Store what the worker's share did."""
         self._check()
-        _copy(share.buffer_parts, self._summed)
-        for section, committed in zip(share.buffers, self._committed, strict=True):
+        sections = zip(share.buffers, self._committed, self._memory, strict=True)
+        for section, committed, memory in sections:
+            memory.load(section)
             if not self._first:
                 # Exactly zero where nothing changed, also for an infinity.
                 unchanged = section.whole == committed.whole
@@ -65,7 +71,7 @@ class Buffers:
                 section.whole.zero_()
 
     def _check(self) -> None:
-        if self._ids_in_slots() != self._ids:
+        if self._find_pointers() != self._pointers:
             raise NotImplementedError(
                 "the model replaced one of its buffers by another tensor; change it in place"
             )
@@ -75,18 +81,33 @@ class Buffers:
                     f"the model changed a buffer of {each.dtype}, which has no average"
                 )
 
-    @torch.no_grad()
     def apply(self, result: Share) -> None:
         """Commit what came of all shares."""
         if not self._is_saved:  # there was no share here
             self._save()
-        for section, committed in zip(result.buffers, self._committed, strict=True):
+        sections = zip(result.buffers, self._committed, self._memory, strict=True)
+        for section, committed, memory in sections:
             if not self._first:
                 section.whole.add_(committed.whole)
-        _copy(self._summed, result.buffer_parts)
+            memory.store(section)
         self._is_saved = False
 
 
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if targets:
-        torch._foreach_copy_(targets, sources)
+class _Memory:
+    """That of some buffers of one kind, apart from what autograd knows of them."""
+
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        self._tensors = [each.detach() for each in buffers]
+        is_flat = all(each.is_cpu and each.is_contiguous() for each in buffers)
+        self._flat = [each.view(-1) for each in self._tensors] if is_flat else []
+
+    def load(self, section: Section) -> None:
+        """Copy the buffers to a section."""
+        if self._flat:  # the quickest way to do it
+            torch.cat(self._flat, out=section.whole)
+        else:
+            torch._foreach_copy_(section.parts, self._tensors)
+
+    def store(self, section: Section) -> None:
+        """Copy a section to the buffers."""
+        torch._foreach_copy_(self._tensors, section.parts)

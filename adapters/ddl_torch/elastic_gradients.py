@@ -68,17 +68,22 @@ class Gradients:
         """The next bucket."""
         bucket, section = self.buckets[self._filled], self._share.gradients[self._filled]
         self._filled += 1
-        gradients, parts = [each.grad for each in bucket], section.parts
-        if any(each is None for each in gradients):
-            section.array.fill(0)
-            there = [n for n, each in enumerate(gradients) if each is not None]
-            gradients, parts = [gradients[n] for n in there], [parts[n] for n in there]
-            for parameter in bucket:
-                self._share.numbers[self._number[parameter]] = parameter.grad is not None
-        if any(each.is_sparse for each in gradients):
-            raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
-        if gradients:
-            torch._foreach_copy_(parts, gradients)
+        gradients = [each.grad for each in bucket]
+        try:
+            torch._foreach_copy_(section.parts, gradients)
+        except (TypeError, RuntimeError):  # to look at each of them before would take longer
+            self._fill_one_by_one(bucket, section.parts)
+
+    def _fill_one_by_one(self, bucket: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> None:
+        """With parameters that were not used."""
+        for parameter, part in zip(bucket, parts, strict=True):
+            if parameter.grad is None:
+                part.zero_()
+                self._share.numbers[self._number[parameter]] = False
+            elif parameter.grad.is_sparse:
+                raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
+            else:
+                part.copy_(parameter.grad)
 
     def apply(self, result: Share) -> None:
         """Set the gradients, of those parameters that were used in any share."""

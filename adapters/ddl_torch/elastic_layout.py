@@ -79,4 +79,3 @@ class Share(list[framework.Array]):
         self.buffers = ordered[layout.buckets : -1]
         self.numbers = ordered[-1].array
         self.gradient_parts = [part for each in self.gradients for part in each.parts]
-        self.buffer_parts = [part for each in self.buffers for part in each.parts]
