@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import ddl_core
-from ddl_elastic import framework
+from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
 from ddl_torch import elastic_modules
 from ddl_torch.batch_norm import SyncBatchNorm
@@ -44,7 +44,9 @@ class Job(Loop):
                            "first": as logical worker 0's share leaves them; a constant as well
     bucket_bytes           about the size of the buckets in which gradients are summed during the
                            backward pass: the same in all processes, but no constant
-    comm                   of the processes of the job; None: as ddl_core.init finds them
+    comm                   of the processes of the job; None: those that `ddl elastic run` has
+                           started, else as ddl_core.init finds them
+    watchdog               seconds that the others wait for a process that hangs; 0: for ever
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class Job(Loop):
     ) -> None:
         pin(threads)
         half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes)
-        joined = comm or ddl_core.init()
-        super().__init__(half, joined, batch=batch, logical=logical, seed=seed, **options)
+        joined = {"comm": comm} if comm else joining.join()
+        super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
 
 def preload() -> None:
