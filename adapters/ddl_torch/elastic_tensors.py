@@ -35,22 +35,17 @@ def wide(tensor: Tensor) -> torch.dtype:
 
 # ---- the state's values as bytes ----
 
-# The types of Python's values, which are no names of tensors' types.
-_NUMBERS = {
-    "python.bool": bool,
-    "python.int": int,
-    "python.float": float,
-    "python.tuple": tuple,
-    "python.NoneType": None,
-}
+_NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
 
 
 def pack(name: str, value: Any) -> framework.Tensor:
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(value.dtype).removeprefix("torch.")
+        if dtype in _NUMBERS:  # bool, which Python has as well
+            dtype = str(value.dtype)
         return framework.Tensor(dtype, tuple(value.shape), data)
-    kind = f"python.{type(value).__name__}"
+    kind = type(value).__name__
     try:
         numbers = np.array([] if value is None else value, np.float64).reshape(-1)
     except (TypeError, ValueError):
@@ -65,7 +60,7 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
         numbers = packed.data.view(np.float64).tolist()
         kind = _NUMBERS[packed.dtype]
         return None if kind is None else tuple(numbers) if kind is tuple else kind(numbers[0])
-    dtype = getattr(torch, packed.dtype, None)
+    dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
     if not packed.data.size:  # which frombuffer refuses
