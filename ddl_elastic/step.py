@@ -40,6 +40,7 @@ from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.framework import Framework, Ready, Share
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, Watch, decide
+from ddl_elastic.sums import Sums
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
@@ -59,6 +60,7 @@ class Group:
     members: list[int]  # by rank: a number that it keeps for the life of the job
     owners: tuple[int, ...]  # by logical worker: the rank that computes its share, -1: none
     watch: Watch = field(default_factory=Watch)
+    sums: Sums = field(default_factory=Sums)
 
     @property
     def workers(self) -> int:
@@ -177,7 +179,8 @@ class Step:
         for number in range(len(self._works), count):
             brought, op = self._partial.arrays(nodes, number), self._ops[number]
             recv = self._result[number]
-            self._works.append(comm.allreduce_ordered_async(order, brought, recv, op=op))
+            work = self._group.sums.start(number, comm, order, brought, recv, op)
+            self._works.append(work)
 
     def _settle(self) -> None:
         """Wait until no sum reads the arrays any more. The comm is dead."""

@@ -120,7 +120,7 @@ class Deaths:
         steps.Watch.submit = self._wrap(steps.Watch.submit, self._submit)
         comms = ddl_core.Comm
         comms.shrink = self._wrap(comms.shrink, self._shrink)
-        comms.allreduce_ordered_async = self._wrap(comms.allreduce_ordered_async, self._sum)
+        steps.Sums.start = self._wrap(steps.Sums.start, self._sum)
         self._step, self._phase, self._sums = 0, "backward", 0
         self._log, self._path, self._member = log, path, member
         self._members = case["members"]
