@@ -1,9 +1,9 @@
 """What ddl_elastic needs of a framework. Each has its half: ddl_torch.elastic, ...
 
 A share is the work of one logical worker in one step. It starts from the committed state with
-generators seeded for it, and leaves the state as it was; what it computed are flat arrays: the
-gradients, what it changed in buffers such as batch norm's, and numbers such as the loss. Their
-averages over all logical workers are applied. So everything is a function of the step.
+generators seeded for it. What it computed are flat arrays: the gradients, what it changed in
+buffers such as batch norm's, and numbers such as the loss. Only their averages over all logical
+workers are applied. So everything is a function of the step.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]  # contiguous, of one dimension
+Share = Sequence[Array]  # in the order in which they are complete
+Ready = Callable[
+    [Share, int], None
+]  # told that so many arrays of a share are complete, not yet all
 
 
 @dataclass(frozen=True)
@@ -53,20 +57,28 @@ class Framework(Protocol):
     def collate(self, samples: Sequence[Any]) -> Any:
         """The samples of a share as a batch."""
 
-    def begin(self) -> None:
-        """A share starts: there are no gradients."""
+    def result(self) -> Share:
+        """A step starts: arrays as a share has them, which will hold its result. They stay the
+        framework's, which may return the same ones for each step."""
 
-    def backward(self, loss: Any) -> list[Array]:
-        """Compute the gradients of a share's loss. Returns what the share computed, and puts the
-        buffers back."""
+    def ops(self) -> Sequence[str]:
+        """How each of these arrays is made from those of all shares: "average" or "sum"."""
 
-    def empty(self) -> list[Array]:
-        """Arrays as a share has them, with any values."""
+    def begin(self, worker: int) -> None:
+        """The share of a logical worker starts: there are no gradients, and buffers have their
+        committed values."""
 
-    def apply(self, result: Sequence[Array]) -> None:
-        """Set the gradients and advance the buffers. The arrays belong to the framework now."""
+    def backward(self, loss: Any, ready: Ready | None = None) -> Share:
+        """Compute the gradients of a share's loss. Returns what the share computed. May call
+        `ready` meanwhile."""
 
-    def run(self, batch: Any) -> list[Array]:
+    def free(self, share: Share) -> None:
+        """Nobody uses a share's arrays any more: another share may have them."""
+
+    def apply(self) -> None:
+        """The arrays of `result` hold it: set the gradients and advance the buffers."""
+
+    def run(self, batch: Any, ready: Ready | None = None) -> Share:
         """Compute a share where the user has no loop: model, loss, backward."""
 
     def update(self) -> None:

@@ -38,6 +38,8 @@ class Job:
     passes     over the data
     seed       of the initial model, the samples' order, and all that is random
     threads    of the framework in each worker
+    buffers    what is committed of the model's buffers, such as batch norm's statistics: "average",
+               of how the shares change them, or "first": as logical worker 0's share leaves them
 
     The result does not depend on these:
     workers    processes: a number, or "least:most", and then as many as there are cores for
@@ -61,6 +63,7 @@ class Job:
         passes: int = 1,
         seed: int = 0,
         threads: int = 1,
+        buffers: str = "average",
         watchdog: float = WATCHDOG,
         progress: bool = True,
         trace: str | None = None,
@@ -70,7 +73,7 @@ class Job:
         self._workers = choose_workers(workers, logical, environment.cores() // threads)
         self._model, self._data = model, data
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
-        self._watchdog = Watchdog(watchdog).seconds
+        self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
 
@@ -117,8 +120,9 @@ class Job:
             half.pin(self._constants.threads)
             half.seed(model_seed(self._constants.seed))
         model = self._model()
+        optimizer = self._optimizer(model.parameters())
         made: Framework = find_half(model).Half(
-            model, self._optimizer(model.parameters()), self._loss, self._schedule
+            model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made
 

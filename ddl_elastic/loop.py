@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ddl_core import Comm
 from ddl_elastic.assign import assign
-from ddl_elastic.framework import Array, Framework, digest
+from ddl_elastic.framework import Framework, Ready, Share, digest
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, sample_seed, share_seed
@@ -96,7 +96,7 @@ class Loop:
             self.group.watch.watchdog.begin_step()
             # Equal states stay equal, so they are compared once.
             check = 0 if t else int(digest(self.framework.state())[:8], 16)
-            step = Step(self.group, t, self.framework.empty(), check)
+            step = Step(self.group, t, self.framework, check)
             yield ElasticStep(self, step, data, sampler)
             if step.phase is not Phase.AGREED:
                 raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
@@ -138,7 +138,7 @@ class ElasticStep:
             self.worker, self._began = worker, time.monotonic()
             batch = framework.collate(self._samples())
             framework.seed(share_seed(seed, number, self.worker))
-            framework.begin()
+            framework.begin(worker)
             self._waits_for_share = True
             yield batch
             if self._waits_for_share:
@@ -148,7 +148,7 @@ class ElasticStep:
                 )
         # What an optimizer or a schedule draws is the same on all ranks.
         framework.seed(share_seed(seed, number, self._loop.logical))
-        framework.apply(self._step.result)
+        framework.apply()
 
     def _samples(self) -> list[Any]:
         share = self._sampler.share(self.number, self.worker)
@@ -160,12 +160,15 @@ class ElasticStep:
 
     def backward(self, loss: Any) -> None:
         """Instead of loss.backward(): compute the gradients of this share."""
-        self.take(self._loop.framework.backward(loss))
+        self._take(self._loop.framework.backward, loss)
 
-    def take(self, share: Sequence[Array]) -> None:
-        """Take in what the share computed."""
+    def run(self, batch: Any) -> None:
+        """Compute this share where the user has no loop."""
+        self._take(self._loop.framework.run, batch)
+
+    def _take(self, compute: Callable[[Any, Ready | None], Share], argument: Any) -> None:
         if not self._waits_for_share:
             raise RuntimeError("step.backward() is called once for each batch of the step")
         self._waits_for_share = False
-        self._step.add(self.worker, share)
+        self._step.add(self.worker, compute(argument, self._step.early(self.worker)))
         self._loop.reporter.computed(time.monotonic() - self._began)

@@ -66,7 +66,7 @@ def work(
 def _train(loop: Loop, data: Dataset, passes: int) -> None:
     for step in loop.steps(data, passes):
         for batch in step:
-            step.take(loop.framework.run(batch))
+            step.run(batch)
         loop.framework.update()
     loop.close()
 
