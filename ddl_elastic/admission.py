@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
@@ -18,8 +18,8 @@ import numpy as np
 
 from ddl_core.errors import PeerLost
 from ddl_elastic import environment
-from ddl_elastic.framework import Array, Framework, digest
-from ddl_elastic.step import Group, Phase, Recovery, Step
+from ddl_elastic.framework import Framework, Share, digest
+from ddl_elastic.step import Arrays, Group, Phase, Recovery, Step
 
 ROOM = 4096  # bytes of what a rank tells of itself
 LONGEST = 100  # characters of a value in an environment
@@ -49,10 +49,8 @@ class Candidate:
 class Admission(Step):
     """Agrees on who goes on. A step without results; instead of a vote the ranks compare."""
 
-    def __init__(
-        self, group: Group, number: int, framework: Framework, reference: Sequence[Array]
-    ) -> None:
-        super().__init__(group, number, [])
+    def __init__(self, group: Group, number: int, framework: Framework, reference: Share) -> None:
+        super().__init__(group, number, Arrays([]))
         self.refused: set[int] = set()  # members
         found = hashlib.sha256()
         for array in reference:

@@ -22,7 +22,7 @@ from ddl_elastic.step import Group
 Table = npt.NDArray[np.float64]
 
 # compute(worker) summed over all logical workers, in arrays like the given ones.
-Agree = Callable[[Callable[[int], Sequence[Array]], Sequence[Array], str], list[Array]]
+Agree = Callable[[Callable[[int], Sequence[Array]], list[Array], str], list[Array]]
 
 
 @dataclass(frozen=True)

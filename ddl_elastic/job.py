@@ -42,6 +42,8 @@ class Job:
     steps      instead of passes; a stream needs it
     seed       of the initial model, the samples' order, and all that is random
     threads    of the framework in each worker
+    buffers    what is committed of the model's buffers, such as batch norm's statistics: "average",
+               of how the shares change them, or "first": as logical worker 0's share leaves them
 
     The result does not depend on these:
     workers    processes: a number, or "least:most", and then as many as there are cores for
@@ -69,6 +71,7 @@ class Job:
         steps: int | None = None,
         seed: int = 0,
         threads: int = 1,
+        buffers: str = "average",
         watchdog: float = WATCHDOG,
         progress: bool = True,
         trace: str | None = None,
@@ -84,7 +87,7 @@ class Job:
         self._workers = choose_workers(workers, logical, environment.cores() // threads)
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
-        self._watchdog = Watchdog(watchdog).seconds
+        self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
 
@@ -131,8 +134,9 @@ class Job:
             half.pin(self._constants.threads)
             half.seed(model_seed(self._constants.seed))
         model = self._model()
+        optimizer = self._optimizer(model.parameters())
         made: Framework = find_half(model).Half(
-            model, self._optimizer(model.parameters()), self._loss, self._schedule
+            model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made
 

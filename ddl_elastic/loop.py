@@ -15,12 +15,12 @@ from typing import Any
 from ddl_core import Comm
 from ddl_elastic import admission, evaluation
 from ddl_elastic.assign import assign
-from ddl_elastic.framework import Array, Framework
+from ddl_elastic.framework import Array, Framework, Ready, Share, Summed
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, share_seed
-from ddl_elastic.step import Group, Recovery, Step
+from ddl_elastic.step import Arrays, Group, Recovery, Step
 from ddl_elastic.watchdog import Watchdog
 
 WATCHDOG = 10.0  # seconds, the default
@@ -185,35 +185,36 @@ class Loop:
         """Whether the ranks have not compared yet what they compute."""
         return self._number < 0
 
-    def admit(self, reference: Sequence[Array]) -> Recovery | None:
+    def admit(self, reference: Share) -> Recovery | None:
         """Go on with the ranks that have computed the same reference share. Raises AdmissionError
         on the others."""
+        self.framework.begin(0)  # the buffers are as they were
         step = admission.Admission(self.group, self._number, self.framework, reference)
         self._complete(step, lambda _: [])
+        self.framework.free(reference)
         return step.deaths
 
-    def agree(
-        self, compute: Callable[[int], Sequence[Array]], empty: Sequence[Array], op: str
-    ) -> list[Array]:
-        """The sum or average of compute(worker) over all logical workers, after a training step."""
-        step = self.new_step(empty, op)
+    def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
+        """The sum or average of compute(worker) over all logical workers, after a training step, in
+        the given arrays."""
+        step = self.new_step(Arrays(empty, op))
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
         self._finish()
-        return step.result
+        return empty
 
     def _finish(self) -> None:
         """Wait until every rank has committed the last step. A rank that left earlier could not
         tell the others, after a death, that it had."""
-        self._complete(self.new_step([]), lambda _: [])
+        self._complete(self.new_step(Arrays([])), lambda _: [])
 
-    def _complete(self, step: Step, compute: Callable[[int], Sequence[Array]]) -> None:
+    def _complete(self, step: Step, compute: Callable[[int], Share]) -> None:
         for worker in step.shares():
             step.add(worker, compute(worker))
         self.advance(step)
 
-    def new_step(self, empty: Sequence[Array], op: str = "average") -> Step:
-        return Step(self.group, self._number, empty, op)
+    def new_step(self, summed: Summed) -> Step:
+        return Step(self.group, self._number, summed)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
@@ -243,7 +244,7 @@ class ElasticStep:
         self._loop, self._loader = loop, loader
         self._step: Step | None = None
         self._admission: Recovery | None = None
-        self._computed: Sequence[Array] | None = ()  # of the last share; None: not yet
+        self._computed: Share | None = []  # of the last share; None: not yet
 
     @property
     def recovery(self) -> Recovery | None:
@@ -254,26 +255,26 @@ class ElasticStep:
     def __iter__(self) -> Iterator[Any]:
         loop, framework = self._loop, self._loop.framework
         if loop.awaits_admission:
+            framework.result()
             yield from self._share(0)
-            self._admission = loop.admit(self._computed or ())
-        self._step = loop.new_step(framework.empty())
+            self._admission = loop.admit(self._computed or [])
+        self._step = loop.new_step(framework)
         for worker in self._step.shares():
             began = time.monotonic()
             yield from self._share(worker)
-            self._step.add(worker, self._computed or ())
             loop.reporter.computed(time.monotonic() - began)
         # What an optimizer or a schedule draws is the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
-        framework.apply(self._step.result)
+        framework.apply()
         loop.advance(self._step, trained=True)
         self.is_agreed = True
 
     def _share(self, worker: int) -> Iterator[Any]:
-        """Yields the batch of a worker's share, and expects what was computed with it."""
+        """Yields the batch of a worker's share, and expects that it is computed."""
         loop, framework = self._loop, self._loop.framework
         batch = self._loader.take(self.number, worker)
         framework.seed(share_seed(loop.seed, self.number, worker))
-        framework.begin()
+        framework.begin(worker)
         self.worker, self._computed = worker, None
         yield batch
         if self._computed is None:
@@ -282,16 +283,23 @@ class ElasticStep:
                 " batch that the step yields"
             )
 
-    def backward(self, loss: Any, weight: float = 1.0) -> None:
+    def backward(self, loss: Any, weight: Any = 1.0) -> None:
         """Instead of loss.backward(): compute the gradients of this share.
 
         weight  if the loss is a sum, of how many: the step's gradients are those of the sum of all
                 losses, divided by the sum of all weights. Without weights it is the mean of means.
         """
-        self.take(self._loop.framework.backward(loss, weight))
+        self._compute(lambda ready: self._loop.framework.backward(loss, weight, ready))
 
-    def take(self, share: Sequence[Array]) -> None:
-        """Take in what the share computed."""
+    def run(self, batch: Any) -> None:
+        """Compute this share where the user has no loop."""
+        self._compute(lambda ready: self._loop.framework.run(batch, ready))
+
+    def _compute(self, compute: Callable[[Ready | None], Share]) -> None:
         if self._computed is not None:
             raise RuntimeError("step.backward() is called once for each batch of the step")
-        self._computed = share
+        if self._step is None:  # the share by which ranks are admitted
+            self._computed = compute(None)
+            return
+        self._computed = compute(self._step.early(self.worker))
+        self._step.add(self.worker, self._computed)

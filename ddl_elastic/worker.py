@@ -69,7 +69,7 @@ def work(
 def _train(loop: Loop, data: dict[str, Any]) -> None:
     for step in loop.steps(**data):
         for batch in step:
-            step.take(loop.framework.run(batch))
+            step.run(batch)
         loop.framework.update()
     loop.close()
 

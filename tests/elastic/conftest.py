@@ -24,10 +24,20 @@ from strikes import CODES
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
 # The phases in which a rank's shares of the step are lost with it, and the others.
-LOSING = ("compute", "adopt", "reduce", "reform", "shrink")
+LOSING = ("compute", "adopt", "backward", "reduce", "reform", "shrink")
 DEADLY = (*LOSING, "vote", "apply", "evaluate")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
-CONSTANTS = ("model", "batch", "logical", "passes", "steps", "optimizer", "weighted")
+CONSTANTS = (
+    "model",
+    "batch",
+    "logical",
+    "passes",
+    "steps",
+    "optimizer",
+    "loop",
+    "buffers",
+    "weighted",
+)
 
 
 class Members:
@@ -113,8 +123,8 @@ def expected_ends(case: dict[str, Any]) -> tuple[dict[int, int], dict[int, str]]
         victims = kill["cut"] if how == "command" else [kill.get("target", kill["member"])]
         for member in victims:
             lost[member] = step if kill["phase"] in LOSING else step + 1
-            if kill["phase"] == "vote":
-                lost[member] = -1
+            if kill["phase"] == "vote" and how != "command":
+                lost[member] = -1  # one that is cut off may vote: what the others sent has come
             ends[member] = "refused" if how in ("expel", "command") else how
     return lost, ends
 
