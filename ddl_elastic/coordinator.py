@@ -186,13 +186,15 @@ class Coordinator:
             worker.state = "ready"
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
-            self._size = fields
+            self._size, worker.state, worker.digest = fields, "running", ""
         elif message.kind == "progress":
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.see(time.monotonic(), worker.shares)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
+        elif message.kind == "line":
+            self._shows.output(fields["text"])
         elif message.kind == "done":
             worker.state, worker.digest = "done", fields["digest"]
             self._progress(fields["steps"], fields["loss"])

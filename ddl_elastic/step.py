@@ -37,7 +37,7 @@ import numpy as np
 
 from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
-from ddl_elastic.framework import Framework, Ready, Share
+from ddl_elastic.framework import Ready, Share, Summed
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, Watch, decide
 from ddl_elastic.sums import Sums
@@ -85,6 +85,23 @@ class Recovery:
     seconds: float = 0.0  # from the first notice on this rank until the step was agreed on
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """See ddl_elastic.framework.Summed. Arrays that are no framework's."""
+
+    arrays: Share
+    op: str = "average"
+
+    def result(self) -> Share:
+        return self.arrays
+
+    def ops(self) -> Sequence[str]:
+        return [self.op] * len(self.arrays)
+
+    def free(self, share: Share) -> None:
+        """Another share has arrays of its own."""
+
+
 @lru_cache(maxsize=4)
 def _owned(owners: tuple[int, ...], rank: int) -> frozenset[int]:
     return frozenset(worker for worker, owner in enumerate(owners) if owner == rank)
@@ -98,26 +115,25 @@ def _order(owners: tuple[int, ...], ranks: int) -> Order:
 
 class Step:
     """Step `number`. For each worker that `shares` yields, `add` its share. After the last one, the
-    framework's result holds the averages over all logical workers, of the same bits on all ranks.
+    result holds the averages or sums over all logical workers, of the same bits on all ranks.
 
-    check  a number that is compared between the ranks, with checksums of some steps' results
+    summed  has the arrays
     """
 
-    def __init__(self, group: Group, number: int, framework: Framework, check: int = 0) -> None:
+    def __init__(self, group: Group, number: int, summed: Summed) -> None:
         self.number = number
-        self._check = check
-        self._result, self._ops = framework.result(), framework.ops()
+        self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
         self.recovery: Recovery | None = None
         self._noticed = 0.0  # when the first failure was
         self.behind = False  # others had committed it already, and are in the next step
         self._group = group
-        self._partial = PartialSums(group.workers, framework.free)
+        self._partial = PartialSums(group.workers, summed.free)
         self._works: list[Work[Any]] = []  # the sums that have started, by array
 
     def add(self, worker: int, share: Share) -> None:
-        """Take in the share of a worker, arrays of one dimension; they belong to the step until the
-        framework's `free` is called."""
+        """Take in the share of a worker, arrays of one dimension; they belong to the step until
+        `free` is called with it."""
         self._partial.add(worker, share)
 
     def early(self, worker: int) -> Ready | None:
@@ -191,7 +207,7 @@ class Step:
 
     def _vote(self) -> None:
         """Every rank holds the result if this ends, here or on any other rank."""
-        check = self._checksum() if self.number % CHECK_EVERY == 0 else self._check
+        check = self._checksum() if self.number % CHECK_EVERY == 0 else 0
         vote = np.array([self.number, -self.number, check, -check])
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
@@ -199,14 +215,12 @@ class Step:
         if vote[2] != -vote[3]:
             raise RuntimeError(
                 f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
-                f" are from {vote[2]:#x} to {-vote[3]:#x}."
-                + " Seed the generators before the model is made"
-                * (self.number == 0)
+                f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         self.phase = Phase.AGREED
 
     def _checksum(self) -> int:
-        check = self._check
+        check = 0
         for array in self._result:
             check = zlib.crc32(array.data, check)
         return check
@@ -234,16 +248,3 @@ class Step:
         elif decision.action is Action.COMPUTE:
             self.phase = Phase.COMPUTE
             self.recovery.adopted += decision.adopted
-
-
-def finish(group: Group, steps: int) -> None:
-    """After the last of `steps` steps: wait until every rank has committed it. A rank that left
-    earlier could not tell the others, after a death, that it had."""
-    while True:
-        try:
-            group.comm.barrier()
-            return
-        except PeerLost:
-            standing = Standing(group.member, steps, False, ())
-            group.comm, ranks = group.watch.survivors(group.comm, standing, group.workers)
-            group.members = [each.member for each in ranks]

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 import ddl_core
 from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
-from ddl_torch import elastic_modules
+from ddl_torch import elastic_environment, elastic_modules
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
 from ddl_torch.elastic_gradients import Gradients
 from ddl_torch.elastic_layout import Layout, Share
+from ddl_torch.elastic_loading import Loading
 from ddl_torch.elastic_tensors import pack, unpack
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
@@ -93,7 +94,7 @@ def seed(seed: int) -> None:
     random.seed(seed)
 
 
-class Half:
+class Half(Loading):
     """See ddl_elastic.framework.Framework."""
 
     def __init__(
@@ -145,8 +146,8 @@ class Half:
 
     seed = staticmethod(seed)
 
-    def collate(self, samples: Sequence[Any]) -> Any:
-        return torch.utils.data.default_collate(list(samples))
+    def environment(self) -> dict[str, str]:
+        return elastic_environment.describe(self.model)
 
     def begin(self, worker: int) -> None:
         self._worker = worker
@@ -157,13 +158,17 @@ class Half:
     def run(self, batch: Any, ready: framework.Ready | None = None) -> Share:
         assert self.loss_function
         *inputs, target = batch
-        return self.backward(self.loss_function(self.model(*inputs), target), ready)
+        loss = self.loss_function(self.model(*inputs), target)
+        loss, weight = loss if isinstance(loss, tuple) else (loss, 1.0)
+        return self.backward(loss, weight, ready)
 
-    def backward(self, loss: Tensor, ready: framework.Ready | None = None) -> Share:
+    def backward(
+        self, loss: Tensor, weight: float | Tensor = 1.0, ready: framework.Ready | None = None
+    ) -> Share:
         share = self._free.pop() if self._free else Share(self._layout)
         self._gradients.compute(loss, share, ready)
         self._buffers.take(share, self._worker)
-        share.numbers[0] = loss.item()
+        share.numbers[:2] = loss.item(), framework.check_weight(float(weight))
         return share
 
     def free(self, share: framework.Share) -> None:
@@ -180,8 +185,9 @@ class Half:
         return self._layout.ops
 
     def apply(self) -> None:
-        self.loss = float(self._result.numbers[0])
-        self._gradients.apply(self._result)
+        weight = framework.check_total(float(self._result.numbers[1]))
+        self.loss = float(self._result.numbers[0]) / weight
+        self._gradients.apply(self._result, weight)
         self._buffers.apply(self._result)
 
     def update(self) -> None:

@@ -22,7 +22,7 @@ class Gradients:
         self._parameters = [each for bucket in self.buckets for each in bucket]
         self._direct = all(each.dtype == wide(each) and each.is_cpu for each in parameters)
         self._bucket_of = {p: number for number, b in enumerate(self.buckets[:-1]) for p in b}
-        self._number = {p: number for number, p in enumerate(self._parameters, 1)}
+        self._number = {p: number for number, p in enumerate(self._parameters, 2)}
         self._hooks = [
             each.register_post_accumulate_grad_hook(self._accumulated) for each in self._bucket_of
         ]
@@ -85,9 +85,12 @@ class Gradients:
             else:
                 part.copy_(parameter.grad)
 
-    def apply(self, result: Share) -> None:
+    def apply(self, result: Share, weight: float) -> None:
         """Set the gradients, of those parameters that were used in any share."""
-        parts, used = result.gradient_parts, result.numbers.tolist()[1:]
+        parts, used = result.gradient_parts, result.numbers.tolist()[2:]
+        if weight != 1:
+            for section in result.gradients:
+                section.whole /= weight
         if not self._direct:
             parts = [part.to(each) for part, each in zip(parts, self._parameters, strict=True)]
         for parameter, part, is_used in zip(self._parameters, parts, used, strict=True):

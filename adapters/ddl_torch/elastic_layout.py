@@ -1,8 +1,8 @@
 """The arrays of a share: which part of them is for which tensor.
 
 There is an array for each bucket of gradients. Then come those of buffers, one for each type, and
-the numbers: the loss, and for each parameter whether it was used. What can be added together with
-the last bucket is in its array, so that most models have one or two arrays.
+the numbers: the loss, its weight, and for each parameter whether it was used. What can be added
+together with the last bucket is in its array, so that most models have one or two arrays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layout:
         self, buckets: Sequence[Sequence[Tensor]], buffers: Sequence[Sequence[Tensor]], op: str
     ) -> None:
         kind = wide(buckets[-1][0]) if buckets else torch.float64
-        numbers = torch.empty(1 + sum(map(len, buckets)), dtype=kind)
+        numbers = torch.empty(2 + sum(map(len, buckets)), dtype=kind)
         self.sections = [*buckets, *buffers, [numbers]]
         self.buckets = len(buckets)
         self.arrays: list[list[int]] = [[number] for number in range(len(buckets))]

@@ -68,10 +68,15 @@ def test_numbers_of_workers_that_are_no_powers_of_two(members: Any, logical: int
     members.check(members=3, logical=logical, batch=2 * logical, owners="changing")
 
 
+def test_weighted_losses(members: Any) -> None:
+    members.check(members=3, owners="changing", weighted=True)
+
+
 def test_unequal_starts_are_refused(members: Any) -> None:
     case = {"model": "mlp", "batch": 16, "logical": 8, "passes": 1}
     codes, logs = members.run(members=2, initial=[0, 1], **case)
     assert codes == [1, 1]
     for log in logs:
-        assert "the ranks differ in step 0" in log[-1][1]
+        assert "rank 1 on " in log[-1][1]
+        assert "starts from another state than rank 0 on " in log[-1][1]
         assert "Seed the generators before the model is made" in log[-1][1]

@@ -61,7 +61,7 @@ def test_the_next_share_starts_from_the_same_state_and_the_result_is_applied() -
     share = compute(half, torch.ones(4, 3))
     half.begin(1)
     assert digest(half.state()) == before
-    gradients, buffers, numbers = 6 + 3 + 1, 2 + 1 + 3, 1 + 3
+    gradients, buffers, numbers = 6 + 3 + 1, 2 + 1 + 3, 2 + 3
     assert [array.dtype.name for array in share] == ["float32", "int64"]
     assert [array.size for array in share] == [gradients + buffers + numbers, 1]
     loss = share.numbers[0]
@@ -85,6 +85,43 @@ def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
     apply(half, result)
     assert half.model.third.item() == torch.tensor(1 / 3).item()
     assert int(half.model.calls) == 1
+
+
+def average(shares: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """As the ordered sum has it, but for the order."""
+    return [np.stack(each).mean(0).astype(each[0].dtype) for each in zip(*shares, strict=True)]
+
+
+def test_weights_make_a_mean_of_all_shares() -> None:
+    """The mean over what is counted in the batch, not of the shares' means."""
+    torch.manual_seed(0)
+    x, counted = torch.randn(8, 3), torch.tensor([1, 1, 1, 1, 1, 0, 0, 0.0])
+    half, shares = half_of(nn.Linear(3, 1)), []
+    for part in (slice(0, 4), slice(4, 8)):
+        half.result()
+        half.begin(0)
+        losses = half.model(x[part]).square().squeeze(1) * counted[part]
+        shares.append(half.backward(losses.sum(), weight=counted[part].sum()))
+    apply(half, average(shares))
+    found = half.model.weight.grad.clone()
+    half.model.zero_grad()
+    mean = half.model(x[:5]).square().mean()
+    mean.backward()
+    assert torch.allclose(found, half.model.weight.grad)
+    assert half.loss == pytest.approx(mean.item())
+
+
+def test_wrong_weights() -> None:
+    half = half_of(nn.Linear(3, 1))
+    for weight in (-1, float("nan"), float("inf")):
+        half.result()
+        half.begin(0)
+        with pytest.raises(ValueError, match=f"weight is {float(weight)}"):
+            half.backward(half.model(torch.ones(2, 3)).sum(), weight)
+    half.begin(0)
+    share = half.backward(half.model(torch.ones(2, 3)).sum(), 0)
+    with pytest.raises(ValueError, match="all shares of a step have weight 0"):
+        apply(half, share)
 
 
 def test_batch_norm_is_a_share_s_own() -> None:
@@ -164,7 +201,7 @@ def test_the_model_changes_between_two_steps(change: str) -> None:
     apply(half, share)
     trained = [each for each in model.parameters() if each.requires_grad]
     assert share.gradients[0].array.size == sum(each.numel() for each in trained)
-    assert share.numbers.size == 1 + len(trained)
+    assert share.numbers.size == 2 + len(trained)
     assert all((each.grad is not None) == each.requires_grad for each in model.parameters())
 
 

@@ -23,9 +23,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from member_loops import CLASSES, Loop, Transformer
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import ddl_core
 import ddl_torch.elastic as elastic
@@ -40,26 +42,41 @@ sys.path.insert(0, str(Path(__file__).parent))
 from strikes import strike
 
 SAMPLES = 203
+READING = ("passes", "steps", "loader_workers")
 REFUSED = 3  # the exit code of a member that was counted as dead
 NEW_NETWORK = 0x40000000  # for setns
 
+Sample = tuple[torch.Tensor, torch.Tensor, int]
+
 
 class Samples:
-    """Noise, augmented at random. `used` are the samples since it was last emptied."""
+    """Noise, augmented at random, with labels and numbers."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
         self.images = torch.randn(SAMPLES, 1, 8, 8, generator=generator)
         self.labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
-        self.used: list[int] = []
 
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.used.append(index)
-        image = self.images[index] + random.random() + 0.1 * torch.rand(())
-        return image, self.labels[index]
+    def __getitem__(self, index: int) -> Sample:
+        chance = random.random() + np.random.rand() + 0.1 * torch.rand(())
+        return self.images[index % SAMPLES] + chance, self.labels[index % SAMPLES], index
+
+
+class Stream:
+    """Such samples without an end."""
+
+    def __init__(self) -> None:
+        self._samples, self._position = Samples(), -1
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def __next__(self) -> Sample:
+        self._position += 1
+        return self._samples[self._position - 1]
 
 
 def make_mlp() -> nn.Module:
@@ -99,6 +116,7 @@ class Deaths:
     reduce     after that, between the first and the second ordered sum
     vote       when all ranks have the result and none has voted
     apply      when it has voted
+    evaluate   in the second batch that it evaluates, in the evaluation after this step
     reform     when it is about to shrink the comm, because another has died
     shrink     while it shrinks the comm
     behind     not killed: this member's vote fails although it was held, because another died
@@ -187,7 +205,8 @@ class Deaths:
 
 def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     torch.manual_seed(case.get("initial", [0] * comm.size)[comm.rank])
-    model, data = MODELS[case["model"]](), Samples()
+    model = MODELS[case["model"]]()
+    data = Stream() if "steps" in case else Samples()
     make = getattr(torch.optim, case.get("optimizer", "AdamW"))
     more = {"momentum": 0.9} if make is torch.optim.SGD else {}
     optimizer = make(model.parameters(), lr=2e-3, **more)
@@ -206,13 +225,20 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     )
     deaths = Deaths(case, path, log)
     deaths.group = job.group
-    for step in job.steps(data, passes=case["passes"]):
+    reading = {name: case[name] for name in READING if name in case}
+    for step in job.steps(data, **reading):
         deaths.begin(step.number)
-        for x, y in step:
+        for x, y, numbers in step:
             deaths.wait_for_adopter(step.number)
-            step.backward(loop.loss(x, y))
-            log("share", step.number, step.worker, data.used)
-            data.used = []
+            if case.get("weighted"):
+                counts = y != 0  # the same for few shares
+                losses = cross_entropy(model(x), y, reduction="none") * counts
+                step.backward(losses.sum(), weight=counts.sum())
+            else:
+                step.backward(loop.loss(x, y))
+            if job.awaits_admission:
+                continue
+            log("share", step.number, step.worker, numbers.tolist())
             deaths.at("compute", step.number)
             if step.recovery:
                 log("adopted", step.number)
@@ -222,8 +248,26 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         loop.update()
         if step.recovery:
             log("recovery", vars(step.recovery))
+        if step.number in case.get("evaluate", []):
+            log("table", step.number, evaluate(job, step.number, deaths, log))
     log("end", digest(job.framework.state() | loop.state()), job.group.comm.size)
     job.close()
+
+
+def evaluate(job: elastic.Job, step: int, deaths: Deaths, log: Any) -> list[list[float]]:
+    """The losses and the number of samples of each batch, of the members' common data set."""
+    batches = 0
+
+    def measure(batch: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
+        nonlocal batches
+        batches += 1
+        if batches == 2:
+            deaths.at("evaluate", step)
+        x, y, numbers = batch
+        log("evaluated", step, numbers.tolist())
+        return cross_entropy(job.framework.model(x), y, reduction="sum"), len(y)
+
+    return job.map(Samples(), measure, batch=25).tolist()
 
 
 def member_main(case: dict[str, Any], member: int, path: Path, pipes: Any) -> None:
