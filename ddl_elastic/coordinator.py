@@ -101,6 +101,8 @@ class Coordinator:
             raise
         finally:
             self._show_recoveries(wait=False)
+            for worker in self.workers:
+                self._show_output(worker, ended=True)
             self._ended = time.monotonic()
 
     def report(self) -> dict[str, Any]:
@@ -283,8 +285,12 @@ class Coordinator:
                 waiting.append((came, fields))
         self._recoveries = waiting
 
-    def _show_output(self, worker: Worker) -> None:
+    def _show_output(self, worker: Worker, ended: bool = False) -> None:
+        lines: list[bytes] = []
         while chunk := next(worker.output, b""):
-            *lines, worker.text = (worker.text + chunk).split(b"\n")
-            for line in lines:
-                self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")
+            *more, worker.text = (worker.text + chunk).split(b"\n")
+            lines += more
+        if ended and worker.text:
+            lines.append(worker.text)
+        for line in lines:
+            self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")

@@ -111,8 +111,8 @@ def expected_ends(case: dict[str, Any]) -> tuple[dict[int, int], dict[int, str]]
         victims = kill["cut"] if how == "command" else [kill.get("target", kill["member"])]
         for member in victims:
             lost[member] = step if kill["phase"] in LOSING else step + 1
-            if kill["phase"] == "vote":
-                lost[member] = -1
+            if kill["phase"] == "vote" and how != "command":
+                lost[member] = -1  # one that is cut off may vote: what the others sent has come
             ends[member] = "refused" if how in ("expel", "command") else how
     return lost, ends
 
