@@ -10,6 +10,7 @@ from typing import Any
 
 from ddl_elastic import environment, timeline, training, worker
 from ddl_elastic.assign import legal_sizes
+from ddl_elastic.checkpoint import Folder
 from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
@@ -19,6 +20,7 @@ from ddl_elastic.loop import WATCHDOG
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
+from ddl_elastic.saving import Policy
 from ddl_elastic.watchdog import Watchdog
 from ddl_elastic.worker import Constants
 
@@ -50,6 +52,9 @@ class Job:
     loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
                5 usual steps, and in the first step 10 times as long; 0: for ever
+    checkpoint  a folder for checkpoints, also from which a job that has ended goes on
+    every      steps between two checkpoints; one more is written at the end
+    keep       the newest so many checkpoints
     progress   whether to show a bar and the events on stderr
     trace      the file for a timeline of the operations, with recoveries marked, for Perfetto
     """
@@ -73,6 +78,9 @@ class Job:
         threads: int = 1,
         buffers: str = "average",
         watchdog: float = WATCHDOG,
+        checkpoint: str | None = None,
+        every: int = 100,
+        keep: int = 3,
         progress: bool = True,
         trace: str | None = None,
     ) -> None:
@@ -88,6 +96,7 @@ class Job:
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
+        self._policy = Policy(Folder(checkpoint), every, keep) if checkpoint else None
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
 
@@ -107,7 +116,8 @@ class Job:
             # In a thread of its own: a fork leaves the main thread's OpenMP pool without its
             # threads, and the next parallel region would wait for them.
             own = (spec, channel, constants, secret, self._make, self._reading)
-            ThreadPoolExecutor(1).submit(worker.work, *own, self._watchdog, traces).result()
+            more = (self._watchdog, traces, self._policy)
+            ThreadPoolExecutor(1).submit(worker.work, *own, *more).result()
 
         with (
             LocalEngine(work, self._workers, constants.threads) as engine,

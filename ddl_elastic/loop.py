@@ -13,13 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 from ddl_core import Comm
-from ddl_elastic import admission, evaluation
+from ddl_elastic import admission, evaluation, saving
 from ddl_elastic.assign import assign
 from ddl_elastic.framework import Array, Framework, Ready, Share, Summed
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, share_seed
+from ddl_elastic.saving import Policy, Saver
 from ddl_elastic.step import Arrays, Group, Recovery, Step
 from ddl_elastic.watchdog import Watchdog
 
@@ -51,6 +52,7 @@ class Loop:
     members   by rank: a number that it keeps when others die; None: its rank
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
     reporter  tells how it goes
+    policy    of checkpoints: the loop begins with the newest one, if there is one
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -67,6 +69,7 @@ class Loop:
         members: Sequence[int] | None = None,
         watchdog: float = WATCHDOG,
         reporter: Reporter | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
@@ -75,11 +78,14 @@ class Loop:
         first = tuple(owners(0, comm.size, logical))
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        self._policy = policy
+        self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
         # before all of these the admission, unless the rank is alone.
         self._number = 0 if comm.size == 1 else -1
         self._next = 0  # training step
+        self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
 
     def steps(
@@ -99,12 +105,14 @@ class Loop:
         collate         makes a batch of a share's samples; None: as the framework does
         """
         sampler = Sampler(
-            count_samples(data), self.batch, self.logical, self.seed, self._next, self._passes
+            count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
         )
         number = count_steps(sampler, passes, steps)
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
-        span = range(self._next, self._next + number)
+        self._planned += number
+        self._resume()
+        span = range(self._next, self._planned)
         loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
         self._passes += sampler.passes(number)
         return self._run(loader, span)
@@ -120,7 +128,9 @@ class Loop:
                     raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
                 self.reporter.recovered(step.recovery, t)
                 self.reporter.committed(t, self.framework.loss)
+                self._save(step)
             self._finish()
+            self._save_last(span.stop)
             self.reporter.done(span.stop, self.framework, self.group.comm)
         finally:
             loader.close()
@@ -177,6 +187,43 @@ class Loop:
         """Leave the other ranks."""
         self.group.watch.close()
         self.group.comm.close()
+
+    # ---- checkpoints ----
+
+    def _resume(self) -> None:
+        """Before the first step: go on from the newest checkpoint."""
+        if self._policy is None or self.group.saver:
+            return
+        found = saving.newest(self._policy.storage, self._constants)
+        if found:
+            manifest, state = found
+            self.framework.load(state)
+            self._next = manifest.steps
+            self.log(f"resumed after {manifest.steps} steps")
+        self.group.saver = Saver(self._policy, self._constants)
+
+    def _save(self, step: ElasticStep) -> None:
+        if saver := self.group.saver:
+            comm = self.group.comm
+            if step.is_behind:
+                saver.skip()
+            else:
+                saver.boundary(self.framework.state, self._next, comm.rank, comm.size)
+
+    def _save_last(self, steps: int) -> None:
+        """The state after all steps. First the one before it is completed."""
+        if saver := self.group.saver:
+            self._complete_checkpoint(saver)
+            if saver.begun < steps:
+                comm = self.group.comm
+                saver.begin(self.framework.state(), steps, comm.rank, comm.size)
+                self._complete_checkpoint(saver)
+
+    def _complete_checkpoint(self, saver: Saver) -> None:
+        """In the first vote all learn that the parts are there, in the second of the manifest."""
+        for _ in range(2):
+            saver.wait()
+            self._finish()
 
     # ---- what all ranks agree on ----
 
@@ -245,6 +292,11 @@ class ElasticStep:
         self._step: Step | None = None
         self._admission: Recovery | None = None
         self._computed: Share | None = []  # of the last share; None: not yet
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether this rank has not seen the end of the step's vote."""
+        return self._step is not None and self._step.behind
 
     @property
     def recovery(self) -> Recovery | None:

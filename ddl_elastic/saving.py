@@ -66,6 +66,11 @@ class Saver:
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
         self.saved = 0  # steps of the last checkpoint whose manifest this rank has written
 
+    @property
+    def begun(self) -> int:
+        """Steps of the last checkpoint that this rank has begun."""
+        return self._part.steps
+
     def boundary(self, state: Callable[[], State], steps: int, rank: int, ranks: int) -> None:
         """So many steps are committed: begin a checkpoint if it is due, and no other is under way.
         Copies this rank's part of the state, and returns."""

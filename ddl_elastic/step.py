@@ -40,6 +40,7 @@ from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.framework import Ready, Share, Summed
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, Watch, decide
+from ddl_elastic.saving import Saver
 from ddl_elastic.sums import Sums
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
@@ -61,6 +62,7 @@ class Group:
     owners: tuple[int, ...]  # by logical worker: the rank that computes its share, -1: none
     watch: Watch = field(default_factory=Watch)
     sums: Sums = field(default_factory=Sums)
+    saver: Saver | None = None
 
     @property
     def workers(self) -> int:
@@ -208,7 +210,8 @@ class Step:
     def _vote(self) -> None:
         """Every rank holds the result if this ends, here or on any other rank."""
         check = self._checksum() if self.number % CHECK_EVERY == 0 else 0
-        vote = np.array([self.number, -self.number, check, -check])
+        saver = self._group.saver
+        vote = np.array([self.number, -self.number, check, -check, saver.word if saver else 0])
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
@@ -217,6 +220,8 @@ class Step:
                 f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
                 f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
+        if saver:
+            saver.agree(int(vote[4]))
         self.phase = Phase.AGREED
 
     def _checksum(self) -> int:

@@ -15,6 +15,7 @@ from ddl_elastic.joining import connect
 from ddl_elastic.loop import Loop
 from ddl_elastic.messages import Channel
 from ddl_elastic.reporter import Reporter
+from ddl_elastic.saving import Policy
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ def work(
     data: dict[str, Any],
     watchdog: float,
     traces: Path | None,
+    policy: Policy | None,
 ) -> None:
     """A worker's whole life. Errors of the program are told to the coordinator.
 
@@ -54,6 +56,7 @@ def work(
             members=members,
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
+            policy=policy,
         )
         _train(loop, data)
         while (message := channel.receive()).kind != "exit":

@@ -14,7 +14,7 @@ docs/elastic.md tells what is promised, and what a program must not do.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
@@ -24,7 +24,9 @@ from torch import Tensor, nn
 
 import ddl_core
 from ddl_elastic import framework, joining
+from ddl_elastic.checkpoint import Folder
 from ddl_elastic.loop import Loop
+from ddl_elastic.saving import Policy
 from ddl_torch import elastic_environment, elastic_modules
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
@@ -62,10 +64,16 @@ class Job(Loop):
         buffers: str = "average",
         bucket_bytes: float = BUCKET_BYTES,
         comm: ddl_core.Comm | None = None,
+        also: Mapping[str, Any] | None = None,
+        checkpoint: str | None = None,
+        every: int = 100,
+        keep: int = 3,
         **options: Any,
     ) -> None:
         pin(threads)
-        half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes)
+        half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
+        if checkpoint:
+            options["policy"] = Policy(Folder(checkpoint), every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
@@ -106,11 +114,15 @@ class Half(Loading):
         *,
         buffers: str = "average",
         bucket_bytes: float = BUCKET_BYTES,
+        also: Mapping[str, Any] | None = None,
     ) -> None:
         if buffers not in ("average", "first"):
             raise ValueError(f'buffers is {buffers!r}; it is "average" or "first"')
         self.model, self.optimizer, self.loss_function = model, optimizer, loss
         self._schedule = schedule(optimizer) if schedule else None
+        self._also = dict(also or {})
+        if self._schedule:
+            self._also["schedule"] = self._schedule
         self.loss = float("nan")
         _refuse(model, optimizer)
         self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
@@ -208,6 +220,8 @@ class Half(Loading):
             for number, part in parts:
                 for name in (each for each in part if each != "params"):
                     yield f"{kind}.{number}.{name}", part[name]
+        for name, each in self._also.items():
+            yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
 
     def load(self, state: framework.State) -> None:
         optimizer = self.optimizer.state_dict()
@@ -215,17 +229,23 @@ class Half(Loading):
             "slot": optimizer["state"],
             "group": dict(enumerate(optimizer["param_groups"])),
         }
-        model = {}
+        model: dict[str, Any] = {}
+        also: dict[str, dict[str, Any]] = {name: {} for name in self._also}
         for key, packed in state.items():
             kind, rest = key.split(".", 1)
             if kind == "model":
                 model[rest] = unpack(key, packed)
+            elif kind == "also":
+                name, part = rest.split(".", 1)
+                also.setdefault(name, {})[part] = unpack(key, packed)
             else:
                 number, name = rest.split(".", 1)
                 parts[kind].setdefault(int(number), {})[name] = unpack(key, packed)
         try:
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
+            for name, each in also.items():
+                self._also[name].load_state_dict(each)
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"the state is not this model's: {error}") from error
         self._trained = None

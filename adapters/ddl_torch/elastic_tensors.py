@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def wide(tensor: Tensor) -> torch.dtype:
 
 # ---- the state's values as bytes ----
 
+_JSON = "json"
 _NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
 
 
@@ -51,8 +53,20 @@ def pack(name: str, value: Any) -> framework.Tensor:
     except (TypeError, ValueError):
         kind = ""
     if kind not in _NUMBERS:
-        raise TypeError(f"{name}: {value!r} cannot be part of an elastic job's state")
+        return _pack_json(name, value)
     return framework.Tensor(kind, numbers.shape, numbers.view(np.uint8))
+
+
+def _pack_json(name: str, value: Any) -> framework.Tensor:
+    """Lists and dictionaries of numbers and texts, as schedules have them."""
+    try:
+        text = json.dumps(value, sort_keys=True)
+        if json.loads(text) != value:
+            raise TypeError
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} cannot be part of an elastic job's state") from None
+    data = np.frombuffer(text.encode(), np.uint8)
+    return framework.Tensor(_JSON, data.shape, data)
 
 
 def unpack(name: str, packed: framework.Tensor) -> Any:
@@ -60,6 +74,8 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
         numbers = packed.data.view(np.float64).tolist()
         kind = _NUMBERS[packed.dtype]
         return None if kind is None else tuple(numbers) if kind is tuple else kind(numbers[0])
+    if packed.dtype == _JSON:
+        return json.loads(packed.data.tobytes())
     dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")

@@ -125,13 +125,14 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         loss=weighted_loss if case.get("weighted") else cross_entropy,
         optimizer=make_optimizer,
         schedule=make_schedule,
-        batch=24,
+        batch=case.get("batch", 24),
         logical=12,
         workers=case["workers"],
         loader_workers=case.get("loader_workers", 0),
         **({"steps": case["steps"]} if "steps" in case else {"passes": case.get("passes", 5)}),
         seed=3,
         threads=case.get("threads", 1),
+        **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
     if "die" in case:
         Path(f"die in {case['die']}").touch()
