@@ -106,7 +106,7 @@ class Framework(Summed, Protocol):
         """The share of a logical worker starts: there are no gradients, and buffers have their
         committed values."""
 
-    def backward(self, loss: Any, weight: Any = 1.0, ready: Ready | None = None) -> Share:
+    def backward(self, loss: Any, ready: Ready | None = None, weight: Any = 1.0) -> Share:
         """Compute the gradients of a share's loss. Returns what the share computed. May call
         `ready` meanwhile. `apply` divides the sums of all losses and gradients by that of the
         weights."""

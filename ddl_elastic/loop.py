@@ -341,7 +341,7 @@ class ElasticStep:
         weight  if the loss is a sum, of how many: the step's gradients are those of the sum of all
                 losses, divided by the sum of all weights. Without weights it is the mean of means.
         """
-        self._compute(lambda ready: self._loop.framework.backward(loss, weight, ready))
+        self._compute(lambda ready: self._loop.framework.backward(loss, ready, weight))
 
     def run(self, batch: Any) -> None:
         """Compute this share where the user has no loop."""

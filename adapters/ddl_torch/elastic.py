@@ -172,10 +172,10 @@ class Half(Loading):
         *inputs, target = batch
         loss = self.loss_function(self.model(*inputs), target)
         loss, weight = loss if isinstance(loss, tuple) else (loss, 1.0)
-        return self.backward(loss, weight, ready)
+        return self.backward(loss, ready, weight)
 
     def backward(
-        self, loss: Tensor, weight: float | Tensor = 1.0, ready: framework.Ready | None = None
+        self, loss: Tensor, ready: framework.Ready | None = None, weight: float | Tensor = 1.0
     ) -> Share:
         share = self._free.pop() if self._free else Share(self._layout)
         self._gradients.compute(loss, share, ready)

@@ -117,9 +117,9 @@ def test_wrong_weights() -> None:
         half.result()
         half.begin(0)
         with pytest.raises(ValueError, match=f"weight is {float(weight)}"):
-            half.backward(half.model(torch.ones(2, 3)).sum(), weight)
+            half.backward(half.model(torch.ones(2, 3)).sum(), weight=weight)
     half.begin(0)
-    share = half.backward(half.model(torch.ones(2, 3)).sum(), 0)
+    share = half.backward(half.model(torch.ones(2, 3)).sum(), weight=0)
     with pytest.raises(ValueError, match="all shares of a step have weight 0"):
         apply(half, share)
 
