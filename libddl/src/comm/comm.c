@@ -156,7 +156,8 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     wireup->slots = comm->slots;
     wireup->links = calloc(size, sizeof *wireup->links);
     wireup->messages = calloc(size, sizeof *wireup->messages);
-    if (!comm->slots || !wireup->links || !wireup->messages)
+    wireup->controls = ddl__controls_create(comm->size);
+    if (!comm->slots || !wireup->links || !wireup->messages || !wireup->controls)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
     status = ddl__wireup_run(wireup);
     if (status != DDL_OK)
@@ -294,17 +295,20 @@ static int64_t ms_to_ns(int64_t milliseconds)
 }
 
 /* Dial the lower ranks for control messages; they answer when all members are here. */
-static ddl_status connect_control(ddl_comm *comm, ddl__digest id, const ddl__until *until)
+static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl__until *until)
 {
     if (comm->size == 1)
         return DDL_OK;
+    ddl__control_dial *controls = wireup->controls;
+    wireup->controls = NULL; /* the health takes them over, even if it fails */
     const ddl_comm_config *config = &comm->config;
     ddl__health_config setup = {.endpoint = comm->endpoint,
                                 .slot = comm->slot,
                                 .engine = comm->engine,
-                                .comm = id,
+                                .comm = wireup->comm,
                                 .addresses = comm->addresses,
                                 .names = comm->names,
+                                .controls = controls,
                                 .rank = comm->rank,
                                 .size = comm->size,
                                 .limits = {.heartbeat = ms_to_ns(config->heartbeat_ms),
@@ -395,7 +399,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = connect_control(comm, wireup.comm, until);
+        status = connect_control(comm, &wireup, until);
     if (status == DDL_OK)
         status = exchange_settings(comm, ddl__engine_links(comm->engine), until);
     if (status == DDL_OK)
@@ -409,6 +413,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
         status = commit_creation(comm, until);
+    ddl__controls_destroy(wireup.controls, comm->size);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */

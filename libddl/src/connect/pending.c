@@ -370,12 +370,10 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
-     * drop those that came before it failed. Drop control connections, too: members open them only
-     * when this rank has joined the comm. */
+     * drop those that came before it failed; ddl__control_dial tells others of that attempt. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
-        bool is_control = conn->inbound.received.hello.kind == DDL__CONN_CONTROL;
-        if (!conn->proven || (slot->task.run && !conn->peer_left && !is_control) ||
+        if (!conn->proven || (slot->task.run && !conn->peer_left) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
             !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))
             at = &conn->next;
