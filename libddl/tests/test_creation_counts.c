@@ -1,5 +1,6 @@
 /* All members count the creations over one list equally, even if a creation failed on only one of
  * them, at its very end: the next creation succeeds. */
+#include "comm/layout.h"
 #include "health/health_state.h"
 #include "processes.h"
 
@@ -12,7 +13,18 @@ typedef struct shared {
     ddl_status first[RANKS_MAX];
 } shared;
 
-static bool fails; /* this process's next creation fails, when the others may have succeeded */
+/* Where this process's next creation fails. Nobody's succeeds then, but that of the other one of a
+ * pair may when they have agreed. */
+typedef enum place { NOWHERE, BEFORE_AGREEMENT, AFTER_AGREEMENT } place;
+
+static place fails;
+
+static ddl_status fail_late(void)
+{
+    fails = NOWHERE;
+    usleep(LATE_MS * 1000);
+    return ddl__fail(DDL_ENOMEM, "no memory");
+}
 
 ddl_status __real_ddl__health_open(ddl__health *health);
 ddl_status __wrap_ddl__health_open(ddl__health *health);
@@ -20,14 +32,22 @@ ddl_status __wrap_ddl__health_open(ddl__health *health);
 ddl_status __wrap_ddl__health_open(ddl__health *health)
 {
     ddl_status status = __real_ddl__health_open(health);
-    if (!fails)
-        return status;
-    fails = false;
-    usleep(LATE_MS * 1000);
-    return ddl__fail(DDL_ENOMEM, "no memory");
+    return fails == BEFORE_AGREEMENT ? fail_late() : status;
 }
 
-static int member(shared *s, int rank, int size, uint32_t links, int failing)
+ddl_status __real_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+                                    const ddl__location *locations);
+ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+                                    const ddl__location *locations);
+
+ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+                                    const ddl__location *locations)
+{
+    ddl_status status = __real_ddl__layout_apply(comm, sharing, locations);
+    return fails == AFTER_AGREEMENT ? fail_late() : status;
+}
+
+static int member(shared *s, int rank, int size, uint32_t links, place where)
 {
     ddl_endpoint *endpoint;
     ddl_comm *comm;
@@ -40,7 +60,7 @@ static int member(shared *s, int rank, int size, uint32_t links, int failing)
     atomic_fetch_add(&s->ready, 1);
     for (double end = seconds() + 30; atomic_load(&s->ready) < size; usleep(200))
         CHECK(seconds() < end, "not all come");
-    fails = rank == failing;
+    fails = where;
     s->first[rank] = ddl_comm_create(endpoint, addresses, s->lengths, rank, size, &config, &comm);
     if (s->first[rank] == DDL_OK) {
         CHECK(ddl_barrier(comm, NULL, NULL) != DDL_OK, "a comm without one of its members");
@@ -59,7 +79,7 @@ static int member(shared *s, int rank, int size, uint32_t links, int failing)
     return 0;
 }
 
-static void test(int size, uint32_t links, int failing)
+static void test(int size, uint32_t links, int failing, place where)
 {
     int status;
     pid_t pids[RANKS_MAX];
@@ -68,12 +88,14 @@ static void test(int size, uint32_t links, int failing)
     fflush(NULL);
     for (int rank = 0; rank < size; rank++)
         if (!(pids[rank] = fork()))
-            _exit(member(s, rank, size, links, failing));
+            _exit(member(s, rank, size, links, rank == failing ? where : NOWHERE));
     for (int rank = 0; rank < size; rank++)
         CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
               (unsigned)status);
     for (int rank = 0; rank < size; rank++)
-        CHECK(s->first[rank] != DDL_OK, "rank %d has a comm that rank %d has not", rank, failing);
+        CHECK(s->first[rank] != DDL_OK ||
+                  (size == 2 && where == AFTER_AGREEMENT && rank != failing),
+              "rank %d has a comm that rank %d has not", rank, failing);
     munmap(s, sizeof *s);
 }
 
@@ -82,8 +104,9 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     for (int size = 2; size <= RANKS_MAX; size++)
         for (int failing = 0; failing < size; failing++) {
-            test(size, DDL_LINK_SHM, failing);
-            test(size, DDL_LINK_TCP, failing);
+            test(size, DDL_LINK_SHM, failing, BEFORE_AGREEMENT);
+            test(size, DDL_LINK_TCP, failing, BEFORE_AGREEMENT);
+            test(size, DDL_LINK_SHM, failing, AFTER_AGREEMENT);
         }
     return 0;
 }
