@@ -1,6 +1,7 @@
 /* Connections that an endpoint has accepted and no comm has taken yet. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,7 @@ enum {
     PENDING_MAX = 4096,
     NO_HELLO_MAX = 64,   /* connections without a complete hello */
     UNPROVEN_MAX = 1024, /* all connections without a proof */
-    BATCH = 16,          /* listen events, and new connections of a listener, at a time */
-    WAIT_MAX = 1000      /* milliseconds */
+    BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
 /* Close the connection of an unauthenticated client without blocking; see closer.h. */
@@ -270,8 +270,10 @@ static void drop_expired(ddl_endpoint *endpoint)
             pending_drop(endpoint, at);
 }
 
-static void handle_events(ddl_endpoint *endpoint, const struct epoll_event *events, int n)
+void ddl__pending_poll(ddl_endpoint *endpoint)
 {
+    struct epoll_event events[BATCH];
+    int n = epoll_wait(endpoint->listeners, events, BATCH, 0);
     for (int i = 0; i < n; i++) {
         uint64_t id = events[i].data.u64;
         if (id == DDL__UNIX_LISTENER)
@@ -282,12 +284,6 @@ static void handle_events(ddl_endpoint *endpoint, const struct epoll_event *even
             pending_handle_event(endpoint, id);
     }
     endpoint->poll_at = ddl__now() + DDL__OVERLOAD_POLL;
-}
-
-void ddl__pending_poll(ddl_endpoint *endpoint)
-{
-    struct epoll_event events[BATCH];
-    handle_events(endpoint, events, epoll_wait(endpoint->listeners, events, BATCH, 0));
 }
 
 /* Whether the thread watches the listeners. */
@@ -327,20 +323,17 @@ static bool any_unproven(const ddl_endpoint *endpoint)
     return conn;
 }
 
+/* The events are fetched under the lock: an old one would drop a connection that another thread has
+ * proven meanwhile. */
 void ddl__pending_await(ddl_endpoint *endpoint, int64_t deadline)
 {
-    struct epoll_event events[BATCH];
     endpoint->polled = true;
     ddl__pending_maintain(endpoint);
     pthread_mutex_unlock(&endpoint->lock);
-    int64_t left = (deadline - ddl__now()) / DDL__MS + 1;
-    int n = epoll_wait(endpoint->listeners, events, BATCH,
-                       left < 0          ? 0
-                       : left < WAIT_MAX ? (int)left
-                                         : WAIT_MAX);
+    ddl__await(endpoint->listeners, POLLIN, deadline);
     pthread_mutex_lock(&endpoint->lock);
     endpoint->polled = false;
-    handle_events(endpoint, events, n);
+    ddl__pending_poll(endpoint);
     update_watching(endpoint);
     if (endpoint->n_accepting > 1)
         pthread_cond_broadcast(&endpoint->changed); /* another one is to poll */
