@@ -147,7 +147,9 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     ddl_status status = open_arena(comm, &wireup->kinds);
     if (status != DDL_OK)
         return status;
-    bool cores = has_cores(comm);
+    bool cores = wireup->has_cores = has_cores(comm);
+    if (cores)
+        ddl__endpoint_grant_cores(comm->slot);
     const ddl__fences *fences = comm->arena && cores ? ddl__endpoint_fences(comm->endpoint) : NULL;
     if (fences)
         ddl__arena_fence(comm->arena, fences);

@@ -325,11 +325,13 @@ static bool any_unproven(const ddl_endpoint *endpoint)
 
 /* The events are fetched under the lock: an old one would drop a connection that another thread has
  * proven meanwhile. */
-void ddl__pending_await(ddl_endpoint *endpoint, int64_t deadline)
+void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline)
 {
     endpoint->polled = true;
     ddl__pending_maintain(endpoint);
     pthread_mutex_unlock(&endpoint->lock);
+    if (awake)
+        ddl__await_awake(endpoint->listeners, POLLIN);
     ddl__await(endpoint->listeners, POLLIN, deadline);
     pthread_mutex_lock(&endpoint->lock);
     endpoint->polled = false;

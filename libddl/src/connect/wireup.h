@@ -32,6 +32,7 @@ typedef struct ddl__wireup {
     const ddl__address *addresses; /* by rank */
     int rank, size;
     uint32_t kinds; /* ddl_link_kind bits */
+    bool has_cores; /* each member on this host has a core */
     int64_t begun, deadline;
     const ddl__until *until; /* of this deadline; or NULL */
     int64_t

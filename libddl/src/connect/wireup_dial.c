@@ -57,6 +57,8 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 {
     bool handed_over;
+    if (w->has_cores)
+        ddl__await_awake(d->fd, POLLIN);
     ddl_status status =
         ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd,
                               ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session, &handed_over);
@@ -148,6 +150,8 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl_status status;
+    if (w->has_cores)
+        ddl__await_awake(fd, POLLIN);
     do {
         if (ddl__await(fd, POLLIN, ddl__wireup_within(w, DDL__MEMBERS_POLL)))
             return DDL_OK;

@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 
 bool ddl__await(int fd, short events, int64_t deadline)
 {
@@ -25,6 +27,14 @@ bool ddl__await(int fd, short events, int64_t deadline)
             return false;
         }
     }
+}
+
+void ddl__await_awake(int fd, short events)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    int64_t end = ddl__now() + DDL__AWAKE_LIMIT;
+    while (poll(&p, 1, 0) == 0 && ddl__now() < end)
+        sched_yield();
 }
 
 bool ddl__try_again(int fd, short events, int64_t deadline)

@@ -32,6 +32,10 @@ void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN]);
 /* Wait for `events` of poll; false at the deadline. */
 bool ddl__await(int fd, short events, int64_t deadline);
 
+/* Wait a moment for `events` without sleeping: waking up takes longer than many a peer takes to
+ * answer. For a thread that has a core. */
+void ddl__await_awake(int fd, short events);
+
 /* After a call that has failed: whether to try again. Waits if the call would have blocked. */
 bool ddl__try_again(int fd, short events, int64_t deadline);
 
