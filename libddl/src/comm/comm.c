@@ -149,7 +149,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
         return status;
     bool cores = wireup->has_cores = has_cores(comm);
     if (cores)
-        ddl__endpoint_grant_cores(comm->slot);
+        ddl__endpoint_grant_cores(comm->endpoint, comm->slot);
     const ddl__fences *fences = comm->arena && cores ? ddl__endpoint_fences(comm->endpoint) : NULL;
     if (fences)
         ddl__arena_fence(comm->arena, fences);

@@ -46,9 +46,11 @@ ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl
     return DDL_OK;
 }
 
-void ddl__endpoint_grant_cores(ddl__comm_slot *slot)
+void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 {
+    pthread_mutex_lock(&endpoint->lock);
     slot->has_cores = true;
+    pthread_mutex_unlock(&endpoint->lock);
 }
 
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
