@@ -6,12 +6,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddl_elastic import environment
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import Framework
 from ddl_elastic.joining import connect
-from ddl_elastic.loop import Dataset, Loop
+from ddl_elastic.loop import Loop
 from ddl_elastic.messages import Channel
 from ddl_elastic.reporter import Reporter
 
@@ -22,7 +23,6 @@ class Constants:
 
     batch: int
     logical: int
-    passes: int
     seed: int
     threads: int
 
@@ -33,11 +33,14 @@ def work(
     constants: Constants,
     secret: str,
     make: Callable[[], Framework],
-    data: Dataset,
+    data: dict[str, Any],
     watchdog: float,
     traces: Path | None,
 ) -> None:
-    """A worker's whole life. Errors of the program are told to the coordinator."""
+    """A worker's whole life. Errors of the program are told to the coordinator.
+
+    data: what Loop.steps is to be called with
+    """
     environment.collect_traces(traces)
     try:
         framework = make()
@@ -52,7 +55,7 @@ def work(
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
         )
-        _train(loop, data, constants.passes)
+        _train(loop, data)
         while (message := channel.receive()).kind != "exit":
             if message.kind == "state":
                 send_state(framework, channel)
@@ -63,10 +66,10 @@ def work(
         raise SystemExit(1) from None
 
 
-def _train(loop: Loop, data: Dataset, passes: int) -> None:
-    for step in loop.steps(data, passes):
+def _train(loop: Loop, data: dict[str, Any]) -> None:
+    for step in loop.steps(**data):
         for batch in step:
-            step.take(loop.framework.run(batch))
+            step.run(batch)
         loop.framework.update()
     loop.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,26 +33,6 @@ def wide(tensor: Tensor) -> torch.dtype:
     return WIDE.get(tensor.dtype, torch.int64)
 
 
-def lengths(tensors: Iterable[Tensor]) -> dict[torch.dtype, int]:
-    """Of the flat arrays for these tensors: one for each type."""
-    found: dict[torch.dtype, int] = {}
-    for tensor in tensors:
-        found[wide(tensor)] = found.get(wide(tensor), 0) + tensor.numel()
-    return found
-
-
-def parts_of(
-    arrays: Sequence[framework.Array], tensors: Sequence[Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The part of the arrays that is for each tensor, in its shape, and the tensor."""
-    flat = dict(zip(lengths(tensors), map(torch.from_numpy, arrays), strict=False))
-    taken = dict.fromkeys(flat, 0)
-    for tensor in tensors:
-        dtype, begin = wide(tensor), taken[wide(tensor)]
-        taken[dtype] += tensor.numel()
-        yield flat[dtype][begin : taken[dtype]].view(tensor.shape), tensor
-
-
 # ---- the state's values as bytes ----
 
 _NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
@@ -63,6 +42,8 @@ def pack(name: str, value: Any) -> framework.Tensor:
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(value.dtype).removeprefix("torch.")
+        if dtype in _NUMBERS:  # bool, which Python has as well
+            dtype = str(value.dtype)
         return framework.Tensor(dtype, tuple(value.shape), data)
     kind = type(value).__name__
     try:
@@ -79,8 +60,10 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
         numbers = packed.data.view(np.float64).tolist()
         kind = _NUMBERS[packed.dtype]
         return None if kind is None else tuple(numbers) if kind is tuple else kind(numbers[0])
-    dtype = getattr(torch, packed.dtype, None)
+    dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
+    if not packed.data.size:  # which frombuffer refuses
+        return torch.empty(packed.shape, dtype=dtype)
     flat = torch.frombuffer(bytearray(packed.data.tobytes()), dtype=dtype)
     return flat.view(packed.shape)
