@@ -133,9 +133,10 @@ def pack(state: State, chunk: Chunk) -> bytes:
 def _unpack(data: bytes, chunk: Chunk) -> Iterator[tuple[Piece, bytes]]:
     from safetensors.numpy import load
 
-    found = {name.split("[")[0]: array.tobytes() for name, array in load(data).items()}
+    found = load(data)
     for piece in chunk:
-        yield piece, found[piece.name]
+        part = f"{piece.name}[{piece.begin}:{piece.end}]"
+        yield piece, found[part if part in found else piece.name].tobytes()
 
 
 def as_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:

@@ -205,6 +205,7 @@ class Loop:
     def _save(self, step: ElasticStep) -> None:
         if saver := self.group.saver:
             comm = self.group.comm
+            self._tell_abandoned(saver)
             if step.is_behind:
                 saver.skip()
             else:
@@ -218,6 +219,15 @@ class Loop:
                 comm = self.group.comm
                 saver.begin(self.framework.state(), steps, comm.rank, comm.size)
                 self._complete_checkpoint(saver)
+            self._tell_abandoned(saver)
+
+    def _tell_abandoned(self, saver: Saver) -> None:
+        if error := saver.error:
+            saver.error = None
+            self.reporter.line(
+                f"rank {self.group.member}: the checkpoint after {saver.begun} steps is abandoned,"
+                f" the older ones stay: {error}"
+            )
 
     def _complete_checkpoint(self, saver: Saver) -> None:
         """In the first vote all learn that the parts are there, in the second of the manifest."""

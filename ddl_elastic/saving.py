@@ -37,6 +37,11 @@ class Policy:
     every: int  # steps
     keep: int = 3  # checkpoints
 
+    def __post_init__(self) -> None:
+        for name, number in (("every", self.every), ("keep", self.keep)):
+            if number < 1:
+                raise ValueError(f"{name} is {number}; it is a number from 1 on")
+
 
 @dataclass(frozen=True)
 class _Part:

@@ -23,6 +23,7 @@ def make_state(sizes: list[int], seed: int = 0) -> State:
         dtype, kind = list(DTYPES.items())[number % len(DTYPES)]
         data = random.integers(0, 256, size * np.dtype(kind).itemsize, np.uint8)
         state[f"model.{number}"] = Tensor(dtype, (size,), data)
+    state["model.a[0].b"] = Tensor("float32", (1,), np.zeros(4, np.uint8))  # as some names are
     state["scalar"] = Tensor("float32", (), np.zeros(4, np.uint8))
     return state
 

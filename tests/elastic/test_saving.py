@@ -193,6 +193,12 @@ def test_the_newest_whole_one_is_loaded(tmp_path: Path) -> None:
     assert job.newest() == EVERY
 
 
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1, "keep": 0}])
+def test_numbers_that_make_no_sense(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="is 0; it is a number from 1 on"):
+        Policy(Folder(tmp_path), **wrong)
+
+
 def test_another_job_s_checkpoint_is_refused(tmp_path: Path) -> None:
     manifest = Manifest(3, {"batch": 16, "seed": 1}, {}, [])
     storage = Folder(tmp_path)
