@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic test-py test-matrix test-digits test-early-end chaos lint format docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-digits test-early-end chaos lint format docs abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -95,9 +95,12 @@ chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection t
 test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py
 
-chaos-elastic: $(VENV)/test.stamp ## kill ranks of elastic jobs in every phase, and measure the recovery; twenty minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_kills.py tests/elastic/test_train.py
+chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, forty minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic --ignore tests/elastic/test_bits.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
+
+soak-elastic: $(VENV)/test.stamp ## train short elastic jobs, which lose all workers but one, for SECONDS=1800
+	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
 
 test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 600 times, and 50 under each sanitizer; fifteen minutes
 	$(VENV)/bin/python tests/early_end.py

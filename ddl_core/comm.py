@@ -172,8 +172,9 @@ class Comm(CommHandle, Operations, AsyncOperations):
 
     def report(self) -> dict[str, Any]:
         """The state of the comm: its `pending` operations and how long they have waited, the ranks
-        that are `missing` from them, and for all `members` whether they are alive and their last
-        operation. At any time, from any thread, also of a dead comm; does not block."""
+        that are `missing` from them, or from a shrink, and for all `members` whether they are alive
+        and their last operation. At any time, from any thread, also of a dead comm. Does not
+        block."""
         return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
 
     def trace(self) -> dict[str, Any]:

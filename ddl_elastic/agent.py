@@ -27,16 +27,18 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
         _run_worker(work)
     watched = os.pidfd_open(worker)
     timeout: float | None = None
+    ordered = False
     while True:
         waits_for: list[Any] = [watched, channel]
         ready, _, _ = select.select(waits_for, [], [], timeout)
         if watched in ready:
             _, status = os.waitpid(worker, 0)
             with suppress(OSError):  # the engine is closed
-                channel.send("ended", code=os.waitstatus_to_exitcode(status))
+                channel.send("ended", code=os.waitstatus_to_exitcode(status), ordered=ordered)
             os._exit(0)
         grace = _read_grace(channel) if ready else 0.0  # not ready: the grace has passed
         os.kill(worker, signal.SIGTERM if grace else signal.SIGKILL)
+        ordered = True
         timeout = grace or None
 
 

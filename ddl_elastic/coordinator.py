@@ -1,6 +1,6 @@
 """One job's coordinator: starts the workers, tells them of each other, and watches them.
 
-No step waits for it. It is in the process that called `Job.train`.
+No step waits for it. It is in the process that called `Job.train`, or in `ddl elastic run`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,27 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ddl_elastic.engines import AgentSpec, Engine, Handle
-from ddl_elastic.framework import State, Tensor
+from ddl_elastic import timeline
+from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.messages import Channel, Message
+from ddl_elastic.metrics import Rate
 
 TICK = 0.05  # seconds between two looks at the engine
 CAUSE_LIMIT = 2.0  # seconds that a recovery waits until the engine tells how the dead one ended
+HUNG = "hung: the others counted it as dead, and its agent killed it"
 
 
 class JobFailed(RuntimeError):
-    """No worker is left that could go on, or the workers' results differ."""
+    """No worker is left that could go on, or the workers' results differ. `code`: the exit code of
+    a program that ends for this."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass
@@ -37,153 +43,197 @@ class Worker:
     state: str = "starting"  # then "ready", "running", "done" or "ended"
     address: str = ""
     pid: int = 0
-    digest: str = ""
+    joined: bool = False  # it was told of the others
+    digest: str = ""  # of its final state
+    code: int | None = None  # of its process
     cause: str = ""  # of its end
     trace: str = ""  # of the exception that ended it
     text: bytes = b""  # the beginning of a line that it has written
+    shares: int = 0  # that it has computed, and the seconds that these took
+    busy: float = 0.0
+    rate: Rate = field(default_factory=Rate)
 
     @property
     def name(self) -> str:
         return f"rank {self.member} on {self.handle.slot.host}"
 
 
-def ignore(*_: object) -> None:
-    """For what nobody wants to see."""
+class Shows:
+    """What a coordinator shows: nothing. See progress.py."""
+
+    def step(self, report: dict[str, Any]) -> None:
+        """A step is committed."""
+
+    def event(self, text: str) -> None:
+        """Something has happened."""
+
+    def output(self, text: str) -> None:
+        """A worker has written a line."""
 
 
 class Coordinator:
     """Runs one job on an engine."""
 
-    def __init__(self, engine: Engine, workers: int, threads: int, logical: int) -> None:
-        self._engine, self._logical = engine, logical
-        self._state, self._started, self._ended = "running", time.monotonic(), 0.0
+    def __init__(self, engine: Engine, workers: int, threads: int, shows: Shows) -> None:
+        self._engine, self._shows = engine, shows
+        self._state, self._began, self._ended = "running", time.monotonic(), 0.0
+        self._size = {"steps": 0, "batch": 0, "logical": 0}  # of the job, once it is known
         self._steps, self._loss, self._hash = 0, float("nan"), ""
+        self._rate = Rate()
         self._events: list[dict[str, Any]] = []
-        self._show_step: Callable[[int, float], None] = ignore
-        self._show_line: Callable[[str], None] = ignore
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
+        self._dead: set[int] = set()  # members that others have counted as dead
         self._attempt = 0
         handles = [
             engine.start(slot, AgentSpec(member, threads))
             for member, slot in enumerate(engine.slots()[:workers])
         ]
-        self._workers = [Worker(h.member, h, engine.logs(h, follow=True)) for h in handles]
+        self.workers = [Worker(h.member, h, engine.logs(h, follow=True)) for h in handles]
 
-    def run(
-        self,
-        show_step: Callable[[int, float], None] = ignore,
-        show_line: Callable[[str], None] = ignore,
-    ) -> State:
-        """Until the job is done; returns the final state. Raises JobFailed.
-
-        show_step  is called with the number of steps that are committed and the last one's loss
-        show_line  with an event, or with what a worker has written
-        """
-        self._show_step, self._show_line = show_step, show_line
+    def run(self, job: Callable[[], Any]) -> Any:
+        """`job`, which waits for the workers; what it returns. Raises JobFailed."""
         try:
-            state = self._run()
+            found = job()
             self._state = "done"
-            return state
+            return found
         except BaseException:
             self._state = "failed"
             raise
         finally:
+            self._show_recoveries(wait=False)
             self._ended = time.monotonic()
 
     def report(self) -> dict[str, Any]:
         """See Job.report."""
         recovered = [event for event in self._events if event["kind"] == "recovered"]
+        rate, batch, logical = self._rate.per_second, self._size["batch"], self._size["logical"]
         report = {
             "state": self._state,
             "steps": self._steps,
+            "steps_total": self._size["steps"],
             "loss": self._loss,
-            "workers": {w.member: {"state": w.state, "pid": w.pid} for w in self._workers},
+            "samples_per_second": rate * batch,
+            "seconds_per_step": 1 / rate if rate else 0.0,
+            "workers": {
+                w.member: {
+                    "state": w.state,
+                    "pid": w.pid,
+                    "shares": w.shares,
+                    "samples_per_second": w.rate.per_second * batch / logical if logical else 0.0,
+                    "seconds_per_share": w.busy / w.shares if w.shares else 0.0,
+                }
+                for w in self.workers
+            },
             "events": list(self._events),
             "recomputed": sum(event["adopted"] for event in recovered),
-            "seconds": (self._ended or time.monotonic()) - self._started,
+            "seconds": (self._ended or time.monotonic()) - self._began,
         }
         return report | {"hash": self._hash} if self._hash else report
 
-    def _run(self) -> State:
-        while any(worker.state != "done" for worker in self._alive()):
-            self._wait()
-            self._connect()
-            self._show_recoveries()
-        digests = {worker.digest for worker in self._alive()}
-        if len(digests) > 1:
-            raise JobFailed(f"the workers' final states differ: {', '.join(sorted(digests))}")
-        (self._hash,) = digests
-        state = self._fetch_state()
-        self._show_recoveries(wait=False)
-        for worker in self._workers:
-            self._show_output(worker)
-            self._send(worker, "exit")
-        return state
+    def write_trace(self, path: Path, traces: Path) -> None:
+        """The job's timeline. Raises OSError."""
+        timeline.write(path, traces, self._events)
 
-    def _alive(self) -> list[Worker]:
-        alive = [worker for worker in self._workers if worker.state != "ended"]
+    def alive(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.state != "ended"]
+
+    def require(self) -> list[Worker]:
+        """Those who are alive. Raises JobFailed if nobody is."""
+        alive = self.alive()
         if not alive:
-            traces = [worker.trace for worker in self._workers if worker.trace]
-            ends = [f"{worker.name} died ({worker.cause})" for worker in self._workers]
+            traces = [worker.trace for worker in self.workers if worker.trace]
+            ends = [f"{worker.name} died ({worker.cause})" for worker in self.workers]
             raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]))
         return alive
 
+    def compare(self) -> None:
+        """The final states of all who are done. Raises JobFailed if they differ."""
+        digests = {worker.digest for worker in self.workers if worker.digest} - {""}
+        if len(digests) > 1:
+            raise JobFailed(f"the workers' final states differ: {', '.join(sorted(digests))}")
+        self._hash = "".join(digests)
+
     # ---- from and to the workers ----
 
-    def _wait(self) -> None:
-        workers = {worker.handle.channel: worker for worker in self._alive()}
+    def wait(self) -> None:
+        """For something to happen, but not long."""
+        workers = {worker.handle.channel: worker for worker in self.alive()}
         for channel in select.select([*workers], [], [], TICK)[0]:
             self._read(channel, workers[channel])
         for event in self._engine.events(0):
             if event.kind == "agent ended":
-                self._end(self._workers[event.member], event.code)
-        for worker in self._workers:
+                self._end(self.workers[event.member], event)
+        self._connect()
+        self._show_recoveries()
+        for worker in self.workers:
             self._show_output(worker)
 
     def _read(self, channel: Channel, worker: Worker) -> None:
         try:
             messages = channel.poll()
+            for message in messages:
+                self._take(worker, message)
         except EOFError:  # the engine is about to tell how it has ended
             time.sleep(0.001)
-            return
-        for message in messages:
-            self._take(worker, message)
+        except ValueError as error:
+            self.stop(worker, f"it sent {error}")
 
     def _take(self, worker: Worker, message: Message) -> None:
         fields = message.fields
         if message.kind == "ready":
             worker.state = "ready"
             worker.address, worker.pid = fields["address"], fields["pid"]
+        elif message.kind == "begin":
+            self._size = fields
         elif message.kind == "progress":
+            worker.shares, worker.busy = fields["shares"], fields["busy"]
+            worker.rate.see(time.monotonic(), worker.shares)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
-            self._recoveries.append((time.monotonic(), fields))
+            self._recover(fields)
         elif message.kind == "done":
             worker.state, worker.digest = "done", fields["digest"]
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
             worker.cause, worker.trace = fields["error"], fields["trace"]
         else:
-            raise ValueError(f"{worker.name} sent {message.kind!r}")
+            raise ValueError(f"a message {message.kind!r}")
 
     def _progress(self, steps: int, loss: float) -> None:
         if steps > self._steps:
             self._steps, self._loss = steps, loss
-            self._show_step(steps, loss)
+            self._rate.see(time.monotonic(), steps)
+            self._shows.step(self.report())
+
+    def _recover(self, fields: dict[str, Any]) -> None:
+        """All survivors tell of a recovery. The processes of those whom they count as dead end now:
+        one that hangs, or is stopped, would stay."""
+        if not all(member in range(len(self.workers)) for member in fields["died"]):
+            raise ValueError(f"deaths of {fields['died']}")
+        died = [member for member in fields["died"] if member not in self._dead]
+        self._dead.update(died)
+        for worker in (self.workers[member] for member in died):
+            if worker.state != "ended":
+                self._engine.stop(worker.handle, 0)
+        if died:
+            told = {**fields, "died": died, "time": time.time()}
+            self._recoveries.append((time.monotonic(), told))
 
     def _connect(self) -> None:
         """Once all who live are ready, they are told of each other. If one ends meanwhile, the
         creation fails on the others, and they are ready again."""
-        alive = self._alive()
+        alive = self.alive()
         ready = [worker for worker in alive if worker.state == "ready"]
-        if self._steps:  # others have begun without them
+        if self._steps and len(ready) < len(alive):
             for worker in ready:
-                self._send(worker, "exit")
+                if not worker.joined:  # others have begun without it
+                    self.send(worker, "exit")
         elif ready and len(ready) == len(alive):
             self._attempt += 1
+            self._steps = 0  # of a program that trains once more
             for worker in ready:
-                worker.state = "running"
-                self._send(
+                worker.state, worker.joined, worker.digest = "running", True, ""
+                self.send(
                     worker,
                     "connect",
                     members=[each.member for each in ready],
@@ -191,27 +241,28 @@ class Coordinator:
                     attempt=self._attempt,
                 )
 
-    def _send(self, worker: Worker, kind: str, **fields: Any) -> None:
+    def stop(self, worker: Worker, cause: str) -> None:
+        """Kill it, for this cause."""
+        worker.cause = worker.cause or cause
+        self._engine.stop(worker.handle, 0)
+
+    def send(self, worker: Worker, kind: str, **fields: Any) -> None:
         with suppress(OSError):  # the engine is about to tell how it has ended
             worker.handle.channel.send(kind, **fields)
 
-    def _end(self, worker: Worker, code: int) -> None:
+    def _end(self, worker: Worker, event: Event) -> None:
+        worker.code = event.code
         if not worker.cause:
+            code = event.code
             worker.cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            if event.ordered and worker.member in self._dead:
+                worker.cause = HUNG
+        if event.code or worker.state == "running":
+            told = {"kind": "died", "member": worker.member, "cause": worker.cause}
+            self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
+            if not worker.joined:  # else a recovery tells
+                self._shows.event(f"{worker.name} died ({worker.cause}) before it joined the job")
         worker.state = "ended"
-        event = {"kind": "died", "member": worker.member, "cause": worker.cause}
-        self._events.append({**event, "host": worker.handle.slot.host})
-
-    def _fetch_state(self) -> State:
-        """From any of those who are done: all have the same."""
-        while True:
-            worker = self._alive()[0]
-            self._send(worker, "state")
-            try:
-                return receive_state(worker.handle.channel)
-            except EOFError:
-                while worker.state != "ended":
-                    self._wait()
 
     # ---- what is shown ----
 
@@ -219,13 +270,13 @@ class Coordinator:
         """With how the dead ones ended, which the engine may tell a little later."""
         waiting = []
         for came, fields in self._recoveries:
-            dead = [self._workers[member] for member in fields["died"]]
+            dead = [self.workers[member] for member in fields["died"]]
             late = time.monotonic() - came > CAUSE_LIMIT or not wait
             if late or all(worker.cause for worker in dead):
                 self._events.append({"kind": "recovered", **fields})
                 died = ", ".join(f"{each.name} died ({each.cause or 'unknown'})" for each in dead)
-                self._show_line(
-                    f"{died}; {fields['adopted']} of {self._logical} shares recomputed;"
+                self._shows.event(
+                    f"{died}; {fields['adopted']} of {self._size['logical']} shares recomputed;"
                     f" step {fields['step']} committed {fields['seconds']:.2f} s later"
                 )
             else:
@@ -236,22 +287,4 @@ class Coordinator:
         while chunk := next(worker.output, b""):
             *lines, worker.text = (worker.text + chunk).split(b"\n")
             for line in lines:
-                self._show_line(f"[{worker.member}] {line.decode(errors='replace')}")
-
-
-def receive_state(channel: Channel) -> State:
-    """What worker.send_state sends."""
-    state: State = {}
-    while (message := channel.receive()).kind == "tensor":
-        data = bytearray()
-        while len(data) < message.fields["bytes"]:
-            data += channel.receive().data
-        tensor = Tensor(
-            message.fields["dtype"],
-            tuple(message.fields["shape"]),
-            np.frombuffer(bytes(data), np.uint8),
-        )
-        state[message.fields["name"]] = tensor
-    if message.kind != "end":
-        raise ValueError(f"a message {message.kind!r} within a state")
-    return state
+                self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+_TRACES = "DDL_TRACE_DIR"
+_AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 
 def cores() -> int:
@@ -10,8 +14,36 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def prepare_worker(threads: int) -> None:
+def prepare_worker(threads: int, witness: str) -> None:
     """For libraries that read their settings later. The job itself tells of its failures, so the
     messages of libddl are off unless DDL_LOG is set."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ["DDL_WITNESS"] = witness
     os.environ.setdefault("DDL_LOG", "off")
+
+
+def give_agent(descriptor: int, member: int, secret: str) -> None:
+    """To the program that this worker runs, which joins its job by `take_agent`."""
+    os.environ[_AGENT] = f"{descriptor} {member}"
+    os.environ["DDL_SECRET"] = secret
+
+
+def take_agent() -> tuple[int, int] | None:
+    """The descriptor of the channel to the job, and the number of this worker; None if no agent has
+    started this process. Its children are no workers, so it is there once."""
+    text = os.environ.pop(_AGENT, "")
+    if not text:
+        return None
+    descriptor, member = map(int, text.split())
+    return descriptor, member
+
+
+def collect_traces(folder: Path | None) -> None:
+    """Comms of this process that fail leave their operations there."""
+    if folder:
+        os.environ[_TRACES] = str(folder)
+
+
+def traces() -> Path | None:
+    """Where they are collected, if they are."""
+    return Path(os.environ[_TRACES]) if _TRACES in os.environ else None

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from ddl_elastic import environment, worker
+from ddl_elastic import environment, timeline, training, worker
 from ddl_elastic.assign import legal_sizes
 from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.framework import Framework, find_half, loaded_halves
-from ddl_elastic.loop import Dataset
+from ddl_elastic.loop import WATCHDOG, Dataset
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
+from ddl_elastic.watchdog import Watchdog
 from ddl_elastic.worker import Constants
 
 
@@ -38,7 +41,10 @@ class Job:
 
     The result does not depend on these:
     workers    processes: a number, or "least:most", and then as many as there are cores for
+    watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
+               5 usual steps, and in the first step 10 times as long; 0: for ever
     progress   whether to show a bar and the events on stderr
+    trace      the file for a timeline of the operations, with recoveries marked, for Perfetto
     """
 
     def __init__(
@@ -55,14 +61,17 @@ class Job:
         passes: int = 1,
         seed: int = 0,
         threads: int = 1,
+        watchdog: float = WATCHDOG,
         progress: bool = True,
+        trace: str | None = None,
     ) -> None:
         self._constants = Constants(batch, logical, passes, seed, threads)
         self._steps = Sampler(len(data), batch, logical, seed).steps(passes)
         self._workers = choose_workers(workers, logical, environment.cores() // threads)
         self._model, self._data = model, data
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
-        self._progress = progress
+        self._watchdog = Watchdog(watchdog).seconds
+        self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
 
     def train(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
@@ -75,29 +84,31 @@ class Job:
         for half in loaded_halves():
             half.preload()
         constants, secret = self._constants, secrets.token_hex()
+        traces = timeline.make_folder(self._trace)
 
         def work(spec: AgentSpec, channel: Channel) -> None:
-            worker.work(spec, channel, constants, secret, self._make, self._data)
-
-        def show_step(committed: int, loss: float) -> None:
-            progress.step(committed, loss)
-            if on_progress:
-                on_progress(self.report())
+            # In a thread of its own: a fork leaves the main thread's OpenMP pool without its
+            # threads, and the next parallel region would wait for them.
+            own = (spec, channel, constants, secret, self._make, self._data)
+            ThreadPoolExecutor(1).submit(worker.work, *own, self._watchdog, traces).result()
 
         with (
             LocalEngine(work, self._workers, constants.threads) as engine,
-            Progress(self._steps, shown=self._progress) as progress,
+            Progress(self._steps, shown=self._progress, on_step=on_progress) as progress,
         ):
-            self._job = Coordinator(engine, self._workers, constants.threads, constants.logical)
-            state = self._job.run(show_step, progress.line)
+            job = self._job = Coordinator(engine, self._workers, constants.threads, progress)
+            state = job.run(lambda: training.fetch(job))
+        if self._trace and traces:
+            job.write_trace(Path(self._trace), traces)
         framework = self._make()
         framework.load(state)
         return framework.model
 
     def report(self) -> dict[str, Any]:
-        """How it goes: `state`, `steps` that are committed, `loss` of the last one, `workers` by
-        number with their states and process ids, `events` (deaths and recoveries), `recomputed`
-        shares, `seconds`, and at the end `hash`, of the final state."""
+        """How it goes: `state`, `steps` of `steps_total` that are committed, the last one's `loss`,
+        `samples_per_second` and `seconds_per_step` (of the last 10 s), `workers` by number with
+        their states, process ids and speeds, `events` (deaths and recoveries), `recomputed` shares,
+        `seconds`, and at the end `hash`, of the final state."""
         return self._job.report() if self._job else {"state": "not started"}
 
     def _make(self) -> Framework:
@@ -115,6 +126,14 @@ class Job:
 def choose_workers(workers: int | str, logical: int, places: int) -> int:
     """How many to start: the number that is asked for, or the most that are of use and have a
     place. Raises ValueError."""
+    low, high = parse_workers(workers)
+    if low > logical:
+        raise ValueError(f"workers is {workers!r}, more than the {logical} logical workers")
+    return max(size for size in (low, *legal_sizes(logical)) if size <= max(low, min(high, places)))
+
+
+def parse_workers(workers: int | str) -> tuple[int, int]:
+    """The least and the most that are asked for. Raises ValueError."""
     least, _, most = str(workers).partition(":")
     try:
         low, high = int(least), int(most or least)
@@ -122,6 +141,4 @@ def choose_workers(workers: int | str, logical: int, places: int) -> int:
         low, high = 0, 0
     if not 1 <= low <= high:
         raise ValueError(f'workers is {workers!r}; it is a number, or "least:most", as in "1:16"')
-    if low > logical:
-        raise ValueError(f"workers is {workers!r}, more than the {logical} logical workers")
-    return max(size for size in (low, *legal_sizes(logical)) if size <= max(low, min(high, places)))
+    return low, high

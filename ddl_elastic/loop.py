@@ -6,6 +6,7 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -13,8 +14,13 @@ from typing import Any, Protocol
 from ddl_core import Comm
 from ddl_elastic.assign import assign
 from ddl_elastic.framework import Array, Framework, digest
+from ddl_elastic.reform import Watch
+from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, sample_seed, share_seed
 from ddl_elastic.step import Group, Phase, Recovery, Step, finish
+from ddl_elastic.watchdog import Watchdog
+
+WATCHDOG = 10.0  # seconds, the default
 
 
 class Dataset(Protocol):
@@ -48,6 +54,8 @@ class Loop:
     seed      of the samples' order and of all generators
     owners    who computes what, in each step
     members   by rank: a number that it keeps when others die; None: its rank
+    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
+    reporter  tells how it goes
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -62,18 +70,30 @@ class Loop:
         seed: int = 0,
         owners: Owners = even_owners,
         members: Sequence[int] | None = None,
+        watchdog: float = WATCHDOG,
+        reporter: Reporter | None = None,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
+        self.reporter = reporter or Reporter()
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
-        self.group = Group(comm, list(members or range(comm.size)), first)
+        watch = Watch(Watchdog(watchdog))
+        self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        watch.watchdog.observe(comm)
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process is the one that prints and writes files for all."""
+        return self.group.comm.rank == 0
 
     def steps(self, data: Dataset, passes: int = 1) -> Iterator[ElasticStep]:
         """The steps of so many passes over the data, each to be iterated over to its end."""
         sampler = Sampler(len(data), self.batch, self.logical, self.seed)
         number = sampler.steps(passes)
+        self.reporter.begin(number, self.batch, self.logical)
         for t in range(number):
+            self.group.watch.watchdog.begin_step()
             # Equal states stay equal, so they are compared once.
             check = 0 if t else int(digest(self.framework.state())[:8], 16)
             step = Step(self.group, t, self.framework.empty(), check)
@@ -83,7 +103,9 @@ class Loop:
             if not step.behind:
                 ranks = self.group.comm.size
                 self.group.owners = tuple(self._owners(t + 1, ranks, self.logical))
+            self.reporter.committed(step, self.framework.loss)
         finish(self.group, number)
+        self.reporter.done(number, self.framework, self.group.comm)
 
     def close(self) -> None:
         """Leave the other ranks."""
@@ -97,6 +119,7 @@ class ElasticStep:
     def __init__(self, loop: Loop, step: Step, data: Dataset, sampler: Sampler) -> None:
         self._loop, self._step, self._data, self._sampler = loop, step, data, sampler
         self._waits_for_share = False
+        self._began = 0.0  # the share
         self.worker = -1  # the logical worker whose share is the last one that was yielded
 
     @property
@@ -112,7 +135,7 @@ class ElasticStep:
     def __iter__(self) -> Iterator[Any]:
         framework, seed, number = self._loop.framework, self._loop.seed, self.number
         for worker in self._step.shares():
-            self.worker = worker
+            self.worker, self._began = worker, time.monotonic()
             batch = framework.collate(self._samples())
             framework.seed(share_seed(seed, number, self.worker))
             framework.begin()
@@ -145,3 +168,4 @@ class ElasticStep:
             raise RuntimeError("step.backward() is called once for each batch of the step")
         self._waits_for_share = False
         self._step.add(self.worker, share)
+        self._loop.reporter.computed(time.monotonic() - self._began)

@@ -21,7 +21,8 @@ _JSON, _DATA = b"J", b"D"
 FIELDS: dict[str, dict[str, type]] = {
     # a worker's
     "ready": {"address": str, "pid": int},
-    "progress": {"step": int, "loss": float},
+    "begin": {"steps": int, "batch": int, "logical": int},
+    "progress": {"step": int, "loss": float, "shares": int, "busy": float},
     "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
     "done": {"steps": int, "loss": float, "digest": str},
     "failed": {"error": str, "trace": str},
@@ -33,7 +34,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "exit": {},
     # between an engine and its agents
     "stop": {"grace": float},
-    "ended": {"code": int},
+    "ended": {"code": int, "ordered": bool},
 }
 
 
@@ -45,7 +46,8 @@ class Message:
 
 
 class Channel:
-    """A connection on which messages come and go. Reading raises EOFError when it has ended."""
+    """A connection on which messages come and go. Reading raises EOFError when it has ended, and
+    ValueError for what is no message; of such a connection nothing more is to be read."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -105,7 +107,10 @@ def _unpack(kind: bytes, data: bytes) -> Message:
         return Message("data", {}, data)
     if kind != _JSON:
         raise ValueError(f"a frame of kind {kind!r}")
-    fields = json.loads(data)
+    try:
+        fields = json.loads(data)
+    except RecursionError:
+        raise ValueError("a message that is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError(f"a message that is a {type(fields).__name__}")
     name = fields.pop("kind", None)

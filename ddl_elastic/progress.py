@@ -1,17 +1,33 @@
-"""What a job shows: one bar, and a line for each event."""
+"""What a job shows: one bar, a line for each event, and what the workers write."""
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from ddl_elastic.coordinator import Shows
 
 
-class Progress:
-    """On stderr, with tqdm where that is installed. A context manager."""
+class Progress(Shows):
+    """On stderr, with tqdm where that is installed. A context manager.
 
-    def __init__(self, steps: int, *, shown: bool = True) -> None:
-        self._shown = shown
+    steps    of the job; 0: the workers tell
+    on_step  called with the report after a step
+    output   gets what the workers write
+    """
+
+    def __init__(
+        self,
+        steps: int = 0,
+        *,
+        shown: bool = True,
+        on_step: Callable[[dict[str, Any]], None] | None = None,
+        output: TextIO | None = None,
+    ) -> None:
+        self._shown, self._on_step = shown, on_step
+        self._output = output or sys.stderr
         self._bar: Any = None
         if shown:
             try:
@@ -22,19 +38,31 @@ class Progress:
             class Bar(tqdm):  # type: ignore[misc]
                 monitor_interval = 0  # no thread: the process may fork again
 
-            self._bar = Bar(total=steps, unit="step", file=sys.stderr)
+            self._bar = Bar(total=steps or None, unit="step", file=sys.stderr)
 
-    def step(self, committed: int, loss: float) -> None:
+    def step(self, report: dict[str, Any]) -> None:
         if self._bar is not None:
-            if math.isfinite(loss):
-                self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
-            self._bar.update(committed - self._bar.n)
+            workers = sum(w["state"] in ("running", "done") for w in report["workers"].values())
+            told = {"workers": workers, "samples/s": f"{report['samples_per_second']:.0f}"}
+            if math.isfinite(report["loss"]):
+                told = {"loss": f"{report['loss']:.4f}", **told}
+            self._bar.total = report["steps_total"]
+            self._bar.set_postfix(told, refresh=False)
+            self._bar.update(report["steps"] - self._bar.n)
+        if self._on_step:
+            self._on_step(report)
 
-    def line(self, text: str) -> None:
+    def event(self, text: str) -> None:
+        self._write(text, sys.stderr)
+
+    def output(self, text: str) -> None:
+        self._write(text, self._output)
+
+    def _write(self, text: str, to: TextIO) -> None:
         if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
+            self._bar.write(text, file=to)
         elif self._shown:
-            print(text, file=sys.stderr, flush=True)
+            print(text, file=to, flush=True)
 
     def __enter__(self) -> Progress:
         return self

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -19,9 +19,11 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from ddl_core import Comm
-from ddl_core.errors import Mismatch, PeerLost
+from ddl_core import Comm, Config
+from ddl_core.errors import Minority, Mismatch, PeerLost
+from ddl_elastic.watchdog import Watchdog
 
+SHRINK_LIMIT = 1800.0  # seconds; the watchdog is sooner
 POLL = 0.01  # seconds between two looks at a comm, while its rank computes
 WORD = 63  # bits of a word in which logical workers are listed
 
@@ -98,13 +100,22 @@ def adopt(owners: Sequence[int], ranks: int) -> list[int]:
     return adopted
 
 
-def survivors(comm: Comm, own: Standing, workers: int) -> tuple[Comm, list[Standing]]:
+def survivors(
+    comm: Comm, own: Standing, workers: int, observe: Callable[[Comm], None] = lambda _: None
+) -> tuple[Comm, list[Standing]]:
     """The comm of those who are left of a dead one, which is closed, and the standing of each.
 
     All survivors call it. Raises ddl_core.errors.Minority if the others go on without this rank.
+
+    observe: called with each comm that this rank may have to wait in
     """
     while True:
-        following = comm.shrink()
+        observe(comm)
+        try:
+            following = comm.shrink(Config(timeout=SHRINK_LIMIT))
+        except Minority as error:
+            raise Minority(f"this process was counted as dead, so it ends: {error}") from None
+        observe(following)
         with suppress(Mismatch):
             comm.close()
         comm = following
@@ -119,7 +130,8 @@ class Watch:
     """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
     the other survivors, so that they need not wait for the end of this rank's share."""
 
-    def __init__(self) -> None:
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self.watchdog = watchdog or Watchdog()
         self.noticed = 0.0  # when the comm was seen to be dead; 0: it was not
         self._watched: tuple[Comm, Standing, int] | None = None
         self._lock = threading.Lock()  # of these two
@@ -130,6 +142,7 @@ class Watch:
 
     def begin(self, comm: Comm, own: Standing, workers: int) -> None:
         """From now on the comm is the watch's."""
+        self.watchdog.observe(comm)
         with self._lock:
             self.noticed, self._watched = 0.0, (comm, own, workers)
         if self._thread is None:
@@ -149,9 +162,14 @@ class Watch:
             raise self._found
         return self._found
 
+    def survivors(self, comm: Comm, own: Standing, workers: int) -> tuple[Comm, list[Standing]]:
+        """See the function of this name; the watchdog observes the comms."""
+        return survivors(comm, own, workers, self.watchdog.observe)
+
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._closed.set()
+        self.watchdog.close()
 
     def _run(self) -> None:
         while not self._closed.wait(POLL):
@@ -161,7 +179,7 @@ class Watch:
                     continue
                 self.noticed = time.monotonic()
             try:
-                self._found = survivors(*watched)
+                self._found = self.survivors(*watched)
             except BaseException as error:
                 self._found = error
             self._left.set()

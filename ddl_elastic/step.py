@@ -23,7 +23,7 @@ from ddl_core import Comm, Order
 from ddl_core.errors import PeerLost
 from ddl_elastic.framework import Array
 from ddl_elastic.partial import PartialSums
-from ddl_elastic.reform import Action, Standing, Watch, decide, survivors
+from ddl_elastic.reform import Action, Standing, Watch, decide
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
@@ -166,7 +166,7 @@ class Step:
         """Go on with the survivors: in this comm of these ranks, if it is made already."""
         group = self._group
         if comm is None:
-            comm, ranks = survivors(group.comm, self._standing(), group.workers)
+            comm, ranks = group.watch.survivors(group.comm, self._standing(), group.workers)
         decision = decide(ranks, comm.rank, group.workers)
         if self.recovery is None:
             self.recovery, self._noticed = Recovery(self.number, []), noticed
@@ -189,5 +189,5 @@ def finish(group: Group, steps: int) -> None:
             return
         except PeerLost:
             standing = Standing(group.member, steps, False, ())
-            group.comm, ranks = survivors(group.comm, standing, group.workers)
+            group.comm, ranks = group.watch.survivors(group.comm, standing, group.workers)
             group.members = [each.member for each in ranks]

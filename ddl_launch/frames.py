@@ -91,12 +91,15 @@ class Frames:
         """Take in what was read; the complete (kind, data). ValueError for what is no frame."""
         self._rest += data
         found = []
-        while len(self._rest) >= HEAD.size:
-            kind, length = HEAD.unpack_from(self._rest)
+        begin = 0
+        while len(self._rest) >= begin + HEAD.size:
+            kind, length = HEAD.unpack_from(self._rest, begin)
             if length > LARGEST:
                 raise ValueError(f"a frame of {length} bytes")
-            if len(self._rest) < HEAD.size + length:
+            end = begin + HEAD.size + length
+            if len(self._rest) < end:
                 break
-            found.append((kind, self._rest[HEAD.size : HEAD.size + length]))
-            self._rest = self._rest[HEAD.size + length :]
+            found.append((kind, self._rest[begin + HEAD.size : end]))
+            begin = end
+        self._rest = self._rest[begin:]
         return found

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import ddl_core
-from ddl_elastic import framework
+from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_tensors import WIDE, is_integer, lengths, pack, parts_of, unpack
@@ -34,7 +34,9 @@ class Job(Loop):
 
     batch, logical, seed   see docs/elastic.md: they are constants of the job
     threads                of PyTorch in each process, a constant as well: other numbers, other bits
-    comm                   of the processes of the job; None: as ddl_core.init finds them
+    comm                   of the processes of the job; None: those that `ddl elastic run` has
+                           started, else as ddl_core.init finds them
+    watchdog               seconds that the others wait for a process that hangs; 0: for ever
     """
 
     def __init__(
@@ -51,8 +53,8 @@ class Job(Loop):
     ) -> None:
         pin(threads)
         half = Half(model, optimizer)
-        joined = comm or ddl_core.init()
-        super().__init__(half, joined, batch=batch, logical=logical, seed=seed, **options)
+        joined = {"comm": comm} if comm else joining.join()
+        super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
 
 def preload() -> None:

@@ -48,6 +48,7 @@ class Event:
     slot: Slot
     member: int = -1
     code: int = 0  # of the worker, as subprocess has it: -9 for SIGKILL
+    ordered: bool = False  # `stop` has ended it
 
 
 class Engine(Protocol):

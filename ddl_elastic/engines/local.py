@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import NoReturn
 from ddl_elastic import agent, environment
 from ddl_elastic.engines import AgentSpec, Event, Handle, Slot
 from ddl_elastic.messages import Channel
+from ddl_launch.witness import Witness
 
 # What a worker does, with its spec and its channel to the job.
 Work = Callable[[AgentSpec, Channel], None]
@@ -35,7 +37,8 @@ class LocalEngine:
     def __init__(self, work: Work, slots: int, cores: int = 1) -> None:
         host = socket.gethostname()
         self._slots = [Slot(number, host, f"cpu{cores}", cores) for number in range(slots)]
-        self._logs = tempfile.TemporaryDirectory(prefix="ddl-elastic-")
+        # No TemporaryDirectory: a worker that ends as programs do would remove it.
+        self._logs = tempfile.mkdtemp(prefix="ddl-elastic-")
         self._agents: dict[int, Channel] = {}  # by slot
         self._workers: list[Channel] = []
         self._members: dict[int, int] = {}
@@ -78,12 +81,12 @@ class LocalEngine:
         and the worker with it."""
         channel = self._agents.pop(number)
         try:
-            code = int(channel.receive().fields["code"])
+            fields = channel.receive().fields
         except EOFError:
-            code = -signal.SIGKILL
+            fields = {"code": -signal.SIGKILL, "ordered": False}
         channel.close()
         slot = self._slots[number] = replace(self._slots[number], state="free")
-        return Event("agent ended", slot, self._members[number], code)
+        return Event("agent ended", slot, self._members[number], **fields)
 
     def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
         with open(self._log(handle.slot), "ab+") as file:
@@ -97,7 +100,7 @@ class LocalEngine:
                 yield b""
 
     def _log(self, slot: Slot) -> Path:
-        return Path(self._logs.name, f"slot{slot.id}.log")
+        return Path(self._logs, f"slot{slot.id}.log")
 
     def want(self, slots: int) -> None:
         """There are as many slots as there are."""
@@ -109,7 +112,7 @@ class LocalEngine:
         self._server.close()
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
-        self._logs.cleanup()
+        shutil.rmtree(self._logs, ignore_errors=True)
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -119,23 +122,28 @@ class LocalEngine:
 
 
 def _serve(control: socket.socket, work: Work) -> NoReturn:
-    """The fork server: until the caller has ended or closed the engine."""
+    """The fork server: until the caller has ended or closed the engine. It also is the workers'
+    witness, since it outlives every agent."""
     try:
         agent.end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: the caller decides
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Not epoll, which a child would share: it closes what it has inherited.
+        selector = selectors.PollSelector()
+        witness = Witness(selector)
+        selector.register(control, selectors.EVENT_READ)
         children: list[int] = []
-        while True:
-            text, files, _, _ = socket.recv_fds(control, 4096, 2)
-            if not text:
-                break
-            child = os.fork()
-            if child == 0:
-                control.close()
-                _run_agent(text.decode(), files, work)
-            children.append(child)
-            for each in files:
-                os.close(each)
+        serves = True
+        while serves:
+            for key, _ in selector.select():
+                if key.data:
+                    key.data()
+                    continue
+                text, files, _, _ = socket.recv_fds(control, 4096, 2)
+                serves = bool(text)
+                if serves:
+                    children.append(_fork_agent(text.decode(), files, work, control, witness))
+            children = [child for child in children if not os.waitpid(child, os.WNOHANG)[0]]
         for child in children:
             os.waitpid(child, 0)
         os._exit(0)
@@ -144,7 +152,20 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
         os._exit(1)
 
 
-def _run_agent(text: str, files: list[int], work: Work) -> NoReturn:
+def _fork_agent(
+    text: str, files: list[int], work: Work, control: socket.socket, witness: Witness
+) -> int:
+    child = os.fork()
+    if child == 0:
+        control.close()
+        witness.close()
+        _run_agent(text, files, work, witness.name)
+    for each in files:
+        os.close(each)
+    return child
+
+
+def _run_agent(text: str, files: list[int], work: Work, witness: str) -> NoReturn:
     agent.end_with_parent()
     member, threads, log = text.split(" ", 2)
     spec = AgentSpec(int(member), int(threads))
@@ -157,9 +178,7 @@ def _run_agent(text: str, files: list[int], work: Work) -> NoReturn:
         # In a notebook these are objects of its own.
         sys.stdout = open(1, "w", buffering=1, closefd=False)
         sys.stderr = open(2, "w", buffering=1, closefd=False)
-        environment.prepare_worker(spec.threads)
-        # In a thread of its own: a fork leaves the main thread's OpenMP pool without its threads,
-        # and the next parallel region would wait for them.
-        ThreadPoolExecutor(1).submit(work, spec, Channel(worker)).result()
+        environment.prepare_worker(spec.threads, witness)
+        work(spec, Channel(worker))
 
     agent.run(Channel(agent_channel), worker_main)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+from ranks import LIMIT, join
 
-from ddl_core import Comm
+from ddl_core import Comm, Endpoint
 from ddl_core.errors import Aborted
 
 
@@ -28,3 +32,20 @@ def test_a_reason_cut_within_a_character(pair: tuple[Comm, Comm]) -> None:
     with pytest.raises(Aborted, match="停停停"):
         second.barrier()
     assert len(second.report()["members"]) == 2
+
+
+def test_whom_a_shrink_waits_for() -> None:
+    with ThreadPoolExecutor(2) as pool, Endpoint() as a, Endpoint() as b, Endpoint() as c:
+        comms = join([a, b, c])
+        comms[0].abort("enough")
+        assert comms[0].report()["missing"] == []
+        for comm in comms:
+            with pytest.raises(Aborted):
+                while True:
+                    comm.barrier()
+        early = [pool.submit(comm.shrink) for comm in comms[:2]]
+        until = time.monotonic() + LIMIT
+        while comms[0].report()["missing"] != [2]:
+            assert time.monotonic() < until
+        following = [comms[2].shrink(), *(each.result(LIMIT) for each in early)]
+        assert [each.size for each in following] == [3] * 3

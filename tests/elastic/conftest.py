@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import subprocess
 import sys
@@ -16,10 +17,16 @@ from conftest import clean_environment
 
 from ddl_elastic.sampler import Sampler
 
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+
+from strikes import CODES
+
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
-LOSING = ("compute", "adopt", "reduce")  # the phases in which a rank's shares are lost with it
+# The phases in which a rank's shares of the step are lost with it, and the others.
+LOSING = ("compute", "adopt", "reduce", "reform", "shrink")
 DEADLY = (*LOSING, "vote", "apply")
+PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
 CONSTANTS = ("model", "batch", "logical", "passes", "optimizer")
 
 
@@ -67,13 +74,20 @@ class Members:
         if constants not in self._references and (case["members"] > 1 or "kills" in case):
             alone = {name: case[name] for name in CONSTANTS if name in case}
             self.check(**alone, members=1)
+        died, ends = expected_ends(case)
+        case["ends"] = [m for m, how in ends.items() if how == "stop"]
         codes, logs = self.run(**case)
-        died = {k["member"]: k["step"] for k in case.get("kills", []) if k["phase"] in DEADLY}
-        errors = [line[1] for log in logs for line in log if line[0] == "error"]
+        errors = [
+            line[1]
+            for m, log in enumerate(logs)
+            for line in log
+            if line[0] == "error" and ends.get(m) != "exception"
+        ]
         assert not errors, errors[0]
-        assert codes == [-9 if m in died else 0 for m in range(case["members"])]
-        ends = {log[-1][1] for m, log in enumerate(logs) if m not in died}
-        assert ends == {self._references.setdefault(constants, *ends)}
+        assert codes == [CODES[ends[m]] if m in ends else 0 for m in range(case["members"])]
+        check_progress(case, died, logs)
+        digests = {log[-1][1] for m, log in enumerate(logs) if m not in died}
+        assert digests == {self._references.setdefault(constants, *digests)}
         check_shares(case, died, logs)
         return logs
 
@@ -84,10 +98,40 @@ class Members:
         assert self.process.wait(LIMIT) == 0
 
 
-def check_shares(case: dict[str, Any], died: dict[int, int], logs: list[list[list[Any]]]) -> None:
+def is_deadly(kill: dict[str, Any]) -> bool:
+    return kill["phase"] in DEADLY and not kill.get("harmless")
+
+
+def expected_ends(case: dict[str, Any]) -> tuple[dict[int, int], dict[int, str]]:
+    """By member that the job loses: the step whose shares are lost with it (-1: none), and how it
+    ends."""
+    lost, ends = dict[int, int](), dict[int, str]()
+    for kill in filter(is_deadly, case.get("kills", [])):
+        how, step = kill.get("how", "kill"), kill["step"]
+        victims = kill["cut"] if how == "command" else [kill.get("target", kill["member"])]
+        for member in victims:
+            lost[member] = step if kill["phase"] in LOSING else step + 1
+            if kill["phase"] == "vote":
+                lost[member] = -1
+            ends[member] = "refused" if how in ("expel", "command") else how
+    return lost, ends
+
+
+def check_progress(case: dict[str, Any], died: dict[int, int], logs: list[Any]) -> None:
+    """The survivors have committed a step soon after each strike."""
+    strikes = [line[2] for log in logs for line in log if line[0] == "kill"]
+    assert len(strikes) >= len(list(filter(is_deadly, case.get("kills", []))))
+    limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    for struck in strikes:
+        for log in (log for m, log in enumerate(logs) if m not in died):
+            commits = [line[3] for line in log if line[0] == "commit"]
+            following = min((at for at in commits if at > struck), default=commits[-1])
+            assert following - struck < limit
+
+
+def check_shares(case: dict[str, Any], lost: dict[int, int], logs: list[list[list[Any]]]) -> None:
     """Each share was computed once, from the samples that it is to have, and once more if its rank
     died before all had the result. Each sample was used once in each pass."""
-    lost = {k["member"]: k["step"] for k in case.get("kills", []) if k["phase"] in LOSING}
     sampler = Sampler(SAMPLES, case["batch"], case["logical"], 5)
     steps = sampler.steps(case["passes"])
     kept: Counter[tuple[int, int]] = Counter()
@@ -104,7 +148,7 @@ def check_shares(case: dict[str, Any], died: dict[int, int], logs: list[list[lis
     for member, log in enumerate(logs):
         commits = [line[1] for line in log if line[0] == "commit"]
         assert commits == list(range(len(commits)))
-        assert len(commits) == steps or member in died
+        assert len(commits) == steps or member in lost
 
 
 @pytest.fixture(scope="session")

@@ -57,15 +57,18 @@ def test_all_but_one(members: Any) -> None:
     assert [each["died"] for each in recoveries(logs)[-2:]] == [[0, 1], [2]]
 
 
+def test_all_but_one_at_once_over_tcp(members: Any) -> None:
+    """The end of a TCP connection proves no death; the parent does, as a witness."""
+    kills = [kill(member, 5, "reduce") for member in (0, 1, 3)]
+    members.check(members=4, kills=kills, links=["tcp"])
+
+
 def test_in_the_last_step(members: Any) -> None:
     """The steps are 0 to 12. A survivor that has ended the last one waits for the one behind."""
     members.check(members=4, kills=[kill(0, 12, "apply"), kill(1, 12, "behind")])
 
 
-# The connections of TCP do not prove that a process has ended, and one of four, or two without
-# rank 0, would be a minority: so over TCP a majority stays.
-KILLED = [("shm", [0]), ("shm", [2]), ("shm", [1, 2]), ("shm", [0, 1, 3])]
-KILLED += [("tcp", [0]), ("tcp", [2]), ("tcp", [1, 2])]
+KILLED = [(links, who) for links in ("shm", "tcp") for who in ([0], [2], [1, 2], [0, 1, 3])]
 
 
 @pytest.mark.slow

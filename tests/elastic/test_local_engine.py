@@ -24,7 +24,7 @@ def work(spec: AgentSpec, channel: Channel) -> None:
     """Tells its process; ends when told to."""
     print(f"member {spec.member}, {os.environ['OMP_NUM_THREADS']} threads", flush=True)
     channel.send("ready", address="", pid=os.getpid())
-    channel.send("progress", step=0, loss=0.0)
+    channel.send("progress", step=0, loss=0.0, shares=1, busy=0.1)
     if spec.member == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
     if channel.receive().kind == "exit":

@@ -8,9 +8,12 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ddl_elastic.messages import Channel
-from ddl_launch.frames import LARGEST, frame
+from ddl_elastic.messages import FIELDS, Channel
+from ddl_elastic.training import receive_state
+from ddl_launch.frames import HEAD, LARGEST, Frames, frame
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
     first = reader.receive()
     assert (first.kind, first.fields) == ("done", {"steps": 3, "loss": 0.5, "digest": "ab"})
     assert reader.receive().data == b"x" * 70000
-    assert writer.offer("progress", step=2, loss=float("nan"))
+    assert writer.offer("progress", step=2, loss=float("nan"), shares=4, busy=0.5)
     assert reader.receive().kind == "progress"
     far.close()
     with pytest.raises(EOFError):
@@ -38,7 +41,8 @@ def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
 def test_a_reader_that_is_slow_delays_nobody(pair: tuple[Channel, socket.socket]) -> None:
     _, far = pair
     writer = Channel(far)
-    sent = sum(writer.offer("progress", step=n, loss=0.0) for n in range(100_000))
+    told = {"loss": 0.0, "shares": 0, "busy": 0.0}
+    sent = sum(writer.offer("progress", step=n, **told) for n in range(100_000))
     assert 0 < sent < 100_000
 
 
@@ -54,6 +58,7 @@ def test_a_reader_that_is_slow_delays_nobody(pair: tuple[Channel, socket.socket]
         frame(b"J", json.dumps({"kind": "ended", "code": True}).encode()),
         frame(b"J", json.dumps({"kind": "ended"}).encode()),
         frame(b"J", b"\xff"),
+        frame(b"J", b"[" * 20_000),
         b"J" + (LARGEST + 1).to_bytes(4, "big"),
     ],
 )
@@ -62,3 +67,61 @@ def test_garbage_is_refused(pair: tuple[Channel, socket.socket], data: bytes) ->
     far.sendall(data)
     with pytest.raises(ValueError):
         channel.receive()
+
+
+# ---- fuzzing ----
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=5,
+)
+VALUES = {
+    int: st.integers(-3, 9),
+    str: st.text(max_size=9),
+    float: st.floats(),
+    bool: st.booleans(),
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """A frame: mostly a message that is nearly right, or data."""
+    kind = draw(st.sampled_from(sorted(FIELDS)))
+    fields = {
+        name: draw(VALUES.get(wanted, st.lists(st.integers(0, 9), max_size=3)) | JSON)
+        for name, wanted in FIELDS[kind].items()
+    }
+    text = json.dumps({"kind": kind, **fields}).encode()
+    data = st.binary(max_size=40)
+    return draw(st.just(frame(b"J", text)) | data.map(lambda d: frame(b"D", d)) | data)
+
+
+@given(stream=st.lists(messages(), max_size=8).map(b"".join), state=st.booleans())
+@settings(deadline=None, max_examples=500)
+def test_any_bytes(stream: bytes, state: bool) -> None:
+    """What comes is a message, or ends the reading with one of two errors; nothing is kept but an
+    incomplete frame."""
+    near, far = socket.socketpair()
+    with near, far:
+        channel = Channel(near)
+        far.sendall(stream)
+        far.close()
+        with pytest.raises((ValueError, EOFError)):  # the stream ends at the latest
+            while True:
+                if state:
+                    receive_state(channel)
+                else:
+                    message = channel.receive()
+                    assert message.kind in ("data", *FIELDS)
+                    assert len(message.data) <= LARGEST
+        assert len(channel._frames._rest) <= len(stream)
+
+
+def test_a_frame_that_never_ends_is_not_kept() -> None:
+    """More than the largest frame is refused by its head, before its data are there."""
+    frames = Frames()
+    assert frames.feed(HEAD.pack(b"D", LARGEST)) == []
+    assert frames.feed(b"x" * LARGEST) == [(b"D", b"x" * LARGEST)]
+    with pytest.raises(ValueError, match="a frame of"):
+        frames.feed(HEAD.pack(b"D", LARGEST + 1))

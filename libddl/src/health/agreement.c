@@ -237,6 +237,7 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
             broadcast(h, DDL__JOIN, *attempt, (uint32_t)leader, dead);
             memcpy(sent_dead, dead, set_bytes(h));
             sent_attempt = *attempt;
+            h->members[h->rank].joined = *attempt; /* for the report */
         }
         if (h->members[h->rank].expelled)
             return fail_as_minority(h, "it was ", h->members[h->rank].cause);

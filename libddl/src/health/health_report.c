@@ -38,6 +38,14 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
     ddl__text_add(to, "}");
 }
 
+/* True if this rank shrinks the comm, and waits for that one to do so. */
+static bool is_late_to_shrink(const ddl__health *h, int rank)
+{
+    const ddl__member *member = &h->members[rank];
+    return h->shrinking && member->fate == DDL__ALIVE &&
+           member->joined < h->members[h->rank].joined;
+}
+
 void ddl__health_report(ddl__health *h, ddl__text *to)
 {
     pthread_mutex_lock(&h->detector->lock);
@@ -50,6 +58,7 @@ void ddl__health_report(ddl__health *h, ddl__text *to)
     for (int rank = 0; rank < h->size; rank++) {
         bool late = !own.ended && ddl__member_is_late(h, rank, &own.last);
         late = late || (named && ddl__engine_name_is_missing(h->engine, oldest.name, rank, last));
+        late = late || is_late_to_shrink(h, rank);
         if (rank == h->rank || !late)
             continue;
         ddl__text_add(to, first ? "%d" : ", %d", rank);

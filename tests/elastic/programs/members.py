@@ -3,16 +3,18 @@
     python members.py FOLDER
 
 Imports everything once. Then each line of stdin is a case, as JSON: its members are forked, connect
-and train. A member kills itself, by a real SIGKILL, where the case says so. Each writes what it
-does to FOLDER/<case>.<member> line by line, so that the dead ones' lines are there as well. A line
-of stdout says how each member has ended.
+and train. A fault strikes a member where the case says so, see strikes.py. Each writes what it does
+to FOLDER/<case>.<member> line by line, so that the dead ones' lines are there as well. A line of
+stdout says how each member has ended. This process is the witness of the members' ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
+import selectors
 import signal
 import sys
 import threading
@@ -26,11 +28,19 @@ from torch import nn
 
 import ddl_core
 import ddl_torch.elastic as elastic
+from ddl_core.errors import Minority
 from ddl_elastic import loop as loops
 from ddl_elastic import step as steps
 from ddl_elastic.framework import digest
+from ddl_launch.witness import Witness
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from strikes import strike
 
 SAMPLES, CLASSES = 203, 10
+REFUSED = 3  # the exit code of a member that was counted as dead
+NEW_NETWORK = 0x40000000  # for setns
 
 
 class Samples:
@@ -79,13 +89,16 @@ OWNERS = {"even": loops.even_owners, "random": random_owners, "changing": changi
 
 
 class Deaths:
-    """Kills this process where the case says so: by member, step and phase.
+    """Strikes this process where the case says so: by member, step and phase. `how` is one of
+    strikes.py, by default "kill".
 
     compute    after its first share of the step, which nobody else gets
     adopt      after the first share that it has adopted
     reduce     between the first and the second of the step's ordered sums
     vote       when all ranks have the result and none has voted
     apply      when it has voted
+    reform     when it is about to shrink the comm, because another has died
+    shrink     while it shrinks the comm
     behind     not killed: this member's vote fails although it was held, because another died
     slow       not killed: this member's first share of the step takes until the next member has
                computed a share that it has adopted
@@ -95,23 +108,27 @@ class Deaths:
         member = int(path.suffix[1:])
         mine = [each for each in case.get("kills", []) if each["member"] == member]
         self._kills = {each["phase"]: each["step"] for each in mine}
+        self._how = {each["phase"]: each.get("how", "kill") for each in mine}
+        self._target = {each["phase"]: each.get("target", "") for each in mine}
         self._together = {each["step"] for each in case.get("kills", [])}
         steps.Step._reduce = self._wrap(steps.Step._reduce, self._reduce)
         steps.Step._vote = self._wrap(steps.Step._vote, self._vote)
         comms = ddl_core.Comm
+        comms.shrink = self._wrap(comms.shrink, self._shrink)
         comms.allreduce_ordered = self._wrap(comms.allreduce_ordered, self._sum)
         self._step, self._sums = 0, 0
         self._log, self._path, self._member = log, path, member
         self._members = case["members"]
+        self.group: Any = None
 
     def _wrap(self, function: Any, around: Any) -> Any:
         return lambda *arguments, **options: around(function, *arguments, **options)
 
     def at(self, phase: str, step: int) -> None:
         if self._kills.get(phase) == step:
-            self._log("kill", step, time.monotonic())
-            os.kill(os.getpid(), signal.SIGKILL)
-            threading.Event().wait()
+            del self._kills[phase]
+            self._log("kill", step, time.monotonic(), phase)
+            strike(self._how[phase], self.group, self._target[phase])
 
     def wait_for_adopter(self, step: int) -> None:
         if self._kills.get("slow") == step:
@@ -120,6 +137,14 @@ class Deaths:
             while '["adopted"' not in log.read_text():
                 time.sleep(0.001)
             del self._kills["slow"]
+
+    def begin(self, step: int) -> None:
+        self._step = step
+
+    def _shrink(self, function: Any, *arguments: Any) -> Any:
+        self.at("reform", self._step)
+        threading.Thread(target=self.at, args=("shrink", self._step), daemon=True).start()
+        return function(*arguments)
 
     def _reduce(self, function: Any, step: Any) -> None:
         self._step, self._sums = step.number, 0
@@ -160,9 +185,12 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         seed=5,
         comm=comm,
         owners=OWNERS[case.get("owners", "even")],
+        watchdog=case.get("watchdog", 0),
     )
     deaths = Deaths(case, path, log)
+    deaths.group = job.group
     for step in job.steps(data, passes=case["passes"]):
+        deaths.begin(step.number)
         for x, y in step:
             deaths.wait_for_adopter(step.number)
             step.backward(nn.functional.cross_entropy(model(x), y))
@@ -189,12 +217,18 @@ def member_main(case: dict[str, Any], member: int, path: Path, pipes: Any) -> No
         os.write(file, json.dumps(line).encode() + b"\n")
 
     try:
-        endpoint = ddl_core.Endpoint(secret="")
+        if "hosts" in case:
+            host = os.open(f"/run/netns/{case['hosts'][member]}", os.O_RDONLY)
+            assert ctypes.CDLL(None).setns(host, NEW_NETWORK) == 0
+        endpoint = ddl_core.Endpoint(secret="", interfaces=case.get("interfaces"))
         os.write(pipes[0], endpoint.address.hex().encode() + b"\n")
         addresses = [bytes.fromhex(each) for each in json.loads(read_line(pipes[1]))]
         links = case.get("links", ["shm"])
         comm = endpoint.connect(addresses, member, ddl_core.Config(links=links, timeout=60))
         train(case, comm, path, log)
+    except Minority as error:
+        log("refused", str(error))
+        os._exit(REFUSED)
     except BaseException:
         log("error", traceback.format_exc())
         os._exit(1)
@@ -213,11 +247,15 @@ def read_line(pipe: int) -> bytes:
 
 def run(case: dict[str, Any], folder: Path) -> list[int]:
     """Fork the members, hand their addresses round, and wait for all to end."""
+    selector = selectors.PollSelector()
+    witness = Witness(selector)
+    os.environ["DDL_WITNESS"] = "" if "hosts" in case else witness.name
     pids, answers = [], []
     for member in range(case["members"]):
         (get, tell), (hear, give) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
+            witness.close()
             member_main(case, member, folder / f"{case['name']}.{member}", (tell, hear))
         os.close(tell)
         os.close(hear)
@@ -228,7 +266,30 @@ def run(case: dict[str, Any], folder: Path) -> list[int]:
         os.write(give, json.dumps(addresses).encode() + b"\n")
         os.close(get)
         os.close(give)
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    codes = wait_for(pids, selector, set(case.get("ends", [])))
+    witness.close()
+    return codes
+
+
+def wait_for(pids: list[int], selector: selectors.BaseSelector, ends: set[int]) -> list[int]:
+    """The exit codes. As an agent, it kills the members `ends` once all others have ended."""
+    codes: dict[int, int] = {}
+    files = {member: os.pidfd_open(pid) for member, pid in enumerate(pids)}
+
+    def end(member: int) -> None:
+        selector.unregister(files[member])
+        os.close(files[member])
+        codes[member] = os.waitstatus_to_exitcode(os.waitpid(pids[member], 0)[1])
+        if len(codes) == len(pids) - len(ends - codes.keys()):
+            for left in ends - codes.keys():
+                os.kill(pids[left], signal.SIGKILL)
+
+    for member, file in files.items():
+        selector.register(file, selectors.EVENT_READ, lambda member=member: end(member))
+    while len(codes) < len(pids):
+        for key, _ in selector.select():
+            key.data()
+    return [codes[member] for member in range(len(pids))]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ddl_core
-from ddl_elastic import Job, JobFailed, worker
+from ddl_elastic import Job, JobFailed, joining
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
 
@@ -115,6 +115,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    worker.Endpoint = Endpoint
+    joining.Endpoint = Endpoint
     for text in sys.argv[1:]:
         print(json.dumps(run(json.loads(text))), flush=True)

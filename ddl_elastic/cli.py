@@ -1,0 +1,147 @@
+"""`ddl elastic`: elastic jobs of programs with a loop of their own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ddl_elastic import environment, program, timeline
+from ddl_elastic.coordinator import Coordinator, JobFailed
+from ddl_elastic.engines import AgentSpec
+from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.job import parse_workers
+from ddl_elastic.messages import Channel
+from ddl_elastic.progress import Progress
+from ddl_launch.errors import CommandError
+
+_DESCRIPTION = """\
+Run a program as several workers on this machine, which train one model together. If a worker dies
+or hangs, the others go on, and the result is the same to the last bit.
+"""
+
+_EPILOG = """\
+examples:
+  ddl elastic run -n 4 train.py --lr 0.1        four workers
+  ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
+  ddl elastic run --report job.json train.py    write what has happened, as JSON
+
+The program is an ordinary one. What makes it elastic:
+  import ddl_torch.elastic as elastic
+
+  job = elastic.Job(model, optimizer, batch=256, logical=16)
+  for step in job.steps(train_set, passes=10):
+      for x, y in step:                              # this worker's shares of the step
+          step.backward(loss_fn(model(x), y))        # instead of loss.backward()
+      optimizer.step()
+  if job.is_writer:                                  # on one of the workers
+      torch.save(model.state_dict(), "model.pt")
+
+Each worker runs the whole program, as `python train.py` would. Seed the generators before the model
+is made: all workers have to start with the same one. What the workers write appears on stdout, with
+their numbers in front, and the events and the progress on stderr.
+
+exit code: that of the first worker that did not end with 0; one that died while the others went on
+does not count; 2: wrong usage
+"""
+
+
+def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `elastic` to ddl's commands by `add`, which makes their parsers."""
+    elastic = add("elastic", help="train with workers that may die", allow_abbrev=False)
+    commands = elastic.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="run a program as workers of an elastic job",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument(
+        "-n",
+        dest="workers",
+        metavar="N",
+        default="1:4096",
+        help='workers: a number, or "least:most", and then as many as there are cores for (default:'
+        " one for each core)",
+    )
+    run.add_argument(
+        "--threads", metavar="T", type=int, default=1, help="of each worker (default: 1)"
+    )
+    run.add_argument(
+        "--preload",
+        metavar="MODULE,...",
+        help="import these once, before the workers are forked (default: the frameworks that are"
+        " installed)",
+    )
+    run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write a timeline of the operations, with recoveries marked, for ui.perfetto.dev or"
+        " chrome://tracing",
+    )
+    run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
+    run.add_argument("program", metavar="PROGRAM.py", type=Path)
+    run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    run.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    path: Path = arguments.program
+    if not path.is_file():
+        raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
+    workers = _count(arguments.workers, arguments.threads)
+    secret = secrets.token_hex()
+    traces = timeline.make_folder(arguments.trace)
+    try:
+        program.preload(arguments.preload.split(",") if arguments.preload else None)
+    except ImportError as error:
+        raise CommandError(f"--preload {arguments.preload}: {error}") from None
+
+    def work(spec: AgentSpec, channel: Channel) -> None:
+        program.work(spec, channel, path, arguments.arguments, secret, traces)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    progress = Progress(shown=not arguments.quiet, output=sys.stdout)
+    with LocalEngine(work, workers, arguments.threads) as engine, progress:
+        job = Coordinator(engine, workers, arguments.threads, progress)
+        try:
+            job.run(lambda: program.wait_for_end(job))
+            code = 0
+        except JobFailed as error:
+            code = error.code
+            if str(error):
+                progress.event(str(error))
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
+        finally:
+            if arguments.report:
+                text = json.dumps(job.report(), indent=1) + "\n"
+                _check("--report", arguments.report, lambda: arguments.report.write_text(text))
+    if traces:
+        _check("--trace", arguments.trace, lambda: job.write_trace(arguments.trace, traces))
+    return code
+
+
+def _count(workers: str, threads: int) -> int:
+    try:
+        low, high = parse_workers(workers)
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; at least 1 is needed")
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    return max(low, min(high, environment.cores() // threads))
+
+
+def _check(option: str, path: Path, write: Callable[[], object]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise CommandError(f"{option} {path}: {error.strerror}") from None

@@ -1,0 +1,30 @@
+"""How fast something goes, over the last seconds. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW = 10.0  # seconds
+
+
+class Rate:
+    """Of a number that grows."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()  # times, and the number then
+
+    def see(self, now: float, number: float) -> None:
+        """It is so large now."""
+        if self._seen and number < self._seen[-1][1]:  # it has begun anew
+            self._seen.clear()
+        self._seen.append((now, number))
+        while len(self._seen) > 2 and self._seen[1][0] < now - WINDOW:
+            self._seen.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """0.0 while it is not known."""
+        if len(self._seen) < 2:
+            return 0.0
+        (first, before), (last, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (last - first) if last > first else 0.0

@@ -1,0 +1,91 @@
+"""A program of one's own as a worker: it runs as `python PROGRAM ARGUMENTS` would, in a process
+that has imported its framework already. It joins the job when it makes its elastic.Job."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ddl_core.errors import Minority
+from ddl_elastic import environment
+from ddl_elastic.coordinator import Coordinator, JobFailed
+from ddl_elastic.engines import AgentSpec
+from ddl_elastic.framework import HALVES, loaded_halves
+from ddl_elastic.messages import Channel
+
+
+def preload(modules: Sequence[str] | None) -> None:
+    """Import these, and all that training with them needs; None: installed frameworks."""
+    for name in HALVES if modules is None else modules:
+        with suppress(*[ImportError] if modules is None else []):
+            importlib.import_module(name)
+    for half in loaded_halves():
+        half.preload()
+
+
+def work(
+    spec: AgentSpec,
+    channel: Channel,
+    path: Path,
+    words: Sequence[str],
+    secret: str,
+    traces: Path | None,
+) -> None:
+    """A worker's whole life. Raises SystemExit, as the program does."""
+    environment.collect_traces(traces)
+    environment.give_agent(channel.fileno(), spec.member, secret)
+    sys.argv = [str(path), *words]
+    sys.path[0] = str(path.parent.resolve())
+    code: object = 0
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:
+        code = 1
+        _show(error)
+        with suppress(OSError):
+            channel.send("failed", error=f"{type(error).__name__}: {error}", trace="")
+    if not (code is None or isinstance(code, int)):
+        print(code, file=sys.stderr)
+        code = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    raise SystemExit(code or 0)
+
+
+def _show(error: BaseException) -> None:
+    """As Python does, without the frames of what runs the program."""
+    if isinstance(error, Minority | EOFError) and not isinstance(error, KeyboardInterrupt):
+        print(error, file=sys.stderr)  # the job goes on without this worker, or is over
+        return
+    found = error.__traceback__
+    while found and found.tb_frame.f_code.co_filename in (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+    ):
+        found = found.tb_next
+    traceback.print_exception(type(error), error, found)
+
+
+def wait_for_end(coordinator: Coordinator) -> None:
+    """Until all workers have ended. Raises JobFailed with the exit code, if that is not 0."""
+    while coordinator.alive():
+        coordinator.wait()
+    coordinator.compare()
+    # One that died while others trained on does not count.
+    trained = [worker for worker in coordinator.workers if worker.digest]
+    if failed := [worker for worker in trained or coordinator.workers if worker.code]:
+        code = failed[0].code or 0
+        ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
+        raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)

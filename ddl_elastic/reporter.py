@@ -1,0 +1,56 @@
+"""What a worker tells its coordinator while it trains. It never waits for it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ddl_core import Comm
+from ddl_elastic import timeline
+from ddl_elastic.framework import Framework, digest
+from ddl_elastic.messages import Channel
+from ddl_elastic.step import Step
+
+REPORT_EVERY = 0.1  # seconds
+
+
+class Reporter:
+    """On the channel to the coordinator; without one it tells nobody. `traces`: the folder for what
+    becomes the timeline."""
+
+    def __init__(self, channel: Channel | None = None, traces: Path | None = None) -> None:
+        self._channel, self._traces = channel, traces
+        self._jobs = 0  # that are done
+        self._reported = 0.0  # when it was told last
+        self._shares, self._busy = 0, 0.0
+
+    def begin(self, steps: int, batch: int, logical: int) -> None:
+        """So many steps are to come."""
+        if self._channel:
+            self._channel.send("begin", steps=steps, batch=batch, logical=logical)
+
+    def computed(self, seconds: float) -> None:
+        """A share."""
+        self._shares += 1
+        self._busy += seconds
+
+    def committed(self, step: Step, loss: float) -> None:
+        """A step; it is told not too often, and not if the coordinator does not keep up."""
+        if not self._channel:
+            return
+        if step.recovery:
+            self._channel.offer("recovered", **vars(step.recovery))
+        now = time.monotonic()
+        if now - self._reported >= REPORT_EVERY:
+            self._reported = now
+            told = {"step": step.number, "loss": loss, "shares": self._shares}
+            self._channel.offer("progress", **told, busy=self._busy)
+
+    def done(self, steps: int, framework: Framework, comm: Comm) -> None:
+        """All of the steps."""
+        if self._traces:
+            timeline.save(self._traces, comm, self._jobs)
+        self._jobs += 1
+        if self._channel:
+            found = digest(framework.state())
+            self._channel.send("done", steps=steps, loss=framework.loss, digest=found)

@@ -1,0 +1,63 @@
+"""A job's timeline for Chrome's tracing and Perfetto: the operations of all ranks, with the
+recoveries marked.
+
+The flight recorder of libddl has the last 1024 operations of a comm. A comm that fails leaves them
+as a file, and so does each worker at the end. A process that is killed leaves none.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddl_core import Comm
+from ddl_launch.commands import trace
+
+_JOB = -1  # the process id of the row for events
+
+
+def make_folder(wanted: Path | str | None) -> Path | None:
+    """For the files, if a timeline is wanted."""
+    return Path(tempfile.mkdtemp(prefix="ddl-traces-")) if wanted else None
+
+
+def save(folder: Path, comm: Comm, number: int) -> None:
+    """The operations of a comm that has not failed, the process's `number`-th."""
+    # Named as libddl names those of failed ones; the number takes the place of a comm's own.
+    name = f"ddl-{(1 << 64) - 1 - number:016x}-rank{comm.rank}.json"
+    (folder / name).write_text(json.dumps(comm.trace()))
+
+
+def write(path: Path, folder: Path, events: Sequence[dict[str, Any]]) -> None:
+    """All that is in the folder, which is removed, and the job's events. Raises OSError."""
+    records = trace.read([each for each in sorted(folder.glob("*.json")) if _is_whole(each)])
+    merged = trace.merge(records)
+    merged["traceEvents"] += marks(events)
+    path.write_text(json.dumps(merged))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Not of a process that was killed while it wrote it."""
+    try:
+        return bool(trace.read([path]))
+    except trace.TraceError:
+        return False
+
+
+def marks(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row with the job's events: deaths as moments, recoveries with their length. Pure."""
+    yield {"name": "process_name", "ph": "M", "pid": _JOB, "tid": 0, "args": {"name": "job"}}
+    for event in events:
+        at = {"pid": _JOB, "tid": 0, "args": event, "ts": event["time"] * 1e6}
+        if event["kind"] == "recovered":
+            length = event["seconds"] * 1e6
+            name = f"recovery in step {event['step']}"
+            yield {**at, "name": name, "ph": "X", "ts": at["ts"] - length, "dur": length}
+        else:
+            name = f"rank {event['member']} died ({event['cause']})"
+            yield {**at, "name": name, "ph": "i", "s": "g"}

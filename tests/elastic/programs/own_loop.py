@@ -1,0 +1,53 @@
+"""A program with a loop of its own, for `ddl elastic run`: prints the final state's hash.
+
+Some workers are struck where the arguments say so, see strikes.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import ddl_torch.elastic as elastic
+from ddl_elastic.framework import digest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from strikes import strike
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strike", default="")
+    parser.add_argument("--members", default="1")
+    parser.add_argument("--watchdog", type=float, default=10.0)
+    parser.add_argument("--times", type=int, default=1)
+    arguments = parser.parse_args()
+    for _ in range(arguments.times):
+        train(arguments)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    struck = [int(each) for each in arguments.members.split(",")]
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(150, 8), torch.randint(3, (150,)))
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    job = elastic.Job(model, optimizer, batch=24, logical=12, watchdog=arguments.watchdog)
+    for step in job.steps(data, passes=5):
+        for x, y in step:
+            if arguments.strike and step.number == 5 and job.group.member in struck:
+                strike(arguments.strike, job.group, "")
+            step.backward(nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+    if job.is_writer:
+        print(f"state {digest(job.framework.state())}")
+    job.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Members on two hosts, which are network namespaces, whose network is cut: one side goes on, with
+the undisturbed result, and the other ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
+
+from faults import FIREWALL
+from lab import Lab
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft"),
+    reason="network namespaces need root, iproute2 and nftables",
+)
+
+STEP = 5
+PHASES = ["compute", "reduce", "vote", "apply"]
+CUTS = {
+    "link down": "ip -n {host} link set eth0 down",
+    "packets dropped": "ip -n {switch} link set p1n0 nomaster",
+    "resets": f"ip netns exec {{host}} nft '{FIREWALL.replace('{', '{{').replace('}', '}}')}'",
+}
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(2, None) as lab:
+        yield lab
+
+
+def cut(members: Any, lab: Lab, fault: str, phase: str, places: list[int]) -> None:
+    """The members of the second host are cut off, when the first of them is in this phase."""
+    names = [f"{lab.prefix}{place}" for place in places]
+    victims = [member for member, place in enumerate(places) if place == 1]
+    command = CUTS[fault].format(host=f"{lab.prefix}1", switch=f"{lab.prefix}sw")
+    kill = {"member": victims[0], "step": STEP, "phase": phase}
+    kill |= {"how": "command", "target": command, "cut": victims}
+    where = {"hosts": names, "interfaces": "eth0", "links": ["shm", "tcp"]}
+    members.check(members=len(places), **where, kills=[kill])
+
+
+def test_sample(members: Any, lab: Lab) -> None:
+    """Of two halves the one with the lowest rank goes on; the coordinator is on its host."""
+    cut(members, lab, "resets", "reduce", [0, 0, 1, 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("places", [[0, 0, 1, 1], [0, 0, 1]])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("fault", CUTS)
+def test_cuts(members: Any, lab: Lab, fault: str, phase: str, places: list[int]) -> None:
+    cut(members, lab, fault, phase, places)

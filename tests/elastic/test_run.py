@@ -1,0 +1,164 @@
+"""`ddl elastic run`: programs with a loop of their own, whose workers die, hang and fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
+DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
+LIMIT = 240  # seconds, on a busy machine
+
+
+@pytest.fixture
+def run(run_program: Any, tmp_path: Path) -> Any:
+    """`run(*words)`: what `ddl elastic run` with these words has printed, and its report."""
+
+    def run_words(*words: object, env: Any = None) -> tuple[Any, dict[str, Any]]:
+        report = tmp_path / "report.json"
+        command = [*DDL, "--report", report, *map(str, words)]
+        done = run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
+        return done, json.loads(report.read_text())
+
+    return run_words
+
+
+def state(out: str) -> str:
+    found = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
+    assert len(found) == 1, out  # one worker writes
+    return str(found[0])
+
+
+@pytest.fixture(scope="module")
+def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The final state of one undisturbed worker."""
+    folder = tmp_path_factory.mktemp("alone")
+    done = run_program([*DDL, "-n", "1", PROGRAM], cwd=folder, limit=LIMIT).expect_success()
+    return state(done.out)
+
+
+def test_a_killed_worker(run: Any, alone: str) -> None:
+    done, report = run("-n", 3, PROGRAM, "--strike", "kill", "--members", 0)
+    assert done.code == 0, done.err
+    assert state(done.out) == alone == report["hash"]
+    assert (report["state"], report["steps"], report["steps_total"]) == ("done", 32, 32)
+    assert [e["cause"] for e in report["events"] if e["kind"] == "died"] == ["SIGKILL"]
+    assert [e["died"] for e in report["events"] if e["kind"] == "recovered"] == [[0]]
+    assert re.search(r"rank 0 on \S+ died \(SIGKILL\); \d of 12 shares recomputed; step", done.err)
+    assert report["samples_per_second"] > 0 and report["seconds_per_step"] > 0
+    assert sum(each["shares"] for each in report["workers"].values()) > 32 * 6
+
+
+def test_a_timeline(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    done, report = run("-n", 3, "--trace", path, PROGRAM, "--strike", "kill")
+    assert done.code == 0, done.err
+    events = json.loads(path.read_text())["traceEvents"]
+    (recovery,) = (e for e in events if e["ph"] == "X" and e["pid"] == -1)
+    (told,) = (e for e in report["events"] if e["kind"] == "recovered")
+    assert recovery["name"] == f"recovery in step {told['step']}"
+    assert recovery["dur"] == pytest.approx(told["seconds"] * 1e6)
+    assert [e["name"] for e in events if e["ph"] == "i"] == ["rank 1 died (SIGKILL)"]
+    rows = {e["pid"] for e in events if e["ph"] == "X"}
+    assert len(rows) == 1 + 2 + 2  # the job, two survivors before, and after
+    sums = [e for e in events if "ordered" in e["name"]]
+    assert len(sums) > 2 * 32
+    before = [e for e in sums if e["ts"] < recovery["ts"]]
+    assert before and len(before) < len(sums)
+
+
+@pytest.mark.parametrize("how", ["gil", "stop"])
+def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
+    """The others count it as dead, and its agent ends it: nobody waits for it."""
+    done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 1)
+    assert done.code == 0, done.err
+    assert state(done.out) == alone
+    (died,) = (e for e in report["events"] if e["kind"] == "died")
+    assert died["member"] == 1
+    assert "hung: the others counted it as dead" in died["cause"]
+    assert "(hung: the others" in done.err
+
+
+def test_all_but_one_over_tcp(run: Any, alone: str) -> None:
+    """The fork server is the workers' witness."""
+    words = ("-n", 3, PROGRAM, "--strike", "kill", "--members", "0,1")
+    done, _ = run(*words, env={"DDL_LINKS": "tcp"})
+    assert done.code == 0, done.err
+    assert state(done.out) == alone
+
+
+def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
+    done, report = run("-n", 2, PROGRAM, "--times", 2)
+    assert done.code == 0, done.err
+    assert re.findall(r"state (\w+)", done.out) == [alone] * 2
+    assert report["hash"] == alone
+
+
+def test_an_error_of_the_program(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "wrong.py"
+    program.write_text("def main():\n    raise OSError('no such sample')\n\n\nmain()\n")
+    done, report = run("-n", 2, program)
+    assert done.code == 1
+    assert report["state"] == "failed"
+    lines = [line for line in done.out.splitlines() if line.startswith("[1] ")]
+    assert lines == [
+        "[1] Traceback (most recent call last):",
+        f'[1]   File "{program}", line 5, in <module>',
+        "[1]     main()",
+        f'[1]   File "{program}", line 2, in main',
+        "[1]     raise OSError('no such sample')",
+        "[1] OSError: no such sample",
+    ]
+    assert re.search(
+        r"^rank 1 on \S+ died \(OSError: no such sample\) before it joined", done.err, re.M
+    )
+
+
+def test_nobody_is_left(run: Any) -> None:
+    done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
+    assert done.code == 128 + signal.SIGSEGV
+    assert report["state"] == "failed"
+    assert re.search(r"^rank 1 on \S+ has ended: SIGSEGV$", done.err, re.M)
+
+
+def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    program = tmp_path / "plain.py"
+    program.write_text(
+        "import atexit, os, pickle, signal, sys, threading\n"
+        "import beside\n"
+        "class Own: pass\n"
+        "atexit.register(print, 'at the end')\n"
+        "assert threading.current_thread() is threading.main_thread()\n"
+        "assert type(pickle.loads(pickle.dumps(Own()))) is Own\n"
+        "print(__name__, sys.argv[1:], os.getcwd(), beside.NAME)\n"
+        "sys.exit(5)\n"
+    )
+    done, _ = run("-n", 1, program, "--lr", "0.1", "-n", "9")
+    assert done.code == 5
+    words = "['--lr', '0.1', '-n', '9']"
+    assert done.out.splitlines() == [
+        f"[0] __main__ {words} {tmp_path} beside",
+        "[0] at the end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.py"], "missing.py: there is no such program"),
+        (["-n", "3:2", PROGRAM], "workers is '3:2'"),
+        (["--threads", "0", PROGRAM], "threads is 0"),
+        (["--preload", "there.is.none", PROGRAM], "--preload there.is.none: No module"),
+    ],
+)
+def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message: str) -> None:
+    done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"ddl: {message}")
