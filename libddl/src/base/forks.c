@@ -1,8 +1,7 @@
 /* Design notes. There is one list of descriptors and one lock. The handlers hold the lock across
  * fork, so the child's list is consistent. The list is a process global; the only others are the
- * log's sink and cached facts about the process (comm/location.c). A descriptor is added to the
- * list and closed under the lock, so the list never has a number that was closed and is in use
- * again. */
+ * log's sink and cached facts (comm/location.c, net/tcp.c). A descriptor is added to the list and
+ * closed under the lock, so the list never has a number that was closed and is in use again. */
 #include "base/forks.h"
 
 #include <pthread.h>

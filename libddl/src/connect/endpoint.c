@@ -125,6 +125,7 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
                     epoll_add(endpoint->listeners, endpoint->local, DDL__UNIX_LISTENER));
     for (unsigned i = 0; watched && i < endpoint->address.n_ips; i++)
         watched = epoll_add(endpoint->listeners, endpoint->tcp[i], DDL__TCP_LISTENER + i);
+    endpoint->watched = watched;
     return watched ? DDL_OK
                    : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
 }

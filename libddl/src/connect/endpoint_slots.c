@@ -55,9 +55,10 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool con
     endpoint->n_accepting++;
     while (!(found = ddl__pending_take(endpoint, slot, control, accepted)) &&
            ddl__now() < deadline) {
-        if (endpoint->overloaded)
-            ddl__endpoint_wake(endpoint);
-        pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
+        if (endpoint->polled)
+            pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
+        else
+            ddl__pending_await(endpoint, deadline);
     }
     endpoint->n_accepting--;
     pthread_mutex_unlock(&endpoint->lock);

@@ -10,9 +10,11 @@
  * accepting and creating continue. Epoll events carry serial numbers, never pointers, since a slot
  * may be gone when its event is handled.
  *
- * The listeners and the pending connections have an epoll descriptor of their own, `listeners`. It
- * is polled only from time to time while unauthenticated clients exceed the rate limit
- * (docs/security.md), unless a creation waits for an accepted connection. A task's descriptor is
+ * The listeners and the pending connections have an epoll descriptor of their own, `listeners`. A
+ * caller that waits for an accepted connection polls it itself, since waking it by way of this
+ * thread would take twice as long; meanwhile the thread does not watch it. It is polled only from
+ * time to time while unauthenticated clients exceed the rate limit (docs/security.md) and nobody
+ * waits for an accepted connection. A task's descriptor is
  * watched one-shot, and only while the task waits for it. Otherwise data that a waiting caller is
  * about to take would wake the thread. */
 #ifndef DDL_CONNECT_ENDPOINT_STATE_H
@@ -91,9 +93,11 @@ struct ddl_endpoint {
     ddl__closer *closer;
     int64_t accept_retry_at;  /* the listeners are not polled before; 0: they are polled */
     int64_t accept_failed_at; /* when accepting failed last; 0: never */
-    unsigned n_accepting;     /* threads that wait for an accepted connection */
+    unsigned n_accepting;     /* threads that wait for an accepted connection, */
+    bool polled;              /* one of which polls `listeners` */
     bool overloaded;          /* `listeners` is polled only from time to time, */
     int64_t poll_at;          /* next at this time */
+    bool watched;             /* by the thread */
     ddl__comm_slot *slots;
     ddl__counter *counters;
     char refusal[160];              /* the last one */
@@ -129,6 +133,10 @@ void ddl__endpoint_start_timer(ddl_endpoint *endpoint);
 
 /* Accept a batch of connections, and continue a batch of handshakes. */
 void ddl__pending_poll(ddl_endpoint *endpoint);
+
+/* Wait for connections until the deadline, with the lock released, and do the same. Only one thread
+ * at a time. */
+void ddl__pending_await(ddl_endpoint *endpoint, int64_t deadline);
 
 /* Do what is due by time: resume accepting, apply the rate limit, drop expired connections. */
 void ddl__pending_maintain(ddl_endpoint *endpoint);

@@ -18,7 +18,8 @@ enum {
     PENDING_MAX = 4096,
     NO_HELLO_MAX = 64,   /* connections without a complete hello */
     UNPROVEN_MAX = 1024, /* all connections without a proof */
-    BATCH = 16           /* listen events, and new connections of a listener, at a time */
+    BATCH = 16,          /* listen events, and new connections of a listener, at a time */
+    WAIT_MAX = 1000      /* milliseconds */
 };
 
 /* Close the connection of an unauthenticated client without blocking; see closer.h. */
@@ -180,6 +181,7 @@ static void pause_accepting(ddl_endpoint *endpoint, const char *why)
     endpoint->accept_failed_at = now;
     endpoint->accept_retry_at = now + DDL__ACCEPT_RETRY;
     listeners_set_events(endpoint, 0);
+    ddl__endpoint_wake(endpoint); /* the thread resumes it */
 }
 
 static void resume_accepting(ddl_endpoint *endpoint)
@@ -268,10 +270,8 @@ static void drop_expired(ddl_endpoint *endpoint)
             pending_drop(endpoint, at);
 }
 
-void ddl__pending_poll(ddl_endpoint *endpoint)
+static void handle_events(ddl_endpoint *endpoint, const struct epoll_event *events, int n)
 {
-    struct epoll_event events[BATCH];
-    int n = epoll_wait(endpoint->listeners, events, BATCH, 0);
     for (int i = 0; i < n; i++) {
         uint64_t id = events[i].data.u64;
         if (id == DDL__UNIX_LISTENER)
@@ -284,16 +284,30 @@ void ddl__pending_poll(ddl_endpoint *endpoint)
     endpoint->poll_at = ddl__now() + DDL__OVERLOAD_POLL;
 }
 
+void ddl__pending_poll(ddl_endpoint *endpoint)
+{
+    struct epoll_event events[BATCH];
+    handle_events(endpoint, events, epoll_wait(endpoint->listeners, events, BATCH, 0));
+}
+
+/* Whether the thread watches the listeners. */
+static void update_watching(ddl_endpoint *endpoint)
+{
+    bool watched = !endpoint->overloaded && !endpoint->polled;
+    struct epoll_event event = {.events = watched ? EPOLLIN : 0, .data.u64 = DDL__LISTEN_EVENT};
+    if (watched != endpoint->watched &&
+        !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->listeners, &event))
+        endpoint->watched = watched;
+}
+
 /* While unauthenticated clients exceed the rate limit, poll the listeners only from time to time.
  */
 static void limit_polling(ddl_endpoint *endpoint)
 {
     int64_t now = ddl__now();
-    bool shut = !endpoint->n_accepting && ddl__rate_limit_is_exceeded(&endpoint->rate_limit, now);
-    struct epoll_event event = {.events = shut ? 0 : EPOLLIN, .data.u64 = DDL__LISTEN_EVENT};
-    if (shut != endpoint->overloaded &&
-        !epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, endpoint->listeners, &event))
-        endpoint->overloaded = shut;
+    endpoint->overloaded =
+        !endpoint->n_accepting && ddl__rate_limit_is_exceeded(&endpoint->rate_limit, now);
+    update_watching(endpoint);
     if (endpoint->overloaded && now >= endpoint->poll_at)
         ddl__pending_poll(endpoint);
 }
@@ -303,6 +317,35 @@ void ddl__pending_maintain(ddl_endpoint *endpoint)
     resume_accepting(endpoint);
     limit_polling(endpoint);
     drop_expired(endpoint);
+}
+
+static bool any_unproven(const ddl_endpoint *endpoint)
+{
+    const ddl__pending_conn *conn = endpoint->pending;
+    while (conn && conn->proven)
+        conn = conn->next;
+    return conn;
+}
+
+void ddl__pending_await(ddl_endpoint *endpoint, int64_t deadline)
+{
+    struct epoll_event events[BATCH];
+    endpoint->polled = true;
+    ddl__pending_maintain(endpoint);
+    pthread_mutex_unlock(&endpoint->lock);
+    int64_t left = (deadline - ddl__now()) / DDL__MS + 1;
+    int n = epoll_wait(endpoint->listeners, events, BATCH,
+                       left < 0          ? 0
+                       : left < WAIT_MAX ? (int)left
+                                         : WAIT_MAX);
+    pthread_mutex_lock(&endpoint->lock);
+    endpoint->polled = false;
+    handle_events(endpoint, events, n);
+    update_watching(endpoint);
+    if (endpoint->n_accepting > 1)
+        pthread_cond_broadcast(&endpoint->changed); /* another one is to poll */
+    if (any_unproven(endpoint))
+        ddl__endpoint_wake(endpoint); /* the thread is to drop it when its time is up */
 }
 
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,

@@ -257,13 +257,17 @@ static void health_check(ddl__health *h, int64_t now)
         ddl__health_announce(h);
 }
 
-static int detector_wait_ms(const ddl__detector *detector)
+static int64_t health_due_at(const ddl__health *h)
+{
+    return h->next_beat < h->grace_poll_at ? h->next_beat : h->grace_poll_at;
+}
+
+static int detector_wait_ms(ddl__detector *detector)
 {
     int64_t until = DDL__NEVER;
-    for (const ddl__health *h = detector->comms; h; h = h->next) {
-        until = h->next_beat < until ? h->next_beat : until;
-        until = h->grace_poll_at < until ? h->grace_poll_at : until;
-    }
+    for (const ddl__health *h = detector->comms; h; h = h->next)
+        until = health_due_at(h) < until ? health_due_at(h) : until;
+    detector->wakes_at = until;
     int64_t left = until - ddl__now();
     return until == DDL__NEVER ? -1 : left < 0 ? 0 : (int)(left / 1000000 + 1);
 }
@@ -311,8 +315,12 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
         h,
         now); /* before the program continues: members monitor a rank from its first message on */
     ddl__health_settle(h);
+    if (!h->announced)
+        ddl__health_announce(h);
+    bool wakes_in_time = detector->wakes_at <= health_due_at(h);
     pthread_mutex_unlock(&detector->lock);
-    detector_wake(detector);
+    if (!wakes_in_time)
+        detector_wake(detector);
 }
 
 void ddl__detector_remove(ddl__health *h)

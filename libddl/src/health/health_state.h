@@ -160,6 +160,7 @@ typedef struct ddl__detector {
     pthread_t thread;
     bool started, stop;
     int epoll, wake;
+    int64_t wakes_at; /* when the thread wakes without an event */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a message or a death, which a shrinking thread may wait for */
     uint64_t serial;

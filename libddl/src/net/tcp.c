@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,20 +137,32 @@ static const ddl__link_ops tcp_ops = {
 
 /* ------------------------------------------------------------------------------------- creation */
 
-/* Give the socket a large buffer from the start. Where the system caps what may be asked for
- * (net.core.rmem_max), its own tuning goes further: then ask for nothing, which a bare socket
- * tells. */
+/* Whether the system grants a large buffer (net.core.rmem_max, wmem_max). A bare socket is asked,
+ * once in the process. */
+static bool is_buffer_granted(int option)
+{
+    enum { UNKNOWN, NO, YES };
+    static atomic_int known[2];
+    atomic_int *answer = &known[option == SO_SNDBUF];
+    int now = atomic_load_explicit(answer, memory_order_relaxed), bytes = SOCKET_BUFFER;
+    int granted = 0, probe = now ? -1 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t length = sizeof granted;
+    if (probe >= 0) {
+        setsockopt(probe, SOL_SOCKET, option, &bytes, sizeof bytes);
+        getsockopt(probe, SOL_SOCKET, option, &granted, &length);
+        close(probe);
+        now = granted >= bytes ? YES : NO;
+        atomic_store_explicit(answer, now, memory_order_relaxed);
+    }
+    return now == YES;
+}
+
+/* Give the socket a large buffer from the start. Where the system caps what may be asked for, its
+ * own tuning goes further: then ask for nothing. */
 static void buffer_enlarge(int fd, int option)
 {
-    int bytes = SOCKET_BUFFER, granted = 0;
-    socklen_t length = sizeof granted;
-    int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (probe < 0)
-        return;
-    setsockopt(probe, SOL_SOCKET, option, &bytes, sizeof bytes);
-    getsockopt(probe, SOL_SOCKET, option, &granted, &length);
-    close(probe);
-    if (granted >= bytes)
+    static const int bytes = SOCKET_BUFFER;
+    if (is_buffer_granted(option))
         setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
 }
 
