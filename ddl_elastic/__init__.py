@@ -5,9 +5,20 @@ the batch, and the ordered sums of libddl add these up in an order that does not
 what. The package imports no framework.
 """
 
+from ddl_elastic.admission import AdmissionError
 from ddl_elastic.assign import Assignment, assign, legal_sizes
 from ddl_elastic.coordinator import JobFailed
 from ddl_elastic.job import Job
+from ddl_elastic.loading import LoadingError
 from ddl_elastic.order import parts
 
-__all__ = ["Assignment", "Job", "JobFailed", "assign", "legal_sizes", "parts"]
+__all__ = [
+    "AdmissionError",
+    "Assignment",
+    "Job",
+    "JobFailed",
+    "LoadingError",
+    "assign",
+    "legal_sizes",
+    "parts",
+]

@@ -101,6 +101,8 @@ class Coordinator:
             raise
         finally:
             self._show_recoveries(wait=False)
+            for worker in self.workers:
+                self._show_output(worker, ended=True)
             self._ended = time.monotonic()
 
     def report(self) -> dict[str, Any]:
@@ -184,13 +186,15 @@ class Coordinator:
             worker.state = "ready"
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
-            self._size = fields
+            self._size, worker.state, worker.digest = fields, "running", ""
         elif message.kind == "progress":
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.see(time.monotonic(), worker.shares)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
+        elif message.kind == "line":
+            self._shows.output(fields["text"])
         elif message.kind == "done":
             worker.state, worker.digest = "done", fields["digest"]
             self._progress(fields["steps"], fields["loss"])
@@ -283,8 +287,12 @@ class Coordinator:
                 waiting.append((came, fields))
         self._recoveries = waiting
 
-    def _show_output(self, worker: Worker) -> None:
+    def _show_output(self, worker: Worker, ended: bool = False) -> None:
+        lines: list[bytes] = []
         while chunk := next(worker.output, b""):
-            *lines, worker.text = (worker.text + chunk).split(b"\n")
-            for line in lines:
-                self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")
+            *more, worker.text = (worker.text + chunk).split(b"\n")
+            lines += more
+        if ended and worker.text:
+            lines.append(worker.text)
+        for line in lines:
+            self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")

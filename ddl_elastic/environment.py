@@ -22,6 +22,23 @@ def prepare_worker(threads: int, witness: str) -> None:
     os.environ.setdefault("DDL_LOG", "off")
 
 
+# Settings on which the bits of numerical libraries depend.
+_SETTINGS = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+)
+
+
+def settings() -> dict[str, str]:
+    """Those that are set."""
+    return {name: os.environ[name] for name in _SETTINGS if name in os.environ}
+
+
 def give_agent(descriptor: int, member: int, secret: str) -> None:
     """To the program that this worker runs, which joins its job by `take_agent`."""
     os.environ[_AGENT] = f"{descriptor} {member}"

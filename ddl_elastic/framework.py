@@ -1,23 +1,30 @@
 """What ddl_elastic needs of a framework. Each has its half: ddl_torch.elastic, ...
 
 A share is the work of one logical worker in one step. It starts from the committed state with
-generators seeded for it, and leaves the state as it was; what it computed are flat arrays: the
-gradients, what it changed in buffers such as batch norm's, and numbers such as the loss. Their
-averages over all logical workers are applied. So everything is a function of the step.
+generators seeded for it. What it computed are flat arrays: the gradients, what it changed in
+buffers such as batch norm's, and numbers such as the loss. Only their averages over all logical
+workers are applied. So everything is a function of the step.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]  # contiguous, of one dimension
+Key = tuple[int, int]  # a share: its step and its logical worker
+Share = Sequence[Array]  # in the order in which they are complete
+Ready = Callable[
+    [Share, int], None
+]  # told that so many arrays of a share are complete, not yet all
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,41 @@ def digest(state: State) -> str:
     return found.hexdigest()
 
 
-class Framework(Protocol):
+def check_weight(weight: float) -> float:
+    """Of one share's loss. Returns it; raises ValueError."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"weight is {weight}; it must be 0 or more, and finite")
+    return weight
+
+
+def check_total(weight: float) -> float:
+    """Of all shares of a step together. Returns it; raises ValueError."""
+    if weight <= 0:
+        raise ValueError("all shares of a step have weight 0, so their losses have no mean")
+    return weight
+
+
+class Batches(Protocol):
+    """Reads the batch of a share, as ddl_elastic.loading.Reader does."""
+
+    def __getitem__(self, key: Key, /) -> Any: ...
+
+
+class Summed(Protocol):
+    """What is agreed on in a step: arrays that are made of those of all logical workers."""
+
+    def result(self) -> Share:
+        """A step starts: arrays as a share has them, which will hold its result. They stay the
+        framework's, which may return the same ones for each step."""
+
+    def ops(self) -> Sequence[str]:
+        """How each of these arrays is made from those of all shares: "average" or "sum"."""
+
+    def free(self, share: Share) -> None:
+        """Nobody uses a share's arrays any more: another share may have them."""
+
+
+class Framework(Summed, Protocol):
     """One model and its optimizer, in the hands of one framework."""
 
     model: Any
@@ -53,21 +94,35 @@ class Framework(Protocol):
     def collate(self, samples: Sequence[Any]) -> Any:
         """The samples of a share as a batch."""
 
-    def begin(self) -> None:
-        """A share starts: there are no gradients."""
+    def reading(self) -> AbstractContextManager[None]:
+        """Around the reading of samples in this process: as loader processes have it."""
 
-    def backward(self, loss: Any) -> list[Array]:
-        """Compute the gradients of a share's loss. Returns what the share computed, and puts the
-        buffers back."""
+    def prefetch(self, batches: Batches, keys: Iterable[Key], processes: int) -> Iterator[Any]:
+        """batches[key] for each of the keys, in their order, read ahead by so many processes. They
+        ask for the next key when they have room. They end with this process, and when the iterator
+        is dropped."""
 
-    def empty(self) -> list[Array]:
-        """Arrays as a share has them, with any values."""
+    def begin(self, worker: int) -> None:
+        """The share of a logical worker starts: there are no gradients, and buffers have their
+        committed values."""
 
-    def apply(self, result: Sequence[Array]) -> None:
-        """Set the gradients and advance the buffers. The arrays belong to the framework now."""
+    def backward(self, loss: Any, ready: Ready | None = None, weight: Any = 1.0) -> Share:
+        """Compute the gradients of a share's loss. Returns what the share computed. May call
+        `ready` meanwhile. `apply` divides the sums of all losses and gradients by that of the
+        weights."""
 
-    def run(self, batch: Any) -> list[Array]:
+    def apply(self) -> None:
+        """The arrays of `result` hold it: set the gradients and advance the buffers."""
+
+    def run(self, batch: Any, ready: Ready | None = None) -> Share:
         """Compute a share where the user has no loop: model, loss, backward."""
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Around an evaluation: no gradients are computed, and the model is in its mode for it."""
+
+    def environment(self) -> dict[str, str]:
+        """What the bits of a share may depend on besides the program, the likeliest first: versions
+        of libraries, the kind of the processor, the number of threads."""
 
     def update(self) -> None:
         """Step the optimizer and the schedule where the user has no loop."""

@@ -10,14 +10,17 @@ from typing import Any
 
 from ddl_elastic import environment, timeline, training, worker
 from ddl_elastic.assign import legal_sizes
+from ddl_elastic.checkpoint import Folder
 from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.framework import Framework, find_half, loaded_halves
-from ddl_elastic.loop import WATCHDOG, Dataset
+from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
+from ddl_elastic.loop import WATCHDOG
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
+from ddl_elastic.saving import Policy
 from ddl_elastic.watchdog import Watchdog
 from ddl_elastic.worker import Constants
 
@@ -27,22 +30,31 @@ class Job:
 
     model      makes the model: a function or class without arguments. Its module's framework is
                imported before `train`
-    data       the samples: has a length, and gives (input, target) by number
-    loss       of the model's outputs and the targets of a share: their mean
+    data       the samples: has a length, and gives (input, target) by number; or a stream of them,
+               which has seek(position) and gives them by `next`
+    loss       of the model's outputs and the targets of a share: their mean, or (sum, weight)
+    collate    makes a batch of a share's samples; None: as the framework does
     optimizer  makes the optimizer, of the model's parameters
     schedule   makes the learning rate schedule, of the optimizer; it advances after each step
 
     Constants, on which the result depends:
     batch      samples of a step, of all logical workers together
     logical    logical workers: the shares of a step, at least as many as there will be workers
-    passes     over the data
+    passes     over the data, one by default
+    steps      instead of passes; a stream needs it
     seed       of the initial model, the samples' order, and all that is random
     threads    of the framework in each worker
+    buffers    what is committed of the model's buffers, such as batch norm's statistics: "average",
+               of how the shares change them, or "first": as logical worker 0's share leaves them
 
     The result does not depend on these:
     workers    processes: a number, or "least:most", and then as many as there are cores for
+    loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
                5 usual steps, and in the first step 10 times as long; 0: for ever
+    checkpoint  a folder for checkpoints, also from which a job that has ended goes on
+    every      steps between two checkpoints; one more is written at the end
+    keep       the newest so many checkpoints
     progress   whether to show a bar and the events on stderr
     trace      the file for a timeline of the operations, with recoveries marked, for Perfetto
     """
@@ -51,26 +63,40 @@ class Job:
         self,
         *,
         model: Callable[[], Any],
-        data: Dataset,
+        data: Dataset | Stream,
         loss: Callable[..., Any],
         optimizer: Callable[..., Any],
         schedule: Callable[..., Any] | None = None,
+        collate: Collate | None = None,
         batch: int,
         logical: int,
         workers: int | str = "1:4096",
-        passes: int = 1,
+        loader_workers: int = 0,
+        passes: int | None = None,
+        steps: int | None = None,
         seed: int = 0,
         threads: int = 1,
+        buffers: str = "average",
         watchdog: float = WATCHDOG,
+        checkpoint: str | None = None,
+        every: int = 100,
+        keep: int = 3,
         progress: bool = True,
         trace: str | None = None,
     ) -> None:
-        self._constants = Constants(batch, logical, passes, seed, threads)
-        self._steps = Sampler(len(data), batch, logical, seed).steps(passes)
+        self._constants = Constants(batch, logical, seed, threads)
+        self._steps = count_steps(Sampler(count_samples(data), batch, logical, seed), passes, steps)
+        self._reading: dict[str, Any] = {
+            "data": data,
+            "steps": self._steps,
+            "loader_workers": loader_workers,
+            "collate": collate,
+        }
         self._workers = choose_workers(workers, logical, environment.cores() // threads)
-        self._model, self._data = model, data
+        self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
-        self._watchdog = Watchdog(watchdog).seconds
+        self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
+        self._policy = Policy(Folder(checkpoint), every, keep) if checkpoint else None
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
 
@@ -89,8 +115,9 @@ class Job:
         def work(spec: AgentSpec, channel: Channel) -> None:
             # In a thread of its own: a fork leaves the main thread's OpenMP pool without its
             # threads, and the next parallel region would wait for them.
-            own = (spec, channel, constants, secret, self._make, self._data)
-            ThreadPoolExecutor(1).submit(worker.work, *own, self._watchdog, traces).result()
+            own = (spec, channel, constants, secret, self._make, self._reading)
+            more = (self._watchdog, traces, self._policy)
+            ThreadPoolExecutor(1).submit(worker.work, *own, *more).result()
 
         with (
             LocalEngine(work, self._workers, constants.threads) as engine,
@@ -117,8 +144,9 @@ class Job:
             half.pin(self._constants.threads)
             half.seed(model_seed(self._constants.seed))
         model = self._model()
+        optimizer = self._optimizer(model.parameters())
         made: Framework = find_half(model).Half(
-            model, self._optimizer(model.parameters()), self._loss, self._schedule
+            model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made
 

@@ -7,28 +7,24 @@ when the step is agreed on, and after a death it yields the adopted shares.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from ddl_core import Comm
+from ddl_elastic import admission, evaluation, saving
 from ddl_elastic.assign import assign
-from ddl_elastic.framework import Array, Framework, digest
+from ddl_elastic.framework import Array, Framework, Ready, Share, Summed
+from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
-from ddl_elastic.sampler import Sampler, sample_seed, share_seed
-from ddl_elastic.step import Group, Phase, Recovery, Step, finish
+from ddl_elastic.sampler import Sampler, share_seed
+from ddl_elastic.saving import Policy, Saver
+from ddl_elastic.step import Arrays, Group, Recovery, Step
 from ddl_elastic.watchdog import Watchdog
 
 WATCHDOG = 10.0  # seconds, the default
-
-
-class Dataset(Protocol):
-    """A data set with samples by number, as lists and PyTorch's map-style data sets are."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
@@ -52,10 +48,11 @@ class Loop:
     batch     samples of a step, of all logical workers together
     logical   logical workers, at least as many as there will ever be ranks of use
     seed      of the samples' order and of all generators
-    owners    who computes what, in each step
+    owners    who computes what, in each step; evaluations count as steps
     members   by rank: a number that it keeps when others die; None: its rank
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
     reporter  tells how it goes
+    policy    of checkpoints: the loop begins with the newest one, if there is one
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -72,6 +69,7 @@ class Loop:
         members: Sequence[int] | None = None,
         watchdog: float = WATCHDOG,
         reporter: Reporter | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
@@ -80,92 +78,280 @@ class Loop:
         first = tuple(owners(0, comm.size, logical))
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        self._policy = policy
+        self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
+        # What all ranks agree on is numbered: the training steps, the evaluations between them, and
+        # before all of these the admission, unless the rank is alone.
+        self._number = 0 if comm.size == 1 else -1
+        self._next = 0  # training step
+        self._planned = 0  # training steps of all calls of `steps`
+        self._passes = 0  # which earlier calls of `steps` have begun
+
+    def steps(
+        self,
+        data: Dataset | Stream,
+        passes: int | None = None,
+        *,
+        steps: int | None = None,
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> Iterator[ElasticStep]:
+        """The steps of so many passes over the data, each to be iterated over to its end. Without
+        `passes` it is one pass. A later call goes on with other seeds.
+
+        steps           instead of passes; a stream needs it
+        loader_workers  processes that read ahead for each rank; they do not change the result
+        collate         makes a batch of a share's samples; None: as the framework does
+        """
+        sampler = Sampler(
+            count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
+        )
+        number = count_steps(sampler, passes, steps)
+        framework = self.framework
+        reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
+        self._planned += number
+        self._resume()
+        span = range(self._next, self._planned)
+        loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
+        self._passes += sampler.passes(number)
+        return self._run(loader, span)
+
+    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+        self.reporter.begin(span.stop, self.batch, self.logical)
+        try:
+            for t in span:
+                self.group.watch.watchdog.begin_step()
+                step = ElasticStep(self, t, loader)
+                yield step
+                if not step.is_agreed:
+                    raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
+                self.reporter.recovered(step.recovery, t)
+                self.reporter.committed(t, self.framework.loss)
+                self._save(step)
+            self._finish()
+            self._save_last(span.stop)
+            self.reporter.done(span.stop, self.framework, self.group.comm)
+        finally:
+            loader.close()
+
+    def map(
+        self,
+        data: Dataset,
+        function: Callable[[Any], Any],
+        *,
+        batch: int,
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> evaluation.Table:
+        """Evaluate: function(batch) gives one or several numbers for each batch of the data.
+
+        Returns a row of float64 for each batch, in the order of the data, on all ranks. The ranks
+        share the batches; those of a rank that dies are evaluated by the others. All ranks call
+        this, between two steps. The function is called without gradients and with the model in
+        evaluation mode.
+        """
+        framework = self.framework
+        plan = evaluation.Plan(len(data), batch, self.logical)
+        reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
+        group = self.group
+        loader = Loader(
+            framework,
+            reader,
+            lambda _: plan.batches(group.owned),
+            range(1),
+            loader_workers,
+            group.member,
+        )
+        watchdog = group.watch.watchdog
+        try:
+            return evaluation.run(
+                framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
+            )
+        finally:
+            watchdog.expect(0)
+            loader.close()
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process is the one that prints and writes files for all."""
+        """Whether this rank is the one that writes files and messages. If it dies, another is."""
         return self.group.comm.rank == 0
 
-    def steps(self, data: Dataset, passes: int = 1) -> Iterator[ElasticStep]:
-        """The steps of so many passes over the data, each to be iterated over to its end."""
-        sampler = Sampler(len(data), self.batch, self.logical, self.seed)
-        number = sampler.steps(passes)
-        self.reporter.begin(number, self.batch, self.logical)
-        for t in range(number):
-            self.group.watch.watchdog.begin_step()
-            # Equal states stay equal, so they are compared once.
-            check = 0 if t else int(digest(self.framework.state())[:8], 16)
-            step = Step(self.group, t, self.framework.empty(), check)
-            yield ElasticStep(self, step, data, sampler)
-            if step.phase is not Phase.AGREED:
-                raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
-            if not step.behind:
-                ranks = self.group.comm.size
-                self.group.owners = tuple(self._owners(t + 1, ranks, self.logical))
-            self.reporter.committed(step, self.framework.loss)
-        finish(self.group, number)
-        self.reporter.done(number, self.framework, self.group.comm)
+    def log(self, text: str = "", **numbers: float) -> None:
+        """Show a line, and numbers by name, once for all ranks."""
+        if self.is_writer:
+            shown = [f"{name} {number:.6g}" for name, number in numbers.items()]
+            self.reporter.line("  ".join([text, *shown] if text else shown))
 
     def close(self) -> None:
         """Leave the other ranks."""
         self.group.watch.close()
         self.group.comm.close()
 
+    # ---- checkpoints ----
+
+    def _resume(self) -> None:
+        """Before the first step: go on from the newest checkpoint."""
+        if self._policy is None or self.group.saver:
+            return
+        found = saving.newest(self._policy.storage, self._constants)
+        if found:
+            manifest, state = found
+            self.framework.load(state)
+            self._next = manifest.steps
+            self.log(f"resumed after {manifest.steps} steps")
+        self.group.saver = Saver(self._policy, self._constants)
+
+    def _save(self, step: ElasticStep) -> None:
+        if saver := self.group.saver:
+            comm = self.group.comm
+            if step.is_behind:
+                saver.skip()
+            else:
+                saver.boundary(self.framework.state, self._next, comm.rank, comm.size)
+
+    def _save_last(self, steps: int) -> None:
+        """The state after all steps. First the one before it is completed."""
+        if saver := self.group.saver:
+            self._complete_checkpoint(saver)
+            if saver.begun < steps:
+                comm = self.group.comm
+                saver.begin(self.framework.state(), steps, comm.rank, comm.size)
+                self._complete_checkpoint(saver)
+
+    def _complete_checkpoint(self, saver: Saver) -> None:
+        """In the first vote all learn that the parts are there, in the second of the manifest."""
+        for _ in range(2):
+            saver.wait()
+            self._finish()
+
+    # ---- what all ranks agree on ----
+
+    @property
+    def awaits_admission(self) -> bool:
+        """Whether the ranks have not compared yet what they compute."""
+        return self._number < 0
+
+    def admit(self, reference: Share) -> Recovery | None:
+        """Go on with the ranks that have computed the same reference share. Raises AdmissionError
+        on the others."""
+        self.framework.begin(0)  # the buffers are as they were
+        step = admission.Admission(self.group, self._number, self.framework, reference)
+        self._complete(step, lambda _: [])
+        self.framework.free(reference)
+        return step.deaths
+
+    def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
+        """The sum or average of compute(worker) over all logical workers, after a training step, in
+        the given arrays."""
+        step = self.new_step(Arrays(empty, op))
+        self._complete(step, compute)
+        self.reporter.recovered(step.recovery, max(0, self._next - 1))
+        self._finish()
+        return empty
+
+    def _finish(self) -> None:
+        """Wait until every rank has committed the last step. A rank that left earlier could not
+        tell the others, after a death, that it had."""
+        self._complete(self.new_step(Arrays([])), lambda _: [])
+
+    def _complete(self, step: Step, compute: Callable[[int], Share]) -> None:
+        for worker in step.shares():
+            step.add(worker, compute(worker))
+        self.advance(step)
+
+    def new_step(self, summed: Summed) -> Step:
+        return Step(self.group, self._number, summed)
+
+    def advance(self, step: Step, trained: bool = False) -> None:
+        """The step is agreed on. What follows has the owners that it is to have."""
+        self._number += 1
+        self._next += trained
+        if not step.behind:
+            ranks = self.group.comm.size
+            self.group.owners = tuple(self._owners(self._number, ranks, self.logical))
+
+    def _owned(self, step: int) -> Collection[int]:
+        """The logical workers of this rank in a training step, by the present map."""
+        if step == self._next:
+            return self.group.owned
+        comm = self.group.comm
+        number = self._number + step - self._next
+        owners = self._owners(number, comm.size, self.logical)
+        return [worker for worker, rank in enumerate(owners) if rank == comm.rank]
+
 
 class ElasticStep:
     """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
 
-    def __init__(self, loop: Loop, step: Step, data: Dataset, sampler: Sampler) -> None:
-        self._loop, self._step, self._data, self._sampler = loop, step, data, sampler
-        self._waits_for_share = False
-        self._began = 0.0  # the share
+    def __init__(self, loop: Loop, number: int, loader: Loader) -> None:
+        self.number = number  # from 0 on, over all passes
         self.worker = -1  # the logical worker whose share is the last one that was yielded
+        self.is_agreed = False
+        self._loop, self._loader = loop, loader
+        self._step: Step | None = None
+        self._admission: Recovery | None = None
+        self._computed: Share | None = []  # of the last share; None: not yet
 
     @property
-    def number(self) -> int:
-        """From 0 on, over all passes."""
-        return self._step.number
+    def is_behind(self) -> bool:
+        """Whether this rank has not seen the end of the step's vote."""
+        return self._step is not None and self._step.behind
 
     @property
     def recovery(self) -> Recovery | None:
         """What deaths during this step have cost, if there were any."""
-        return self._step.recovery
+        found = self._step.recovery if self._step else None
+        return replace(found, step=self.number) if found else self._admission
 
     def __iter__(self) -> Iterator[Any]:
-        framework, seed, number = self._loop.framework, self._loop.seed, self.number
+        loop, framework = self._loop, self._loop.framework
+        if loop.awaits_admission:
+            framework.result()
+            yield from self._share(0)
+            self._admission = loop.admit(self._computed or [])
+        self._step = loop.new_step(framework)
         for worker in self._step.shares():
-            self.worker, self._began = worker, time.monotonic()
-            batch = framework.collate(self._samples())
-            framework.seed(share_seed(seed, number, self.worker))
-            framework.begin()
-            self._waits_for_share = True
-            yield batch
-            if self._waits_for_share:
-                raise RuntimeError(
-                    f"a share of step {number} was not computed: call step.backward(loss) for each"
-                    " batch that the step yields"
-                )
+            began = time.monotonic()
+            yield from self._share(worker)
+            loop.reporter.computed(time.monotonic() - began)
         # What an optimizer or a schedule draws is the same on all ranks.
-        framework.seed(share_seed(seed, number, self._loop.logical))
-        framework.apply(self._step.result)
+        framework.seed(share_seed(loop.seed, self.number, loop.logical))
+        framework.apply()
+        loop.advance(self._step, trained=True)
+        self.is_agreed = True
 
-    def _samples(self) -> list[Any]:
-        share = self._sampler.share(self.number, self.worker)
-        samples = []
-        for in_pass, index in zip(share.passes.tolist(), share.indices.tolist(), strict=True):
-            self._loop.framework.seed(sample_seed(self._loop.seed, in_pass, index))
-            samples.append(self._data[index])
-        return samples
+    def _share(self, worker: int) -> Iterator[Any]:
+        """Yields the batch of a worker's share, and expects that it is computed."""
+        loop, framework = self._loop, self._loop.framework
+        batch = self._loader.take(self.number, worker)
+        framework.seed(share_seed(loop.seed, self.number, worker))
+        framework.begin(worker)
+        self.worker, self._computed = worker, None
+        yield batch
+        if self._computed is None:
+            raise RuntimeError(
+                f"a share of step {self.number} was not computed: call step.backward(loss) for each"
+                " batch that the step yields"
+            )
 
-    def backward(self, loss: Any) -> None:
-        """Instead of loss.backward(): compute the gradients of this share."""
-        self.take(self._loop.framework.backward(loss))
+    def backward(self, loss: Any, weight: Any = 1.0) -> None:
+        """Instead of loss.backward(): compute the gradients of this share.
 
-    def take(self, share: Sequence[Array]) -> None:
-        """Take in what the share computed."""
-        if not self._waits_for_share:
+        weight  if the loss is a sum, of how many: the step's gradients are those of the sum of all
+                losses, divided by the sum of all weights. Without weights it is the mean of means.
+        """
+        self._compute(lambda ready: self._loop.framework.backward(loss, ready, weight))
+
+    def run(self, batch: Any) -> None:
+        """Compute this share where the user has no loop."""
+        self._compute(lambda ready: self._loop.framework.run(batch, ready))
+
+    def _compute(self, compute: Callable[[Ready | None], Share]) -> None:
+        if self._computed is not None:
             raise RuntimeError("step.backward() is called once for each batch of the step")
-        self._waits_for_share = False
-        self._step.add(self.worker, share)
-        self._loop.reporter.computed(time.monotonic() - self._began)
+        if self._step is None:  # the share by which ranks are admitted
+            self._computed = compute(None)
+            return
+        self._computed = compute(self._step.early(self.worker))
+        self._step.add(self.worker, self._computed)

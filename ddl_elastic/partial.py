@@ -2,49 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import ddl_core
-from ddl_elastic.framework import Array
+from ddl_elastic.framework import Array, Share
 from ddl_elastic.order import children, parent
 
 Node = tuple[int, int]  # (first worker, workers in it)
+
+
+@lru_cache(maxsize=1 << 13)
+def _above(node: Node, workers: int) -> tuple[Node, Node, Node]:
+    """The next larger node, and the two whose sum it is."""
+    above = parent(node, workers)
+    return above, *children(above)
 
 
 class PartialSums:
     """Of at most log2(workers) + 1 nodes for a contiguous range of workers, in any order.
 
     A share is a list of arrays; all shares of a step have the same lengths and dtypes. A given
-    share belongs to the object: its memory is added to.
+    share belongs to the object: its memory is added to, until `free` is called with it.
     """
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._nodes: dict[Node, list[Array]] = {}
-        self.held: set[int] = set()  # the workers whose shares are in it
+    def __init__(self, workers: int, free: Callable[[Share], None] = lambda _: None) -> None:
+        self._workers, self._free = workers, free
+        self._nodes: dict[Node, Share] = {}
+        self.held: set[int] = set()  # the workers whose shares are in it, as a whole
+        self._entering = -1  # the worker whose share is in it in part
+        self._pairs: list[tuple[Share, Share]] = []  # to be added for it, each to its first
+        self._done = 0  # arrays of it
 
-    def add(self, worker: int, share: Sequence[Array]) -> None:
-        """Take in the share of a worker."""
+    def add(self, worker: int, share: Share, count: int | None = None) -> None:
+        """Take in the share of a worker: its first `count` arrays, and by later calls the rest."""
         if worker in self.held:
             raise RuntimeError(f"the share of logical worker {worker} was computed twice")
-        self.held.add(worker)
-        node, value = (worker, 1), list(share)
+        if worker != self._entering:
+            self._enter(worker, share)
+        last = len(share) if count is None else count
+        for number in range(self._done, last):
+            for first, second in self._pairs:
+                ddl_core.add(first[number], first[number], second[number])
+        self._done = last
+        if last == len(share):
+            self._entering = -1
+            self.held.add(worker)
+            for _, second in self._pairs:
+                self._free(second)
+
+    def _enter(self, worker: int, share: Share) -> None:
+        self._entering, self._pairs, self._done = worker, [], 0
+        node, value = (worker, 1), share
         while node != (0, self._workers):
-            above = parent(node, self._workers)
-            left, right = children(above)
+            above, left, right = _above(node, self._workers)
             sibling = right if node == left else left
             if sibling not in self._nodes:
                 break
             other = self._nodes.pop(sibling)
             pair = (value, other) if node == left else (other, value)
-            for first, second in zip(*pair, strict=True):
-                ddl_core.add(first, first, second)
+            self._pairs.append(pair)
             node, value = above, pair[0]
         self._nodes[node] = value
 
-    def arrays(self, nodes: Sequence[Node], count: int) -> list[list[Array]]:
-        """For each of the `count` arrays of a share, its partial sums over `nodes`, which are all
-        that the object holds."""
+    def arrays(self, nodes: Sequence[Node], number: int) -> list[Array]:
+        """Of array `number` of the shares: the partial sums over `nodes`, which are all that the
+        object holds."""
         if sorted(self._nodes) != list(nodes):
             raise RuntimeError(f"partial sums of {sorted(self._nodes)}, not of {list(nodes)}")
-        return [[self._nodes[node][number] for node in nodes] for number in range(count)]
+        return [self._nodes[node][number] for node in nodes]
+
+    def clear(self) -> None:
+        """Free all shares."""
+        for share in self._nodes.values():
+            self._free(share)
+        self._nodes.clear()

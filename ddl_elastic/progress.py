@@ -15,7 +15,8 @@ class Progress(Shows):
 
     steps    of the job; 0: the workers tell
     on_step  called with the report after a step
-    output   gets what the workers write
+    shown    whether there are a bar and events
+    output   gets what the workers write; None: stderr, if they are shown
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class Progress(Shows):
         output: TextIO | None = None,
     ) -> None:
         self._shown, self._on_step = shown, on_step
-        self._output = output or sys.stderr
+        self._output = output or (sys.stderr if shown else None)
         self._bar: Any = None
         if shown:
             try:
@@ -53,15 +54,17 @@ class Progress(Shows):
             self._on_step(report)
 
     def event(self, text: str) -> None:
-        self._write(text, sys.stderr)
+        if self._shown:
+            self._write(text, sys.stderr)
 
     def output(self, text: str) -> None:
-        self._write(text, self._output)
+        if self._output:
+            self._write(text, self._output)
 
     def _write(self, text: str, to: TextIO) -> None:
         if self._bar is not None:
             self._bar.write(text, file=to)
-        elif self._shown:
+        else:
             print(text, file=to, flush=True)
 
     def __enter__(self) -> Progress:

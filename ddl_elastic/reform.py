@@ -149,6 +149,13 @@ class Watch:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
 
+    def submit(self, function: Callable[[], object]) -> None:
+        """Call a function that submits operations, unless the comm was seen to be dead: then the
+        thread is leaving it."""
+        with self._lock:
+            if not self.noticed:
+                function()
+
     def end(self) -> tuple[Comm, list[Standing]] | None:
         """The comm is the caller's again. Returns what `survivors` did, if it was seen to be dead;
         raises what that raised."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from ddl_core import Comm
 from ddl_elastic import timeline
 from ddl_elastic.framework import Framework, digest
 from ddl_elastic.messages import Channel
-from ddl_elastic.step import Step
+from ddl_elastic.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
+
+_log = logging.getLogger("ddl_elastic")
 
 
 class Reporter:
@@ -34,17 +37,27 @@ class Reporter:
         self._shares += 1
         self._busy += seconds
 
-    def committed(self, step: Step, loss: float) -> None:
+    def recovered(self, recovery: Recovery | None, step: int) -> None:
+        """What deaths have cost, if there were any."""
+        if self._channel and recovery:
+            self._channel.offer("recovered", **{**vars(recovery), "step": step})
+
+    def committed(self, step: int, loss: float) -> None:
         """A step; it is told not too often, and not if the coordinator does not keep up."""
         if not self._channel:
             return
-        if step.recovery:
-            self._channel.offer("recovered", **vars(step.recovery))
         now = time.monotonic()
         if now - self._reported >= REPORT_EVERY:
             self._reported = now
-            told = {"step": step.number, "loss": loss, "shares": self._shares}
+            told = {"step": step, "loss": loss, "shares": self._shares}
             self._channel.offer("progress", **told, busy=self._busy)
+
+    def line(self, text: str) -> None:
+        """What the program wants to have shown."""
+        if self._channel:
+            self._channel.send("line", text=text)
+        else:
+            _log.info(text)
 
     def done(self, steps: int, framework: Framework, comm: Comm) -> None:
         """All of the steps."""

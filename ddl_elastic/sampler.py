@@ -4,6 +4,7 @@ The batches of a job run through its passes without a gap: position g = step * b
 pass g // samples, and a pass is a permutation of all samples. So each sample is used exactly once
 in a pass, none is repeated to fill a batch and none is dropped, and the step is all that there is
 to save. A permutation is computed element by element, so its memory does not grow with the data.
+Of a stream, which has no passes, position g is sample g.
 """
 
 from __future__ import annotations
@@ -32,21 +33,25 @@ class Share:
 class Sampler:
     """The samples of every step of a job.
 
-    samples   in the data set
-    batch     samples of a step, of all logical workers together: a multiple of `workers`
-    workers   logical workers
-    seed      of the job; -2**63 to 2**63 - 1
+    samples     in the data set; None: it is a stream
+    batch       samples of a step, of all logical workers together: a multiple of `workers`
+    workers     logical workers
+    seed        of the job; -2**63 to 2**63 - 1
+    first_step  the step in which the data set's first pass begins; a stream begins with step 0
+    first_pass  that pass's number
 
     Raises ValueError for numbers that do not fit.
     """
 
-    samples: int
+    samples: int | None
     batch: int
     workers: int
     seed: int
+    first_step: int = 0
+    first_pass: int = 0
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
+        if self.samples is not None and self.samples < 1:
             raise ValueError(f"the data set has {self.samples} samples; at least 1 is needed")
         if self.workers < 1 or self.batch < 1 or self.batch % self.workers:
             raise ValueError(
@@ -58,8 +63,12 @@ class Sampler:
     def share(self, step: int, worker: int) -> Share:
         """The samples that logical worker `worker` computes in `step`."""
         size = self.batch // self.workers
-        first = step * self.batch + worker * size
+        if self.samples is None:
+            first = step * self.batch + worker * size
+            return Share(np.zeros(size, np.int64), np.arange(first, first + size))
+        first = (step - self.first_step) * self.batch + worker * size
         passes, positions = np.divmod(np.arange(first, first + size), self.samples)
+        passes += self.first_pass
         indices = np.empty(size, np.int64)
         for number in np.unique(passes):
             inside = passes == number
@@ -67,8 +76,13 @@ class Sampler:
         return Share(passes, indices)
 
     def steps(self, passes: int) -> int:
-        """The number of steps after which so many passes are complete."""
+        """The number of steps after which so many passes are complete. Not of a stream."""
+        assert self.samples is not None
         return -(-passes * self.samples // self.batch)
+
+    def passes(self, steps: int) -> int:
+        """The number of passes that so many steps begin. A stream is one pass."""
+        return 1 if self.samples is None else -(-steps * self.batch // self.samples)
 
 
 def sample_seed(seed: int, pass_number: int, index: int) -> int:
@@ -79,6 +93,11 @@ def sample_seed(seed: int, pass_number: int, index: int) -> int:
 def share_seed(seed: int, step: int, worker: int) -> int:
     """Seeds what is random in a logical worker's share of a step, such as dropout. 64 bits."""
     return _words(b"share", seed, step, worker)[0]
+
+
+def evaluation_seed(seed: int, batch: int) -> int:
+    """Seeds what is random when a batch is evaluated. 64 bits."""
+    return _words(b"evaluation", seed, batch)[0]
 
 
 def model_seed(seed: int) -> int:

@@ -1,11 +1,25 @@
-"""One step on one rank: shares, their ordered sum, the vote, and recovery between them.
+"""One step on one rank: shares, their ordered sums, the vote, and recovery between them.
 
     COMPUTE   the shares of the logical workers that this rank owns
-    REDUCE    the ordered sum of all ranks' shares
-    VOTE      a second operation: once it ends on any rank, all ranks hold the result
+    REDUCE    the ordered sums of all ranks' shares, one for each array
+    VOTE      a further operation: once it ends on any rank, all ranks hold the result
     AGREED    the result is to be applied
 
 A rank that dies sends the others back, see reform.py. The partial sums are kept until the vote.
+
+The sums of a share's first arrays start while the others are computed: in the backward pass of the
+last share of each rank. All ranks start the sums in the order of the arrays.
+
+Who starts them: the thread of the backward pass, through Watch.submit. Once the watch has noticed
+that the comm is dead, its thread leaves the comm, and nothing is started on it any more. What has
+not been started in the backward pass is started after it, when the watch has ended.
+
+Who waits for them: the rank, after its last share; or before it goes on after a failure, since the
+arrays may be changed only when no sum reads them. Sums end by themselves when their comm dies.
+
+After a failure, the arrays of a share that is under way are still added to the partial sums one by
+one, each once, whether their sums have started or not. On the next comm all sums are made again,
+also those that were complete on this rank: other ranks may lack them.
 """
 
 from __future__ import annotations
@@ -13,17 +27,21 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from ddl_core import Comm, Order
-from ddl_core.errors import PeerLost
-from ddl_elastic.framework import Array
+from ddl_core import Comm, Order, Work
+from ddl_core.errors import DdlError, PeerLost
+from ddl_elastic.framework import Ready, Share, Summed
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, Watch, decide
+from ddl_elastic.saving import Saver
+from ddl_elastic.sums import Sums
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
@@ -43,6 +61,8 @@ class Group:
     members: list[int]  # by rank: a number that it keeps for the life of the job
     owners: tuple[int, ...]  # by logical worker: the rank that computes its share, -1: none
     watch: Watch = field(default_factory=Watch)
+    sums: Sums = field(default_factory=Sums)
+    saver: Saver | None = None
 
     @property
     def workers(self) -> int:
@@ -53,8 +73,8 @@ class Group:
         return self.members[self.comm.rank]
 
     @property
-    def owned(self) -> set[int]:
-        return {worker for worker, rank in enumerate(self.owners) if rank == self.comm.rank}
+    def owned(self) -> frozenset[int]:
+        return _owned(self.owners, self.comm.rank)
 
 
 @dataclass
@@ -67,6 +87,28 @@ class Recovery:
     seconds: float = 0.0  # from the first notice on this rank until the step was agreed on
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """See ddl_elastic.framework.Summed. Arrays that are no framework's."""
+
+    arrays: Share
+    op: str = "average"
+
+    def result(self) -> Share:
+        return self.arrays
+
+    def ops(self) -> Sequence[str]:
+        return [self.op] * len(self.arrays)
+
+    def free(self, share: Share) -> None:
+        """Another share has arrays of its own."""
+
+
+@lru_cache(maxsize=4)
+def _owned(owners: tuple[int, ...], rank: int) -> frozenset[int]:
+    return frozenset(worker for worker, owner in enumerate(owners) if owner == rank)
+
+
 @lru_cache(maxsize=4)
 def _order(owners: tuple[int, ...], ranks: int) -> Order:
     """The same object in each step with this map: libddl keeps its plans by the order."""
@@ -74,27 +116,40 @@ def _order(owners: tuple[int, ...], ranks: int) -> Order:
 
 
 class Step:
-    """Step `number`. For each worker that `shares` yields, `add` its share. After the last one,
-    `result` holds the averages over all logical workers, of the same bits on all ranks.
+    """Step `number`. For each worker that `shares` yields, `add` its share. After the last one, the
+    result holds the averages or sums over all logical workers, of the same bits on all ranks.
 
-    empty  arrays as a share has them, to hold the result
-    check  a number that is compared between the ranks, with checksums of some steps' results
+    summed  has the arrays
     """
 
-    def __init__(self, group: Group, number: int, empty: Sequence[Array], check: int = 0) -> None:
+    def __init__(self, group: Group, number: int, summed: Summed) -> None:
         self.number = number
-        self._check = check
-        self.result = list(empty)
+        self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
         self.recovery: Recovery | None = None
         self._noticed = 0.0  # when the first failure was
         self.behind = False  # others had committed it already, and are in the next step
         self._group = group
-        self._partial = PartialSums(group.workers)
+        self._partial = PartialSums(group.workers, summed.free)
+        self._works: list[Work[Any]] = []  # the sums that have started, by array
 
-    def add(self, worker: int, share: Sequence[Array]) -> None:
-        """Take in the share of a worker, arrays of one dimension; they belong to the step now."""
+    def add(self, worker: int, share: Share) -> None:
+        """Take in the share of a worker, arrays of one dimension; they belong to the step until
+        `free` is called with it."""
         self._partial.add(worker, share)
+
+    def early(self, worker: int) -> Ready | None:
+        """What takes in the first arrays of the worker's share as they are complete, and starts
+        their sums. None before the last share of this rank: then the sums cannot start."""
+        if self._group.owned - self._partial.held != {worker}:
+            return None
+
+        def ready(share: Share, count: int) -> None:
+            self._partial.add(worker, share, count)
+            with suppress(PeerLost):  # the watch will notice it as well
+                self._group.watch.submit(lambda: self._submit(count))
+
+        return ready
 
     def shares(self) -> Iterator[int]:
         """The logical workers whose shares this rank computes. Ends when the step is agreed on;
@@ -106,6 +161,7 @@ class Step:
                 self._vote()
             except PeerLost:
                 self._recover(time.monotonic())
+        self._partial.clear()
         if self.recovery:
             self.recovery.seconds = time.monotonic() - self._noticed
 
@@ -127,32 +183,50 @@ class Step:
         if self.phase is Phase.VOTE:
             return
         self.phase = Phase.REDUCE
+        self._submit(len(self._result))
+        for work in self._works:
+            work.wait()
+        self._works.clear()
+        self.phase = Phase.VOTE
+
+    def _submit(self, count: int) -> None:
+        """Start the sums of the first `count` arrays, but for those that have started."""
         comm = self._group.comm
         order = _order(self._group.owners, comm.size)
-        parts = self._partial.arrays(order.parts(comm.rank), len(self.result))
-        for brought, recv in zip(parts, self.result, strict=True):
-            comm.allreduce_ordered(order, brought, recv, op="average")
-        self.phase = Phase.VOTE
+        nodes = order.parts(comm.rank)
+        for number in range(len(self._works), count):
+            brought, op = self._partial.arrays(nodes, number), self._ops[number]
+            recv = self._result[number]
+            work = self._group.sums.start(number, comm, order, brought, recv, op)
+            self._works.append(work)
+
+    def _settle(self) -> None:
+        """Wait until no sum reads the arrays any more. The comm is dead."""
+        for work in self._works:
+            with suppress(DdlError):
+                work.wait()
+        self._works.clear()
 
     def _vote(self) -> None:
         """Every rank holds the result if this ends, here or on any other rank."""
-        check = self._checksum() if self.number % CHECK_EVERY == 0 else self._check
-        vote = np.array([self.number, -self.number, check, -check])
+        check = self._checksum() if self.number % CHECK_EVERY == 0 else 0
+        saver = self._group.saver
+        vote = np.array([self.number, -self.number, check, -check, saver.word if saver else 0])
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
         if vote[2] != -vote[3]:
             raise RuntimeError(
                 f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
-                f" are from {vote[2]:#x} to {-vote[3]:#x}."
-                + " Seed the generators before the model is made"
-                * (self.number == 0)
+                f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
+        if saver:
+            saver.agree(int(vote[4]))
         self.phase = Phase.AGREED
 
     def _checksum(self) -> int:
-        check = self._check
-        for array in self.result:
+        check = 0
+        for array in self._result:
             check = zlib.crc32(array.data, check)
         return check
 
@@ -164,6 +238,7 @@ class Step:
         self, noticed: float, comm: Comm | None = None, ranks: Sequence[Standing] = ()
     ) -> None:
         """Go on with the survivors: in this comm of these ranks, if it is made already."""
+        self._settle()
         group = self._group
         if comm is None:
             comm, ranks = group.watch.survivors(group.comm, self._standing(), group.workers)
@@ -178,16 +253,3 @@ class Step:
         elif decision.action is Action.COMPUTE:
             self.phase = Phase.COMPUTE
             self.recovery.adopted += decision.adopted
-
-
-def finish(group: Group, steps: int) -> None:
-    """After the last of `steps` steps: wait until every rank has committed it. A rank that left
-    earlier could not tell the others, after a death, that it had."""
-    while True:
-        try:
-            group.comm.barrier()
-            return
-        except PeerLost:
-            standing = Standing(group.member, steps, False, ())
-            group.comm, ranks = group.watch.survivors(group.comm, standing, group.workers)
-            group.members = [each.member for each in ranks]

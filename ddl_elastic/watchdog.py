@@ -38,6 +38,7 @@ class Watchdog:
         self._comm: Comm | None = None
         self._last_step = 0.0  # when it began
         self._steps: deque[float] = deque(maxlen=KEPT)
+        self._expected = 0.0
         self._late = Lateness(2 * limit / LOOKS)
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -45,9 +46,14 @@ class Watchdog:
     @property
     def limit(self) -> float:
         """Seconds that a rank may be missing now."""
+        least = max(self.seconds, STEPS * self._expected)
         if not self._steps:
-            return FIRST * self.seconds
-        return max(self.seconds, STEPS * statistics.median(list(self._steps)))
+            return max(least, FIRST * self.seconds)
+        return max(least, STEPS * statistics.median(list(self._steps)))
+
+    def expect(self, seconds: float) -> None:
+        """What goes on takes so long, and is no usual step; 0: it is over."""
+        self._expected = seconds
 
     def observe(self, comm: Comm) -> None:
         """From now on it is this comm that may wait for somebody."""

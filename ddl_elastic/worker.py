@@ -6,14 +6,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddl_elastic import environment
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import Framework
 from ddl_elastic.joining import connect
-from ddl_elastic.loop import Dataset, Loop
+from ddl_elastic.loop import Loop
 from ddl_elastic.messages import Channel
 from ddl_elastic.reporter import Reporter
+from ddl_elastic.saving import Policy
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,6 @@ class Constants:
 
     batch: int
     logical: int
-    passes: int
     seed: int
     threads: int
 
@@ -33,11 +34,15 @@ def work(
     constants: Constants,
     secret: str,
     make: Callable[[], Framework],
-    data: Dataset,
+    data: dict[str, Any],
     watchdog: float,
     traces: Path | None,
+    policy: Policy | None,
 ) -> None:
-    """A worker's whole life. Errors of the program are told to the coordinator."""
+    """A worker's whole life. Errors of the program are told to the coordinator.
+
+    data: what Loop.steps is to be called with
+    """
     environment.collect_traces(traces)
     try:
         framework = make()
@@ -51,8 +56,9 @@ def work(
             members=members,
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
+            policy=policy,
         )
-        _train(loop, data, constants.passes)
+        _train(loop, data)
         while (message := channel.receive()).kind != "exit":
             if message.kind == "state":
                 send_state(framework, channel)
@@ -63,10 +69,10 @@ def work(
         raise SystemExit(1) from None
 
 
-def _train(loop: Loop, data: Dataset, passes: int) -> None:
-    for step in loop.steps(data, passes):
+def _train(loop: Loop, data: dict[str, Any]) -> None:
+    for step in loop.steps(**data):
         for batch in step:
-            step.take(loop.framework.run(batch))
+            step.run(batch)
         loop.framework.update()
     loop.close()
 

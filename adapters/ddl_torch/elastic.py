@@ -14,8 +14,8 @@ docs/elastic.md tells what is promised, and what a program must not do.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,18 @@ from torch import Tensor, nn
 
 import ddl_core
 from ddl_elastic import framework, joining
+from ddl_elastic.checkpoint import Folder
 from ddl_elastic.loop import Loop
+from ddl_elastic.saving import Policy
+from ddl_torch import elastic_environment, elastic_modules
 from ddl_torch.batch_norm import SyncBatchNorm
-from ddl_torch.elastic_tensors import WIDE, is_integer, lengths, pack, parts_of, unpack
+from ddl_torch.elastic_buffers import Buffers
+from ddl_torch.elastic_gradients import Gradients
+from ddl_torch.elastic_layout import Layout, Share
+from ddl_torch.elastic_loading import Loading
+from ddl_torch.elastic_tensors import pack, unpack
+
+BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
 
 
 class Job(Loop):
@@ -34,6 +43,10 @@ class Job(Loop):
 
     batch, logical, seed   see docs/elastic.md: they are constants of the job
     threads                of PyTorch in each process, a constant as well: other numbers, other bits
+    buffers                "average", of what the shares change in them, as batch norm does, or
+                           "first": as logical worker 0's share leaves them; a constant as well
+    bucket_bytes           about the size of the buckets in which gradients are summed during the
+                           backward pass: the same in all processes, but no constant
     comm                   of the processes of the job; None: those that `ddl elastic run` has
                            started, else as ddl_core.init finds them
     watchdog               seconds that the others wait for a process that hangs; 0: for ever
@@ -48,11 +61,19 @@ class Job(Loop):
         logical: int,
         seed: int = 0,
         threads: int = 1,
+        buffers: str = "average",
+        bucket_bytes: float = BUCKET_BYTES,
         comm: ddl_core.Comm | None = None,
+        also: Mapping[str, Any] | None = None,
+        checkpoint: str | None = None,
+        every: int = 100,
+        keep: int = 3,
         **options: Any,
     ) -> None:
         pin(threads)
-        half = Half(model, optimizer)
+        half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
+        if checkpoint:
+            options["policy"] = Policy(Folder(checkpoint), every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
@@ -81,7 +102,7 @@ def seed(seed: int) -> None:
     random.seed(seed)
 
 
-class Half:
+class Half(Loading):
     """See ddl_elastic.framework.Framework."""
 
     def __init__(
@@ -90,92 +111,96 @@ class Half:
         optimizer: torch.optim.Optimizer,
         loss: Callable[..., Tensor] | None = None,
         schedule: Callable[..., Any] | None = None,
+        *,
+        buffers: str = "average",
+        bucket_bytes: float = BUCKET_BYTES,
+        also: Mapping[str, Any] | None = None,
     ) -> None:
+        if buffers not in ("average", "first"):
+            raise ValueError(f'buffers is {buffers!r}; it is "average" or "first"')
         self.model, self.optimizer, self.loss_function = model, optimizer, loss
         self._schedule = schedule(optimizer) if schedule else None
+        self._also = dict(also or {})
+        if self._schedule:
+            self._also["schedule"] = self._schedule
         self.loss = float("nan")
         _refuse(model, optimizer)
-        self._trained: list[nn.Parameter] = []
-        self._summed: list[Tensor] = []  # the buffers whose changes are averaged
-        self._before: dict[Tensor, Tensor] = {}  # the buffers' values, as the share starts
+        self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
+        self._changes = -1  # there were, when the model was looked at
+        self._tensors: list[Tensor] = []  # that it had then: first its parameters
+        self._trained: list[bool] | None = None  # which of the parameters the arrays are made for
+        self._gradients = Gradients([], bucket_bytes)
+        self._worker = 0  # whose share is computed
+
+    def _look_up(self) -> None:
+        """What the arrays hold. The program may freeze a parameter between two steps."""
+        if self._changes != elastic_modules.changes:
+            self._changes = elastic_modules.changes
+            self._parameters = list(self.model.parameters())
+            tensors = [*self._parameters, *self.model.buffers()]
+            if [*map(id, tensors)] != [*map(id, self._tensors)]:
+                self._tensors, self._trained = tensors, None
+        trained = [each.requires_grad for each in self._parameters]
+        if trained != self._trained:
+            self._trained = trained
+            self._lay_out([*compress(self._parameters, trained)])
+
+    def _lay_out(self, trained: Sequence[nn.Parameter]) -> None:
+        self._gradients.close()
+        self._gradients = Gradients(trained, self._bucket_bytes)
+        self._buffers = Buffers(self.model, self._takes_first)
+        gradients, buffers = self._gradients.buckets, self._buffers.kinds
+        self._layout = Layout(gradients, buffers, self._buffers.op)
+        self._free: list[Share] = []  # to be used again
+        self._result = Share(self._layout)
 
     # ---- a share ----
 
     seed = staticmethod(seed)
 
-    def collate(self, samples: Sequence[Any]) -> Any:
-        return torch.utils.data.default_collate(list(samples))
+    def environment(self) -> dict[str, str]:
+        return elastic_environment.describe(self.model)
 
-    def begin(self) -> None:
-        self._look_up()
-        for parameter in self.model.parameters():
+    def begin(self, worker: int) -> None:
+        self._worker = worker
+        for parameter in self._parameters:
             parameter.grad = None
-        self._before = {buffer: buffer.detach().clone() for buffer in self.model.buffers()}
+        self._buffers.begin()
 
-    def run(self, batch: Any) -> list[framework.Array]:
+    def run(self, batch: Any, ready: framework.Ready | None = None) -> Share:
         assert self.loss_function
         *inputs, target = batch
-        return self.backward(self.loss_function(self.model(*inputs), target))
+        loss = self.loss_function(self.model(*inputs), target)
+        loss, weight = loss if isinstance(loss, tuple) else (loss, 1.0)
+        return self.backward(loss, ready, weight)
 
-    def backward(self, loss: Tensor) -> list[framework.Array]:
-        loss.backward()
-        share = self._arrays()
-        for part, parameter in parts_of(share, self._trained):
-            if parameter.grad is None:
-                part.zero_()
-            elif parameter.grad.is_sparse:
-                raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
-            else:
-                part.copy_(parameter.grad)
-        for part, buffer in parts_of(share[len(lengths(self._trained)) :], self._summed):
-            # Exactly zero where nothing changed, also for an infinity.
-            before = self._before[buffer]
-            part.copy_(torch.where(buffer == before, 0, buffer.detach() - before))
-        self._put_back()
-        share[-1][0] = loss.item()
-        share[-1][1:] = [parameter.grad is not None for parameter in self._trained]
+    def backward(
+        self, loss: Tensor, ready: framework.Ready | None = None, weight: float | Tensor = 1.0
+    ) -> Share:
+        share = self._free.pop() if self._free else Share(self._layout)
+        self._gradients.compute(loss, share, ready)
+        self._buffers.take(share, self._worker)
+        share.numbers[:2] = loss.item(), framework.check_weight(float(weight))
         return share
 
-    @torch.no_grad()
-    def _put_back(self) -> None:
-        if any(buffer not in self._before for buffer in self.model.buffers()):
-            raise NotImplementedError(
-                "the model replaced one of its buffers by another tensor; change it in place"
-            )
-        for buffer, before in self._before.items():
-            has_average = buffer.dtype in WIDE or is_integer(buffer)
-            if not (has_average or torch.equal(buffer, before)):
-                raise NotImplementedError(
-                    f"the model changed a buffer of {buffer.dtype}, which has no average"
-                )
-            buffer.copy_(before)
+    def free(self, share: framework.Share) -> None:
+        assert isinstance(share, Share)
+        self._free.append(share)
 
     # ---- the result ----
 
-    def empty(self) -> list[framework.Array]:
+    def result(self) -> Share:
         self._look_up()
-        return self._arrays()
+        return self._result
 
-    def _arrays(self) -> list[framework.Array]:
-        groups = [*lengths(self._trained).items(), *lengths(self._summed).items()]
-        arrays = [np.empty(count, str(dtype).removeprefix("torch.")) for dtype, count in groups]
-        numbers = np.empty(1 + len(self._trained))  # the loss, then who has a gradient
-        return [*arrays, numbers]
+    def ops(self) -> list[str]:
+        return self._layout.ops
 
-    def _look_up(self) -> None:
-        """What the arrays hold; the program may freeze a parameter between two steps."""
-        self._trained = [each for each in self.model.parameters() if each.requires_grad]
-        self._summed = [b for b in self.model.buffers() if b.dtype in WIDE or is_integer(b)]
-
-    def apply(self, result: Sequence[framework.Array]) -> None:
-        trained = self._trained
-        used = dict(zip(trained, result[-1][1:], strict=True))
-        self.loss = float(result[-1][0])
-        for part, parameter in parts_of(result, trained):
-            parameter.grad = part.to(parameter) if used[parameter] else None
-        with torch.no_grad():
-            for part, buffer in parts_of(result[len(lengths(trained)) :], self._summed):
-                buffer.add_(part.to(buffer.device))
+    def apply(self) -> None:
+        weight = framework.check_total(float(self._result.numbers[1]))
+        self.loss = float(self._result.numbers[0]) / weight
+        self._gradients.apply(self._result, weight)
+        self._buffers.apply(self._result)
 
     def update(self) -> None:
         self.optimizer.step()
@@ -195,6 +220,8 @@ class Half:
             for number, part in parts:
                 for name in (each for each in part if each != "params"):
                     yield f"{kind}.{number}.{name}", part[name]
+        for name, each in self._also.items():
+            yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
 
     def load(self, state: framework.State) -> None:
         optimizer = self.optimizer.state_dict()
@@ -202,19 +229,26 @@ class Half:
             "slot": optimizer["state"],
             "group": dict(enumerate(optimizer["param_groups"])),
         }
-        model = {}
+        model: dict[str, Any] = {}
+        also: dict[str, dict[str, Any]] = {name: {} for name in self._also}
         for key, packed in state.items():
             kind, rest = key.split(".", 1)
             if kind == "model":
                 model[rest] = unpack(key, packed)
+            elif kind == "also":
+                name, part = rest.split(".", 1)
+                also.setdefault(name, {})[part] = unpack(key, packed)
             else:
                 number, name = rest.split(".", 1)
                 parts[kind].setdefault(int(number), {})[name] = unpack(key, packed)
         try:
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
+            for name, each in also.items():
+                self._also[name].load_state_dict(each)
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"the state is not this model's: {error}") from error
+        self._trained = None
 
 
 def _refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

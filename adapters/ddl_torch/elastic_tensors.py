@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
 from typing import Any
 
 import numpy as np
@@ -34,28 +34,9 @@ def wide(tensor: Tensor) -> torch.dtype:
     return WIDE.get(tensor.dtype, torch.int64)
 
 
-def lengths(tensors: Iterable[Tensor]) -> dict[torch.dtype, int]:
-    """Of the flat arrays for these tensors: one for each type."""
-    found: dict[torch.dtype, int] = {}
-    for tensor in tensors:
-        found[wide(tensor)] = found.get(wide(tensor), 0) + tensor.numel()
-    return found
-
-
-def parts_of(
-    arrays: Sequence[framework.Array], tensors: Sequence[Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The part of the arrays that is for each tensor, in its shape, and the tensor."""
-    flat = dict(zip(lengths(tensors), map(torch.from_numpy, arrays), strict=False))
-    taken = dict.fromkeys(flat, 0)
-    for tensor in tensors:
-        dtype, begin = wide(tensor), taken[wide(tensor)]
-        taken[dtype] += tensor.numel()
-        yield flat[dtype][begin : taken[dtype]].view(tensor.shape), tensor
-
-
 # ---- the state's values as bytes ----
 
+_JSON = "json"
 _NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
 
 
@@ -63,6 +44,8 @@ def pack(name: str, value: Any) -> framework.Tensor:
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(value.dtype).removeprefix("torch.")
+        if dtype in _NUMBERS:  # bool, which Python has as well
+            dtype = str(value.dtype)
         return framework.Tensor(dtype, tuple(value.shape), data)
     kind = type(value).__name__
     try:
@@ -70,8 +53,20 @@ def pack(name: str, value: Any) -> framework.Tensor:
     except (TypeError, ValueError):
         kind = ""
     if kind not in _NUMBERS:
-        raise TypeError(f"{name}: {value!r} cannot be part of an elastic job's state")
+        return _pack_json(name, value)
     return framework.Tensor(kind, numbers.shape, numbers.view(np.uint8))
+
+
+def _pack_json(name: str, value: Any) -> framework.Tensor:
+    """Lists and dictionaries of numbers and texts, as schedules have them."""
+    try:
+        text = json.dumps(value, sort_keys=True)
+        if json.loads(text) != value:
+            raise TypeError
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} cannot be part of an elastic job's state") from None
+    data = np.frombuffer(text.encode(), np.uint8)
+    return framework.Tensor(_JSON, data.shape, data)
 
 
 def unpack(name: str, packed: framework.Tensor) -> Any:
@@ -79,8 +74,12 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
         numbers = packed.data.view(np.float64).tolist()
         kind = _NUMBERS[packed.dtype]
         return None if kind is None else tuple(numbers) if kind is tuple else kind(numbers[0])
-    dtype = getattr(torch, packed.dtype, None)
+    if packed.dtype == _JSON:
+        return json.loads(packed.data.tobytes())
+    dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
+    if not packed.data.size:  # which frombuffer refuses
+        return torch.empty(packed.shape, dtype=dtype)
     flat = torch.frombuffer(bytearray(packed.data.tobytes()), dtype=dtype)
     return flat.view(packed.shape)

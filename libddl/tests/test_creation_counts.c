@@ -1,18 +1,30 @@
 /* All members count the creations over one list equally, even if a creation failed on only one of
  * them, at its very end: the next creation succeeds. */
+#include "comm/layout.h"
 #include "health/health_state.h"
 #include "processes.h"
 
-enum { RANKS = 3, LIMIT_MS = 20000, LATE_MS = 200 };
+enum { RANKS_MAX = 3, LIMIT_MS = 20000, LATE_MS = 200 };
 
 typedef struct shared {
-    unsigned char addresses[RANKS][DDL_ADDRESS_MAX];
-    size_t lengths[RANKS];
+    unsigned char addresses[RANKS_MAX][DDL_ADDRESS_MAX];
+    size_t lengths[RANKS_MAX];
     atomic_int ready;
-    ddl_status first[RANKS];
+    ddl_status first[RANKS_MAX];
 } shared;
 
-static bool fails; /* this process's next creation fails, when the others may have succeeded */
+/* Where this process's next creation fails. Nobody's succeeds then, but that of the other one of a
+ * pair may when they have agreed. */
+typedef enum place { NOWHERE, BEFORE_AGREEMENT, AFTER_AGREEMENT } place;
+
+static place fails;
+
+static ddl_status fail_late(void)
+{
+    fails = NOWHERE;
+    usleep(LATE_MS * 1000);
+    return ddl__fail(DDL_ENOMEM, "no memory");
+}
 
 ddl_status __real_ddl__health_open(ddl__health *health);
 ddl_status __wrap_ddl__health_open(ddl__health *health);
@@ -20,28 +32,36 @@ ddl_status __wrap_ddl__health_open(ddl__health *health);
 ddl_status __wrap_ddl__health_open(ddl__health *health)
 {
     ddl_status status = __real_ddl__health_open(health);
-    if (!fails)
-        return status;
-    fails = false;
-    usleep(LATE_MS * 1000);
-    return ddl__fail(DDL_ENOMEM, "no memory");
+    return fails == BEFORE_AGREEMENT ? fail_late() : status;
 }
 
-static int member(shared *s, int rank, int failing)
+ddl_status __real_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+                                    const ddl__location *locations);
+ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+                                    const ddl__location *locations);
+
+ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+                                    const ddl__location *locations)
+{
+    ddl_status status = __real_ddl__layout_apply(comm, sharing, locations);
+    return fails == AFTER_AGREEMENT ? fail_late() : status;
+}
+
+static int member(shared *s, int rank, int size, uint32_t links, place where)
 {
     ddl_endpoint *endpoint;
     ddl_comm *comm;
-    const void *addresses[RANKS];
-    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = LIMIT_MS};
-    for (int i = 0; i < RANKS; i++)
+    const void *addresses[RANKS_MAX];
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = LIMIT_MS, .links = links};
+    for (int i = 0; i < size; i++)
         addresses[i] = s->addresses[i];
     OK(ddl_endpoint_create(NULL, &endpoint));
     OK(ddl_endpoint_address(endpoint, s->addresses[rank], DDL_ADDRESS_MAX, &s->lengths[rank]));
     atomic_fetch_add(&s->ready, 1);
-    for (double end = seconds() + 30; atomic_load(&s->ready) < RANKS; usleep(200))
+    for (double end = seconds() + 30; atomic_load(&s->ready) < size; usleep(200))
         CHECK(seconds() < end, "not all come");
-    fails = rank == failing;
-    s->first[rank] = ddl_comm_create(endpoint, addresses, s->lengths, rank, RANKS, &config, &comm);
+    fails = where;
+    s->first[rank] = ddl_comm_create(endpoint, addresses, s->lengths, rank, size, &config, &comm);
     if (s->first[rank] == DDL_OK) {
         CHECK(ddl_barrier(comm, NULL, NULL) != DDL_OK, "a comm without one of its members");
         ddl_comm_destroy(comm);
@@ -49,9 +69,9 @@ static int member(shared *s, int rank, int failing)
     double start = seconds();
     for (int k = 0; k < 3; k++) {
         int32_t one = 1;
-        OK(ddl_comm_create(endpoint, addresses, s->lengths, rank, RANKS, &config, &comm));
+        OK(ddl_comm_create(endpoint, addresses, s->lengths, rank, size, &config, &comm));
         OK(ddl_allreduce(comm, &one, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
-        CHECK(one == RANKS, "%d", one);
+        CHECK(one == size, "%d", one);
         ddl_comm_destroy(comm);
     }
     CHECK(seconds() - start < 1e-3 * LIMIT_MS / 2, "created after %g s", seconds() - start);
@@ -59,28 +79,34 @@ static int member(shared *s, int rank, int failing)
     return 0;
 }
 
-static void test(int failing)
+static void test(int size, uint32_t links, int failing, place where)
 {
     int status;
-    pid_t pids[RANKS];
+    pid_t pids[RANKS_MAX];
     shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(s != MAP_FAILED, "no shared memory");
     fflush(NULL);
-    for (int rank = 0; rank < RANKS; rank++)
+    for (int rank = 0; rank < size; rank++)
         if (!(pids[rank] = fork()))
-            _exit(member(s, rank, failing));
-    for (int rank = 0; rank < RANKS; rank++)
+            _exit(member(s, rank, size, links, rank == failing ? where : NOWHERE));
+    for (int rank = 0; rank < size; rank++)
         CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
               (unsigned)status);
-    for (int rank = 0; rank < RANKS; rank++)
-        CHECK(s->first[rank] != DDL_OK, "rank %d has a comm that rank %d has not", rank, failing);
+    for (int rank = 0; rank < size; rank++)
+        CHECK(s->first[rank] != DDL_OK ||
+                  (size == 2 && where == AFTER_AGREEMENT && rank != failing),
+              "rank %d has a comm that rank %d has not", rank, failing);
     munmap(s, sizeof *s);
 }
 
 int main(void)
 {
     setenv("DDL_LOG", "off", 0);
-    for (int failing = 0; failing < RANKS; failing++)
-        test(failing);
+    for (int size = 2; size <= RANKS_MAX; size++)
+        for (int failing = 0; failing < size; failing++) {
+            test(size, DDL_LINK_SHM, failing, BEFORE_AGREEMENT);
+            test(size, DDL_LINK_TCP, failing, BEFORE_AGREEMENT);
+            test(size, DDL_LINK_SHM, failing, AFTER_AGREEMENT);
+        }
     return 0;
 }

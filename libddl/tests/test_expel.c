@@ -326,9 +326,9 @@ static int malformed(ddl_comm *comm)
     ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e.rank - 1);
     ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e);
     pthread_mutex_unlock(&h->detector->lock);
-    OK(ddl_barrier(comm, NULL, NULL));
     OK(ddl_comm_failed(comm, NULL, 0, &n));
     CHECK(n == 0, "%d", n);
+    OK(ddl_barrier(comm, NULL, NULL)); /* then the process ends, which is a death */
     return 0;
 }
 

@@ -93,22 +93,26 @@ static void pass_fds(int to, int fd, unsigned n)
     CHECK(sendmsg(to, &message, 0) == 1, "%s", strerror(errno));
 }
 
-/* Of several descriptors one is kept, whether they come together or one by one. */
+/* Of ten descriptors as many are kept as there is room for, whether they come together or one by
+ * one. */
 static void test_descriptors(void)
 {
-    int fds[2], passed = -1;
+    int fds[2];
     char bytes[4];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
     unsigned before = count_fds();
-    for (unsigned n = 1; n <= 4; n++)
-        pass_fds(fds[0], fds[0], n);
-    CHECK(ddl__recv_with_fd(fds[1], bytes, 4, &passed, 0) && passed >= 0, "%s", strerror(errno));
-    CHECK(count_fds() == before + 1, "%u descriptors, and %u before", count_fds(), before);
-    close(passed);
-    for (unsigned n = 1; n <= 4; n++)
-        pass_fds(fds[0], fds[0], n);
-    CHECK(ddl__recv_all(fds[1], bytes, 4, 0), "%s", strerror(errno));
-    CHECK(count_fds() == before, "%u descriptors, and %u before", count_fds(), before);
+    for (unsigned room = 0; room <= DDL__PASSED_MAX; room++) {
+        int passed[DDL__PASSED_MAX] = {-1, -1};
+        for (unsigned n = 1; n <= 4; n++)
+            pass_fds(fds[0], fds[0], n);
+        CHECK(ddl__recv_with_fds(fds[1], bytes, 4, passed, room, 0), "%s", strerror(errno));
+        CHECK(count_fds() == before + room, "%u descriptors, and %u before", count_fds(), before);
+        for (unsigned i = 0; i < DDL__PASSED_MAX; i++) {
+            CHECK((passed[i] >= 0) == (i < room), "%d at %u of %u", passed[i], i, room);
+            if (passed[i] >= 0)
+                close(passed[i]);
+        }
+    }
     close(fds[0]);
     close(fds[1]);
 }

@@ -45,7 +45,7 @@ def train(comm: ddl_core.Comm) -> str:
     optimizer = optim.AdamW(model.parameters(), lr=2e-3)
     job = elastic.Job(model, optimizer, batch=32, logical=8, seed=5, comm=comm)
     for step in job.steps(Samples()):
-        for x, y in step:
+        for x, y, _ in step:
             step.backward(nn.functional.cross_entropy(model(x), y))
         optimizer.step()
     found = digest(job.framework.state())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -14,21 +13,53 @@ def test_parts_of_a_model_with_everything(members: Any) -> None:
     members.check(members=3, owners="changing")
 
 
+LOOPS = ["clip", "bf16", "scale", "accumulate", "schedule", "average"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_programs_do_with_gradients(members: Any, loop: str) -> None:
+    """See programs/member_loops.py."""
+    case = {"model": "mlp", "batch": 64, "logical": 4, "passes": 2, "loop": loop}
+    for size in (2, 3):
+        members.check(members=size, bucket_bytes=1, **case)
+
+
+def test_buffers_as_the_first_share_leaves_them(members: Any) -> None:
+    members.check(members=3, owners="changing", buffers="first")
+
+
+def test_any_buckets(members: Any) -> None:
+    """Sums that start in the backward pass have the bits of those that start after it."""
+    for bucket_bytes in (1, 300):
+        members.check(members=3, owners="changing", bucket_bytes=bucket_bytes)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "SGD"), ("mlp", "AdamW"), ("cnn", "SGD")])
+@pytest.mark.parametrize("links", ["shm", "tcp"])
 @pytest.mark.parametrize("owners", ["even", "random", "changing"])
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_bits(members: Any, model: str, optimizer: str, owners: str, size: int) -> None:
-    members.check(members=size, model=model, optimizer=optimizer, owners=owners)
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
+def test_bits(members: Any, model: str, size: int, owners: str, links: str) -> None:
+    """Some with several buckets, some with one."""
+    bucket_bytes = 2000 if size % 2 else 25 << 20
+    members.check(
+        members=size, model=model, owners=owners, links=[links], bucket_bytes=bucket_bytes
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("owners", "size", "links"),
-    [*product(["even", "random", "changing"], [2, 3, 4], ["shm", "tcp"])],
-)
-def test_bits_of_batch_norm_and_dropout(members: Any, owners: str, size: int, links: str) -> None:
-    members.check(members=size, owners=owners, links=[links])
+@pytest.mark.parametrize("owners", ["even", "changing"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
+def test_bits_of_another_optimizer(members: Any, model: str, owners: str) -> None:
+    members.check(members=3, model=model, owners=owners, optimizer="SGD")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["cnn", "transformer"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_larger_models_in_any_loop(members: Any, loop: str, model: str) -> None:
+    for size in (2, 3):
+        members.check(members=size, model=model, loop=loop, bucket_bytes=2000)
 
 
 @pytest.mark.slow
@@ -37,10 +68,15 @@ def test_numbers_of_workers_that_are_no_powers_of_two(members: Any, logical: int
     members.check(members=3, logical=logical, batch=2 * logical, owners="changing")
 
 
+def test_weighted_losses(members: Any) -> None:
+    members.check(members=3, owners="changing", weighted=True)
+
+
 def test_unequal_starts_are_refused(members: Any) -> None:
     case = {"model": "mlp", "batch": 16, "logical": 8, "passes": 1}
     codes, logs = members.run(members=2, initial=[0, 1], **case)
     assert codes == [1, 1]
     for log in logs:
-        assert "the ranks differ in step 0" in log[-1][1]
+        assert "rank 1 on " in log[-1][1]
+        assert "starts from another state than rank 0 on " in log[-1][1]
         assert "Seed the generators before the model is made" in log[-1][1]

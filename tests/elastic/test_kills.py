@@ -23,6 +23,21 @@ def test_before_all_have_the_result(members: Any, phase: str) -> None:
         assert (each["step"], each["died"], each["adopted"]) == (5, [1], 3)
 
 
+@pytest.mark.parametrize("bucket_bytes", [1, 30])
+def test_in_the_backward_pass(members: Any, bucket_bytes: int) -> None:
+    """Some sums have started on all ranks, others on some."""
+    logs = members.check(members=3, kills=[kill(1, 5, "backward")], bucket_bytes=bucket_bytes)
+    for each in recoveries(logs):
+        assert (each["step"], each["died"], each["adopted"]) == (5, [1], 3)
+
+
+def test_the_others_are_in_the_backward_pass(members: Any) -> None:
+    """Member 2 has started a sum, and learns of the death between two gradients. It adds the others
+    without starting their sums."""
+    kills = [kill(1, 5, "backward"), kill(2, 5, "hold")]
+    members.check(members=3, kills=kills, bucket_bytes=1)
+
+
 def test_before_the_vote(members: Any) -> None:
     """All have the result: they vote again, and nothing is computed."""
     logs = members.check(members=3, kills=[kill(0, 5, "vote")])
@@ -73,10 +88,10 @@ KILLED = [(links, who) for links in ("shm", "tcp") for who in ([0], [2], [1, 2],
 
 @pytest.mark.slow
 @pytest.mark.parametrize("owners", ["even", "random", "changing"])
-@pytest.mark.parametrize("phase", ["compute", "reduce", "vote", "apply"])
+@pytest.mark.parametrize("phase", ["compute", "backward", "reduce", "vote", "apply"])
 @pytest.mark.parametrize(("links", "who"), KILLED)
 def test_every_phase(members: Any, phase: str, who: list[int], owners: str, links: str) -> None:
-    if (phase, owners) == ("compute", "random"):
+    if phase in ("compute", "backward") and owners == "random":
         who = [member for member in who if member != 1]  # which owns no share
     kills = [kill(member, 7, phase) for member in who]
-    members.check(members=4, owners=owners, kills=kills, links=[links])
+    members.check(members=4, owners=owners, kills=kills, links=[links], bucket_bytes=1)

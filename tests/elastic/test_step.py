@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ddl_core
 from ddl_elastic.order import children, parent, parts_of, tree_size
 from ddl_elastic.partial import PartialSums
-from ddl_elastic.reform import Action, Standing, decide
+from ddl_elastic.reform import Action, Standing, Watch, decide
+from ddl_elastic.step import Group, Step
 
 
 def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
@@ -37,8 +39,7 @@ def test_bits_do_not_depend_on_owners(workers: int, seed: int, ranks: int) -> No
         for worker in random.permutation(np.flatnonzero(owners == rank)).tolist():
             partial.add(worker, [values[worker].copy()])
         order = parts_of(partial.held, workers)
-        (arrays,) = partial.arrays(order, 1)
-        nodes.update(zip(order, arrays, strict=True))
+        nodes.update(zip(order, partial.arrays(order, 0), strict=True))
 
     def value(node: tuple[int, int]) -> np.ndarray:
         if node in nodes:
@@ -64,7 +65,7 @@ def test_a_contiguous_range_needs_few_arrays() -> None:
     for worker in range(40):
         partial.add(worker, [np.ones(1)])
         assert len(partial._nodes) <= 6
-    assert partial.arrays([(0, 32), (32, 8)], 1)[0][0][0] == 32
+    assert partial.arrays([(0, 32), (32, 8)], 0)[0][0] == 32
 
 
 def test_a_share_counts_once() -> None:
@@ -73,7 +74,72 @@ def test_a_share_counts_once() -> None:
     with pytest.raises(RuntimeError, match="logical worker 1 was computed twice"):
         partial.add(1, [np.ones(1)])
     with pytest.raises(RuntimeError, match=r"not of \[\(0, 2\)\]"):
-        partial.arrays([(0, 2)], 1)
+        partial.arrays([(0, 2)], 0)
+
+
+@given(workers=st.integers(1, 20), counts=st.lists(st.integers(0, 3), min_size=20), data=st.data())
+def test_shares_that_come_in_pieces(workers: int, counts: list[int], data: st.DataObject) -> None:
+    """The sums of their first arrays are there before the others. All shares are freed, once."""
+    freed: list[list[np.ndarray]] = []
+    partial = PartialSums(workers, freed.append)
+    shares = [[np.full(2, 10.0 * v + k) for k in range(4)] for v in range(workers)]
+    for number, worker in enumerate(data.draw(st.permutations(range(workers)))):
+        partial.add(worker, shares[worker], counts[worker])
+        assert worker not in partial.held
+        if number == workers - 1:
+            for array in range(counts[worker]):
+                (found,) = partial.arrays([(0, workers)], array)
+                assert found[0] == sum(10 * v + array for v in range(workers))
+        partial.add(worker, shares[worker])
+    (found,) = partial.arrays([(0, workers)], 3)
+    assert found[1] == sum(10 * v + 3 for v in range(workers))
+    partial.clear()
+    assert sorted(map(id, freed)) == sorted(map(id, shares))
+
+
+class Numbers:
+    """A framework whose shares are given arrays."""
+
+    def __init__(self) -> None:
+        self.sum, self.freed = [np.zeros(2), np.zeros(3), np.zeros(1)], 0
+
+    def result(self) -> list[np.ndarray]:
+        return self.sum
+
+    def ops(self) -> list[str]:
+        return ["average", "sum", "average"]
+
+    def free(self, share: list[np.ndarray]) -> None:
+        self.freed += 1
+
+
+def test_sums_start_in_the_last_share() -> None:
+    framework = Numbers()
+    with ddl_core.Endpoint(secret="") as endpoint:
+        group = Group(endpoint.connect([endpoint.address], 0), [0], (0, 0, 0))
+        step = Step(group, 0, framework)
+        for worker in step.shares():
+            share = [np.full(2, worker), np.full(3, worker), np.full(1, worker)]
+            share = [array.astype(float) for array in share]
+            ready = step.early(worker)
+            assert (ready is None) == (worker < 2)
+            if ready:
+                ready(share, 1)
+                ready(share, 2)
+                assert [work.done() for work in step._works] == [True, True]
+            step.add(worker, share)
+        group.watch.close()
+        group.comm.close()
+    assert [array.tolist() for array in framework.sum] == [[1, 1], [3, 3, 3], [1]]
+    assert framework.freed == 3
+
+
+def test_nothing_is_submitted_on_a_dead_comm() -> None:
+    watch, called = Watch(), []
+    watch.submit(lambda: called.append("alive"))
+    watch.noticed = 1.0
+    watch.submit(lambda: called.append("dead"))
+    assert called == ["alive"]
 
 
 @given(workers=st.integers(1, 130), owners=st.lists(st.integers(-1, 3), min_size=130, max_size=130))

@@ -15,6 +15,7 @@ import ddl_torch  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
 from ddl_elastic.framework import digest, find_half  # noqa: E402
 from ddl_elastic.sampler import share_seed  # noqa: E402
+from ddl_torch.elastic_tensors import pack, unpack  # noqa: E402
 
 
 def half_of(model: nn.Module, **options: Any) -> elastic.Half:
@@ -42,23 +43,29 @@ class Odd(nn.Module):
         return (x * self.brief.float() * self.frozen) @ self.weight.T
 
 
-def compute(half: elastic.Half, x: torch.Tensor) -> list[np.ndarray]:
-    half.begin()
+def compute(half: elastic.Half, x: torch.Tensor, worker: int = 0) -> Any:
+    half.result()
+    half.begin(worker)
     return half.backward(half.model(x).sum())
 
 
-def test_a_share_leaves_the_state_as_it_was_and_its_result_is_applied() -> None:
+def apply(half: elastic.Half, arrays: list[np.ndarray]) -> None:
+    for array, value in zip(half.result(), arrays, strict=True):
+        array[:] = value
+    half.apply()
+
+
+def test_the_next_share_starts_from_the_same_state_and_the_result_is_applied() -> None:
     half = half_of(Odd())
     before = digest(half.state())
     share = compute(half, torch.ones(4, 3))
+    half.begin(1)
     assert digest(half.state()) == before
-    assert [array.dtype.name for array in share] == [
-        *("float32", "float32", "int64", "float64"),
-    ]
-    assert [array.size for array in share] == [6 + 3 + 1, 2 + 1 + 3, 1, 1 + 3]
-    assert all(each.shape == share[n].shape for n, each in enumerate(half.empty()))
-    loss = share[-1][0]
-    half.apply(share)
+    gradients, buffers, numbers = 6 + 3 + 1, 2 + 1 + 3, 2 + 3
+    assert [array.dtype.name for array in share] == ["float32", "int64"]
+    assert [array.size for array in share] == [gradients + buffers + numbers, 1]
+    loss = share.numbers[0]
+    apply(half, share)
     model = half.model
     assert half.loss == loss
     assert model.weight.grad.tolist() == [[4.0] * 3] * 2
@@ -75,9 +82,46 @@ def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
     half = half_of(Odd())
     shares = [compute(half, torch.ones(4, 3)) for _ in range(3)]
     result = [(a + b + c) / a.dtype.type(3) for a, b, c in zip(*shares, strict=True)]
-    half.apply([r.astype(s.dtype) for r, s in zip(result, shares[0], strict=True)])
+    apply(half, result)
     assert half.model.third.item() == torch.tensor(1 / 3).item()
     assert int(half.model.calls) == 1
+
+
+def average(shares: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """As the ordered sum has it, but for the order."""
+    return [np.stack(each).mean(0).astype(each[0].dtype) for each in zip(*shares, strict=True)]
+
+
+def test_weights_make_a_mean_of_all_shares() -> None:
+    """The mean over what is counted in the batch, not of the shares' means."""
+    torch.manual_seed(0)
+    x, counted = torch.randn(8, 3), torch.tensor([1, 1, 1, 1, 1, 0, 0, 0.0])
+    half, shares = half_of(nn.Linear(3, 1)), []
+    for part in (slice(0, 4), slice(4, 8)):
+        half.result()
+        half.begin(0)
+        losses = half.model(x[part]).square().squeeze(1) * counted[part]
+        shares.append(half.backward(losses.sum(), weight=counted[part].sum()))
+    apply(half, average(shares))
+    found = half.model.weight.grad.clone()
+    half.model.zero_grad()
+    mean = half.model(x[:5]).square().mean()
+    mean.backward()
+    assert torch.allclose(found, half.model.weight.grad)
+    assert half.loss == pytest.approx(mean.item())
+
+
+def test_wrong_weights() -> None:
+    half = half_of(nn.Linear(3, 1))
+    for weight in (-1, float("nan"), float("inf")):
+        half.result()
+        half.begin(0)
+        with pytest.raises(ValueError, match=f"weight is {float(weight)}"):
+            half.backward(half.model(torch.ones(2, 3)).sum(), weight=weight)
+    half.begin(0)
+    share = half.backward(half.model(torch.ones(2, 3)).sum(), weight=0)
+    with pytest.raises(ValueError, match="all shares of a step have weight 0"):
+        apply(half, share)
 
 
 def test_batch_norm_is_a_share_s_own() -> None:
@@ -86,10 +130,79 @@ def test_batch_norm_is_a_share_s_own() -> None:
     half = half_of(model)
     x = torch.randn(8, 3)
     share = compute(half, x)
+    half.begin(1)
     assert model.running_mean.tolist() == [0.0] * 3
-    half.apply(share)
+    apply(half, share)
     assert torch.allclose(model.running_mean, 0.1 * x.mean(0))
     assert int(model.num_batches_tracked) == 1
+
+
+def test_the_first_share_s_buffers_are_kept() -> None:
+    """As DistributedDataParallel has it; infinities and numbers of calls as well."""
+    half = half_of(Odd(), buffers="first")
+    before = digest(half.state())
+    shares = [compute(half, torch.full((4, 3), v + 1.0), v) for v in range(3)]
+    half.begin(3)
+    assert digest(half.state()) == before
+    ops = half.ops()
+    assert ops == ["average", "sum", "sum"]
+    sums = [sum(each) for each in zip(*shares, strict=True)]
+    apply(half, [s / 3 if op == "average" else s for s, op in zip(sums, ops, strict=True)])
+    model = half.model
+    assert model.mean.tolist() == [0.5] * 3
+    assert model.mask.tolist() == [0.0, -torch.inf]
+    assert model.third.item() == torch.tensor(1 / 3).item()
+    assert int(model.calls) == 1
+
+
+def test_what_becomes_of_buffers_is_one_of_two() -> None:
+    with pytest.raises(ValueError, match='buffers is \'last\'; it is "average" or "first"'):
+        half_of(Odd(), buffers="last")
+
+
+def test_arrays_are_used_again() -> None:
+    half = half_of(Odd())
+    result, share = half.result(), compute(half, torch.ones(4, 3))
+    half.free(share)
+    assert compute(half, torch.ones(4, 3)) is share
+    assert half.result() is result
+
+
+def test_another_model_may_be_made_meanwhile() -> None:
+    half = half_of(Odd())
+    result = half.result()
+    nn.Linear(3, 3)
+    half.model.calls = half.model.calls  # as `self.calls += 1` does
+    assert half.result() is result
+
+
+def test_a_loaded_state_is_where_shares_start() -> None:
+    half, other = half_of(Odd()), half_of(Odd())
+    apply(other, compute(other, torch.ones(4, 3)))
+    compute(half, torch.ones(4, 3))
+    half.load(other.state())
+    half.result()
+    half.begin(0)
+    assert digest(half.state()) == digest(other.state())
+
+
+@pytest.mark.parametrize("change", ["freeze", "replace", "add"])
+def test_the_model_changes_between_two_steps(change: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    half = half_of(model)
+    apply(half, compute(half, torch.ones(2, 3)))
+    if change == "freeze":
+        model[0].requires_grad_(False)
+    elif change == "replace":
+        model[1] = nn.Linear(3, 4)
+    else:
+        model.append(nn.BatchNorm1d(2))
+    share = compute(half, torch.ones(2, 3))
+    apply(half, share)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    assert share.gradients[0].array.size == sum(each.numel() for each in trained)
+    assert share.numbers.size == 2 + len(trained)
+    assert all((each.grad is not None) == each.requires_grad for each in model.parameters())
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
@@ -107,6 +220,33 @@ def test_the_state_travels(make: Any) -> None:
     assert digest(trained.state()) != digest(other.state())
     other.load(trained.state())
     assert digest(trained.state()) == digest(other.state())
+
+
+def test_tensors_without_elements_travel() -> None:
+    def made() -> elastic.Half:
+        model = nn.Linear(3, 2)
+        model.register_buffer("nothing", torch.empty(0, 4))
+        model.register_parameter("none", nn.Parameter(torch.empty(2, 0)))
+        return half_of(model)
+
+    trained, other = made(), made()
+    share = compute(trained, torch.ones(1, 3))
+    apply(trained, share)
+    assert trained.model.none.grad is None
+    state = trained.state()
+    assert state["model.nothing"].shape == (0, 4)
+    assert len(state["model.nothing"].data.data) == 0
+    other.load(state)
+    assert digest(other.state()) == digest(state)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "float64"])
+def test_tensors_of_all_types_travel(dtype: str) -> None:
+    for value in (torch.tensor([1, 0, 1]), torch.tensor(1), torch.empty(0, 2)):
+        sent = value.to(getattr(torch, dtype))
+        found = unpack("value", pack("value", sent))
+        assert found.dtype == sent.dtype
+        assert torch.equal(found, sent)
 
 
 def test_another_model_s_state_is_refused() -> None:

@@ -65,11 +65,40 @@ def test_nobody_is_left(run_program: Any, tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_program(run_program: Any, tmp_path: Path) -> None:
-    (report,), shown = train(run_program, tmp_path, {"workers": 2, "fail": True})
+    (report,), shown = train(run_program, tmp_path, {"workers": 2, "fail": "always"})
     assert report["state"] == "failed"
-    assert "died (OSError: sample 3 cannot be read)" in report["error"]
+    host = os.uname().nodename
+    for member in (0, 1):
+        assert (
+            f"rank {member} on {host} died (LoadingError: rank {member} on {host}: sample 3 of pass"
+            " 0 cannot be read: OSError: sample 3 cannot be read)" in report["error"]
+        )
     assert 'raise OSError("sample 3 cannot be read")' in report["error"]
     assert "] about to read sample 3" in shown
+
+
+def test_a_sample_that_one_worker_cannot_read(run_program: Any, tmp_path: Path) -> None:
+    """The others go on without that worker."""
+    failing = {"workers": 3, "fail": "once"}
+    (alone, disturbed), shown = train(run_program, tmp_path, {"workers": 1}, failing)
+    assert disturbed["hash"] == alone["hash"]
+    (died, recovered) = disturbed["events"]
+    name = f"rank {died['member']} on {os.uname().nodename}"
+    unread = f"{name}: sample 3 of pass 0 cannot be read: OSError: sample 3 cannot be read"
+    assert died["cause"] == f"LoadingError: {unread}"
+    assert recovered["died"] == [died["member"]]
+    assert f"{name} died (LoadingError: {unread}); " in shown
+
+
+@pytest.mark.parametrize("case", [{"weighted": True}, {"steps": 30}])
+def test_weights_and_streams(run_program: Any, tmp_path: Path, case: dict[str, Any]) -> None:
+    cases = [
+        {**case, "workers": 1},
+        {**case, "workers": 2, "loader_workers": 1, "kill": [[5, 0]]},
+    ]
+    (alone, disturbed), _ = train(run_program, tmp_path, *cases)
+    assert alone["hash"] == disturbed["hash"]
+    assert [event["kind"] for event in disturbed["events"]] == ["died", "recovered"]
 
 
 def test_nothing_survives_the_caller(tmp_path: Path) -> None:

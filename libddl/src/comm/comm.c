@@ -21,7 +21,8 @@ enum {
     MESSAGE_MOST = ARENA_BYTES,       /* upper and ... */
     MESSAGE_LEAST = 512 * 1024,       /* ... lower limit for one peer */
     SLOT_BYTES = 256 * 1024,
-    SLOTS = 64
+    SLOTS = 64,
+    COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS
 };
 
 int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
@@ -146,7 +147,9 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     ddl_status status = open_arena(comm, &wireup->kinds);
     if (status != DDL_OK)
         return status;
-    bool cores = has_cores(comm);
+    bool cores = wireup->has_cores = has_cores(comm);
+    if (cores)
+        ddl__endpoint_grant_cores(comm->endpoint, comm->slot);
     const ddl__fences *fences = comm->arena && cores ? ddl__endpoint_fences(comm->endpoint) : NULL;
     if (fences)
         ddl__arena_fence(comm->arena, fences);
@@ -156,7 +159,8 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     wireup->slots = comm->slots;
     wireup->links = calloc(size, sizeof *wireup->links);
     wireup->messages = calloc(size, sizeof *wireup->messages);
-    if (!comm->slots || !wireup->links || !wireup->messages)
+    wireup->controls = ddl__controls_create(comm->size);
+    if (!comm->slots || !wireup->links || !wireup->messages || !wireup->controls)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
     status = ddl__wireup_run(wireup);
     if (status != DDL_OK)
@@ -223,6 +227,12 @@ static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
     }
 }
 
+/* Two members that run nothing more to create their comm. */
+static bool comm_is_pair(const ddl_comm *comm)
+{
+    return comm->size == 2 && comm->layout.mode != 'p';
+}
+
 static int64_t left_ms(const ddl__until *until, int64_t least)
 {
     int64_t left = (until->deadline - ddl__now()) / DDL__MS;
@@ -249,9 +259,9 @@ static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl
 }
 
 /* Exchange which members share memory, and the settings. This is the first operation of every comm;
- * when it is complete, all members are here. */
+ * when it is complete, all members are here. `agreed`: and all have equal settings. */
 static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
-                                    const ddl__until *until)
+                                    const ddl__until *until, bool *agreed)
 {
     settings ours = {.segment_bytes = comm->segment_bytes,
                      .heartbeat_ms = comm->config.heartbeat_ms,
@@ -270,7 +280,7 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
                       .count = (int64_t)row,
                       .send = rows,
                       .recv = rows,
-                      .timeout_ms = left_ms(until, 1)};
+                      .timeout_ms = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1)};
     ddl_status status = run_operation(comm, &call, until);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         memcpy(shared + i * size, rows + i * row, size);
@@ -281,6 +291,7 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
         if (i == 0)
             comm->layout.choices = theirs.layout.choices;
     }
+    *agreed = status == DDL_OK;
     if (status == DDL_OK)
         status = ddl__layout_apply(comm, shared, locations);
     if (status == DDL_OK)
@@ -295,17 +306,20 @@ static int64_t ms_to_ns(int64_t milliseconds)
 }
 
 /* Dial the lower ranks for control messages; they answer when all members are here. */
-static ddl_status connect_control(ddl_comm *comm, ddl__digest id, const ddl__until *until)
+static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl__until *until)
 {
     if (comm->size == 1)
         return DDL_OK;
+    ddl__control_dial *controls = wireup->controls;
+    wireup->controls = NULL; /* the health takes them over, even if it fails */
     const ddl_comm_config *config = &comm->config;
     ddl__health_config setup = {.endpoint = comm->endpoint,
                                 .slot = comm->slot,
                                 .engine = comm->engine,
-                                .comm = id,
+                                .comm = wireup->comm,
                                 .addresses = comm->addresses,
                                 .names = comm->names,
+                                .controls = controls,
                                 .rank = comm->rank,
                                 .size = comm->size,
                                 .limits = {.heartbeat = ms_to_ns(config->heartbeat_ms),
@@ -321,14 +335,15 @@ static ddl_status connect_control(ddl_comm *comm, ddl__digest id, const ddl__unt
 
 /* Return only when all members have created the comm. Without this barrier, a member that fails at
  * the very end would count one creation less than the others, as a failed creation does not count.
- * If another member fails, it reports that, and its health is monitored by now. */
+ * If another member fails, it reports that, and its health is monitored by now. A pair has no third
+ * member that one of them may still wait for, so its exchange of settings is as good. */
 static ddl_status commit_creation(ddl_comm *comm, const ddl__until *until)
 {
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
                       .uncounted = true, /* it is not one of the user's operations */
-                      .timeout_ms = left_ms(until, DDL__COMMIT_LEAST / DDL__MS)};
-    return comm->size == 1 ? DDL_OK : run_operation(comm, &call, until);
+                      .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
+    return comm->size == 1 || comm_is_pair(comm) ? DDL_OK : run_operation(comm, &call, until);
 }
 
 /* This member cannot create the comm: notify the others, so that they do not wait for it. */
@@ -371,6 +386,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list, 1);
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
+    bool agreed = false;
     ddl__wireup wireup = {.endpoint = comm->endpoint,
                           .comm = comm_id(list, number, config),
                           .addresses = addresses,
@@ -396,13 +412,14 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = connect_control(comm, wireup.comm, until);
+        status = connect_control(comm, &wireup, until);
+    if (status == DDL_OK && comm->health)
+        status = ddl__health_open(comm->health);
     if (status == DDL_OK)
-        status = exchange_settings(comm, ddl__engine_links(comm->engine), until);
+        status = exchange_settings(comm, ddl__engine_links(comm->engine), until, &agreed);
+    bool counts = agreed && comm_is_pair(comm); /* the other one's creation has succeeded */
     if (status == DDL_OK)
         ddl__engine_created(comm->engine);
-    if (status == DDL_OK && comm->health) /* all members are here: start to monitor them */
-        status = ddl__health_open(comm->health);
     if (status == DDL_OK && comm->explores)
         status = ddl__explore(comm, until->deadline);
     if (status == DDL_OK && comm->layout.dump_iter &&
@@ -410,11 +427,12 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
         status = commit_creation(comm, until);
+    ddl__controls_destroy(wireup.controls, comm->size);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
-    if (status != DDL_OK && number)
+    if (status != DDL_OK && number && !counts)
         ddl__endpoint_count_creation(comm->endpoint, list, -1);
     return status;
 }

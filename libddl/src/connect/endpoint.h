@@ -77,6 +77,9 @@ uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, 
 /* Open a slot for a comm. DDL_ESTATE while a comm with the same id is alive here. */
 ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
 
+/* Each member on this host has a core: who waits for this slot's connections may stay awake. */
+void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot);
+
 /* Close the slot. When this returns, the thread no longer touches the slot's task. */
 void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 

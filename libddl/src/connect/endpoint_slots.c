@@ -46,6 +46,13 @@ ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl
     return DDL_OK;
 }
 
+void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    slot->has_cores = true;
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted)
 {
@@ -58,7 +65,7 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool con
         if (endpoint->polled)
             pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
         else
-            ddl__pending_await(endpoint, deadline);
+            ddl__pending_await(endpoint, slot->has_cores, deadline);
     }
     endpoint->n_accepting--;
     pthread_mutex_unlock(&endpoint->lock);

@@ -57,6 +57,7 @@ struct ddl__comm_slot {
     ddl__background_task task; /* run is NULL while the comm is being created */
     uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
                                   0: it has not failed */
+    bool has_cores;            /* see ddl__endpoint_grant_cores */
     bool ready;                /* the task is to run */
     bool ready_on_timer;       /* the task is to run when the timer expires */
     bool asleep;               /* the task has run and waits for its fd */
@@ -136,8 +137,8 @@ void ddl__endpoint_start_timer(ddl_endpoint *endpoint);
 void ddl__pending_poll(ddl_endpoint *endpoint);
 
 /* Wait for connections until the deadline, with the lock released, and do the same. Only one thread
- * at a time. */
-void ddl__pending_await(ddl_endpoint *endpoint, int64_t deadline);
+ * at a time. `awake`: do not sleep at first. */
+void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline);
 
 /* Do what is due by time: resume accepting, apply the rate limit, drop expired connections. */
 void ddl__pending_maintain(ddl_endpoint *endpoint);

@@ -1,6 +1,7 @@
 /* Connections that an endpoint has accepted and no comm has taken yet. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,7 @@ enum {
     PENDING_MAX = 4096,
     NO_HELLO_MAX = 64,   /* connections without a complete hello */
     UNPROVEN_MAX = 1024, /* all connections without a proof */
-    BATCH = 16,          /* listen events, and new connections of a listener, at a time */
-    WAIT_MAX = 1000      /* milliseconds */
+    BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
 /* Close the connection of an unauthenticated client without blocking; see closer.h. */
@@ -270,8 +270,10 @@ static void drop_expired(ddl_endpoint *endpoint)
             pending_drop(endpoint, at);
 }
 
-static void handle_events(ddl_endpoint *endpoint, const struct epoll_event *events, int n)
+void ddl__pending_poll(ddl_endpoint *endpoint)
 {
+    struct epoll_event events[BATCH];
+    int n = epoll_wait(endpoint->listeners, events, BATCH, 0);
     for (int i = 0; i < n; i++) {
         uint64_t id = events[i].data.u64;
         if (id == DDL__UNIX_LISTENER)
@@ -282,12 +284,6 @@ static void handle_events(ddl_endpoint *endpoint, const struct epoll_event *even
             pending_handle_event(endpoint, id);
     }
     endpoint->poll_at = ddl__now() + DDL__OVERLOAD_POLL;
-}
-
-void ddl__pending_poll(ddl_endpoint *endpoint)
-{
-    struct epoll_event events[BATCH];
-    handle_events(endpoint, events, epoll_wait(endpoint->listeners, events, BATCH, 0));
 }
 
 /* Whether the thread watches the listeners. */
@@ -327,20 +323,19 @@ static bool any_unproven(const ddl_endpoint *endpoint)
     return conn;
 }
 
-void ddl__pending_await(ddl_endpoint *endpoint, int64_t deadline)
+/* The events are fetched under the lock: an old one would drop a connection that another thread has
+ * proven meanwhile. */
+void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline)
 {
-    struct epoll_event events[BATCH];
     endpoint->polled = true;
     ddl__pending_maintain(endpoint);
     pthread_mutex_unlock(&endpoint->lock);
-    int64_t left = (deadline - ddl__now()) / DDL__MS + 1;
-    int n = epoll_wait(endpoint->listeners, events, BATCH,
-                       left < 0          ? 0
-                       : left < WAIT_MAX ? (int)left
-                                         : WAIT_MAX);
+    if (awake)
+        ddl__await_awake(endpoint->listeners, POLLIN);
+    ddl__await(endpoint->listeners, POLLIN, deadline);
     pthread_mutex_lock(&endpoint->lock);
     endpoint->polled = false;
-    handle_events(endpoint, events, n);
+    ddl__pending_poll(endpoint);
     update_watching(endpoint);
     if (endpoint->n_accepting > 1)
         pthread_cond_broadcast(&endpoint->changed); /* another one is to poll */
@@ -370,12 +365,10 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
-     * drop those that came before it failed. Drop control connections, too: members open them only
-     * when this rank has joined the comm. */
+     * drop those that came before it failed; ddl__control_dial tells others of that attempt. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
-        bool is_control = conn->inbound.received.hello.kind == DDL__CONN_CONTROL;
-        if (!conn->proven || (slot->task.run && !conn->peer_left && !is_control) ||
+        if (!conn->proven || (slot->task.run && !conn->peer_left) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
             !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))
             at = &conn->next;

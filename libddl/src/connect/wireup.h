@@ -1,5 +1,5 @@
-/* wireup.h - connects every pair of a new comm's members by two links: one for collectives, one for
- * messages. */
+/* wireup.h - connects every pair of a new comm's members by two links, one for collectives and one
+ * for messages, and begins their control connections. */
 #ifndef DDL_CONNECT_WIREUP_H
 #define DDL_CONNECT_WIREUP_H
 
@@ -9,6 +9,22 @@
 #include "net/shm.h"
 #include "net/tcp.h"
 
+/* The control connection to a member, for the failure detector. Members that share memory get
+ * theirs with the link, already open. Over TCP it is dialed together with the links, unless these
+ * have lanes. */
+typedef struct ddl__control_dial {
+    int fd;               /* -1: none yet */
+    bool open;            /* both sides have it */
+    ddl__session session; /* else, with a lower rank: hello and proof were sent */
+    uint64_t after;       /* from a higher rank: the number of its link's hello. A connection with a
+                             lower one is of an attempt that failed */
+} ddl__control_dial;
+
+/* NULL: no memory. Destroying closes those that are left; `controls` may be NULL. */
+ddl__control_dial *ddl__controls_create(int size);
+void ddl__controls_destroy(ddl__control_dial *controls, int size);
+void ddl__control_dial_close(ddl__control_dial *control);
+
 typedef struct ddl__wireup {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
@@ -16,6 +32,7 @@ typedef struct ddl__wireup {
     const ddl__address *addresses; /* by rank */
     int rank, size;
     uint32_t kinds; /* ddl_link_kind bits */
+    bool has_cores; /* each member on this host has a core */
     int64_t begun, deadline;
     const ddl__until *until; /* of this deadline; or NULL */
     int64_t
@@ -23,6 +40,7 @@ typedef struct ddl__wireup {
     ddl__arena *arena; /* this rank's, if shared memory is allowed */
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: created by the wireup */
+    ddl__control_dial *controls;   /* by rank: begun by the wireup; NULL: not wanted */
     ddl__reason *peer_reason; /* set if the wireup fails for a reason that a member has sent, or
                                that all members know */
 } ddl__wireup;

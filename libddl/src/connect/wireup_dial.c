@@ -57,6 +57,8 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 {
     bool handed_over;
+    if (w->has_cores)
+        ddl__await_awake(d->fd, POLLIN);
     ddl_status status =
         ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd,
                               ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session, &handed_over);
@@ -148,6 +150,8 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl_status status;
+    if (w->has_cores)
+        ddl__await_awake(fd, POLLIN);
     do {
         if (ddl__await(fd, POLLIN, ddl__wireup_within(w, DDL__MEMBERS_POLL)))
             return DDL_OK;
@@ -156,16 +160,16 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
     return status;
 }
 
-/* Receive the answer of the peer's comm. The caller owns *passed, also on failure. */
+/* Receive the answer of the peer's comm. The caller owns the descriptors, also on failure. */
 static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
                                         const ddl__session *session, ddl__hello *answer,
-                                        int *passed)
+                                        int passed[DDL__PASSED_MAX])
 {
     const char *host = w->addresses[peer].host;
     ddl_status status = await_member_answer(w, fd);
     if (status != DDL_OK)
         return status;
-    if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, w->deadline)) {
+    if (!ddl__recv_with_fds(fd, answer, sizeof *answer, passed, DDL__PASSED_MAX, w->deadline)) {
         int error = errno;
         status = ddl__wireup_check_members(w); /* the peer may have sent the reason */
         if (status != DDL_OK)
@@ -194,17 +198,29 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
 ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
 {
     ddl__hello answer;
-    int passed = -1;
-    ddl_status status = receive_member_answer(w, peer, d->fd, &d->session, &answer, &passed);
+    int passed[DDL__PASSED_MAX] = {-1, -1};
+    bool shm = d->hello.kind == DDL__CONN_SHM;
+    ddl_status status = receive_member_answer(w, peer, d->fd, &d->session, &answer, passed);
+    int arena = shm ? passed[0] : -1, control = passed[shm];
+    if (status == DDL_OK && w->controls && control < 0 && !ddl__is_over_tcp(d->hello.kind))
+        status = ddl__fail(DDL_ESYSTEM,
+                           "rank %d has no descriptor for the control connection of rank %d: raise "
+                           "ulimit -n",
+                           w->rank, peer);
     if (status == DDL_OK) {
-        if (!ddl__wireup_make_links(w, peer, &d->hello, &d->session, DDL__DIALER, d->fd, passed,
+        if (!ddl__wireup_make_links(w, peer, &d->hello, &d->session, DDL__DIALER, d->fd, arena,
                                     answer.arena))
             status = DDL_ESYSTEM;
-    } else if (passed >= 0) {
-        close(passed);
+        arena = -1;
     }
     if (status == DDL_OK)
         d->fd = -1; /* owned by the link */
+    if (status == DDL_OK && w->controls && control >= 0)
+        w->controls[peer] = (ddl__control_dial){.fd = control, .open = true};
+    else if (control >= 0)
+        close(control);
+    if (arena >= 0)
+        close(arena);
     ddl__dial_cancel(d);
     return status;
 }

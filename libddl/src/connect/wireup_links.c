@@ -1,7 +1,8 @@
-/* Creates the links of two members from a connection. */
+/* Creates the links of two members from a connection, and what is known of control connections. */
 #include "connect/wireup_state.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,6 +68,30 @@ bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *he
     if (kind != DDL__CONN_TCP)
         w->messages[peer] = ddl__is_over_tcp(kind) || !link ? link : ddl__shm_link_beside(link);
     return link;
+}
+
+ddl__control_dial *ddl__controls_create(int size)
+{
+    ddl__control_dial *controls = calloc((size_t)size, sizeof *controls);
+    for (int i = 0; controls && i < size; i++)
+        controls[i].fd = -1;
+    return controls;
+}
+
+void ddl__control_dial_close(ddl__control_dial *control)
+{
+    if (control->fd >= 0)
+        close(control->fd);
+    control->fd = -1;
+    control->open = false;
+    ddl__session_end(&control->session);
+}
+
+void ddl__controls_destroy(ddl__control_dial *controls, int size)
+{
+    for (int i = 0; controls && i < size; i++)
+        ddl__control_dial_close(&controls[i]);
+    free(controls);
 }
 
 void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind)

@@ -50,6 +50,8 @@ static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_sta
     a->status = status;
     snprintf(a->why, sizeof a->why, "%s", ddl__message());
     ddl__dial_cancel(&a->messages);
+    if (w->controls && !w->links[peer])
+        ddl__control_dial_close(&w->controls[peer]);
     if (a->path + 1 < a->paths.at_once)
         warn_unused(w, peer, a->paths.path[a->path]);
     a->path++;
@@ -64,6 +66,17 @@ void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ui
     }
 }
 
+/* Dial the connection for messages and the control connection as well. */
+static void start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
+{
+    ddl__path path = a->paths.path[a->path];
+    start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, path);
+    ddl__dial_attempt control = {.fd = -1};
+    if (w->controls && start_on_path(w, peer, &control, DDL__CONN_CONTROL, 0, path) == DDL_OK)
+        w->controls[peer] = (ddl__control_dial){.fd = control.fd, .session = control.session};
+    ddl__session_end(&control.session);
+}
+
 void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     a->tcp = true;
@@ -72,7 +85,7 @@ void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
     ddl__wireup_dial_path(w, peer, a, DDL__CONN_TCP);
     if (a->attempt.fd >= 0 && a->paths.at_once * ddl__endpoint_sockets(w->endpoint) == 1)
-        start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, a->paths.path[a->path]);
+        start_others(w, peer, a);
 }
 
 /* Complete the handshake over the current path, or over one of the paths that are left. */

@@ -46,9 +46,11 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     }
     engine->config = *config;
     engine->wait_policy.sharing = config->sharing_cores;
-    /* The members that the first operation waits for are still connecting, with threads of theirs
-     * and ours that need a core. */
-    engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
+    /* The members that the first operations wait for are still connecting, and need the cores. */
+    if (config->sharing_cores)
+        engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
+    else
+        engine->wait_policy.oversubscribed.left = 2 * (uint32_t)config->size;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
     engine->ordered.runner.regions = config->regions;

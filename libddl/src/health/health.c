@@ -1,7 +1,8 @@
 /* Opens and closes the control connections of a comm. As in wireup.c, every rank dials all lower
- * ranks and accepts the higher ones. A rank dials when its own ddl__wireup_run is complete, and
- * receives the answers when all ranks have completed theirs. Until then the connection is parked at
- * the peer's endpoint, and the peer's ddl__wireup_run leaves it there. */
+ * ranks and accepts the higher ones. Most are dialed together with the links; the others, when this
+ * rank's ddl__wireup_run is complete. The answers are received when all ranks have completed
+ * theirs. Until then the connection is parked at the peer's endpoint, and the peer's
+ * ddl__wireup_run leaves it there. Members that share memory have got theirs with the link. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,20 +21,6 @@ static int64_t limit_within(const ddl__health *h, int64_t ns)
 {
     int64_t limit = ddl__now() + ns;
     return limit < h->config.deadline ? limit : h->config.deadline;
-}
-
-/* A connection to a lower rank, over which hello and proof were sent. */
-typedef struct ddl__control_dial {
-    int fd; /* -1: none */
-    ddl__session session;
-} control_dial;
-
-static void dial_close(control_dial *dial)
-{
-    if (dial->fd >= 0)
-        close(dial->fd);
-    dial->fd = -1;
-    ddl__session_end(&dial->session);
 }
 
 /* Fail if the comm has failed, or if waiting is in vain. A member that has left or whose process
@@ -74,7 +61,7 @@ static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t len
  * message set. */
 static bool dial_start_at(ddl__health *h, int peer, const struct sockaddr *to, socklen_t length)
 {
-    control_dial *dial = &h->dials[peer];
+    ddl__control_dial *dial = &h->dials[peer];
     ddl_endpoint *endpoint = h->config.endpoint;
     ddl__hello hello =
         ddl__endpoint_begin_hello(endpoint, DDL__CONN_CONTROL, h->rank, peer, h->size);
@@ -88,7 +75,7 @@ static bool dial_start_at(ddl__health *h, int peer, const struct sockaddr *to, s
     if (ddl__handshake_start(ddl__endpoint_job(endpoint), dial->fd, &hello, -1,
                              limit_within(h, DDL__ADDRESS_LIMIT), &dial->session) == DDL_OK)
         return true;
-    dial_close(dial);
+    ddl__control_dial_close(dial);
     return false;
 }
 
@@ -114,7 +101,7 @@ static bool dial_peer(ddl__health *h, int peer)
 }
 
 /* Wait for the answer of the peer's endpoint; false with the message set. */
-static bool dial_await_admission(const ddl__health *h, control_dial *dial, ddl__seal **seal)
+static bool dial_await_admission(const ddl__health *h, ddl__control_dial *dial, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(h->config.endpoint);
     bool handed;
@@ -129,7 +116,8 @@ static void accept_control_conn(ddl__health *h, ddl__accepted *accepted)
     const ddl__hello *hello = &accepted->hello;
     bool fits = hello->kind == DDL__CONN_CONTROL && hello->to == (uint32_t)h->rank &&
                 hello->size == (uint32_t)h->size && hello->from > (uint32_t)h->rank &&
-                hello->from < (uint32_t)h->size && h->members[hello->from].conn.fd < 0;
+                hello->from < (uint32_t)h->size && h->members[hello->from].conn.fd < 0 &&
+                hello->number >= h->dials[hello->from].after;
     if (hello->kind == DDL__CONN_INPROC)
         ddl__arena_drop((ddl__arena *)(uintptr_t)hello->arena);
     if (accepted->passed >= 0)
@@ -148,11 +136,13 @@ static void accept_control_conn(ddl__health *h, ddl__accepted *accepted)
 static ddl_status join_lower(ddl__health *h, int peer)
 {
     ddl__seal *seal = NULL;
-    control_dial *dial = &h->dials[peer];
+    ddl__control_dial *dial = &h->dials[peer];
+    if (h->members[peer].conn.fd >= 0)
+        return DDL_OK;
     if ((dial->fd >= 0 || dial_peer(h, peer)) && dial_await_admission(h, dial, &seal)) {
         ddl__control_conn_open(&h->members[peer].conn, dial->fd, seal);
         dial->fd = -1;
-        dial_close(dial);
+        ddl__control_dial_close(dial);
         return DDL_OK;
     }
     char why[DDL__MESSAGE_MAX - 128];
@@ -224,9 +214,7 @@ static void health_free(ddl__health *h)
         free(h->members[i].accused);
         free(h->members[i].verdict);
     }
-    for (int i = 0; i < h->rank && h->dials; i++)
-        dial_close(&h->dials[i]);
-    free(h->dials);
+    ddl__controls_destroy(h->dials, h->size);
     free(h->trace_dir);
     free(h->members);
     free(h);
@@ -237,27 +225,31 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     ddl__health *h = calloc(1, sizeof *h);
     ddl__detector *detector = ddl__endpoint_attach(config->endpoint, ddl__detector_create,
                                                    config->witness, ddl__detector_destroy);
-    if (!h || !detector || !(h->members = calloc((size_t)config->size, sizeof *h->members)) ||
-        !(h->dials = calloc((size_t)config->rank + 1, sizeof *h->dials))) {
-        if (h)
-            health_free(h);
+    if (!h || !detector || !(h->members = calloc((size_t)config->size, sizeof *h->members))) {
+        ddl__controls_destroy(config->controls, config->size);
+        free(h);
         return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
                         : DDL_ESYSTEM;
     }
     h->detector = detector;
     h->config = *config;
+    h->dials = config->controls;
     h->engine = config->engine;
     h->rank = config->rank;
     h->size = config->size;
     h->names = config->names;
     h->limits = config->limits;
     h->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
-    for (int i = 0; i < h->size; i++)
+    for (int i = 0; i < h->size; i++) {
+        ddl__control_dial *dial = &h->dials[i];
         h->members[i].conn.fd = -1;
-    for (int peer = 0; peer < h->rank; peer++)
-        h->dials[peer].fd = -1;
-    for (int peer = 0; peer < h->rank; peer++)
-        dial_peer(h, peer); /* a failed dial is repeated in join_lower */
+        if (dial->open) {
+            ddl__control_conn_open(&h->members[i].conn, dial->fd, NULL);
+            dial->fd = -1;
+        } else if (i < h->rank && dial->fd < 0) {
+            dial_peer(h, i); /* a failed dial is repeated in join_lower */
+        }
+    }
     *out = h;
     return DDL_OK;
 }

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/until.h"
 #include "connect/endpoint.h"
+#include "connect/wireup.h"
 #include "engine/engine.h"
 
 /* The health of one comm's members. */
@@ -23,6 +24,7 @@ typedef struct ddl__health_config {
     ddl__digest comm;
     const ddl__address *addresses; /* by rank; addresses and names outlive the health */
     char *const *names;
+    ddl__control_dial *controls; /* by rank: the control connections that the wireup has begun */
     int rank, size;
     ddl__limits limits;
     const char *witness;     /* the launcher's socket, or NULL */
@@ -31,12 +33,12 @@ typedef struct ddl__health_config {
     const ddl__until *until; /* the same; used until ddl__health_open has returned */
 } ddl__health_config;
 
-/* Dial the members with lower ranks, without waiting for their answers. Part of the creation of a
- * comm, after ddl__wireup_run. The caller closes the health, also after a failed open. */
+/* Dial the members with lower ranks whose control connections were not begun, without waiting for
+ * their answers. Part of the creation of a comm, after ddl__wireup_run. Takes over config.controls,
+ * also on failure. The caller closes the health, also after a failed open. */
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 
-/* Complete the control connections to all members, and monitor the members from now on. Every
- * member must have finished its ddl__wireup_run. */
+/* Complete the control connections to all members, and monitor the members from now on. */
 ddl_status ddl__health_open(ddl__health *health);
 
 /* Send a leave message, and end. When this returns, the detector no longer touches the engine.

@@ -125,9 +125,9 @@ struct ddl__health {
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members;            /* by rank; our own has no connection */
-    struct ddl__control_dial *dials; /* to lower ranks, while the comm is created: see health.c */
-    bool monitored;                  /* the detector's thread monitors the comm */
+    ddl__member *members;     /* by rank; our own has no connection */
+    ddl__control_dial *dials; /* by rank, while the comm is created */
+    bool monitored;           /* the detector's thread monitors the comm */
 
     int64_t last_beat, next_beat;
     bool eager;        /* messages are read as they arrive */

@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 
 bool ddl__await(int fd, short events, int64_t deadline)
 {
@@ -25,6 +27,14 @@ bool ddl__await(int fd, short events, int64_t deadline)
             return false;
         }
     }
+}
+
+void ddl__await_awake(int fd, short events)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    int64_t end = ddl__now() + DDL__AWAKE_LIMIT;
+    while (poll(&p, 1, 0) == 0 && ddl__now() < end)
+        sched_yield();
 }
 
 bool ddl__try_again(int fd, short events, int64_t deadline)
@@ -170,36 +180,42 @@ int ddl__listen(const char *host, uint16_t *port)
 
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline)
 {
-    return ddl__send_with_fd(fd, bytes, n, -1, deadline);
+    return ddl__send_with_fds(fd, bytes, n, NULL, 0, deadline);
 }
 
-/* Room for one descriptor, aligned as the kernel wants it. */
+bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline)
+{
+    return ddl__send_with_fds(fd, bytes, n, &passed, passed >= 0, deadline);
+}
+
+/* Room for descriptors, aligned as the kernel wants it. */
 typedef union control {
     struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
+    char bytes[CMSG_SPACE(DDL__PASSED_MAX * sizeof(int))];
 } control;
 
-bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline)
+bool ddl__send_with_fds(int fd, const void *bytes, size_t n, const int *passed, unsigned n_passed,
+                        int64_t deadline)
 {
     const char *at = bytes;
     while (n) {
         struct iovec iov = {.iov_base = (void *)at, .iov_len = n};
         control room = {0};
         struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-        if (passed >= 0) {
+        if (n_passed) {
             message.msg_control = room.bytes;
-            message.msg_controllen = sizeof room.bytes;
+            message.msg_controllen = CMSG_SPACE(n_passed * sizeof *passed);
             struct cmsghdr *c = CMSG_FIRSTHDR(&message);
             c->cmsg_level = SOL_SOCKET;
             c->cmsg_type = SCM_RIGHTS;
-            c->cmsg_len = CMSG_LEN(sizeof passed);
-            memcpy(CMSG_DATA(c), &passed, sizeof passed);
+            c->cmsg_len = CMSG_LEN(n_passed * sizeof *passed);
+            memcpy(CMSG_DATA(c), passed, n_passed * sizeof *passed);
         }
         ssize_t k = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (k > 0) {
             at += k;
             n -= (size_t)k;
-            passed = -1;
+            n_passed = 0;
         } else if (!ddl__try_again(fd, POLLOUT, deadline)) {
             return false;
         }
@@ -207,34 +223,48 @@ bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t 
     return true;
 }
 
-/* Receive without blocking. A descriptor is taken if `passed` is given, and discarded otherwise. */
-static ssize_t recv_some(int fd, void *bytes, size_t n, int *passed)
+/* Keep a received descriptor, if there is room. */
+static void keep_passed(int received, int *passed, unsigned n_passed)
+{
+    unsigned i = 0;
+    while (i < n_passed && passed[i] >= 0)
+        i++;
+    if (i < n_passed)
+        passed[i] = received;
+    else
+        close(received);
+}
+
+/* Receive without blocking. */
+static ssize_t recv_some(int fd, void *bytes, size_t n, int *passed, unsigned n_passed)
 {
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     control room = {0};
-    /* Leave out the padding, where the kernel would put a second descriptor. */
+    /* Leave out the padding, where the kernel would put one more descriptor. */
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
-                             .msg_control = passed ? room.bytes : NULL,
-                             .msg_controllen = passed ? CMSG_LEN(sizeof(int)) : 0};
+                             .msg_control = n_passed ? room.bytes : NULL,
+                             .msg_controllen = n_passed ? CMSG_LEN(n_passed * sizeof(int)) : 0};
     ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (k <= 0)
         return k;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-            c->cmsg_len >= CMSG_LEN(sizeof(int))) {
-            if (*passed >= 0)
-                close(*passed);
-            memcpy(passed, CMSG_DATA(c), sizeof *passed);
+        for (size_t at = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+                            c->cmsg_len >= CMSG_LEN(at + sizeof(int));
+             at += sizeof(int)) {
+            int received;
+            memcpy(&received, CMSG_DATA(c) + at, sizeof received);
+            keep_passed(received, passed, n_passed);
         }
     return k;
 }
 
-bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
+bool ddl__recv_with_fds(int fd, void *bytes, size_t n, int *passed, unsigned n_passed,
+                        int64_t deadline)
 {
     char *at = bytes;
     while (n) {
-        ssize_t k = recv_some(fd, at, n, passed);
+        ssize_t k = recv_some(fd, at, n, passed, n_passed);
         if (k > 0) {
             at += k;
             n -= (size_t)k;
@@ -250,7 +280,12 @@ bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadl
 
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline)
 {
-    return ddl__recv_with_fd(fd, bytes, n, NULL, deadline);
+    return ddl__recv_with_fds(fd, bytes, n, NULL, 0, deadline);
+}
+
+bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline)
+{
+    return ddl__recv_with_fds(fd, bytes, n, passed, 1, deadline);
 }
 
 ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along)

@@ -32,6 +32,10 @@ void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN]);
 /* Wait for `events` of poll; false at the deadline. */
 bool ddl__await(int fd, short events, int64_t deadline);
 
+/* Wait a moment for `events` without sleeping: waking up takes longer than many a peer takes to
+ * answer. For a thread that has a core. */
+void ddl__await_awake(int fd, short events);
+
 /* After a call that has failed: whether to try again. Waits if the call would have blocked. */
 bool ddl__try_again(int fd, short events, int64_t deadline);
 
@@ -39,8 +43,15 @@ bool ddl__try_again(int fd, short events, int64_t deadline);
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 
-/* The same over a unix socket, with a descriptor (-1: none) beside the bytes. ddl__recv_all
- * discards a descriptor. */
+/* The same over a unix socket, with descriptors beside the bytes. The receiver's are -1 before;
+ * more than it has room for are discarded. */
+enum { DDL__PASSED_MAX = 2 };
+bool ddl__send_with_fds(int fd, const void *bytes, size_t n, const int *passed, unsigned n_passed,
+                        int64_t deadline);
+bool ddl__recv_with_fds(int fd, void *bytes, size_t n, int *passed, unsigned n_passed,
+                        int64_t deadline);
+
+/* The same with one descriptor, or none (-1). */
 bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline);
 bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
 

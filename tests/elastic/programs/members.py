@@ -23,8 +23,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from member_loops import CLASSES, Loop, Transformer
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import ddl_core
 import ddl_torch.elastic as elastic
@@ -38,27 +41,42 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from strikes import strike
 
-SAMPLES, CLASSES = 203, 10
+SAMPLES = 203
+READING = ("passes", "steps", "loader_workers")
 REFUSED = 3  # the exit code of a member that was counted as dead
 NEW_NETWORK = 0x40000000  # for setns
 
+Sample = tuple[torch.Tensor, torch.Tensor, int]
+
 
 class Samples:
-    """Noise, augmented at random. `used` are the samples since it was last emptied."""
+    """Noise, augmented at random, with labels and numbers."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
         self.images = torch.randn(SAMPLES, 1, 8, 8, generator=generator)
         self.labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
-        self.used: list[int] = []
 
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.used.append(index)
-        image = self.images[index] + random.random() + 0.1 * torch.rand(())
-        return image, self.labels[index]
+    def __getitem__(self, index: int) -> Sample:
+        chance = random.random() + np.random.rand() + 0.1 * torch.rand(())
+        return self.images[index % SAMPLES] + chance, self.labels[index % SAMPLES], index
+
+
+class Stream:
+    """Such samples without an end."""
+
+    def __init__(self) -> None:
+        self._samples, self._position = Samples(), -1
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def __next__(self) -> Sample:
+        self._position += 1
+        return self._samples[self._position - 1]
 
 
 def make_mlp() -> nn.Module:
@@ -84,7 +102,7 @@ def random_owners(_step: int, ranks: int, workers: int) -> list[int]:
     return changing_owners(0, ranks, workers)
 
 
-MODELS = {"mlp": make_mlp, "cnn": make_cnn}
+MODELS = {"mlp": make_mlp, "cnn": make_cnn, "transformer": Transformer}
 OWNERS = {"even": loops.even_owners, "random": random_owners, "changing": changing_owners}
 
 
@@ -94,14 +112,18 @@ class Deaths:
 
     compute    after its first share of the step, which nobody else gets
     adopt      after the first share that it has adopted
-    reduce     between the first and the second of the step's ordered sums
+    backward   in the backward pass of its last share, between the first and the second ordered sum
+    reduce     after that, between the first and the second ordered sum
     vote       when all ranks have the result and none has voted
     apply      when it has voted
+    evaluate   in the second batch that it evaluates, in the evaluation after this step
     reform     when it is about to shrink the comm, because another has died
     shrink     while it shrinks the comm
     behind     not killed: this member's vote fails although it was held, because another died
     slow       not killed: this member's first share of the step takes until the next member has
                computed a share that it has adopted
+    hold       not killed: the backward pass of this member's last share takes until it is noticed
+               that another died, after the first ordered sum has started
     """
 
     def __init__(self, case: dict[str, Any], path: Path, log: Any) -> None:
@@ -113,10 +135,11 @@ class Deaths:
         self._together = {each["step"] for each in case.get("kills", [])}
         steps.Step._reduce = self._wrap(steps.Step._reduce, self._reduce)
         steps.Step._vote = self._wrap(steps.Step._vote, self._vote)
+        steps.Watch.submit = self._wrap(steps.Watch.submit, self._submit)
         comms = ddl_core.Comm
         comms.shrink = self._wrap(comms.shrink, self._shrink)
-        comms.allreduce_ordered = self._wrap(comms.allreduce_ordered, self._sum)
-        self._step, self._sums = 0, 0
+        steps.Sums.start = self._wrap(steps.Sums.start, self._sum)
+        self._step, self._phase, self._sums = 0, "backward", 0
         self._log, self._path, self._member = log, path, member
         self._members = case["members"]
         self.group: Any = None
@@ -147,14 +170,24 @@ class Deaths:
         return function(*arguments)
 
     def _reduce(self, function: Any, step: Any) -> None:
-        self._step, self._sums = step.number, 0
-        function(step)
+        self._phase, self._sums = "reduce", 0
+        try:
+            function(step)
+        finally:
+            self._phase, self._sums = "backward", 0
 
-    def _sum(self, function: Any, *arguments: Any, **options: Any) -> None:
+    def _sum(self, function: Any, *arguments: Any, **options: Any) -> Any:
         if self._sums == 1:
-            self.at("reduce", self._step)
+            self.at(self._phase, self._step)
         self._sums += 1
-        function(*arguments, **options)
+        return function(*arguments, **options)
+
+    def _submit(self, function: Any, watch: Any, start: Any) -> None:
+        function(watch, start)
+        if self._kills.get("hold") == self._step:
+            while not watch.noticed:
+                time.sleep(0.001)
+            del self._kills["hold"]
 
     def _vote(self, function: Any, step: Any) -> None:
         comm = step._group.comm
@@ -172,11 +205,12 @@ class Deaths:
 
 def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     torch.manual_seed(case.get("initial", [0] * comm.size)[comm.rank])
-    model, data = MODELS[case["model"]](), Samples()
+    model = MODELS[case["model"]]()
+    data = Stream() if "steps" in case else Samples()
     make = getattr(torch.optim, case.get("optimizer", "AdamW"))
     more = {"momentum": 0.9} if make is torch.optim.SGD else {}
     optimizer = make(model.parameters(), lr=2e-3, **more)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+    loop = Loop(case.get("loop", "plain"), model, optimizer)
     job = elastic.Job(
         model,
         optimizer,
@@ -185,29 +219,55 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         seed=5,
         comm=comm,
         owners=OWNERS[case.get("owners", "even")],
+        buffers=case.get("buffers", "average"),
+        bucket_bytes=case.get("bucket_bytes", elastic.BUCKET_BYTES),
         watchdog=case.get("watchdog", 0),
     )
     deaths = Deaths(case, path, log)
     deaths.group = job.group
-    for step in job.steps(data, passes=case["passes"]):
+    reading = {name: case[name] for name in READING if name in case}
+    for step in job.steps(data, **reading):
         deaths.begin(step.number)
-        for x, y in step:
+        for x, y, numbers in step:
             deaths.wait_for_adopter(step.number)
-            step.backward(nn.functional.cross_entropy(model(x), y))
-            log("share", step.number, step.worker, data.used)
-            data.used = []
+            if case.get("weighted"):
+                counts = y != 0  # the same for few shares
+                losses = cross_entropy(model(x), y, reduction="none") * counts
+                step.backward(losses.sum(), weight=counts.sum())
+            else:
+                step.backward(loop.loss(x, y))
+            if job.awaits_admission:
+                continue
+            log("share", step.number, step.worker, numbers.tolist())
             deaths.at("compute", step.number)
             if step.recovery:
                 log("adopted", step.number)
                 deaths.at("adopt", step.number)
         log("commit", step.number, job.framework.loss, time.monotonic())
         deaths.at("apply", step.number)
-        optimizer.step()
-        schedule.step()
+        loop.update()
         if step.recovery:
             log("recovery", vars(step.recovery))
-    log("end", digest(job.framework.state()), job.group.comm.size)
+        if step.number in case.get("evaluate", []):
+            log("table", step.number, evaluate(job, step.number, deaths, log))
+    log("end", digest(job.framework.state() | loop.state()), job.group.comm.size)
     job.close()
+
+
+def evaluate(job: elastic.Job, step: int, deaths: Deaths, log: Any) -> list[list[float]]:
+    """The losses and the number of samples of each batch, of the members' common data set."""
+    batches = 0
+
+    def measure(batch: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
+        nonlocal batches
+        batches += 1
+        if batches == 2:
+            deaths.at("evaluate", step)
+        x, y, numbers = batch
+        log("evaluated", step, numbers.tolist())
+        return cross_entropy(job.framework.model(x), y, reduction="sum"), len(y)
+
+    return job.map(Samples(), measure, batch=25).tolist()
 
 
 def member_main(case: dict[str, Any], member: int, path: Path, pipes: Any) -> None:
@@ -293,6 +353,7 @@ def wait_for(pids: list[int], selector: selectors.BaseSelector, ends: set[int]) 
 
 
 if __name__ == "__main__":
+    elastic.preload()
     print("ready", flush=True)
     for text in sys.stdin:
         print(json.dumps(run(json.loads(text), Path(sys.argv[1]))), flush=True)

@@ -37,13 +37,34 @@ class Samples:
 
 
 class FailingSamples(Samples):
-    """Sample 3 cannot be read."""
+    """Sample 3 cannot be read; only at first if there is a file of this name."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if index == 3:
+        if index == 3 and (self.always or Path("fail once").exists()):
+            Path("fail once").unlink(missing_ok=True)
             print("about to read sample 3")
             raise OSError("sample 3 cannot be read")
         return super().__getitem__(index)
+
+    def __init__(self, always: bool) -> None:
+        self.always = always
+
+
+class Stream:
+    """The samples without an end."""
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        self.position += 1
+        return Samples()[self.position % len(IMAGES)]
+
+
+def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of those that are no zeros."""
+    counted = labels != 0
+    return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
 
 
 def die_once(where: str) -> None:
@@ -90,19 +111,28 @@ class Killer:
             os.kill(parent_of(pid) if "agent" in str(whom) else pid, signal.SIGKILL)
 
 
+def make_data(case: dict[str, Any]) -> Any:
+    if "fail" in case:
+        Path("fail once").touch()
+        return FailingSamples(case["fail"] == "always")
+    return Stream() if "steps" in case else Samples()
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     job = Job(
         model=make_model,
-        data=FailingSamples() if case.get("fail") else Samples(),
-        loss=cross_entropy,
+        data=make_data(case),
+        loss=weighted_loss if case.get("weighted") else cross_entropy,
         optimizer=make_optimizer,
         schedule=make_schedule,
-        batch=24,
+        batch=case.get("batch", 24),
         logical=12,
         workers=case["workers"],
-        passes=case.get("passes", 5),
+        loader_workers=case.get("loader_workers", 0),
+        **({"steps": case["steps"]} if "steps" in case else {"passes": case.get("passes", 5)}),
         seed=3,
         threads=case.get("threads", 1),
+        **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
     if "die" in case:
         Path(f"die in {case['die']}").touch()

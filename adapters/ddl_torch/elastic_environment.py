@@ -1,0 +1,46 @@
+"""What the bits of PyTorch's results depend on, besides the program."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+def describe(model: torch.nn.Module) -> dict[str, str]:
+    """See ddl_elastic.framework.Framework.environment."""
+    built = torch.__config__.show()
+    found = {
+        "PyTorch": torch.__version__,
+        "number of threads": str(torch.get_num_threads()),
+        "instruction set": f"{torch.backends.cpu.get_cpu_capability()}",
+        "oneDNN": _version(built, r"MKL-DNN v([\d.]+)"),
+        "MKL": _version(built, r"Math Kernel Library Version ([\d.]+)"),
+    }
+    if any(parameter.is_cuda for parameter in model.parameters()):
+        found["GPU"] = torch.cuda.get_device_name()
+        found["CUDA"] = str(torch.version.cuda)
+        found["cuDNN"] = str(torch.backends.cudnn.version())
+    return {
+        **found,
+        "NumPy": np.__version__,
+        "Python": platform.python_version(),
+        "processor": f"{platform.machine()} {_processor()}".strip(),
+    }
+
+
+def _version(text: str, pattern: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else "none"
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else ""

@@ -1,0 +1,81 @@
+"""The arrays of a share: which part of them is for which tensor.
+
+There is an array for each bucket of gradients. Then come those of buffers, one for each type, and
+the numbers: the loss, its weight, and for each parameter whether it was used. What can be added
+together with the last bucket is in its array, so that most models have one or two arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ddl_elastic import framework
+from ddl_torch.elastic_tensors import wide
+
+
+class Section:
+    """Tensors one after the other, in the type that they are added in: as a whole, and the part of
+    each, in its shape."""
+
+    def __init__(self, whole: Tensor, tensors: Sequence[Tensor]) -> None:
+        self.whole, self.array = whole, whole.numpy()
+        self.parts: list[Tensor] = []
+        begin = 0
+        for each in tensors:
+            self.parts.append(whole[begin : begin + each.numel()].view(each.shape))
+            begin += each.numel()
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Section:
+        count = sum(each.numel() for each in tensors)
+        return cls(torch.empty(count, dtype=wide(tensors[0])), tensors)
+
+
+class Layout:
+    """Of shares with these buckets of parameters and these groups of buffers, each of one type.
+
+    op   how buffers are made from those of all shares; gradients and numbers: "average"
+    ops  how each array is
+    """
+
+    def __init__(
+        self, buckets: Sequence[Sequence[Tensor]], buffers: Sequence[Sequence[Tensor]], op: str
+    ) -> None:
+        kind = wide(buckets[-1][0]) if buckets else torch.float64
+        numbers = torch.empty(2 + sum(map(len, buckets)), dtype=kind)
+        self.sections = [*buckets, *buffers, [numbers]]
+        self.buckets = len(buckets)
+        self.arrays: list[list[int]] = [[number] for number in range(len(buckets))]
+        self.ops = ["average"] * len(buckets)
+        for number, section in enumerate(self.sections[len(buckets) :], len(buckets)):
+            own = op if section[0] is not numbers else "average"
+            for array in range(max(0, len(buckets) - 1), len(self.arrays)):
+                like = self.sections[self.arrays[array][0]][0]
+                if self.ops[array] == own and wide(like) == wide(section[0]):
+                    self.arrays[array].append(number)
+                    break
+            else:
+                self.arrays.append([number])
+                self.ops.append(own)
+
+
+class Share(list[framework.Array]):
+    """What a share computes, or the result of a step: its arrays, and the sections of them."""
+
+    def __init__(self, layout: Layout) -> None:
+        found: dict[int, Section] = {}
+        for numbers in layout.arrays:
+            sections = [layout.sections[number] for number in numbers]
+            counts = [sum(each.numel() for each in section) for section in sections]
+            whole = torch.empty(sum(counts), dtype=wide(sections[0][0]))
+            for number, part, section in zip(numbers, whole.split(counts), sections, strict=True):
+                found[number] = Section(part, section)
+            self.append(whole.numpy())
+        ordered = [found[number] for number in sorted(found)]
+        self.gradients = ordered[: layout.buckets]
+        self.buffers = ordered[layout.buckets : -1]
+        self.numbers = ordered[-1].array
+        self.gradient_parts = [part for each in self.gradients for part in each.parts]

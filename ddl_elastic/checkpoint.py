@@ -1,0 +1,238 @@
+"""States in storage: chunks named by their hashes, and a manifest that names the chunks.
+
+A state is cut into chunks of at most CHUNK bytes, equally for any number of ranks, so any rank can
+write any chunk, and one that has not changed is there already. A chunk is a safetensors file. The
+manifest is written last: what has no whole manifest, or misses a chunk of it, is not a checkpoint.
+Everything that is read is compared with its hash; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_elastic.framework import State, Tensor
+
+CHUNK = 64 << 20  # bytes
+
+# The types that NumPy has as well; tensors of others are bytes in the files.
+_NUMPY = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+_FORMAT = 1
+
+
+class DamagedCheckpoint(ValueError):
+    """A manifest or a chunk is missing, torn or has other contents than its hash says."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of one tensor, in a chunk."""
+
+    name: str
+    begin: int
+    end: int
+
+
+Chunk = tuple[Piece, ...]
+
+
+class Storage(Protocol):
+    """Where checkpoints are. Names have no folders."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Durable, and whole or not at all, once it returns. Raises OSError."""
+
+    def read(self, name: str) -> bytes:
+        """Raises FileNotFoundError."""
+
+    def names(self) -> list[str]: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+class Folder:
+    """A folder of a local or a network file system."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, data: bytes) -> None:
+        unfinished = self._path / f".{name}.{os.getpid()}"
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(self._path / name)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+        descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # the name
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def names(self) -> list[str]:
+        return [each.name for each in self._path.iterdir() if not each.name.startswith(".")]
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+
+# ---- chunks ----
+
+
+def cut(state: State, limit: int = CHUNK) -> list[Chunk]:
+    """The chunks of a state, by its tensors' names and sizes alone."""
+    chunks: list[list[Piece]] = [[]]
+    room = limit
+    for name, tensor in sorted(state.items()):
+        size, begin = tensor.data.nbytes, 0
+        while begin < size or begin == 0:
+            if not room:
+                chunks.append([])
+                room = limit
+            end = min(size, begin + room)
+            chunks[-1].append(Piece(name, begin, end))
+            room -= end - begin
+            if end == size:
+                break
+            begin = end
+    return [tuple(chunk) for chunk in chunks if chunk]
+
+
+def pack(state: State, chunk: Chunk) -> bytes:
+    """A chunk's file: safetensors, where a tensor that lies in one piece has its type and shape."""
+    from safetensors.numpy import save
+
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for piece in chunk:
+        tensor = state[piece.name]
+        data = as_bytes(tensor)[piece.begin : piece.end]
+        if len(data) == tensor.data.nbytes and tensor.dtype in _NUMPY:
+            tensors[piece.name] = data.view(tensor.dtype).reshape(tensor.shape)
+        else:
+            tensors[f"{piece.name}[{piece.begin}:{piece.end}]"] = data
+    return save(tensors)
+
+
+def _unpack(data: bytes, chunk: Chunk) -> Iterator[tuple[Piece, bytes]]:
+    from safetensors.numpy import load
+
+    found = {name.split("[")[0]: array.tobytes() for name, array in load(data).items()}
+    for piece in chunk:
+        yield piece, found[piece.name]
+
+
+def as_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    return tensor.data.reshape(-1).view(np.uint8)
+
+
+def file_name(data: bytes) -> str:
+    return f"{hashlib.sha256(data).hexdigest()}.safetensors"
+
+
+# ---- manifests ----
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One checkpoint: the state after so many steps, as the names of its chunks' files."""
+
+    steps: int
+    constants: Mapping[str, Any]
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]  # by name: type and shape
+    chunks: Sequence[tuple[str, Chunk]]  # the files, and what is in each
+
+    @property
+    def name(self) -> str:
+        return f"steps-{self.steps:012}.json"
+
+    def pack(self) -> bytes:
+        fields = {
+            "format": _FORMAT,
+            "steps": self.steps,
+            "constants": dict(self.constants),
+            "tensors": {name: [kind, list(shape)] for name, (kind, shape) in self.tensors.items()},
+            "chunks": [
+                [file, [[each.name, each.begin, each.end] for each in chunk]]
+                for file, chunk in self.chunks
+            ],
+        }
+        text = json.dumps(fields, sort_keys=True).encode()
+        return json.dumps({"sha256": hashlib.sha256(text).hexdigest()}).encode() + b"\n" + text
+
+
+def read_manifest(storage: Storage, name: str) -> Manifest:
+    """Raises DamagedCheckpoint."""
+    try:
+        head, _, text = storage.read(name).partition(b"\n")
+        if json.loads(head)["sha256"] != hashlib.sha256(text).hexdigest():
+            raise DamagedCheckpoint(f"{name} is torn or was changed")
+        fields = json.loads(text)
+        if fields["format"] != _FORMAT:
+            raise DamagedCheckpoint(f"{name} has format {fields['format']}, not {_FORMAT}")
+        return Manifest(
+            fields["steps"],
+            fields["constants"],
+            {each: (kind, tuple(shape)) for each, (kind, shape) in fields["tensors"].items()},
+            [(file, tuple(Piece(*piece) for piece in chunk)) for file, chunk in fields["chunks"]],
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, DamagedCheckpoint):
+            raise
+        raise DamagedCheckpoint(f"{name} cannot be read: {error}") from error
+
+
+def manifests(storage: Storage) -> list[str]:
+    """The names of all manifests, the newest first."""
+    return sorted((n for n in storage.names() if n.startswith("steps-")), reverse=True)
+
+
+# ---- whole states ----
+
+
+def read_state(storage: Storage, manifest: Manifest) -> State:
+    """Raises DamagedCheckpoint that names the chunk."""
+    parts = {name: [b""] for name in manifest.tensors}
+    for file, chunk in manifest.chunks:
+        try:
+            data = storage.read(file)
+        except OSError as error:
+            raise DamagedCheckpoint(f"{manifest.name}: {file} cannot be read: {error}") from error
+        if file_name(data) != file:
+            raise DamagedCheckpoint(f"{manifest.name}: {file} is torn or was changed")
+        for piece, part in _unpack(data, chunk):
+            parts[piece.name].append(part)
+    return {
+        name: Tensor(kind, shape, np.frombuffer(b"".join(parts[name]), np.uint8))
+        for name, (kind, shape) in manifest.tensors.items()
+    }
+
+
+def clean(storage: Storage, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints, and chunks that none of these has."""
+    names = manifests(storage)
+    kept: set[str] = set()
+    for name in names[:keep]:
+        with suppress(DamagedCheckpoint):
+            kept.update(file for file, _ in read_manifest(storage, name).chunks)
+    for name in names[keep:]:
+        storage.remove(name)
+    for name in storage.names():
+        if name.endswith(".safetensors") and name not in kept:
+            storage.remove(name)

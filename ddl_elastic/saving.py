@@ -1,0 +1,169 @@
+"""Checkpoints of a running job: each rank writes its part beside the steps, the votes tell when all
+have, and then rank 0 writes the manifest.
+
+A part is some of the chunks, and a small file that lists them. Rank 0 makes the manifest of all
+parts' lists. A part that is missing, because its rank has died or its disk is full, ends that
+checkpoint and nothing else: the older ones stay, and the steps go on.
+
+Votes: each rank votes with its `word`, and all learn the least one. For the state after s steps
+it is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the others' parts, and 4 s + 2
+when a rank has finished. The next checkpoint begins, on all ranks in the same step, when all have
+finished. So nobody removes what another rank has just written.
+
+Threads: one at a time, which alone uses the storage. The caller reads `word`, `error` and `saved`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddl_elastic import checkpoint
+from ddl_elastic.checkpoint import DamagedCheckpoint, Manifest, Storage
+from ddl_elastic.framework import State
+
+_WAITS, _FINISHED = 1, 2
+_SKIPS = 4 * (1 << 60) + _FINISHED  # nobody's least word
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Where and how often. Not a constant of the job: the result does not depend on it."""
+
+    storage: Storage
+    every: int  # steps
+    keep: int = 3  # checkpoints
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one of `ranks` ranks writes of the state after so many steps."""
+
+    steps: int
+    rank: int
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        return f"part-{self.steps:012}-{self.rank}-of-{self.ranks}.json"
+
+    def of(self, rank: int) -> _Part:
+        return _Part(self.steps, rank, self.ranks)
+
+
+class Saver:
+    """Writes the checkpoints of one rank's job."""
+
+    def __init__(self, policy: Policy, constants: Mapping[str, Any]) -> None:
+        self._policy, self._constants = policy, dict(constants)
+        self._thread: threading.Thread | None = None
+        self._part = _Part(0, 0, 1)
+        self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
+        self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
+        self.saved = 0  # steps of the last checkpoint whose manifest this rank has written
+
+    @property
+    def begun(self) -> int:
+        """Steps of the last checkpoint that this rank has begun."""
+        return self._part.steps
+
+    def boundary(self, state: Callable[[], State], steps: int, rank: int, ranks: int) -> None:
+        """So many steps are committed: begin a checkpoint if it is due, and no other is under way.
+        Copies this rank's part of the state, and returns."""
+        if steps % self._policy.every == 0 and self._agreed % 4 == _FINISHED:
+            self.begin(state(), steps, rank, ranks)
+
+    def begin(self, state: State, steps: int, rank: int, ranks: int) -> None:
+        """Write this rank's part of the state after so many steps."""
+        self.wait()
+        self._part, self.error, self.word = _Part(steps, rank, ranks), None, 4 * steps
+        self._tensors = {name: (each.dtype, each.shape) for name, each in state.items()}
+        chunks = checkpoint.cut(state)
+        own = [(n, c, checkpoint.pack(state, c)) for n, c in enumerate(chunks) if n % ranks == rank]
+        self._start(lambda: self._write_part(own), _FINISHED if rank else _WAITS)
+
+    def skip(self) -> None:
+        """This rank was behind in the step before, and does not know what was agreed on. If the
+        others begin a checkpoint, its part is missing there."""
+        self.wait()
+        self.word = _SKIPS
+
+    def agree(self, least: int) -> None:
+        """The vote has ended: the least word of all ranks."""
+        self._agreed = least
+        if least == self.word and least % 4 == _WAITS:
+            self._start(self._write_manifest, _FINISHED)
+
+    def wait(self) -> None:
+        """Until the thread has written what it was given."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self, work: Callable[[], None], then: int) -> None:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # whatever a storage raises
+                self.error = error
+            self.word = 4 * self._part.steps + then
+
+        self.wait()
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def _write_part(self, chunks: list[tuple[int, checkpoint.Chunk, bytes]]) -> None:
+        storage, listed = self._policy.storage, []
+        there = set(storage.names())
+        for number, chunk, data in chunks:
+            file = checkpoint.file_name(data)
+            if file not in there:
+                storage.write(file, data)
+            listed.append([number, file, [[each.name, each.begin, each.end] for each in chunk]])
+        storage.write(self._part.name, json.dumps(listed).encode())
+
+    def _write_manifest(self) -> None:
+        storage, listed = self._policy.storage, []
+        parts = [self._part.of(rank).name for rank in range(self._part.ranks)]
+        try:
+            for part in parts:
+                listed += json.loads(storage.read(part))
+        except (OSError, ValueError) as error:
+            raise DamagedCheckpoint(f"a rank has not written its part: {error}") from error
+        chunks = [
+            (file, tuple(checkpoint.Piece(*piece) for piece in pieces))
+            for _, file, pieces in sorted(listed)
+        ]
+        manifest = Manifest(self._part.steps, self._constants, self._tensors, chunks)
+        storage.write(manifest.name, manifest.pack())
+        self.saved = self._part.steps
+        for name in storage.names():
+            if name.startswith("part-") and name <= parts[-1]:
+                storage.remove(name)
+        checkpoint.clean(storage, self._policy.keep)
+
+
+def newest(storage: Storage, constants: Mapping[str, Any]) -> tuple[Manifest, State] | None:
+    """The newest checkpoint that is whole, if there is one, with its state. Raises ValueError if it
+    was written by a job with other constants."""
+    for name in checkpoint.manifests(storage):
+        try:
+            manifest = checkpoint.read_manifest(storage, name)
+            state = checkpoint.read_state(storage, manifest)
+        except DamagedCheckpoint:
+            continue
+        others = {
+            each: (manifest.constants.get(each), value)
+            for each, value in constants.items()
+            if manifest.constants.get(each) != value
+        }
+        if others:
+            told = ", ".join(
+                f"{each} was {was!r}, is {now!r}" for each, (was, now) in others.items()
+            )
+            raise ValueError(f"the checkpoint {name} is of another job: {told}")
+        return manifest, state
+    return None

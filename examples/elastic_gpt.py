@@ -1,0 +1,93 @@
+"""Train the transformer of gpt_text.py, with processes that may die.
+
+    python examples/elastic_gpt.py                               one process
+    ddl elastic run -n 4 examples/elastic_gpt.py --kill 2        four; two are killed meanwhile
+
+The state's hash at the end is the same, however many processes there are and whoever dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+
+import torch
+from gpt_text import Transformer, read
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import ddl_torch.elastic as elastic
+from ddl_elastic.framework import digest
+
+HELD_OUT = 100  # pieces, the last ones
+
+
+class Pieces:
+    """The text in pieces, each with the byte that follows it."""
+
+    def __init__(self, text: Tensor, context: int) -> None:
+        self.text, self.context = text, context
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.context
+
+    def __getitem__(self, number: int) -> Tensor:
+        begin = number * self.context
+        return self.text[begin : begin + self.context + 1].long()
+
+
+def main() -> None:
+    arguments = parse()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.manual_seed(0)
+    pieces = Pieces(read(arguments.megabytes), arguments.context)
+    held_out = [pieces[number] for number in range(len(pieces) - HELD_OUT, len(pieces))]
+    pieces.text = pieces.text[: -HELD_OUT * arguments.context]
+
+    model = Transformer(arguments.width, arguments.layers, arguments.context)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    warm_up = max(1, arguments.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(1, (t + 1) / warm_up))
+    job = elastic.Job(model, optimizer, batch=arguments.batch, logical=arguments.logical)
+
+    def losses(batch: Tensor) -> Tensor:
+        predicted = model(batch[:, :-1])
+        return cross_entropy(predicted.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
+
+    for step in job.steps(pieces, steps=arguments.steps, loader_workers=arguments.loader_workers):
+        for batch in step:
+            step.backward(losses(batch).mean())
+        optimizer.step()
+        schedule.step()
+        if (step.number + 1) % arguments.evaluate == 0:
+            table = job.map(held_out, lambda batch: losses(batch).sum(), batch=10)
+            loss = table.sum() / (HELD_OUT * arguments.context)
+            job.log(f"step {step.number}", loss=job.framework.loss, held_out=loss)
+        if step.number + 1 in range(15, 15 * arguments.kill + 1, 15) and job.is_writer:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if job.is_writer:
+        print(model.write("def ", 200).decode(errors="replace"))
+    job.log(f"state {digest(job.framework.state())[:16]}")
+    job.close()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a small transformer on Python's sources.")
+    parser.add_argument("--steps", type=int, default=300, metavar="N")
+    parser.add_argument("--batch", type=int, default=32, metavar="N", help="pieces of a step")
+    parser.add_argument("--logical", type=int, default=8, metavar="N", help="logical workers")
+    parser.add_argument("--context", type=int, default=128, metavar="N", help="bytes of a piece")
+    parser.add_argument("--width", type=int, default=128, metavar="N")
+    parser.add_argument("--layers", type=int, default=4, metavar="N")
+    parser.add_argument("--megabytes", type=float, default=4.0, metavar="N", help="of text")
+    parser.add_argument("--evaluate", type=int, default=50, metavar="N", help="after each N steps")
+    parser.add_argument("--loader-workers", type=int, default=0, metavar="N")
+    parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill N processes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+/* A control connection of an attempt to create a comm that failed is not taken for one of the next
+ * attempt, although it is there first: when it ends, the comm goes on. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "connect/wireup.h"
+#include "health/health.h"
+#include "net/socket.h"
+#include "processes.h"
+
+enum { RANKS = 2, TAG = 7, LIMIT_MS = 20000, LATE_MS = 200 };
+
+static const double WATCHED_S = 0.5; /* the end of a control connection ends the comm in 0.1 s */
+
+typedef struct shared {
+    unsigned char addresses[RANKS][DDL_ADDRESS_MAX];
+    size_t lengths[RANKS];
+    atomic_int ready, parked;
+} shared;
+
+static bool dials_late; /* this process's control connection comes late */
+
+ddl_status __real_ddl__health_connect(const ddl__health_config *config, ddl__health **health);
+ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__health **health);
+
+ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__health **health)
+{
+    if (dials_late)
+        usleep(LATE_MS * 1000);
+    return __real_ddl__health_connect(config, health);
+}
+
+/* The id of the comm, as comm.c makes it. */
+static ddl__digest comm_id(const ddl__address *addresses)
+{
+    ddl__digest id = {{0, 0}};
+    uint64_t fields[] = {TAG, 0, 0};
+    for (int i = 0; i < RANKS; i++)
+        ddl__digest_add(&id, &addresses[i].endpoint, sizeof addresses[i].endpoint);
+    ddl__digest_add(&id, fields, sizeof fields);
+    return id;
+}
+
+/* What an attempt that failed leaves at rank 0. */
+static int park_control(ddl_endpoint *endpoint, const ddl__address *addresses)
+{
+    struct sockaddr_storage to;
+    bool handed;
+    ddl__session session;
+    const ddl__job *job = ddl__endpoint_job(endpoint);
+    ddl__hello hello = ddl__endpoint_begin_hello(endpoint, DDL__CONN_CONTROL, 1, 0, RANKS);
+    hello.endpoint = addresses[0].endpoint;
+    hello.comm = comm_id(addresses);
+    socklen_t length = ddl__address_ip(&addresses[0], 0, &to);
+    int64_t deadline = ddl__deadline(LIMIT_MS);
+    int fd = ddl__dial((struct sockaddr *)&to, length, deadline);
+    CHECK(fd >= 0, "%s", strerror(errno));
+    OK(ddl__handshake_start(job, fd, &hello, -1, deadline, &session));
+    OK(ddl__handshake_finish(job, fd, deadline, &session, &handed));
+    ddl__session_end(&session);
+    return fd;
+}
+
+static int member(shared *s, int rank)
+{
+    int old = -1;
+    ddl_endpoint *endpoint;
+    ddl_comm *comm;
+    const void *bytes[RANKS];
+    ddl__address addresses[RANKS];
+    ddl_endpoint_config setup = {.struct_size = sizeof setup, .sockets = 2}; /* with lanes */
+    ddl_comm_config config = {
+        .struct_size = sizeof config, .timeout_ms = LIMIT_MS, .tag = TAG, .links = DDL_LINK_TCP};
+    OK(ddl_endpoint_create(&setup, &endpoint));
+    OK(ddl_endpoint_address(endpoint, s->addresses[rank], DDL_ADDRESS_MAX, &s->lengths[rank]));
+    atomic_fetch_add(&s->ready, 1);
+    for (double end = seconds() + 30; atomic_load(&s->ready) < RANKS; usleep(200))
+        CHECK(seconds() < end, "not all come");
+    for (int i = 0; i < RANKS; i++) {
+        bytes[i] = s->addresses[i];
+        OK(ddl__address_decode(&addresses[i], bytes[i], s->lengths[i]));
+    }
+    dials_late = rank == 1;
+    if (rank == 1) {
+        old = park_control(endpoint, addresses);
+        atomic_store(&s->parked, 1);
+    }
+    for (double end = seconds() + 30; !atomic_load(&s->parked); usleep(200))
+        CHECK(seconds() < end, "rank 1 does not come");
+    OK(ddl_comm_create(endpoint, bytes, s->lengths, rank, RANKS, &config, &comm));
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (old >= 0)
+        close(old);
+    for (double end = seconds() + WATCHED_S; seconds() < end; usleep(1000))
+        OK(ddl_comm_status(comm));
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+int main(void)
+{
+    int status;
+    pid_t pids[RANKS];
+    setenv("DDL_LOG", "off", 0);
+    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(s != MAP_FAILED, "no shared memory");
+    for (int rank = 0; rank < RANKS; rank++)
+        if (!(pids[rank] = fork()))
+            _exit(member(s, rank));
+    for (int rank = 0; rank < RANKS; rank++)
+        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
+              (unsigned)status);
+    munmap(s, sizeof *s);
+    return 0;
+}

@@ -1,0 +1,90 @@
+"""What programs do with an elastic step, for members.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddl_torch.elastic_tensors import pack
+
+CLASSES = 10
+
+
+class Transformer(nn.Module):
+    """The rows of an image are its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.classify = nn.Linear(8, 16), nn.Linear(16, CLASSES)
+        self.position = nn.Parameter(0.02 * torch.randn(8, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.encoder(self.embed(x.squeeze(1)) + self.position)
+        return self.classify(tokens.mean(1))
+
+
+class Loop:
+    """What a program does beside computing gradients and stepping the optimizer.
+
+    clip        the norm of the gradients
+    bf16        computes under autocast
+    scale       scales the loss; the first scale is too large
+    accumulate  adds up the gradients of two steps
+    schedule    warms up, then decays
+    average     keeps a moving average of the parameters
+    """
+
+    def __init__(self, kind: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._kind, self._model, self._optimizer = kind, model, optimizer
+        self._parameters = list(model.parameters())
+        self._sums = [torch.zeros_like(each) for each in self._parameters]
+        self._steps = 0
+        schedules = torch.optim.lr_scheduler
+        self._schedule: Any = schedules.StepLR(optimizer, 5, 0.9)
+        if kind == "schedule":
+            parts = (
+                schedules.LinearLR(optimizer, 0.1, 1, 3),
+                schedules.ExponentialLR(optimizer, 0.9),
+            )
+            self._schedule = schedules.SequentialLR(optimizer, [*parts], [3])
+        self._scaler = torch.amp.GradScaler("cpu", 2.0**127, growth_interval=2)
+        self._scaler.scale(torch.zeros(()))  # makes its state, also where there is no share
+        mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        self._average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=mean)
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._kind == "bf16"):
+            loss = nn.functional.cross_entropy(self._model(x), y)
+        return self._scaler.scale(loss) if self._kind == "scale" else loss
+
+    def update(self) -> None:
+        self._steps += 1
+        if self._kind == "accumulate":
+            for total, parameter in zip(self._sums, self._parameters, strict=True):
+                total += parameter.grad
+                parameter.grad = total / 2
+            if self._steps % 2:
+                return
+            self._sums = [torch.zeros_like(each) for each in self._parameters]
+        if self._kind == "clip":
+            nn.utils.clip_grad_norm_(self._parameters, 0.1)
+        if self._kind == "scale":
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._parameters, 0.1)
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        else:
+            self._optimizer.step()
+        self._schedule.step()
+        if self._kind == "average":
+            self._average.update_parameters(self._model)
+
+    def state(self) -> dict[str, Any]:
+        """What this has besides the job's state."""
+        values = {f"average.{n}": value for n, value in self._average.state_dict().items()}
+        values |= {f"scaler.{n}": value for n, value in self._scaler.state_dict().items()}
+        return {name: pack(name, value) for name, value in values.items()}

@@ -1,0 +1,201 @@
+"""The parts of several ranks become a checkpoint, or nothing; and there are always later ones.
+
+The ranks are Savers of one process here, whose votes are made by `min`; tests of real jobs with
+checkpoints are in test_resume.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddl_elastic import checkpoint, saving
+from ddl_elastic.checkpoint import Folder, Manifest
+from ddl_elastic.framework import State, Tensor, digest
+from ddl_elastic.saving import Policy, Saver
+
+EVERY = 3
+CONSTANTS = {"batch": 8, "seed": 1}
+
+
+def state_after(steps: int) -> State:
+    """Five tensors, one of which never changes."""
+    values = [*range(4), -1000]
+    data = [np.full(300, value + steps * (value >= 0), np.float32) for value in values]
+    return {f"w{n}": Tensor("float32", (300,), each.view(np.uint8)) for n, each in enumerate(data)}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = checkpoint.cut
+    monkeypatch.setattr(saving.checkpoint, "cut", lambda state: cut(state, 1000))
+
+
+class Job:
+    """Savers of equal ranks."""
+
+    def __init__(self, folder: Path, ranks: int, keep: int = 2) -> None:
+        self.storage = Folder(folder)
+        self.savers = [Saver(Policy(self.storage, EVERY, keep), CONSTANTS) for _ in range(ranks)]
+        self.steps = 0
+
+    def step(self, behind: Saver | None = None, waits: float = 1.0) -> None:
+        """A vote, and a boundary. `behind` lacks the vote's end. Threads have ended by the vote
+        with the probability `waits`."""
+        for saver in self.savers:
+            if random.random() < waits:
+                saver.wait()
+        least = min(saver.word for saver in self.savers)
+        self.steps += 1
+        for rank, saver in enumerate(self.savers):
+            if saver is behind:
+                saver.skip()
+            else:
+                saver.agree(least)
+                state = state_after(self.steps)
+                saver.boundary(lambda state=state: state, self.steps, rank, len(self.savers))
+
+    def settle(self) -> None:
+        for saver in self.savers:
+            saver.wait()
+
+    def newest(self) -> int:
+        found = saving.newest(self.storage, CONSTANTS)
+        if found is None:
+            return 0
+        manifest, state = found
+        assert digest(state) == digest(state_after(manifest.steps))
+        return manifest.steps
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_a_checkpoint_of_many_parts(tmp_path: Path, ranks: int) -> None:
+    job = Job(tmp_path, ranks)
+    for _ in range(2 * EVERY + 2):
+        job.step()
+    job.settle()
+    assert job.newest() == 2 * EVERY
+    assert [saver.error for saver in job.savers] == [None] * ranks
+    assert not list(tmp_path.glob("part-*"))
+    assert len(checkpoint.manifests(job.storage)) == 2
+
+
+def test_what_has_not_changed_is_written_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2)
+    for _ in range(2 * EVERY + 2):
+        job.step()
+    job.settle()
+    names = checkpoint.manifests(job.storage)
+    first, second = (
+        {file for file, _ in checkpoint.read_manifest(job.storage, name).chunks} for name in names
+    )
+    assert len(first & second) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_deaths_and_slow_disks(tmp_path: Path, seed: int) -> None:
+    """Ranks die at random, one is behind at times, and threads take their time. What is loaded is
+    whole, and checkpoints go on afterwards."""
+    random.seed(seed)
+    job = Job(tmp_path, 4)
+    for _ in range(30):
+        if random.random() < 0.1 and len(job.savers) > 1:
+            dead = job.savers.pop(random.randrange(len(job.savers)))
+            dead.wait()  # a thread of a test cannot be killed
+            (tmp_path / dead._part.name).unlink(missing_ok=True)
+        behind = random.choice(job.savers) if random.random() < 0.1 else None
+        job.step(behind if len(job.savers) > 1 else None, waits=0.5)
+        job.newest()
+    for _ in range(3 * EVERY):
+        job.step()
+    job.settle()
+    assert job.newest() >= job.steps - 2 * EVERY
+
+
+class Gate:
+    """Holds the first write of a part until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._opened, self._held = threading.Event(), threading.Event()
+        self._write = Folder.write
+        monkeypatch.setattr(Folder, "write", lambda *arguments: self._hold(*arguments))
+
+    def _hold(self, folder: Folder, name: str, data: bytes) -> None:
+        if name.startswith("part-") and not self._held.is_set():
+            self._held.set()
+            assert self._opened.wait(60)
+        self._write(folder, name, data)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_the_next_one_begins_when_all_have_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    """One rank of three takes as long as two checkpoints would. Another may be behind where the
+    first one begins, so its part is missing there."""
+    gate, job = Gate(monkeypatch), Job(tmp_path, 3)
+    while job.steps < 3 * EVERY - 1:
+        begins = job.steps + 1 == EVERY
+        job.step(job.savers[1] if is_behind and begins else None, waits=0)
+    begun = [saver._part.steps for saver in job.savers]
+    assert begun == ([EVERY, 0, EVERY] if is_behind else [EVERY] * 3)
+    gate.open()
+    job.settle()
+    job.step(waits=0)  # tells that all have their parts
+    job.step()  # the manifest is written, or a part is missing
+    assert job.newest() == (0 if is_behind else EVERY)
+    for _ in range(2 * EVERY):
+        job.step()
+    job.settle()
+    assert job.newest() == 5 * EVERY
+
+
+def test_a_full_disk_ends_one_checkpoint_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, 2)
+    write = Folder.write
+
+    def fail(_folder: Folder, _name: str, _data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    for _ in range(2 * EVERY):
+        full = EVERY <= job.steps < 2 * EVERY - 1
+        monkeypatch.setattr(Folder, "write", fail if full else write)
+        job.step()
+        if job.steps == EVERY + 1:
+            job.settle()
+            assert any("No space left" in str(saver.error) for saver in job.savers)
+    assert job.newest() == 0
+    monkeypatch.setattr(Folder, "write", write)
+    for _ in range(2):
+        job.step()
+    job.settle()
+    assert job.newest() == 2 * EVERY
+
+
+def test_the_newest_whole_one_is_loaded(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2)
+    for _ in range(2 * EVERY + 2):
+        job.step()
+    job.settle()
+    newest = checkpoint.read_manifest(job.storage, checkpoint.manifests(job.storage)[0])
+    older = checkpoint.read_manifest(job.storage, checkpoint.manifests(job.storage)[1])
+    own = {file for file, _ in newest.chunks} - {file for file, _ in older.chunks}
+    (tmp_path / own.pop()).write_bytes(b"torn")
+    assert job.newest() == EVERY
+
+
+def test_another_job_s_checkpoint_is_refused(tmp_path: Path) -> None:
+    manifest = Manifest(3, {"batch": 16, "seed": 1}, {}, [])
+    storage = Folder(tmp_path)
+    storage.write(manifest.name, manifest.pack())
+    with pytest.raises(ValueError, match="is of another job: batch was 16, is 8"):
+        saving.newest(storage, CONSTANTS)

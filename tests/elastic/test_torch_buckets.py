@@ -1,0 +1,126 @@
+"""Buckets of gradients: which there are, and when they are complete."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import ddl_torch.elastic as elastic  # noqa: E402
+
+
+def made(model: nn.Module, bucket_bytes: float) -> elastic.Half:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    half = elastic.Half(model, optimizer, bucket_bytes=bucket_bytes)
+    half.result()
+    half.begin(0)
+    return half
+
+
+def layers(*widths: int) -> nn.Sequential:
+    return nn.Sequential(*[nn.Linear(a, b) for a, b in pairwise(widths)])
+
+
+class Calls:
+    """Of `ready`: how many arrays are complete, and what they hold then."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.held: list[list[float]] = []
+
+    def __call__(self, share: Any, count: int) -> None:
+        self.held += [array.tolist() for array in share[len(self.held) : count]]
+        self.counts.append(count)
+
+
+def test_the_last_parameters_come_first() -> None:
+    half, calls = made(layers(2, 3, 4, 1), 4 * 10), Calls()
+    share = half.backward(half.model(torch.ones(5, 2)).sum(), calls)
+    numbers = 2 + 6
+    assert [array.size for array in share] == [1 + 4 + 4 + 12, 3 + 6 + numbers]
+    assert calls.counts == [1]  # the last array is complete when all is
+    parameters = list(half.model.parameters())
+    expected = torch.cat([each.grad.reshape(-1) for each in reversed(parameters)])
+    assert [*share[0], *share[1][:9]] == expected.tolist()
+    assert calls.held == [share[0].tolist()]
+
+
+@pytest.mark.parametrize(("bucket_bytes", "number"), [(1, 6), (4 * 12, 2), (2**20, 1)])
+def test_gradients_do_not_depend_on_buckets(bucket_bytes: int, number: int) -> None:
+    torch.manual_seed(0)
+    half, calls = made(layers(2, 3, 4, 1), bucket_bytes), Calls()
+    share = half.backward(half.model(torch.ones(5, 2)).square().sum(), calls)
+    assert len(share) == number
+    assert calls.counts == sorted(set(calls.counts))
+    assert calls.counts[-1:] == [number - 1][: number - 1]
+    for array, result in zip(share, half.result(), strict=True):
+        result[:] = array
+    expected = [each.grad.clone() for each in half.model.parameters()]
+    half.apply()
+    found = [each.grad for each in half.model.parameters()]
+    assert all(map(torch.equal, found, expected))
+
+
+def test_each_type_has_its_own_buckets() -> None:
+    model = layers(2, 2, 2, 2)
+    model[1].to(torch.bfloat16)
+    model[2].to(torch.float64)
+    half = made(model, 1 << 20)
+    assert [(array.dtype.name, array.size) for array in half.result()] == [
+        *(("float64", 6), ("float32", 12 + 8)),
+    ]
+
+
+class Partly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers(2, 2, 2, 2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[3](self.layers[1](self.layers[0](x)))
+
+
+def test_an_unused_parameter_holds_back_its_bucket_and_the_later_ones() -> None:
+    half, calls = made(Partly(), 1), Calls()
+    share = half.backward(half.model(torch.ones(5, 2)).sum(), calls)
+    assert calls.counts[-1] == 2
+    assert share[2].tolist() == share[3].tolist()[:2] == [0, 0]
+    assert share.numbers[2:].tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
+
+
+def test_without_a_listener_nothing_is_called() -> None:
+    """Not for the shares before the last one, nor for a backward pass of the program's own."""
+    half, calls = made(layers(2, 2, 2), 1), Calls()
+    half.backward(half.model(torch.ones(5, 2)).sum(), calls)
+    counts = list(calls.counts)
+    half.backward(half.model(torch.ones(5, 2)).sum())
+    half.model(torch.ones(5, 2)).sum().backward()
+    assert calls.counts == counts
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = checkpoint(self.layer, x, use_reentrant=True)
+        return x
+
+
+def test_two_gradients_of_one_parameter() -> None:
+    """Each reentrant checkpoint is a backward pass of its own within the other."""
+    x = torch.ones(5, 2, requires_grad=True)
+    half = made(Twice(), 1)
+    with pytest.raises(NotImplementedError, match=r"shape \(2,\) got two gradients in one"):
+        half.backward(half.model(x).sum(), Calls())
+    half = made(Twice(), float("inf"))
+    share = half.backward(half.model(x).sum(), Calls())
+    expected = torch.cat([each.grad.reshape(-1) for each in reversed([*half.model.parameters()])])
+    assert share[0][: len(expected)].tolist() == expected.tolist()
