@@ -14,7 +14,7 @@ docs/elastic.md tells what is promised, and what a program must not do.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
@@ -27,13 +27,12 @@ from ddl_elastic import framework, joining
 from ddl_elastic.checkpoint import Folder
 from ddl_elastic.loop import Loop
 from ddl_elastic.saving import Policy
-from ddl_torch import elastic_environment, elastic_modules
+from ddl_torch import elastic_environment, elastic_modules, elastic_state
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
 from ddl_torch.elastic_gradients import Gradients
 from ddl_torch.elastic_layout import Layout, Share
 from ddl_torch.elastic_loading import Loading
-from ddl_torch.elastic_tensors import pack, unpack
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
 
@@ -210,44 +209,10 @@ class Half(Loading):
     # ---- the state ----
 
     def state(self) -> framework.State:
-        return {name: pack(name, value) for name, value in self._named()}
-
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        optimizer = self.optimizer.state_dict()
-        slots, groups = optimizer["state"], optimizer["param_groups"]
-        yield from ((f"model.{name}", value) for name, value in self.model.state_dict().items())
-        for kind, parts in (("slot", slots.items()), ("group", enumerate(groups))):
-            for number, part in parts:
-                for name in (each for each in part if each != "params"):
-                    yield f"{kind}.{number}.{name}", part[name]
-        for name, each in self._also.items():
-            yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
+        return elastic_state.read(self.model, self.optimizer, self._also)
 
     def load(self, state: framework.State) -> None:
-        optimizer = self.optimizer.state_dict()
-        parts: dict[str, dict[Any, Any]] = {
-            "slot": optimizer["state"],
-            "group": dict(enumerate(optimizer["param_groups"])),
-        }
-        model: dict[str, Any] = {}
-        also: dict[str, dict[str, Any]] = {name: {} for name in self._also}
-        for key, packed in state.items():
-            kind, rest = key.split(".", 1)
-            if kind == "model":
-                model[rest] = unpack(key, packed)
-            elif kind == "also":
-                name, part = rest.split(".", 1)
-                also.setdefault(name, {})[part] = unpack(key, packed)
-            else:
-                number, name = rest.split(".", 1)
-                parts[kind].setdefault(int(number), {})[name] = unpack(key, packed)
-        try:
-            self.model.load_state_dict(model)
-            self.optimizer.load_state_dict(optimizer)
-            for name, each in also.items():
-                self._also[name].load_state_dict(each)
-        except (KeyError, RuntimeError) as error:
-            raise ValueError(f"the state is not this model's: {error}") from error
+        elastic_state.write(state, self.model, self.optimizer, self._also)
         self._trained = None
 
 

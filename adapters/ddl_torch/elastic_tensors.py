@@ -1,4 +1,4 @@
-"""Tensors on their way between elastic ranks: in flat arrays to be summed, and as bytes."""
+"""What elastic sums know of tensors, and the values of a state as bytes."""
 
 from __future__ import annotations
 

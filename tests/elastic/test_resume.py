@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
-STEPS = 32  # of five passes over 150 samples, in batches of 24
+PASSES, STEPS = 24, 150  # over 150 samples, in batches of 24
 
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The report of one undisturbed worker."""
-    return train(run_program, tmp_path_factory.mktemp("alone"), {"workers": 1})[0]
+    return train(run_program, tmp_path_factory.mktemp("alone"), {"workers": 1, "passes": PASSES})[0]
 
 
 def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
@@ -30,9 +30,9 @@ def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> list[dict[s
 
 def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """Three jobs of other numbers of workers; the first two lose all of them."""
-    saved = {"checkpoint": "saved", "every": 4}
-    first = {**saved, "workers": 3, "kill": [[11, 0], [11, 1], [11, 2]]}
-    second = {**saved, "workers": 2, "kill": [[21, 0], [21, 1]]}
+    saved = {"checkpoint": "saved", "every": 10, "passes": PASSES}
+    first = {**saved, "workers": 3, "kill": [[40, 0], [40, 1], [40, 2]]}
+    second = {**saved, "workers": 2, "kill": [[90, 0], [90, 1]]}
     reports = train(run_program, tmp_path, first, second, {**saved, "workers": 3})
     assert [each["state"] for each in reports] == ["failed", "failed", "done"]
     assert all("no worker is left" in each["error"] for each in reports[:2])
@@ -40,13 +40,13 @@ def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[st
     assert reports[2]["steps"] == STEPS
     resumed = [int(n) for n in re.findall(r"resumed after (\d+) steps", reports[2]["shown"])]
     assert len(resumed) == 2
-    assert resumed[0] in (4, 8)
-    assert resumed[1] in range(resumed[0], 24, 4)
+    assert resumed[0] in range(10, STEPS, 10)
+    assert resumed[1] in range(resumed[0], STEPS, 10)
 
 
 def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """Its last state was saved, so nothing is computed again."""
-    case = {"workers": 2, "checkpoint": "saved", "every": 10, "keep": 2}
+    case = {"workers": 2, "checkpoint": "saved", "every": 40, "keep": 2, "passes": PASSES}
     reports = train(run_program, tmp_path, case, case)
     assert [each["hash"] for each in reports] == [alone["hash"]] * 2
     assert f"resumed after {STEPS} steps" in reports[1]["shown"]
@@ -56,8 +56,8 @@ def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, A
 
 def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """A checkpoint in each step, and a death; then a job goes on from what there is."""
-    saved = {"checkpoint": "saved", "every": 1}
-    killed = {**saved, "workers": 3, "kill": [[9, 1], [15, 0], [20, 2]]}
+    saved = {"checkpoint": "saved", "every": 1, "passes": PASSES}
+    killed = {**saved, "workers": 3, "kill": [[30, 1], [50, 0], [70, 2]]}
     reports = train(run_program, tmp_path, killed, {**saved, "workers": 1})
     assert reports[0]["state"] == "failed"
     assert reports[1]["hash"] == alone["hash"]
