@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ddl_core.endpoint import Endpoint
     from ddl_core.errors import DdlError
     from ddl_core.group import Group
+    from ddl_core.memory import empty
     from ddl_core.order import Order, add
     from ddl_core.work import Work
     from ddl_core.world_comm import finalize, init, is_initialized, world
@@ -45,6 +46,7 @@ _LATER = {
     "Work": "work",
     "add": "order",
     "dump_on_signal": "dump",
+    "empty": "memory",
     "finalize": "world_comm",
     "init": "world_comm",
     "is_initialized": "world_comm",
@@ -70,6 +72,7 @@ __all__ = [
     "Work",
     "add",
     "dump_on_signal",
+    "empty",
     "errors",
     "finalize",
     "get_include",

@@ -43,6 +43,14 @@ class EndpointHandle:
             raise InvalidState("the endpoint is closed")
         return self._handle
 
+    def _allocate(self, nbytes: int) -> Any:
+        """A buffer of at least so many bytes by ddl_alloc. It is freed with the last reference."""
+        slot = ffi.new("void **")
+        with self._lock:
+            check(lib.ddl_alloc(self._live(), max(nbytes, 1), slot))
+        memory = ffi.gc(ffi.cast("char *", slot[0]), lib.ddl_free)
+        return ffi.buffer(memory, max(nbytes, 1))
+
     def _join(self, create: Callable[[Any, Any], int], make: Callable[[Any], Made]) -> Made | None:
         """Create a ddl_comm by `create(endpoint, slot)`, and pass it to `make`, whose result it
         returns. None if `create` stores none."""

@@ -23,7 +23,8 @@ enum {
     LANES = 128,
     ENTRIES = 128, /* in a ring, and each of */
     ENTRY = 640,   /* bytes */
-    LANE = ENTRIES + 64 * ENTRY,
+    LOANS = 256 * 4 + 128,
+    LANE = ENTRIES + 64 * ENTRY + LOANS,
     OFFSET = 24,
     BYTES = 28,
     HEAD = 11 * PAGE, /* header and one ring, in whole pages */

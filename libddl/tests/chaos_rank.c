@@ -267,10 +267,11 @@ static bool send_user(ddl__link *const *to, unsigned n, const void *memory, size
     return sent;
 }
 
-static void release(ddl__link *link)
+static bool release(ddl__link *link)
 {
-    real->release(link);
+    bool held = real->release(link);
     step();
+    return held;
 }
 
 static void die_at(ddl_comm *comm, int number)

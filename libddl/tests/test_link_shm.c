@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 
 #include "link_conformance.h"
+#include "net/regions.h"
 #include "net/shm.h"
 
 enum { ARENA = 2 * LARGEST };
@@ -184,6 +185,72 @@ static void test_room(void)
     star_destroy(&factory, &s);
 }
 
+/* Send span k from a region: lent if the peer maps it. */
+static bool send_from(ddl__link *to, ddl__regions *regions, char *buffer, uint64_t k)
+{
+    ddl__region region = ddl__regions_find(regions, buffer);
+    ddl__signature signature = signature_of(k);
+    fill(buffer, DDL__LEND_LEAST, k);
+    bool lent = to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature);
+    CHECK(lent || publish_span(&to, 1, k, DDL__LEND_LEAST), "full");
+    return lent;
+}
+
+/* A span of a region is copied until the peer maps the region. From then on it is read in place,
+ * until it is released. A region that has the number of an earlier one is mapped anew. */
+static void test_lent(void)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0];
+    ddl__regions *regions = ddl__regions_create();
+    uint64_t k = 0;
+    for (unsigned round = 0; round < 3; round++) {
+        char *buffer = ddl__memory_alloc(regions, 4 * DDL__LEND_LEAST);
+        CHECK(!send_from(to, regions, buffer, k), "the peer cannot know region %u", round);
+        read_soon(NULL, s.leaf[0], k++, DDL__LEND_LEAST);
+        CHECK(to->ops->flush(to) == DDL__LINK_DRAINED, "user memory was copied");
+        for (size_t at = 0; at < 3; at++) {
+            CHECK(send_from(to, regions, buffer + at * 1000, k), "region %u is copied", round);
+            CHECK(to->ops->flush(to) == DDL__LINK_SENDING, "the peer has yet to read");
+            read_soon(NULL, s.leaf[0], k++, DDL__LEND_LEAST);
+            CHECK(to->ops->flush(to) == DDL__LINK_DRAINED, "released");
+        }
+        ddl__memory_free(buffer);
+    }
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
+/* What was lent by a link that is closed before it is released is nothing to go by, and nothing
+ * comes after it. What was copied still counts. */
+static void test_lent_and_closed(bool lent)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    ddl__regions *regions = ddl__regions_create();
+    char *buffer = ddl__memory_alloc(regions, 4 * DDL__LEND_LEAST);
+    send_from(to, regions, buffer, 0);
+    read_soon(NULL, from, 0, DDL__LEND_LEAST);
+    for (uint64_t k = 1; k < 3; k++)
+        CHECK(lent ? send_from(to, regions, buffer, k) : publish_span(&to, 1, k, DDL__LEND_LEAST),
+              "span %d", (int)k);
+    for (uint64_t k = 1; k < 3; k++) {
+        ddl__signature signature = signature_of(k);
+        const void *span = ddl__link_peek(from, DDL__LEND_LEAST, &signature);
+        CHECK(!span == (lent && k == 2), "span %d", (int)k);
+        if (!span)
+            break;
+        to->ops->close(to, "enough");
+        CHECK(from->ops->release(from) == !lent, "span %d", (int)k);
+    }
+    check_becomes(from, DDL__LINK_ABORTED);
+    ddl__memory_free(buffer);
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
 /* No more spans are reserved than a ring has entries for. */
 static void test_ring_is_full(void)
 {
@@ -206,6 +273,9 @@ int main(void)
     test_several_at_once(create_beside);
     test_room();
     test_ring_is_full();
+    test_lent();
+    test_lent_and_closed(true);
+    test_lent_and_closed(false);
     test_beside_is_apart();
     test_beside_ends();
     return 0;

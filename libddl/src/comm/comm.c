@@ -173,6 +173,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .segment_bytes = (int64_t)comm->segment_bytes,
                                  .window = ARENA_BYTES,
                                  .message_window = (int64_t)message_bytes(size) / 2,
+                                 .regions = ddl__endpoint_regions(comm->endpoint),
                                  .fences = fences,
                                  .sharing_cores = !cores,
                                  .need_progress = need_progress,

@@ -30,6 +30,11 @@ const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint)
     return &endpoint->fences;
 }
 
+ddl__regions *ddl__endpoint_regions(const ddl_endpoint *endpoint)
+{
+    return endpoint->regions;
+}
+
 bool ddl__endpoint_is_local(const ddl_endpoint *endpoint)
 {
     return endpoint->local >= 0;
@@ -139,7 +144,11 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     endpoint->serial = DDL__FIRST_SERIAL;
     endpoint->generation = ddl__generation();
     endpoint->closer = ddl__closer_create();
-    if (!endpoint->closer) {
+    endpoint->regions = ddl__regions_create();
+    if (!endpoint->closer || !endpoint->regions) {
+        if (endpoint->closer)
+            ddl__closer_release(endpoint->closer);
+        ddl__regions_release(endpoint->regions);
         free(endpoint);
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
     }
@@ -195,6 +204,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
     for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
         ddl__close_guarded(fds[i]);
     ddl__closer_release(endpoint->closer);
+    ddl__regions_release(endpoint->regions);
     ddl__job_close(&endpoint->job);
     pthread_cond_destroy(&endpoint->changed);
     pthread_mutex_destroy(&endpoint->lock);

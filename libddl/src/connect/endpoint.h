@@ -10,6 +10,7 @@
 #include "connect/address.h"
 #include "connect/create_failures.h"
 #include "connect/handshake.h"
+#include "net/regions.h"
 
 /* A comm's slot at its endpoint. */
 typedef struct ddl__comm_slot ddl__comm_slot;
@@ -44,6 +45,9 @@ bool ddl__endpoint_is_local(const ddl_endpoint *endpoint);
 
 /* The fences for the arenas of its comms. */
 const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint);
+
+/* The memory that its caller has allocated for peers to read. */
+ddl__regions *ddl__endpoint_regions(const ddl_endpoint *endpoint);
 
 /* True if the endpoint was created before this process was forked: it cannot be used here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);

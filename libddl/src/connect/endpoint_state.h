@@ -82,6 +82,7 @@ struct ddl_endpoint {
     int timer_runs; /* how often the timer is still to be restarted */
     pthread_t thread;
     bool started;
+    ddl__regions *regions;
     ddl__fences fences; /* for memory shared with members on this host */
 
     pthread_mutex_t lock;

@@ -53,6 +53,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
         engine->wait_policy.oversubscribed.left = 2 * (uint32_t)config->size;
     engine->ordered.segment_bytes = config->segment_bytes;
     engine->ordered.window = config->window;
+    engine->ordered.runner.regions = config->regions;
     engine->named.stream.segment_bytes = config->segment_bytes;
     engine->named.stream.window = config->message_window;
     engine->named.stream.sequences = 1u << DDL__SEQUENCE_BITS;

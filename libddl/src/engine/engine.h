@@ -7,6 +7,7 @@
 #include "engine/group.h"
 #include "engine/meter.h"
 #include "engine/recorder.h"
+#include "net/regions.h"
 
 /* How soon the thread of the endpoint is to drive. */
 typedef enum ddl__urgency {
@@ -22,6 +23,7 @@ typedef struct ddl__engine_config {
     int64_t segment_bytes;
     int64_t window;            /* see ddl__request */
     int64_t message_window;    /* the same for the message links */
+    ddl__regions *regions;     /* of the endpoint; borrowed; or NULL */
     const ddl__fences *fences; /* heavy ones that its arena announces, or NULL */
     bool sharing_cores;        /* more members on this host than cores */
     /* A work is pending and nobody waits for it, so some thread must drive. Called by any thread,

@@ -203,13 +203,24 @@ static void cursors_run(const ddl__runner *runner, step_cursor *cursors, unsigne
     runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0); /* for its fence only */
 }
 
-static void cursor_finish(ddl__runner *runner, ddl_work *work, const step_cursor *s)
+/* False if what the step has made may be wrong: nothing more comes then. */
+static bool cursor_finish(ddl__runner *runner, ddl_work *work, const step_cursor *s)
 {
+    if (!ddl__release_operands(runner, work, s->step))
+        return false;
     unsigned n = s->step->targets ? ddl__next_targets(runner, work, s->step) : 0;
     if (n)
         runner->targets[0]->ops->publish(runner->targets, n, s->span ? s->span : s->to, s->bytes,
                                          &work->signature);
-    ddl__release_operands(runner, work, s->step);
+    return true;
+}
+
+/* The step can never be completed: let the work block at it. */
+static unsigned stay_at(ddl_work *work, const step_cursor *s)
+{
+    work->interleaving = DDL__INTERLEAVE_NEVER;
+    work->step = (uint32_t)(s->step - work->plan->steps) - 1; /* the caller goes on to the next */
+    return 1;
 }
 
 /* Find the first step from *from on that has something to do in this wave. False when there is none
@@ -304,7 +315,8 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
     ddl__backoff_pass(&runner->claim_backoff, true);
     cursors_run(runner, cursors, n, work->element, work->interleaving == DDL__INTERLEAVE_ALWAYS);
     for (unsigned i = 0; i < n; i++)
-        cursor_finish(runner, work, &cursors[i]);
+        if (!cursor_finish(runner, work, &cursors[i]))
+            return stay_at(work, &cursors[i]);
     work->step = last;
     return n;
 }

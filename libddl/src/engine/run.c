@@ -8,9 +8,27 @@
 #include "engine/steps.h"
 #include "net/stores.h"
 
-enum { SLICE = 64 /* steps between returns to the driver, which looks at the clock */ };
+enum {
+    SLICE = 64, /* steps between returns to the driver, which looks at the clock */
+    LEND_LEAST = DDL__LEND_LEAST / 16 /* elements, of 16 bytes or less */
+};
 
-void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch)
+/* Steps of a work that lends are not interleaved: it sends without copying. */
+__attribute__((noinline)) static void find_regions(const ddl__runner *runner, ddl_work *work)
+{
+    const size_t segment = (size_t)work->plan->segment * work->element;
+    if (!ddl__regions_exist(runner->regions) ||
+        segment < (work->in == work->out ? DDL__LEND_LEAST_IN_PLACE : DDL__LEND_LEAST))
+        return;
+    work->regions[0] = ddl__regions_find(runner->regions, work->in);
+    work->regions[1] = ddl__regions_find(runner->regions, work->out);
+    work->lends = work->regions[0].base || work->regions[1].base;
+    if (work->lends)
+        work->interleaving = DDL__INTERLEAVE_NEVER;
+}
+
+void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *plan,
+                    unsigned char *scratch)
 {
     const ddl__call *call = &work->call;
     work->plan = plan;
@@ -25,6 +43,9 @@ void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratc
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
     work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
+    work->lends = false;
+    if (plan->segment >= LEND_LEAST)
+        find_regions(runner, work);
 }
 
 /* --------------------------------------------------------------------------------------- steps */
@@ -47,12 +68,35 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
+/* The region that this memory lies in, or NULL. */
+static const ddl__region *region_of(const ddl_work *work, const void *memory, size_t bytes)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (ddl__region_has(&work->regions[i], memory, bytes))
+            return &work->regions[i];
+    return NULL;
+}
+
+/* Let the next target read the memory where it is, if it can. */
+__attribute__((noinline)) static bool lend(ddl__runner *runner, const ddl_work *work,
+                                           const ddl__step *step, const void *memory, size_t bytes)
+{
+    ddl__link *link = runner->links[work->plan->ranks[step->target + work->published]];
+    const ddl__region *region =
+        step->stable && link->ops->lend ? region_of(work, memory, bytes) : NULL;
+    return region && link->ops->lend(link, region, memory, bytes, &work->signature);
+}
+
 /* Send memory to the remaining targets. Links that do not copy need memory that no later step
  * overwrites; other memory is copied to a span first. */
 static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                          const void *memory, size_t bytes)
 {
     while (work->published < step->targets) {
+        if (work->lends && lend(runner, work, step, memory, bytes)) {
+            work->published++;
+            continue;
+        }
         unsigned n = ddl__next_targets(runner, work, step);
         const ddl__link_ops *ops = runner->targets[0]->ops;
         if (ops->zero_copy && !step->stable) {
@@ -111,7 +155,9 @@ __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner
                    : ddl__gather(runner, work, step, bytes, k)))
             return false;
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
-        bool direct = n && (!kept || !(runner->targets[0]->ops->zero_copy && step->stable));
+        bool direct =
+            n && (!kept || !(step->stable && (runner->targets[0]->ops->zero_copy ||
+                                              (work->lends && region_of(work, kept, bytes)))));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
@@ -121,11 +167,12 @@ __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner
                            ddl__links_nontemporal(runner->targets, n, bytes);
         reduce(runner, work, step, fold, kept ? kept : span, kept ? span : NULL, nontemporal,
                length);
+        if (!ddl__release_operands(runner, work, step))
+            return false;
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
             work->published += n;
         }
-        ddl__release_operands(runner, work, step);
         work->received = true;
     }
     return publish(runner, work, step, kept, bytes);
@@ -138,8 +185,7 @@ static bool take(ddl__runner *runner, ddl_work *work, ddl__link *link, void *dst
         return false;
     if (span != dst)
         land(runner, work, dst, span, bytes);
-    link->ops->release(link);
-    return true;
+    return link->ops->release(link);
 }
 
 static bool run_take(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
@@ -173,9 +219,20 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     return true;
 }
 
-static bool flush(ddl__runner *runner)
+/* Whether peers have read all that was lent to them. */
+__attribute__((noinline)) static bool flush_lent(const ddl__runner *runner)
 {
     bool empty = true;
+    for (int i = 0; i < runner->size; i++)
+        if (runner->links[i] && runner->links[i]->ops->lend)
+            empty = runner->links[i]->ops->flush(runner->links[i]) && empty;
+    return empty;
+}
+
+/* Whether no link uses user memory. */
+static inline bool flush(ddl__runner *runner, const ddl_work *work)
+{
+    bool empty = !work->lends || flush_lent(runner);
     for (unsigned i = 0; i < runner->n_zero_copy; i++)
         empty = runner->zero_copy[i]->ops->flush(runner->zero_copy[i]) && empty;
     return empty;
@@ -199,7 +256,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
             if (work->call.blocks)
                 ddl__sign_block(&work->signature, step->count);
             if (done >= SLICE || !run_step(runner, work, step, k, length)) {
-                flush(runner);
+                flush(runner, work);
                 return done ? DDL__MOVED : DDL__BLOCKED;
             }
             work->published = 0;
@@ -207,7 +264,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
             done++;
         }
     }
-    return flush(runner) ? DDL__FINISHED : done ? DDL__MOVED : DDL__BLOCKED;
+    return flush(runner, work) ? DDL__FINISHED : done ? DDL__MOVED : DDL__BLOCKED;
 }
 
 /* ------------------------------------------------------------------------------------- failures */

@@ -17,6 +17,7 @@ typedef struct ddl__runner {
     ddl__link **links; /* by rank */
     bool among_frames; /* messages share the links: see frames.h */
     const ddl__kernels *kernels;
+    ddl__regions *regions; /* of the endpoint; NULL: nothing is lent */
     ddl__link **zero_copy; /* links that send user memory, to be flushed */
     unsigned n_zero_copy;
     ddl__link **targets;   /* room for size links */
@@ -33,7 +34,8 @@ typedef enum ddl__progress {
 } ddl__progress;
 
 /* `scratch`: the memory that the plan wants, until it ends. */
-void ddl__run_start(ddl_work *work, const ddl__plan *plan, unsigned char *scratch);
+void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *plan,
+                    unsigned char *scratch);
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 
 /* The link whose state blocks the work for ever, or NULL. */

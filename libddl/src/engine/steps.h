@@ -116,15 +116,18 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     return whole;
 }
 
-static inline void ddl__release_operands(ddl__runner *runner, const ddl_work *work,
+/* False if what was made of the operands may be wrong: see release in link.h. */
+static inline bool ddl__release_operands(ddl__runner *runner, const ddl_work *work,
                                          const ddl__step *step)
 {
     const uint32_t *ranks = work->plan->ranks + step->operand;
+    bool held = true;
     for (uint32_t i = 0; i < step->operands; i++) {
         ddl__link *link = runner->links[ranks[i]];
         if (link)
-            link->ops->release(link);
+            held = link->ops->release(link) && held;
     }
+    return held;
 }
 
 #endif

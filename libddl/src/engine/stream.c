@@ -238,7 +238,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
     const ddl__plan *plan = plans_get(stream, &request, call);
     if (!plan || !make_room(stream, (size_t)plan->scratch * request.element))
         return false;
-    ddl__run_start(work, plan, stream->scratch);
+    ddl__run_start(&stream->runner, work, plan, stream->scratch);
     return true;
 }
 

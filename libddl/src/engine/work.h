@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "net/link.h"
+#include "net/regions.h"
 #include "plan/plan.h"
 
 typedef struct ddl__engine ddl__engine;
@@ -99,6 +100,8 @@ struct ddl_work {
     uint32_t published; /* targets that this step has served */
     bool received;      /* the operands of this step are consumed */
     bool lands_far;     /* the receive buffer is too long for the caches */
+    bool lends;         /* a buffer lies in one of these regions, which peers may read in place */
+    ddl__region regions[2]; /* of the send buffer and the receive buffer; base NULL: none */
     ddl__interleaving interleaving;
 };
 

@@ -1,15 +1,14 @@
 #include "net/arena.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/forks.h"
+#include "net/memory_file.h"
 
 static size_t rings_bytes(unsigned readers)
 {
@@ -72,41 +71,13 @@ static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t 
     return NULL;
 }
 
-/* Resize an empty file. Above RLIMIT_FSIZE the kernel would end the process by SIGXFSZ, unless that
- * is handled. */
-static bool memfd_resize(int fd, size_t total)
-{
-    struct rlimit limit;
-    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < total) {
-        ddl__fail(DDL_ESYSTEM,
-                  "shared memory of %zu bytes is a file, and files may have %llu bytes here: raise "
-                  "ulimit -f",
-                  total, (unsigned long long)limit.rlim_cur);
-        return false;
-    }
-    if (ftruncate(fd, (off_t)total)) {
-        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", total, strerror(errno));
-        return false;
-    }
-    return true;
-}
-
 ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes)
 {
     bytes = (bytes + 4095) & ~(size_t)4095;
     size_t total = rings_bytes(readers) + bytes + readers * private_stride(private_bytes);
-    int fd = memfd_create("libddl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        ddl__fail(DDL_ESYSTEM, "no memory file (memfd_create): %s", strerror(errno));
+    int fd = ddl__memory_file_create(total);
+    if (fd < 0)
         return NULL;
-    }
-    if (!memfd_resize(fd, total)) {
-        close(fd);
-        return NULL;
-    }
-    /* Peers must be able to trust the size. */
-    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     ddl__arena *arena = arena_map(fd, readers, bytes, private_bytes, 0, readers);
     if (!arena) {
         close(fd);
@@ -156,8 +127,7 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
 {
     ddl__arena_header said;
     struct stat status;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) ||
+    if (!ddl__memory_file_is_sealed(fd) || fstat(fd, &status) ||
         pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said) {
         ddl__fail(DDL_EREFUSED, "a peer's shared memory is no sealed file with a header");
         return NULL;

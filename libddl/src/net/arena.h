@@ -28,11 +28,12 @@
 
 #include <stdalign.h>
 
+#include "net/regions.h"
 #include "net/shm.h"
 
 enum {
     DDL__ARENA_MAGIC = 0x64646c61,
-    DDL__ARENA_LAYOUT = 4,
+    DDL__ARENA_LAYOUT = 5,
     DDL__ARENA_LINE = 64,
     DDL__ARENA_PAIR = 2 * DDL__ARENA_LINE, /* the alignment of shared words */
     DDL__ARENA_QUEUE = 64,                 /* entries of a ring */
@@ -48,13 +49,22 @@ enum {
 typedef struct ddl__arena_entry {
     alignas(DDL__ARENA_PAIR) atomic_ullong stamp; /* position + 1; 0: never written */
     ddl__signature signature;
-    uint32_t offset, bytes; /* offset: of the span, or DDL__ARENA_INLINE */
+    uint32_t offset, bytes; /* offset: of the span, or DDL__ARENA_INLINE, _LENT */
     unsigned char inline_span[DDL__ARENA_SHORT_FOR_ONE];
 } ddl__arena_entry;
+
+/* For spans that lie in regions of the owner: see lending.h. */
+typedef struct ddl__arena_loans {
+    /* Written by the reader: the serial of the region with this number that it maps; 0: none. */
+    alignas(DDL__ARENA_PAIR) atomic_uint mapped[DDL__REGIONS];
+    /* Written by the owner: offers made; 1: it has closed the link (readers add nothing to it). */
+    alignas(DDL__ARENA_PAIR) atomic_uint offers, closed;
+} ddl__arena_loans;
 
 typedef struct ddl__arena_ring {
     alignas(DDL__ARENA_PAIR) atomic_ullong released; /* spans that the reader has released */
     ddl__arena_entry entries[DDL__ARENA_QUEUE];
+    ddl__arena_loans loans;
 } ddl__arena_ring;
 
 typedef struct ddl__arena_header {
@@ -65,7 +75,8 @@ typedef struct ddl__arena_header {
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
 
-static const uint32_t DDL__ARENA_INLINE = UINT32_MAX;
+/* In place of an offset: the span is in the entry, or a ddl__loan says where it lies. */
+static const uint32_t DDL__ARENA_INLINE = UINT32_MAX, DDL__ARENA_LENT = UINT32_MAX - 1;
 
 _Static_assert(sizeof(ddl__arena_entry) == DDL__ARENA_ENTRY, "no gap");
 _Static_assert((int)DDL__ARENA_SHORT_FOR_ONE <= (int)DDL__LINK_SHORT,

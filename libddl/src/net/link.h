@@ -47,6 +47,7 @@ typedef enum ddl__link_pending {
 
 typedef struct ddl__link ddl__link;
 typedef struct ddl__stores ddl__stores;
+struct ddl__region;
 
 typedef struct ddl__link_ops {
     const char *kind; /* "shm", ... */
@@ -64,6 +65,11 @@ typedef struct ddl__link_ops {
      * there is no room. */
     bool (*send_user)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                       const ddl__signature *signature);
+    /* Publish memory of one of the caller's regions, which the peer then reads in place; it must
+     * not change while flush says DDL__LINK_SENDING. False while there is no room, and when the
+     * peer does not map the region: send it otherwise. NULL where it never does. */
+    bool (*lend)(ddl__link *to, const struct ddl__region *region, const void *memory, size_t bytes,
+                 const ddl__signature *signature);
     /* Send what is queued, and tell what of all that was sent is pending. */
     ddl__link_pending (*flush)(ddl__link *link);
 
@@ -77,8 +83,10 @@ typedef struct ddl__link_ops {
      * that is NULL; call it again with the same arguments. */
     const void *(*peek)(ddl__link *link, unsigned ahead, void *into, size_t bytes,
                         const ddl__signature *signature);
-    /* Release the next span, which was peeked at. */
-    void (*release)(ddl__link *link);
+    /* Release the next span, which was peeked at. False if it may have changed meanwhile, because
+     * the peer has given the operation up: nothing that was made of it may be used, and nothing
+     * comes any more. */
+    bool (*release)(ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
      * sleeper makes link->fd readable. After announcing it on all links, pass a heavy fence if the
      * fences of the arena (ddl__arena_fence) are joined, and look for spans once more before
@@ -123,8 +131,7 @@ static inline bool ddl__link_take(ddl__link *link, void *dst, size_t bytes,
         return false;
     if (span != dst && bytes)
         memcpy(dst, span, bytes);
-    link->ops->release(link);
-    return true;
+    return link->ops->release(link);
 }
 
 /* Close the links of an array that may have holes. */

@@ -20,11 +20,15 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "net/arena.h"
+#include "net/lending.h"
 #include "net/stores.h"
 
 _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's words");
 
 /* ------------------------------------------------------------------------------------ the link */
+
+/* No stamp follows it. */
+static const uint64_t NOTHING_MORE = UINT64_MAX / 2;
 
 typedef struct shm_link {
     ddl__link link;
@@ -46,6 +50,7 @@ typedef struct shm_link {
     atomic_bool closed;
     size_t reason_length;
     bool reason_whole;
+    ddl__lending lending;
 } shm_link;
 
 static shm_link *shm(ddl__link *link)
@@ -218,6 +223,30 @@ static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, 
     return true;
 }
 
+/* Of a first link only: offers travel over its socket. */
+static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memory, size_t bytes,
+                     const ddl__signature *signature)
+{
+    shm_link *s = shm(to);
+    ddl__arena_loans *loans = &s->own->shared->rings[s->to].loans;
+    if (s->first || bytes < DDL__LEND_LEAST || !ddl__region_has(region, memory, bytes) ||
+        !ddl__lending_may(&s->lending, to->fd, loans, region) || outlet_is_full(s->own, s->to))
+        return false;
+    ddl__arena_reader *r = &s->own->readers[s->to];
+    ddl__arena_entry *e = own_entry(s->own, s->to, r->published);
+    ddl__loan loan = {region->number, region->serial,
+                      (uint64_t)((const unsigned char *)memory - region->base)};
+    r->starts[r->published % DDL__ARENA_QUEUE] = s->own->head;
+    r->reserved++;
+    s->lending.lent = ++r->published;
+    e->signature = *signature;
+    e->offset = DDL__ARENA_LENT;
+    e->bytes = (uint32_t)bytes;
+    memcpy(e->inline_span, &loan, sizeof loan);
+    word_store(s, &e->stamp, r->published);
+    return true;
+}
+
 static ddl__arena_entry *next_entry(shm_link *s, unsigned ahead)
 {
     return &s->peer->shared->rings[s->from].entries[(s->position + ahead) % DDL__ARENA_QUEUE];
@@ -245,6 +274,26 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     return true;
 }
 
+static void shm_poll(ddl__link *link);
+
+/* An offer that the peer has made is in the socket. */
+static void look_for_offers(shm_link *s)
+{
+    unsigned offers =
+        atomic_load_explicit(&s->peer->shared->rings[s->from].loans.offers, memory_order_acquire);
+    if (offers == s->lending.looked)
+        return;
+    s->lending.looked = offers;
+    shm_poll(&s->link);
+}
+
+static const void *find_lent(const shm_link *s, const ddl__arena_entry *e, size_t bytes)
+{
+    ddl__loan loan;
+    memcpy(&loan, e->inline_span, sizeof loan);
+    return ddl__lending_find(&s->lending, loan, bytes);
+}
+
 static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
                             const ddl__signature *signature)
 {
@@ -263,6 +312,11 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
     uint64_t offset = e->offset;
     if (offset == DDL__ARENA_INLINE && bytes <= DDL__ARENA_SHORT_FOR_ONE)
         return e->inline_span;
+    if (bytes >= DDL__LEND_LEAST)
+        look_for_offers(s);
+    const void *lent = offset == DDL__ARENA_LENT ? find_lent(s, e, bytes) : NULL;
+    if (lent)
+        return lent;
     /* Never follow a number of a peer out of its memory, nor to a misaligned element. */
     if (offset > s->peer->size || bytes > s->peer->size - offset || offset % DDL__ARENA_LINE) {
         strcpy(link->reason, "its shared memory is corrupt");
@@ -272,20 +326,37 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
     return s->peer->bytes + offset;
 }
 
-static void shm_release(ddl__link *link)
+/* After a lent span was read: whether the peer has closed the link. Its caller may have written
+ * there since. The addition of nothing keeps the reading before the look. */
+static bool lent_has_ended(shm_link *s)
 {
-    shm_link *s = shm(link);
-    s->position++;
-    word_store(s, &s->peer->shared->rings[s->from].released, s->position);
+    if (!s->lending.borrowed || next_entry(s, 0)->offset != DDL__ARENA_LENT)
+        return false;
+    atomic_uint *closed = &s->peer->shared->rings[s->from].loans.closed;
+    return atomic_fetch_add_explicit(closed, 0, memory_order_acq_rel);
 }
 
-/* send_user copies, so no user memory is in use. */
+static bool shm_release(ddl__link *link)
+{
+    shm_link *s = shm(link);
+    if (lent_has_ended(s)) {
+        s->position = NOTHING_MORE;
+        return false;
+    }
+    s->position++;
+    word_store(s, &s->peer->shared->rings[s->from].released, s->position);
+    return true;
+}
+
+/* send_user copies, so only lent memory is in use. */
 static ddl__link_pending shm_flush(ddl__link *link)
 {
     const shm_link *s = shm(link);
     const ddl__arena_reader *r = &s->own->readers[s->to];
     uint64_t released =
         atomic_load_explicit(&s->own->shared->rings[s->to].released, memory_order_seq_cst);
+    if (released < s->lending.lent)
+        return DDL__LINK_SENDING;
     return released == r->published ? DDL__LINK_DRAINED : DDL__LINK_UNREAD;
 }
 
@@ -294,7 +365,31 @@ static void shm_sleeping(ddl__link *link, bool asleep)
     atomic_store_explicit(&shm(link)->own->shared->sleeping, asleep, memory_order_seq_cst);
 }
 
-/* The socket's bytes: D doorbell, G leave, A abort followed by the reason and NUL. */
+/* As recv without waiting. A descriptor comes with the last bytes that one call receives. */
+static ssize_t receive_some(shm_link *s, char *bytes, size_t n)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {bytes, n};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    ssize_t got = recvmsg(s->link.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *along = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (along && along->cmsg_level == SOL_SOCKET && along->cmsg_type == SCM_RIGHTS &&
+        along->cmsg_len == CMSG_LEN(sizeof(int))) {
+        int fd;
+        memcpy(&fd, CMSG_DATA(along), sizeof fd);
+        ddl__lending_take_fd(&s->lending, fd);
+    }
+    return got;
+}
+
+/* The socket's bytes: D doorbell, M offer (lending.h), G leave, A abort followed by the reason and
+ * NUL. */
 static void shm_poll(ddl__link *link)
 {
     shm_link *s = shm(link);
@@ -302,7 +397,7 @@ static void shm_poll(ddl__link *link)
         link = &(s = s->first)->link;
     char bytes[256];
     for (;;) {
-        ssize_t n = recv(link->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        ssize_t n = receive_some(s, bytes, sizeof bytes);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -319,6 +414,11 @@ static void shm_poll(ddl__link *link)
                 s->reason_whole = s->reason_whole || !bytes[i];
                 if (!s->reason_whole && s->reason_length + 1 < sizeof link->reason)
                     link->reason[s->reason_length++] = bytes[i];
+            } else if (s->lending.receiving) {
+                ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
+                                     &s->peer->shared->rings[s->from].loans);
+            } else if (bytes[i] == DDL__OFFER_LETTER) {
+                s->lending.receiving = true;
             } else if (bytes[i] == 'A') {
                 link->state = DDL__LINK_ABORTED;
             } else if (bytes[i] == 'G' && link->state == DDL__LINK_OPEN) {
@@ -333,6 +433,10 @@ static void shm_close(ddl__link *link, const char *reason)
     if (shm(link)->first || /* the first link says it */
         atomic_exchange_explicit(&shm(link)->closed, true, memory_order_relaxed))
         return;
+    /* Soon the caller may write to what was lent. No such store passes the load. */
+    atomic_uint *said = &shm(link)->own->shared->rings[shm(link)->to].loans.closed;
+    atomic_store_explicit(said, 1, memory_order_seq_cst);
+    (void)atomic_load_explicit(said, memory_order_seq_cst);
     char text[2 + sizeof link->reason] = "G";
     size_t n = 1;
     if (reason) {
@@ -353,19 +457,20 @@ static void shm_destroy(ddl__link *link)
     shm_close(link, NULL);
     ddl__close_guarded(link->fd);
     ddl__arena_drop(s->peer_arena);
+    ddl__lending_end(&s->lending);
     free(s);
 }
 
-#define SHM_OPS(name)                                                                              \
+#define SHM_OPS(name, lends)                                                                       \
     {                                                                                              \
         .kind = name, .zero_copy = false, .shared = true, .reserve = shm_reserve,                  \
-        .publish = shm_publish, .send_user = shm_send_user, .next = shm_next, .peek = shm_peek,    \
-        .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll,    \
-        .close = shm_close, .destroy = shm_destroy                                                 \
+        .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .next = shm_next,       \
+        .peek = shm_peek, .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping,    \
+        .poll = shm_poll, .close = shm_close, .destroy = shm_destroy                               \
     }
 
-static const ddl__link_ops shm_ops = SHM_OPS("shm");
-static const ddl__link_ops inproc_ops = SHM_OPS("inproc");
+static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);
+static const ddl__link_ops inproc_ops = SHM_OPS("inproc", NULL);
 
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc)
@@ -388,6 +493,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     s->peer = &peer->outlet;
     s->from = from;
     s->peer_arena = peer;
+    s->lending.fd = beside->lending.fd = -1;
     s->fences = beside->fences = own->fences;
     s->own_fences = beside->own_fences = &own->outlet.shared->fences;
     s->peer_fences = beside->peer_fences = &peer->outlet.shared->fences;

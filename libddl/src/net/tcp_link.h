@@ -193,7 +193,7 @@ void ddl__tcp_look(ddl__link *link);
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes);
 const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
                           const ddl__signature *signature);
-void ddl__tcp_release(ddl__link *link);
+bool ddl__tcp_release(ddl__link *link);
 
 /* ---- lanes.c ---- */
 

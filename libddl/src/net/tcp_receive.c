@@ -263,10 +263,11 @@ const void *ddl__tcp_peek(ddl__link *link, unsigned ahead, void *into, size_t by
     return span_obtain(l, l->buffer, bytes, signature) ? l->buffer : NULL;
 }
 
-void ddl__tcp_release(ddl__link *link)
+bool ddl__tcp_release(ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     l->got = 0;
     l->long_received += l->assembling;
     l->assembling = false;
+    return true;
 }

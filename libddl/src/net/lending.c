@@ -1,0 +1,132 @@
+#include "net/lending.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/memory_file.h"
+
+/* ---------------------------------------------------------------------------------- the owner */
+
+/* Not sent while the socket is full: the next span tries again. */
+static bool offer_send(int socket, const ddl__region *region)
+{
+    ddl__offer offer = {region->number, region->serial, region->bytes};
+    unsigned char bytes[1 + sizeof offer] = {DDL__OFFER_LETTER};
+    memcpy(bytes + 1, &offer, sizeof offer);
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {{0}};
+    struct iovec part = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *along = CMSG_FIRSTHDR(&message);
+    along->cmsg_level = SOL_SOCKET;
+    along->cmsg_type = SCM_RIGHTS;
+    along->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(along), &region->fd, sizeof region->fd);
+    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof bytes;
+}
+
+bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
+                      const ddl__region *region)
+{
+    uint32_t number = region->number, serial = region->serial;
+    if (atomic_load_explicit(&reader->mapped[number], memory_order_acquire) == serial)
+        return true;
+    if (!lending->offered)
+        lending->offered = calloc(DDL__REGIONS, sizeof *lending->offered);
+    if (!lending->offered || lending->offered[number] == serial || !offer_send(socket, region))
+        return false;
+    lending->offered[number] = serial;
+    atomic_fetch_add_explicit(&reader->offers, 1, memory_order_release);
+    return false;
+}
+
+/* --------------------------------------------------------------------------------- the reader */
+
+const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes)
+{
+    if (!lending->borrowed || loan.number >= DDL__REGIONS)
+        return NULL;
+    const struct ddl__borrowed *b = &lending->borrowed[loan.number];
+    if (!b->base || b->serial != loan.serial || loan.offset > b->bytes ||
+        bytes > b->bytes - loan.offset)
+        return NULL;
+    return b->base + loan.offset;
+}
+
+static void unmap(struct ddl__borrowed *b)
+{
+    if (b->base)
+        munmap(b->base, b->bytes);
+    b->base = NULL;
+}
+
+/* A file that can shrink would end this process when it is read. */
+static void *map_offered(int fd, size_t bytes)
+{
+    struct stat status;
+    if (fd < 0 || !bytes || !ddl__memory_file_is_sealed(fd) || fstat(fd, &status) ||
+        (uint64_t)status.st_size < bytes)
+        return NULL;
+    void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return NULL;
+    madvise(base, bytes, MADV_DONTFORK);
+    return base;
+}
+
+static void offer_accept(ddl__lending *lending, ddl__arena_loans *ours)
+{
+    ddl__offer offer;
+    memcpy(&offer, lending->offer, sizeof offer);
+    if (!lending->borrowed)
+        lending->borrowed = calloc(DDL__REGIONS, sizeof *lending->borrowed);
+    if (!lending->borrowed || offer.number >= DDL__REGIONS)
+        return;
+    struct ddl__borrowed *b = &lending->borrowed[offer.number];
+    unmap(b); /* freed by its owner, so nothing in it is being read */
+    void *base = map_offered(lending->fd, offer.bytes);
+    if (!base) {
+        ddl__log(DDL__INFO, "a peer's region of %llu bytes cannot be mapped: it is copied",
+                 (unsigned long long)offer.bytes);
+        return;
+    }
+    *b = (struct ddl__borrowed){offer.serial, base, offer.bytes};
+    atomic_store_explicit(&ours->mapped[offer.number], offer.serial, memory_order_release);
+}
+
+void ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours)
+{
+    lending->offer[lending->received++] = byte;
+    if (lending->received < sizeof lending->offer)
+        return;
+    offer_accept(lending, ours);
+    ddl__lending_take_fd(lending, -1);
+    lending->received = 0;
+    lending->receiving = false;
+}
+
+void ddl__lending_take_fd(ddl__lending *lending, int fd)
+{
+    if (lending->fd >= 0)
+        close(lending->fd);
+    lending->fd = fd;
+}
+
+void ddl__lending_end(ddl__lending *lending)
+{
+    for (unsigned i = 0; lending->borrowed && i < DDL__REGIONS; i++)
+        unmap(&lending->borrowed[i]);
+    ddl__lending_take_fd(lending, -1);
+    free(lending->borrowed);
+    free(lending->offered);
+}

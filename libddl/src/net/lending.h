@@ -1,0 +1,69 @@
+/* lending.h - spans that lie in the sender's own regions (regions.h), which the reader maps.
+ *
+ * The owner offers a region to a peer when it first sends from it: a message with the descriptor,
+ * over their unix socket. The reader looks for offers when it takes a long span, maps the file
+ * read-only, and says so in its lane of the owner's arena. From then on the owner publishes spans
+ * of that region as lent: their entry says where they lie. Until then, and when a reader cannot
+ * map, spans are copied through the arena as always. So nobody has to know how others send.
+ *
+ * The owner's operation ends only after all lent spans are released. When it gives an operation up,
+ * its caller may write to the memory at once. So the owner first says that it has closed the link,
+ * and a reader looks at that after it has read and before it uses what it has made of it.
+ *
+ * Regions that are freed stay mapped until their number is used again, or the link is destroyed;
+ * they have no pages. */
+#ifndef DDL_NET_LENDING_H
+#define DDL_NET_LENDING_H
+
+#include "net/arena.h"
+#include "net/regions.h"
+
+/* What travels inside the entry of a lent span. */
+typedef struct ddl__loan {
+    uint32_t number, serial; /* of the region */
+    uint64_t offset;
+} ddl__loan;
+
+/* What follows the letter of an offer on the socket. */
+typedef struct ddl__offer {
+    uint32_t number, serial;
+    uint64_t bytes;
+} ddl__offer;
+enum { DDL__OFFER_LETTER = 'M' };
+
+typedef struct ddl__lending {
+    uint32_t *offered; /* by number: the serial that was offered last; or NULL */
+    uint64_t lent;     /* spans published up to the last lent one */
+
+    struct ddl__borrowed {
+        uint32_t serial;
+        unsigned char *base;
+        size_t bytes;
+    } * borrowed;    /* by number: what the peer has offered and we have mapped; or NULL */
+    unsigned looked; /* offers that were looked for */
+
+    /* The offer that is being received. */
+    unsigned char offer[sizeof(ddl__offer)];
+    size_t received;
+    bool receiving;
+    int fd; /* that came with it, or -1 */
+} ddl__lending;
+
+/* Whether the reader maps this region. If not, it is offered, once. */
+bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
+                      const ddl__region *region);
+
+/* Where a lent span lies, or NULL if the peer has said nonsense. */
+const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes);
+
+/* The next byte after the letter of an offer. After its last one the region is mapped, if it can
+ * be, and `ours` says so. */
+void ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours);
+
+/* A descriptor has come along. */
+void ddl__lending_take_fd(ddl__lending *lending, int fd);
+
+/* Unmap everything. */
+void ddl__lending_end(ddl__lending *lending);
+
+#endif

@@ -1,0 +1,291 @@
+/* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members have
+ * which; nothing is left behind by frees; a death in the middle ends the operation for the others
+ * and spares what was only sent. Ranks are processes. */
+#include <dirent.h>
+
+#include "processes.h"
+
+enum { SIZE = 3, ELEMENTS = 100003, MIB = 1 << 20, WIDEST = 16 };
+
+/* Of the endpoint that this process has created last. */
+static ddl_endpoint *endpoint;
+ddl_status __real_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
+ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
+ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made)
+{
+    ddl_status status = __real_ddl_endpoint_create(config, made);
+    endpoint = *made;
+    return status;
+}
+
+static char *allocate(size_t bytes)
+{
+    void *memory;
+    OK(ddl_alloc(endpoint, bytes, &memory));
+    return memory;
+}
+
+/* Small numbers, so that no type overflows: in any order and on any path the bits are the same only
+ * if nothing was added twice or not at all. */
+static void fill(char *to, size_t bytes, int rank, ddl_dtype dtype, int salt)
+{
+    enum { PERIOD = 1009 };
+    size_t size = ddl_dtype_size(dtype), period = PERIOD * size;
+    for (size_t i = 0; i < bytes / size && i < PERIOD; i++) {
+        char *at = to + i * size;
+        double value = (double)((i * 7 + (size_t)rank * 3 + (size_t)salt) % 5) / (1 + rank);
+        float narrow = (float)value;
+        if (dtype == DDL_F64 || dtype == DDL_C128)
+            for (size_t k = 0; k < size; k += sizeof value)
+                memcpy(at + k, &value, sizeof value);
+        else if (dtype == DDL_F32 || dtype == DDL_C64)
+            for (size_t k = 0; k < size; k += sizeof narrow)
+                memcpy(at + k, &narrow, sizeof narrow);
+        else
+            for (size_t k = 0; k < size; k++)
+                at[k] = (char)((i * 11 + (size_t)rank * 5 + k + (size_t)salt) % 48);
+    }
+    for (size_t done = period; done < bytes; done *= 2)
+        memcpy(to + done, to, done < bytes - done ? done : bytes - done);
+}
+
+/* ---------------------------------------------------------------------------------- the results */
+
+typedef enum operation { REDUCE_ALL, SCATTER, GATHER, BROADCAST, ALL_TO_ALL, ROOTED, ORDERS } order;
+
+typedef struct memory {
+    char *send, *recv;
+} memory;
+
+static ddl_status run(ddl_comm *comm, order what, bool in_place, const memory *m, int64_t count,
+                      ddl_dtype dtype, ddl_op op)
+{
+    const void *send = in_place ? NULL : m->send;
+    switch (what) {
+    case REDUCE_ALL: return ddl_allreduce(comm, send, m->recv, count, dtype, op, NULL, NULL);
+    case SCATTER:
+        return ddl_reduce_scatter(comm, send, m->recv, count / SIZE, dtype, op, NULL, NULL);
+    case GATHER: return ddl_allgather(comm, send, m->recv, count / SIZE, dtype, NULL, NULL);
+    case BROADCAST: return ddl_broadcast(comm, m->recv, count, dtype, 1, NULL, NULL);
+    case ALL_TO_ALL: return ddl_alltoall(comm, send, m->recv, count / SIZE, dtype, NULL, NULL);
+    case ROOTED: return ddl_reduce(comm, send, m->recv, count, dtype, op, 2, NULL, NULL);
+    case ORDERS: break;
+    }
+    return DDL_EINVAL;
+}
+
+/* Run it on ordinary memory, then on `m`, and compare all bytes; send buffers stay as they were. */
+static void compare(ddl_comm *comm, order what, bool in_place, const memory *m,
+                    const memory *ordinary, int64_t count, ddl_dtype dtype, ddl_op op, int salt)
+{
+    const memory *both[] = {ordinary, m};
+    int rank = ddl_comm_rank(comm);
+    size_t bytes = (size_t)count * ddl_dtype_size(dtype);
+    bool kept = ddl_dtype_size(dtype) && !in_place;
+    for (int i = 0; i < 2; i++) {
+        fill(both[i]->send, bytes, rank, dtype, salt);
+        fill(both[i]->recv, bytes, rank, dtype, salt + 1);
+        ddl_status status = run(comm, what, in_place, both[i], count, dtype, op);
+        if (status == DDL_EUNSUPPORTED)
+            return;
+        CHECK(status == DDL_OK, "%d %s", status, ddl_last_error());
+    }
+    CHECK(!memcmp(m->recv, ordinary->recv, bytes), "operation %d, dtype %d, op %d: other bits",
+          what, dtype, op);
+    fill(ordinary->recv, bytes, rank, dtype, salt);
+    CHECK(!kept || !memcmp(m->send, ordinary->recv, bytes), "the send buffer was written to");
+}
+
+/* Which buffers are shared: all, those of this rank's send or recv, those of some ranks. */
+static void compare_all(ddl_comm *comm, unsigned mix, size_t offset)
+{
+    size_t most = (size_t)ELEMENTS * WIDEST;
+    int rank = ddl_comm_rank(comm);
+    bool sends = mix == 0 || mix == 1 || (mix == 3 && rank != 1);
+    bool receives = mix == 0 || mix == 2 || (mix == 3 && rank == 0);
+    char *shared[] = {allocate(most + 4096), allocate(most + 4096)};
+    char *plain[4];
+    for (int i = 0; i < 4; i++)
+        CHECK((plain[i] = malloc(most)), "no memory");
+    memory ordinary = {plain[0], plain[1]};
+    memory m = {sends ? shared[0] + offset : plain[2], receives ? shared[1] + offset : plain[3]};
+    int salt = 0;
+    for (int dtype = DDL_BOOL; dtype <= DDL_C128; dtype++)
+        for (int op = DDL_SUM; op <= DDL_LOGICAL_OR; op++)
+            for (int in_place = 0; in_place < 2; in_place++)
+                if (op == DDL_SUM || !mix)
+                    compare(comm, REDUCE_ALL, in_place, &m, &ordinary, ELEMENTS, (ddl_dtype)dtype,
+                            (ddl_op)op, salt++);
+    for (int what = REDUCE_ALL; what < ORDERS; what++)
+        for (int in_place = 0; in_place < 2; in_place++)
+            for (int64_t count = 3 * 512; count <= ELEMENTS * 4; count *= 5)
+                compare(comm, (order)what, in_place, &m, &ordinary, count, DDL_F32, DDL_AVERAGE,
+                        salt++);
+    for (int i = 0; i < 4; i++)
+        free(plain[i]);
+    ddl_free(shared[0]);
+    ddl_free(shared[1]);
+}
+
+static int same_bits(ddl_comm *comm)
+{
+    for (unsigned mix = 0; mix < 4; mix++)
+        compare_all(comm, mix, mix % 2 ? 4 : 0);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------ lifetimes */
+
+static int count_descriptors(void)
+{
+    int n = 0;
+    DIR *list = opendir("/proc/self/fd");
+    while (readdir(list))
+        n++;
+    closedir(list);
+    return n;
+}
+
+/* Bytes of shared memory that the machine has in use, and address space of this process in pages.
+ */
+static long read_number(const char *path, const char *format)
+{
+    char line[256];
+    long number = -1;
+    FILE *file = fopen(path, "r");
+    while (number < 0 && fgets(line, sizeof line, file))
+        sscanf(line, format, &number);
+    fclose(file);
+    return number;
+}
+
+/* Each buffer is used, and freed while the others map it. */
+static int frees(ddl_comm *comm)
+{
+    enum { BYTES = 256 * 1024, ROUNDS = 3000 };
+    long mapped = 0;
+    int descriptors = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        char *buffer = allocate(BYTES);
+        for (int use = 0; use < 1 + i % 3; use++) {
+            memset(buffer, 1, BYTES);
+            OK(ddl_allreduce(comm, NULL, buffer, BYTES, DDL_U8, DDL_SUM, NULL, NULL));
+            CHECK(buffer[0] == SIZE && buffer[BYTES - 1] == SIZE, "%d", buffer[0]);
+        }
+        ddl_free(buffer);
+        if (i == ROUNDS / 10) {
+            mapped = read_number("/proc/self/status", "VmSize: %ld");
+            descriptors = count_descriptors();
+        }
+    }
+    for (int i = 0; i < 10000; i++)
+        ddl_free(allocate(BYTES));
+    CHECK(count_descriptors() <= descriptors, "%d descriptors, then %d", descriptors,
+          count_descriptors());
+    long now = read_number("/proc/self/status", "VmSize: %ld");
+    CHECK(now < mapped + 8192, "%ld KiB of address space, then %ld", mapped, now);
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* More than can be shared, the memory of a destroyed endpoint, and of a forked child. */
+static int limits(ddl_comm *comm)
+{
+    enum { MANY = 300, BYTES = 256 * 1024 };
+    static char *buffers[MANY];
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < MANY; i++) {
+            if (!round)
+                buffers[i] = allocate(BYTES);
+            CHECK((uintptr_t)buffers[i] % 64 == 0, "alignment");
+            memset(buffers[i], i % 100, BYTES);
+            OK(ddl_allreduce(comm, NULL, buffers[i], BYTES, DDL_U8, DDL_MAX, NULL, NULL));
+            CHECK(buffers[i][BYTES - 1] == i % 100, "buffer %d", i);
+        }
+    pid_t child = fork();
+    if (!child) {
+        for (int i = 0; i < MANY; i++)
+            ddl_free(buffers[i]);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status, "the child ended with %x", status);
+    OK(ddl_allreduce(comm, NULL, buffers[0], BYTES, DDL_U8, DDL_MAX, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    for (int i = 0; i < MANY; i++) {
+        buffers[i][0] = 1;
+        ddl_free(buffers[i]);
+    }
+    ddl_free(NULL);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------- failures */
+
+/* One rank dies somewhere in a loop of operations. The others end with DDL_EPEER; what they have
+ * sent is as it was, and their memory can be freed and written to at once. */
+static int death(ddl_comm *comm)
+{
+    enum { BYTES = 8 * MIB };
+    int rank = ddl_comm_rank(comm);
+    char *send = allocate(BYTES), *recv = allocate(BYTES);
+    fill(send, BYTES, rank, DDL_F32, 0);
+    if (rank == 1 && !fork()) { /* kills its parent in the middle of what it does */
+        usleep(30000 + (unsigned)getpid() * 7919 % 40000);
+        kill(getppid(), SIGKILL);
+        _exit(0);
+    }
+    ddl_status status = DDL_OK;
+    while (status == DDL_OK)
+        status = ddl_allreduce(comm, send, recv, BYTES / 4, DDL_F32, DDL_SUM, NULL, NULL);
+    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+    char *right = malloc(BYTES);
+    fill(right, BYTES, rank, DDL_F32, 0);
+    CHECK(!memcmp(send, right, BYTES), "the send buffer was written to");
+    memset(send, 0xff, BYTES);
+    ddl_free(send);
+    ddl_free(recv);
+    free(right);
+    ddl_comm_destroy(comm);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+/* A rank gives up in the middle and overwrites its buffer at once. No other takes that for data. */
+static int overwritten(ddl_comm *comm)
+{
+    enum { BYTES = 4 * MIB, CALLS = 100000 };
+    int rank = ddl_comm_rank(comm);
+    float *send = (float *)(void *)allocate(BYTES), *recv = (float *)(void *)allocate(BYTES);
+    if (rank == 1 && !fork()) {
+        usleep(30000 + (unsigned)getpid() * 7919 % 20000);
+        kill(getppid(), SIGKILL);
+        _exit(0);
+    }
+    ddl_status status = DDL_OK;
+    for (int i = 0; i < CALLS && status == DDL_OK; i++) {
+        for (int k = 0; k < BYTES / 4; k += 64)
+            send[k] = 1;
+        status = ddl_allreduce(comm, send, recv, BYTES / 4, DDL_F32, DDL_SUM, NULL, NULL);
+        if (status != DDL_OK)
+            memset(send, 0x7f, BYTES);
+        for (int k = 0; status == DDL_OK && k < BYTES / 4; k += 64)
+            CHECK(recv[k] == SIZE, "%g at %d", (double)recv[k], k);
+    }
+    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const process_test tests[] = {{"same_bits", same_bits, 0, false},
+                                         {"frees", frees, 0, false},
+                                         {"limits", limits, 0, false},
+                                         {"death", death, 2, false},
+                                         {"overwritten", overwritten, 2, false}};
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
+    return 0;
+}
