@@ -84,9 +84,10 @@ class Coordinator:
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
         self._attempt = 0
+        free = [slot for slot in engine.slots() if slot.state == "free"]
         handles = [
             engine.start(slot, AgentSpec(member, threads))
-            for member, slot in enumerate(engine.slots()[:workers])
+            for member, slot in enumerate(free[:workers])
         ]
         self.workers = [Worker(h.member, h, engine.logs(h, follow=True)) for h in handles]
 
@@ -258,7 +259,8 @@ class Coordinator:
         worker.code = event.code
         if not worker.cause:
             code = event.code
-            worker.cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            worker.cause = event.cause or ended
             if event.ordered and worker.member in self._dead:
                 worker.cause = HUNG
         if event.code or worker.state == "running":
