@@ -101,7 +101,7 @@ def model_fit(shares: int, reports: Sequence[Report]) -> StepModel:
     seconds = np.array([float(np.median(groups[key])) for key in keys])
     rows = np.array([_features(shares, size, across) for size, across in keys])
     rows = rows / seconds[:, None]
-    prior = _PRIOR * np.eye(4)[1:] / np.median(seconds)
+    prior = _PRIOR * np.eye(4)[1:] / seconds.max()
     weights = np.ones(len(keys))
     found = np.zeros(4)
     for _ in range(_ROUNDS):

@@ -57,6 +57,12 @@ def submission_make(
     return Submission(name, arrival, model, work / alone, asked)
 
 
+def shares_choose(work: float, asked: int) -> int:
+    """The logical workers of a job of so much work, at least as many as ranks are asked for."""
+    usual = next((kind[3] for kind in _CLASSES if work < kind[2] * 3600), _CLASSES[-1][3])
+    return max(usual, 1 << (asked - 1).bit_length())
+
+
 def workload_make(seed: int, count: int = 160, load: float = 1.0) -> list[Submission]:
     """`count` jobs by arrival; `load` multiplies how much there is to compute."""
     source = random.Random(seed)

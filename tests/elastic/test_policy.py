@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -402,6 +404,13 @@ def test_every_job_ends(data: st.DataObject) -> None:
                 del jobs[name]
         last = {name: own for name, own in plan.slots.items() if name in jobs}
     pytest.fail(f"{sorted(jobs)} wait for ever")
+
+
+def test_the_example_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
+    program, printed = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)[:2]
+    exec(program, {})
+    assert capsys.readouterr().out.strip() == printed.strip()
 
 
 def test_a_thousand_slots() -> None:
