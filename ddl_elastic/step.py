@@ -38,7 +38,7 @@ import numpy as np
 from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.framework import Ready, Share, Summed
-from ddl_elastic.partial import PartialSums
+from ddl_elastic.partial import PartialSums, add_arrays
 from ddl_elastic.reform import Action, Standing, Watch, decide
 from ddl_elastic.saving import Saver
 from ddl_elastic.sums import Sums
@@ -130,7 +130,8 @@ class Step:
         self._noticed = 0.0  # when the first failure was
         self.behind = False  # others had committed it already, and are in the next step
         self._group = group
-        self._partial = PartialSums(group.workers, summed.free)
+        add_to = getattr(summed, "add", add_arrays)  # a framework may have a way of its own
+        self._partial = PartialSums(group.workers, summed.free, add_to)
         self._works: list[Work[Any]] = []  # the sums that have started, by array
 
     def add(self, worker: int, share: Share) -> None:
