@@ -61,7 +61,7 @@ class LocalEngine:
         self._members[slot.id] = spec.member
         (near_agent, far_agent), (near, far) = socket.socketpair(), socket.socketpair()
         with far_agent, far:
-            text = f"{spec.member} {spec.threads} {self._log(slot)}".encode()
+            text = f"{spec.member} {spec.threads} {self._log(spec.member)}".encode()
             socket.send_fds(self._server, [text], [far_agent.fileno(), far.fileno()])
         self._agents[slot.id], worker = Channel(near_agent), Channel(near)
         self._workers.append(worker)
@@ -89,18 +89,19 @@ class LocalEngine:
         return Event("agent ended", slot, self._members[number], **fields)
 
     def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
-        with open(self._log(handle.slot), "ab+") as file:
+        with open(self._log(handle.member), "ab+") as file:
             file.seek(0)
             while True:
-                alive = handle.slot.id in self._agents
+                slot = handle.slot.id
+                alive = slot in self._agents and self._members[slot] == handle.member
                 while data := file.read(1 << 16):
                     yield data
                 if not (follow and alive):
                     return
                 yield b""
 
-    def _log(self, slot: Slot) -> Path:
-        return Path(self._logs, f"slot{slot.id}.log")
+    def _log(self, member: int) -> Path:
+        return Path(self._logs, f"worker{member}.log")
 
     def want(self, slots: int) -> None:
         """There are as many slots as there are."""
