@@ -20,6 +20,11 @@ _agent: tuple[Channel, int] | None = None
 _reporter = Reporter()
 
 
+def is_worker() -> bool:
+    """Whether this process is a worker of `ddl elastic run`."""
+    return _agent is not None or environment.has_agent()
+
+
 def join() -> dict[str, Any]:
     """The comm of the job that has started this process, with the members' numbers and the
     reporter, as Loop takes them. Raises EOFError if the job is over."""
