@@ -76,8 +76,8 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--preload",
         metavar="MODULE,...",
-        help="import these once, before the workers are forked (default: the frameworks that are"
-        " installed)",
+        help="import these once, before the workers are forked (default: the frameworks that the"
+        " program names)",
     )
     run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
     run.add_argument(
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
     secret = secrets.token_hex()
     traces = timeline.make_folder(arguments.trace)
     try:
-        program.preload(arguments.preload.split(",") if arguments.preload else None)
+        program.preload(arguments.preload.split(",") if arguments.preload else None, path)
     except ImportError as error:
         raise CommandError(f"--preload {arguments.preload}: {error}") from None
 
