@@ -80,8 +80,8 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--preload",
         metavar="MODULE,...",
-        help="import these once, before the workers are forked (default: the frameworks that are"
-        " installed)",
+        help="import these once, before the workers are forked (default: the frameworks that the"
+        " program names)",
     )
     run.add_argument(
         "--listen",
@@ -146,7 +146,9 @@ def _stay(arguments: argparse.Namespace, workers: int, traces: Path | None) -> L
     """The engine of this machine. The program's modules are imported here."""
     secret = secrets.token_hex()
     try:
-        program.preload(arguments.preload.split(",") if arguments.preload else None)
+        program.preload(
+            arguments.preload.split(",") if arguments.preload else None, arguments.program
+        )
     except ImportError as error:
         raise CommandError(f"--preload {arguments.preload}: {error}") from None
 

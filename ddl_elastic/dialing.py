@@ -51,7 +51,7 @@ def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSp
         os.chdir(order.folder or ".")
         if not path.is_file():
             raise FileNotFoundError(2, "there is no such program", str(path))
-        program.preload(order.preload or None)
+        program.preload(order.preload or None, path)
     except (OSError, ImportError) as error:
         text = f"{socket.gethostname()}: {error}"
         with suppress(OSError):

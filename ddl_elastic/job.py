@@ -14,7 +14,7 @@ from ddl_elastic.checkpoint import Folder
 from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.framework import Framework, find_half, loaded_halves
+from ddl_elastic.framework import Framework, State, find_half, loaded_halves
 from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
 from ddl_elastic.loop import WATCHDOG
 from ddl_elastic.messages import Channel
@@ -133,9 +133,7 @@ class Job:
             state = job.run(lambda: training.fetch(job))
         if self._trace and traces:
             job.write_trace(Path(self._trace), traces)
-        framework = self._make()
-        framework.load(state)
-        return framework.model
+        return self._restore(state)
 
     def resize(self, workers: int) -> None:
         """Have so many workers from now on, within `workers`. While `train` runs, from any thread;
@@ -157,12 +155,21 @@ class Job:
         for half in loaded_halves():
             half.pin(self._constants.threads)
             half.seed(model_seed(self._constants.seed))
+        return self._make_framework()
+
+    def _make_framework(self) -> Framework:
         model = self._model()
         optimizer = self._optimizer(model.parameters())
         made: Framework = find_half(model).Half(
             model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made
+
+    def _restore(self, state: State) -> Any:
+        """The model in this process, which is what `train` returns."""
+        framework = self._make()
+        framework.load(state)
+        return framework.model
 
 
 def choose_workers(workers: int | str, logical: int, places: int) -> int:
