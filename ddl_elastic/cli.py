@@ -114,13 +114,15 @@ def _run(arguments: argparse.Namespace) -> int:
     low, high = _range(arguments.workers, arguments.threads)
     traces = timeline.make_folder(arguments.trace)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    progress = Progress(shown=not arguments.quiet, output=sys.stdout)
     engine: LocalEngine | DialedEngine
     if arguments.listen:
-        engine = _listen(arguments, low, progress.event)
+        order, token = _order(arguments)
+        progress = _progress(arguments)
+        engine = listen(arguments.listen, token, order, low, progress.event)
     else:
         count = max(low, min(high, environment.cores() // arguments.threads))
         engine = _stay(arguments, count, traces)
+        progress = _progress(arguments)
     with engine, progress:
         workers = sum(slot.state == "free" for slot in engine.slots())
         job = Coordinator(engine, min(workers, high), arguments.threads, progress)
@@ -158,15 +160,19 @@ def _stay(arguments: argparse.Namespace, workers: int, traces: Path | None) -> L
     return LocalEngine(work, workers, arguments.threads)
 
 
-def _listen(arguments: argparse.Namespace, least: int, show: Callable[[str], None]) -> DialedEngine:
-    """The engine of agents that dial in, once the least number of slots is there."""
+def _order(arguments: argparse.Namespace) -> tuple[Program, str]:
+    """What agents run, and the token that they have to know."""
     if arguments.trace:
         raise CommandError("--trace: the workers of --listen leave no timeline here")
     if not arguments.token_file:
         raise CommandError("--listen: give --token-file too; agents have to know what is in it")
     preload = arguments.preload.split(",") if arguments.preload else []
     order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
-    return listen(arguments.listen, read_token(arguments.token_file), order, least, show)
+    return order, read_token(arguments.token_file)
+
+
+def _progress(arguments: argparse.Namespace) -> Progress:
+    return Progress(shown=not arguments.quiet, output=sys.stdout)
 
 
 def _range(workers: str, threads: int) -> tuple[int, int]:

@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import moments
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -23,6 +22,10 @@ from torch.nn.functional import cross_entropy
 from ddl_elastic import Job, JobFailed, environment
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import moments
 
 IMAGES = torch.randn(150, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 LABELS = torch.randint(10, (150,), generator=torch.Generator().manual_seed(2))
