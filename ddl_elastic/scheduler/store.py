@@ -107,6 +107,13 @@ class Store:
         """on_statement: called with each statement before it runs"""
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.set_trace_callback(on_statement)
+        try:
+            self._open(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self, path: Path) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
@@ -129,10 +136,11 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite ends it itself if the disk is full
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def _one(self, question: str, *values: object) -> Any:
         row = self._db.execute(question, values).fetchone()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +27,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Store:
+def store(path: Path) -> Iterator[Store]:
     made = Store(path)
     made.tenant_put("t", cap=8)
-    return made
+    yield made
+    made.close()
 
 
 def states(store: Store) -> dict[int, str]:
@@ -50,26 +53,38 @@ def test_everything_is_there_when_opened_again(store: Store, path: Path) -> None
     token = store.token_create("t", "user")
     before = (store.jobs(), store.slots(), store.intents(), store.events(), store.tenants())
     store.close()
-    again = Store(path)
-    assert before == (
-        again.jobs(),
-        again.slots(),
-        again.intents(),
-        again.events(),
-        again.tenants(),
-    )
-    assert again.token_find(token) == ("t", "user")
-    assert again.slots() == {job: ("s1", "s2")}
-    (record,) = again.jobs("running")
-    assert (record.spec, record.epoch, record.changed) == (
-        {"program": "train.py", "least": 2},
-        1,
-        12.0,
-    )
+    with closing(Store(path)) as again:
+        assert before == (
+            again.jobs(),
+            again.slots(),
+            again.intents(),
+            again.events(),
+            again.tenants(),
+        )
+        assert again.token_find(token) == ("t", "user")
+        assert again.slots() == {job: ("s1", "s2")}
+        (record,) = again.jobs("running")
+        assert record.spec == {"program": "train.py", "least": 2}
+        assert (record.epoch, record.changed) == (1, 12.0)
+
+
+def test_a_full_disk_changes_nothing(store: Store, path: Path) -> None:
+    store.close()
+    with closing(Store(path)) as full:
+        pages = full._one("PRAGMA page_count")
+        full._one(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            for number in range(1000):
+                full.job_submit("t", f"key{number}", {"text": "x" * 1000}, 1.0)
+        assert len(full.jobs()) == number
+        full._one(f"PRAGMA max_page_count = {pages + 1000}")
+        full.job_submit("t", "later", {}, 2.0)  # and it goes on when there is room again
+        assert len(full.jobs()) == number + 1
 
 
 def test_every_change_is_on_disk(path: Path, store: Store) -> None:
-    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     seen: list[str] = []
     store.close()
     Store(path, seen.append).close()
@@ -189,7 +204,8 @@ def test_what_does_not_exist(store: Store, path: Path) -> None:
         store.token_create("t", "root")
     with pytest.raises(StoreError, match="there is no job 7"):
         store.job_move(7, "done", 0.0)
-    sqlite3.connect(path).execute("PRAGMA user_version = 9")
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 9")
     with pytest.raises(StoreError, match="has version 9; this program needs 1"):
         Store(path)
 
