@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ddl_elastic import program
+
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
@@ -160,3 +162,11 @@ def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message
     done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"ddl: {message}")
+
+
+def test_frameworks_that_a_program_names() -> None:
+    assert program.named("import torch.nn") == ["torch"]
+    assert program.named("import ddl_jax.elastic as elastic") == ["jax"]
+    assert program.named("import jax\nimport torch") == ["torch", "jax"]
+    assert program.named("from mine import main") == ["torch"]
+    assert program.named('os.environ["XLA_FLAGS"] = ""\nimport jax') == ["torch"]
