@@ -6,6 +6,7 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ class Loop:
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
     reporter  tells how it goes
     policy    of checkpoints: the loop begins with the newest one, if there is one
+    beside    whether the program changes nothing between two steps, see saving.Saver
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -70,6 +72,7 @@ class Loop:
         watchdog: float = WATCHDOG,
         reporter: Reporter | None = None,
         policy: Policy | None = None,
+        beside: bool = False,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
@@ -78,7 +81,7 @@ class Loop:
         first = tuple(owners(0, comm.size, logical))
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
-        self._policy = policy
+        self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
@@ -200,7 +203,7 @@ class Loop:
             self.framework.load(state)
             self._next = manifest.steps
             self.log(f"resumed after {manifest.steps} steps")
-        self.group.saver = Saver(self._policy, self._constants)
+        self.group.saver = Saver(self._policy, self._constants, self._beside)
 
     def _save(self, step: ElasticStep) -> None:
         if saver := self.group.saver:
@@ -224,9 +227,10 @@ class Loop:
     def _tell_abandoned(self, saver: Saver) -> None:
         if error := saver.error:
             saver.error = None
+            rank = f"rank {self.group.member} on {socket.gethostname()}"
             self.reporter.line(
-                f"rank {self.group.member}: the checkpoint after {saver.begun} steps is abandoned,"
-                f" the older ones stay: {error}"
+                f"{rank}: the checkpoint after {saver.begun} steps is abandoned, the older ones"
+                f" stay: {error}"
             )
 
     def _complete_checkpoint(self, saver: Saver) -> None:
@@ -325,6 +329,8 @@ class ElasticStep:
             began = time.monotonic()
             yield from self._share(worker)
             loop.reporter.computed(time.monotonic() - began)
+        if loop.group.saver:
+            loop.group.saver.wait_for_copy()
         # What an optimizer or a schedule draws is the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.apply()

@@ -57,6 +57,7 @@ def work(
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
             policy=policy,
+            beside=True,
         )
         _train(loop, data)
         while (message := channel.receive()).kind != "exit":
