@@ -258,7 +258,7 @@ class Loop:
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
         """The sum or average of compute(worker) over all logical workers, after a training step, in
         the given arrays."""
-        step = self.new_step(Arrays(empty, op))
+        step = self.new_step(Arrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
         self._finish()
@@ -274,8 +274,8 @@ class Loop:
             step.add(worker, compute(worker))
         self.advance(step)
 
-    def new_step(self, summed: Summed) -> Step:
-        return Step(self.group, self._number, summed)
+    def new_step(self, summed: Summed, name: str = "") -> Step:
+        return Step(self.group, self._number, summed, name)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
@@ -324,7 +324,7 @@ class ElasticStep:
             framework.result()
             yield from self._share(0)
             self._admission = loop.admit(self._computed or [])
-        self._step = loop.new_step(framework)
+        self._step = loop.new_step(framework, f"step {self.number}")
         for worker in self._step.shares():
             began = time.monotonic()
             yield from self._share(worker)
