@@ -11,7 +11,6 @@ from typing import Any
 
 from ddl_elastic import environment, joining, timeline, training, worker
 from ddl_elastic.assign import legal_sizes
-from ddl_elastic.checkpoint import Folder
 from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
@@ -19,6 +18,7 @@ from ddl_elastic.framework import Framework, State, digest, find_half, loaded_ha
 from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
 from ddl_elastic.loop import WATCHDOG, Loop
 from ddl_elastic.messages import Channel
+from ddl_elastic.object_storage import storage_at
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
 from ddl_elastic.saving import Policy
@@ -55,7 +55,8 @@ class Job:
     loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
                5 usual steps, and in the first step 10 times as long; 0: for ever
-    checkpoint  a folder for checkpoints, also from which a job that has ended goes on
+    checkpoint  a folder for checkpoints, or s3://bucket/prefix, also from which a job that has
+               ended goes on
     every      steps between two checkpoints; one more is written at the end
     keep       the newest so many checkpoints
     progress   whether to show a bar and the events on stderr
@@ -103,7 +104,7 @@ class Job:
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
-        self._policy = Policy(Folder(checkpoint), every, keep) if checkpoint else None
+        self._policy = Policy(storage_at(checkpoint), every, keep) if checkpoint else None
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
         self._part: dict[str, Any] = {}  # of the report: what a worker knows itself

@@ -122,11 +122,19 @@ class Step:
     result holds the averages or sums over all logical workers, of the same bits on all ranks.
 
     summed      has the arrays
+    name        for messages
     may_switch  whether the ranks may agree in it on a plan
     """
 
-    def __init__(self, group: Group, number: int, summed: Summed, may_switch: bool = False) -> None:
-        self.number = number
+    def __init__(
+        self,
+        group: Group,
+        number: int,
+        summed: Summed,
+        name: str = "",
+        may_switch: bool = False,
+    ) -> None:
+        self.number, self.name = number, name
         self._membership = group.membership if may_switch else None
         self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
@@ -224,7 +232,7 @@ class Step:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
         if vote[2] != -vote[3]:
             raise RuntimeError(
-                f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
+                f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, all"
                 f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         if saver:
