@@ -50,6 +50,29 @@ bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reade
     return false;
 }
 
+bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region *region,
+                        const void *memory, size_t bytes)
+{
+    if (!lending->awaited)
+        lending->awaited = calloc(DDL__ARENA_QUEUE, sizeof *lending->awaited);
+    if (lending->awaited)
+        lending->awaited[span % DDL__ARENA_QUEUE] =
+            (struct ddl__awaited){span, memory, bytes, *region};
+    return lending->awaited;
+}
+
+bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *memory, size_t bytes)
+{
+    const struct ddl__awaited *a =
+        lending->awaited ? &lending->awaited[span % DDL__ARENA_QUEUE] : NULL;
+    if (!a || a->span != span || a->memory != memory || a->bytes != bytes)
+        return false;
+    if (ddl__region_is_attached(&a->region))
+        return true;
+    off_t at = (off_t)((uintptr_t)memory - (uintptr_t)a->region.base);
+    return pread(a->region.fd, memory, bytes, at) == (ssize_t)bytes;
+}
+
 /* --------------------------------------------------------------------------------- the reader */
 
 const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes)
@@ -60,6 +83,17 @@ const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_
     if (!b->base || b->serial != loan.serial || loan.offset > b->bytes ||
         bytes > b->bytes - loan.offset)
         return NULL;
+    return b->base + loan.offset;
+}
+
+void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, size_t bytes)
+{
+    if (!loan.returns || !ddl__lending_find(lending, loan, bytes))
+        return NULL;
+    struct ddl__borrowed *b = &lending->borrowed[loan.number];
+    if (!b->writable && mprotect(b->base, b->bytes, PROT_READ | PROT_WRITE))
+        return NULL;
+    b->writable = true;
     return b->base + loan.offset;
 }
 
@@ -100,7 +134,7 @@ static void offer_accept(ddl__lending *lending, ddl__arena_loans *ours)
                  (unsigned long long)offer.bytes);
         return;
     }
-    *b = (struct ddl__borrowed){offer.serial, base, offer.bytes};
+    *b = (struct ddl__borrowed){.serial = offer.serial, .base = base, .bytes = offer.bytes};
     atomic_store_explicit(&ours->mapped[offer.number], offer.serial, memory_order_release);
 }
 
@@ -129,4 +163,5 @@ void ddl__lending_end(ddl__lending *lending)
     ddl__lending_take_fd(lending, -1);
     free(lending->borrowed);
     free(lending->offered);
+    free(lending->awaited);
 }
