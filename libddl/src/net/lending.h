@@ -20,6 +20,8 @@
 #ifndef DDL_NET_LENDING_H
 #define DDL_NET_LENDING_H
 
+#include <sys/socket.h>
+
 #include "net/arena.h"
 #include "net/regions.h"
 
@@ -61,7 +63,8 @@ typedef struct ddl__lending {
     unsigned char offer[sizeof(ddl__offer)];
     size_t received;
     bool receiving;
-    int fd; /* that came with it, or -1 */
+    int fd;       /* that came with it, or -1 */
+    bool several; /* more than one has come with a message */
 } ddl__lending;
 
 /* Whether the reader maps this region. If not, it is offered, once. */
@@ -83,11 +86,12 @@ bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region 
 bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *memory, size_t bytes);
 
 /* The next byte after the letter of an offer. After its last one the region is mapped, if it can
- * be, and `ours` says so. */
-void ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours);
+ * be, and `ours` says so. False, with the reason, if no honest peer makes such an offer. */
+bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
+                          char reason[256]);
 
-/* A descriptor has come along. */
-void ddl__lending_take_fd(ddl__lending *lending, int fd);
+/* Take the descriptors that came with a message. */
+void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message);
 
 /* Unmap everything. */
 void ddl__lending_end(ddl__lending *lending);

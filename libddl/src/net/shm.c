@@ -440,13 +440,8 @@ static ssize_t receive_some(shm_link *s, char *bytes, size_t n)
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     ssize_t got = recvmsg(s->link.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *along = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (along && along->cmsg_level == SOL_SOCKET && along->cmsg_type == SCM_RIGHTS &&
-        along->cmsg_len == CMSG_LEN(sizeof(int))) {
-        int fd;
-        memcpy(&fd, CMSG_DATA(along), sizeof fd);
-        ddl__lending_take_fd(&s->lending, fd);
-    }
+    if (got > 0)
+        ddl__lending_take_fds(&s->lending, &message);
     return got;
 }
 
@@ -477,8 +472,9 @@ static void shm_poll(ddl__link *link)
                 if (!s->reason_whole && s->reason_length + 1 < sizeof link->reason)
                     link->reason[s->reason_length++] = bytes[i];
             } else if (s->lending.receiving) {
-                ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
-                                     &s->peer->shared->rings[s->from].loans);
+                if (!ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
+                                          &s->peer->shared->rings[s->from].loans, link->reason))
+                    link->state = DDL__LINK_LOST;
             } else if (bytes[i] == DDL__OFFER_LETTER) {
                 s->lending.receiving = true;
             } else if (bytes[i] == 'A') {
