@@ -87,6 +87,7 @@ class Loop:
         self._next = 0  # training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
+        self._stops = False
 
     def steps(
         self,
@@ -129,11 +130,17 @@ class Loop:
                 self.reporter.recovered(step.recovery, t)
                 self.reporter.committed(t, self.framework.loss)
                 self._save(step)
+                if self._stops:
+                    break
             self._finish()
-            self._save_last(span.stop)
-            self.reporter.done(span.stop, self.framework, self.group.comm)
+            self._save_last(self._next)
+            self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
             loader.close()
+
+    def stop(self) -> None:
+        """The present step is the last one. All ranks call this in the same step."""
+        self._stops = True
 
     def map(
         self,
