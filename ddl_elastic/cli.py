@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddl_elastic import environment, program, timeline
+from ddl_elastic.cli_agent import add_agent, listen, read_token
 from ddl_elastic.coordinator import Coordinator, JobFailed
-from ddl_elastic.engines import AgentSpec
+from ddl_elastic.engines import AgentSpec, Program
+from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.job import parse_workers
 from ddl_elastic.messages import Channel
@@ -28,6 +30,8 @@ _EPILOG = """\
 examples:
   ddl elastic run -n 4 train.py --lr 0.1        four workers
   ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
+  ddl elastic run --listen 29400 --token-file job.token -n 2:8 train.py
+                                                workers on other machines, by their agents
   ddl elastic run --report job.json train.py    write what has happened, as JSON
 
 The program is an ordinary one. What makes it elastic:
@@ -79,6 +83,15 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="import these once, before the workers are forked (default: the frameworks that the"
         " program names)",
     )
+    run.add_argument(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
+        " this machine; port 0: a free one, which is said",
+    )
+    run.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --listen"
+    )
     run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
     run.add_argument(
         "--trace",
@@ -91,27 +104,26 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("program", metavar="PROGRAM.py", type=Path)
     run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=_run)
+    add_agent(commands)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.program
     if not path.is_file():
         raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
-    workers = _count(arguments.workers, arguments.threads)
-    secret = secrets.token_hex()
+    low, high = _range(arguments.workers, arguments.threads)
     traces = timeline.make_folder(arguments.trace)
-    try:
-        program.preload(arguments.preload.split(",") if arguments.preload else None, path)
-    except ImportError as error:
-        raise CommandError(f"--preload {arguments.preload}: {error}") from None
-
-    def work(spec: AgentSpec, channel: Channel) -> None:
-        program.work(spec, channel, path, arguments.arguments, secret, traces)
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = Progress(shown=not arguments.quiet, output=sys.stdout)
-    with LocalEngine(work, workers, arguments.threads) as engine, progress:
-        job = Coordinator(engine, workers, arguments.threads, progress)
+    engine: LocalEngine | DialedEngine
+    if arguments.listen:
+        engine = _listen(arguments, low, progress.event)
+    else:
+        count = max(low, min(high, environment.cores() // arguments.threads))
+        engine = _stay(arguments, count, traces)
+    with engine, progress:
+        workers = sum(slot.state == "free" for slot in engine.slots())
+        job = Coordinator(engine, min(workers, high), arguments.threads, progress)
         try:
             job.run(lambda: program.wait_for_end(job))
             code = 0
@@ -130,14 +142,40 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _count(workers: str, threads: int) -> int:
+def _stay(arguments: argparse.Namespace, workers: int, traces: Path | None) -> LocalEngine:
+    """The engine of this machine. The program's modules are imported here."""
+    secret = secrets.token_hex()
     try:
-        low, high = parse_workers(workers)
+        program.preload(
+            arguments.preload.split(",") if arguments.preload else None, arguments.program
+        )
+    except ImportError as error:
+        raise CommandError(f"--preload {arguments.preload}: {error}") from None
+
+    def work(spec: AgentSpec, channel: Channel) -> None:
+        program.work(spec, channel, arguments.program, arguments.arguments, secret, traces)
+
+    return LocalEngine(work, workers, arguments.threads)
+
+
+def _listen(arguments: argparse.Namespace, least: int, show: Callable[[str], None]) -> DialedEngine:
+    """The engine of agents that dial in, once the least number of slots is there."""
+    if arguments.trace:
+        raise CommandError("--trace: the workers of --listen leave no timeline here")
+    if not arguments.token_file:
+        raise CommandError("--listen: give --token-file too; agents have to know what is in it")
+    preload = arguments.preload.split(",") if arguments.preload else []
+    order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
+    return listen(arguments.listen, read_token(arguments.token_file), order, least, show)
+
+
+def _range(workers: str, threads: int) -> tuple[int, int]:
+    try:
         if threads < 1:
             raise ValueError(f"threads is {threads}; at least 1 is needed")
+        return parse_workers(workers)
     except ValueError as error:
         raise CommandError(str(error)) from None
-    return max(low, min(high, environment.cores() // threads))
 
 
 def _check(option: str, path: Path, write: Callable[[], object]) -> None:

@@ -69,7 +69,11 @@ class Batches(Protocol):
 
 
 class Summed(Protocol):
-    """What is agreed on in a step: arrays that are made of those of all logical workers."""
+    """What is agreed on in a step: arrays that are made of those of all logical workers.
+
+    It may have a method `add` as well, which is then called instead of partial.add_arrays: for
+    shares whose arrays are made only when somebody takes them.
+    """
 
     def result(self) -> Share:
         """A step starts: arrays as a share has them, which will hold its result. They stay the

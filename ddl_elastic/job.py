@@ -21,6 +21,7 @@ from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
 from ddl_elastic.saving import Policy
+from ddl_elastic.staff import Size
 from ddl_elastic.watchdog import Watchdog
 from ddl_elastic.worker import Constants
 
@@ -49,6 +50,7 @@ class Job:
 
     The result does not depend on these:
     workers    processes: a number, or "least:most", and then as many as there are cores for
+    replace    whether a worker that died is replaced by a new one, which the others send the state
     loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
                5 usual steps, and in the first step 10 times as long; 0: for ever
@@ -71,6 +73,7 @@ class Job:
         batch: int,
         logical: int,
         workers: int | str = "1:4096",
+        replace: bool = True,
         loader_workers: int = 0,
         passes: int | None = None,
         steps: int | None = None,
@@ -92,7 +95,10 @@ class Job:
             "loader_workers": loader_workers,
             "collate": collate,
         }
-        self._workers = choose_workers(workers, logical, environment.cores() // threads)
+        places = environment.cores() // threads
+        least, most = parse_workers(workers)
+        target = choose_workers(workers, logical, places)
+        self._size = Size(target, least, max(target, min(most, logical)), replace)
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
@@ -103,7 +109,7 @@ class Job:
     def train(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
         """Train; returns the trained model. On this machine, in processes forked from this one.
 
-        A worker that dies is not replaced: the others go on. Raises JobFailed when none is left.
+        When a worker dies, the others go on. Raises JobFailed when none is left that has the state.
 
         on_progress: called in this process with `report()`, up to ten times a second
         """
@@ -120,14 +126,22 @@ class Job:
             ThreadPoolExecutor(1).submit(worker.work, *own, *more).result()
 
         with (
-            LocalEngine(work, self._workers, constants.threads) as engine,
+            LocalEngine(work, self._size.most, constants.threads) as engine,
             Progress(self._steps, shown=self._progress, on_step=on_progress) as progress,
         ):
-            job = self._job = Coordinator(engine, self._workers, constants.threads, progress)
+            job = self._job = Coordinator(engine, self._size, constants.threads, progress)
             state = job.run(lambda: training.fetch(job))
         if self._trace and traces:
             job.write_trace(Path(self._trace), traces)
         return self._restore(state)
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers from now on, within `workers`. While `train` runs, from any thread;
+        returns at once. Those who join and leave do so between two steps; nobody else restarts.
+        Raises ValueError."""
+        if self._job is None:
+            raise RuntimeError("the job does not train: call resize while train runs")
+        self._job.staff.resize(workers)
 
     def report(self) -> dict[str, Any]:
         """How it goes: `state`, `steps` of `steps_total` that are committed, the last one's `loss`,

@@ -225,11 +225,19 @@ class Loader:
             return batch
         self._asked.add(key)
         self._expected = self._expect(step)
+        return self.read(step, worker)
+
+    def read(self, step: int, worker: int) -> Any:
+        """The batch of a share of any step, in this process. Raises LoadingError."""
         try:
             with self._framework.reading():
-                return self._reader.read(key)
+                return self._reader.read((step, worker))
         except LoadingError as error:
             raise LoadingError(f"{self._name}: {error}") from error.__cause__
+
+    def seek(self, step: int) -> None:
+        """The first step is this one. Nothing was taken before."""
+        self._step, self._expected = step, self._expect(step)
 
     def close(self) -> None:
         """End the loader processes."""

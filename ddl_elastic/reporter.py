@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ddl_core import Comm
 from ddl_elastic import timeline
@@ -51,6 +53,24 @@ class Reporter:
             self._reported = now
             told = {"step": step, "loss": loss, "shares": self._shares}
             self._channel.offer("progress", **told, busy=self._busy)
+
+    def admitted(self, bits: dict[str, Any]) -> None:
+        """What this worker, the first one, has computed: others have to compute the same."""
+        if self._channel:
+            self._channel.send("admitted", bits=bits)
+
+    def switched(
+        self, plan: int, step: int, seconds: float, members: Sequence[int], died: Sequence[int]
+    ) -> None:
+        """The group has changed before this step; `died`: meanwhile. The others waited so long."""
+        if self._channel:
+            told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
+            self._channel.send("switched", **told, died=list(died))
+
+    def wishes_to_leave(self) -> None:
+        """This worker was asked to."""
+        if self._channel:
+            self._channel.send("leave")
 
     def line(self, text: str) -> None:
         """What the program wants to have shown."""

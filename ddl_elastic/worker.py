@@ -11,6 +11,7 @@ from typing import Any
 from ddl_elastic import environment
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import Framework
+from ddl_elastic.inbox import Inbox
 from ddl_elastic.joining import connect
 from ddl_elastic.loop import Loop
 from ddl_elastic.messages import Channel
@@ -46,20 +47,19 @@ def work(
     environment.collect_traces(traces)
     try:
         framework = make()
-        comm, members = connect(channel, spec.member, secret)
+        inbox = Inbox(channel)
         loop = Loop(
             framework,
-            comm,
+            **connect(inbox, spec.member, secret),
             batch=constants.batch,
             logical=constants.logical,
             seed=constants.seed,
-            members=members,
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
             policy=policy,
         )
         train(loop, data)
-        while (message := channel.receive()).kind != "exit":
+        while (message := inbox.receive()).kind != "exit":
             if message.kind == "state":
                 send_state(framework, channel)
     except EOFError:

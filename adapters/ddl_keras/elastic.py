@@ -125,6 +125,7 @@ def fit(
         for share in step:
             step.run(share)
         half.update()
+        epoch = bisect_right(ends, step.number)  # a newcomer learns only now which step it is in
         calls.on_train_batch_end(step.number, elastic_evaluation.results(model))
         if step.number + 1 == ends[epoch]:
             logs = end_epoch()

@@ -127,6 +127,7 @@ class Half(Flat):
         totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
         found = flat.unpack(state, {**like, **totals})
         _write(list(named.values()), [found[name] for name in named])
+        self._committed = None
         self.totals = [found[name].copy() for name in totals]
         self.write_metrics(self.totals)
 

@@ -29,9 +29,10 @@ from ddl_torch import elastic_environment, elastic_modules, elastic_state
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
 from ddl_torch.elastic_gradients import Gradients
-from ddl_torch.elastic_layout import Layout, Share
+from ddl_torch.elastic_layout import Layout
 from ddl_torch.elastic_loading import Loading
 from ddl_torch.elastic_pins import pin, seed
+from ddl_torch.elastic_shares import Share, Shares, add
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
 
@@ -133,8 +134,8 @@ class Half(Loading):
         self._buffers = Buffers(self.model, self._takes_first)
         gradients, buffers = self._gradients.buckets, self._buffers.kinds
         self._layout = Layout(gradients, buffers, self._buffers.op)
-        self._free: list[Share] = []  # to be used again
-        self._result = Share(self._layout)
+        self._shares = Shares(self._layout)
+        self._result = self._shares.take_arrays()
 
     # ---- a share ----
 
@@ -159,15 +160,15 @@ class Half(Loading):
     def backward(
         self, loss: Tensor, ready: framework.Ready | None = None, weight: float | Tensor = 1.0
     ) -> Share:
-        share = self._free.pop() if self._free else Share(self._layout)
-        self._gradients.compute(loss, share, ready)
+        share = self._gradients.compute(loss, self._shares, ready)
         self._buffers.take(share, self._worker)
         share.numbers[:2] = loss.item(), framework.check_weight(float(weight))
         return share
 
-    def free(self, share: framework.Share) -> None:
-        assert isinstance(share, Share)
-        self._free.append(share)
+    def free(self, share: Any) -> None:
+        self._shares.free(share)
+
+    add = staticmethod(add)
 
     # ---- the result ----
 

@@ -1,6 +1,7 @@
 """Jobs without a loop of their own, for tests: each argument is one, as JSON; prints their reports.
 
-`kill` lists (after so many steps, member); a member "agent N" is member N's agent. Whatever is
+`kill` lists (after so many steps, member); a member "agent N" is member N's agent. `resize` lists
+(after so many steps, workers), and then moments at which a worker dies, see moments.py. Whatever is
 wrong with a job is printed as its "error".
 """
 
@@ -11,16 +12,15 @@ import os
 import random
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import moments
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import ddl_core
-from ddl_elastic import Job, JobFailed, joining
+from ddl_elastic import Job, JobFailed, environment
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
 
@@ -67,21 +67,8 @@ def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
 
 
-def die_once(where: str) -> None:
-    """The first process that comes here while there is a file of this name is killed."""
-    with suppress(FileNotFoundError):
-        Path(where).unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Endpoint(ddl_core.Endpoint):
-    def connect(self, *arguments: Any, **options: Any) -> Any:
-        die_once("die in connect")
-        return super().connect(*arguments, **options)
-
-
 def make_model() -> nn.Module:
-    die_once("die in start")
+    moments.die_once("start")
     return nn.Sequential(
         *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()),
         *(nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 36, 10)),
@@ -100,14 +87,25 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-class Killer:
-    def __init__(self, kills: list[list[Any]]) -> None:
-        self.kills = kills
+class Disturber:
+    """Kills, and asks for other numbers of workers (after so many steps, workers)."""
+
+    def __init__(self, job: Job, case: dict[str, Any]) -> None:
+        self.job, self.kills, self.sizes = job, case.get("kill", []), case.get("resize", [])
 
     def __call__(self, report: dict[str, Any]) -> None:
+        while self.sizes and report["steps"] >= self.sizes[0][0]:
+            _, size, *moments = self.sizes.pop(0)
+            for moment in moments:
+                Path(f"die in {moment}").touch()
+            self.job.resize(size)
         while self.kills and report["steps"] >= self.kills[0][0]:
-            _, whom = self.kills.pop(0)
-            pid = report["workers"][int(str(whom).split()[-1])]["pid"]
+            whom = self.kills[0][1]
+            worker = report["workers"].get(int(str(whom).split()[-1]), {"state": "not there"})
+            if worker["state"] not in ("running", "done"):
+                return  # it is to join first
+            self.kills.pop(0)
+            pid = worker["pid"]
             os.kill(parent_of(pid) if "agent" in str(whom) else pid, signal.SIGKILL)
 
 
@@ -119,6 +117,8 @@ def make_data(case: dict[str, Any]) -> Any:
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
+    if "start" in case:  # with so many workers
+        environment.cores = lambda: case["start"]
     job = Job(
         model=make_model,
         data=make_data(case),
@@ -128,6 +128,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         batch=case.get("batch", 24),
         logical=12,
         workers=case["workers"],
+        replace=case.get("replace", False),
         loader_workers=case.get("loader_workers", 0),
         **({"steps": case["steps"]} if "steps" in case else {"passes": case.get("passes", 5)}),
         seed=3,
@@ -137,7 +138,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     if "die" in case:
         Path(f"die in {case['die']}").touch()
     try:
-        model = job.train(Killer(case.get("kill", [])))
+        model = job.train(Disturber(job, case))
     except JobFailed as error:
         return {**job.report(), "error": str(error)}
     half = Half(model, make_optimizer(model.parameters()))
@@ -145,6 +146,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    joining.Endpoint = Endpoint
+    moments.install()
     for text in sys.argv[1:]:
         print(json.dumps(run(json.loads(text))), flush=True)
