@@ -25,7 +25,7 @@ def prepare_worker(threads: int, witness: str) -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """For libraries that start later: those with OpenMP, and XLA."""
+    """For libraries that start later: those with OpenMP, XLA and TensorFlow."""
     for name in _THREADS:
         os.environ[name] = str(threads)
 
@@ -36,11 +36,11 @@ def has_threads(threads: int) -> bool:
 
 
 def threads() -> str:
-    """Of XLA."""
+    """Of XLA and TensorFlow."""
     return os.environ.get("NPROC", "one for each core")
 
 
-_THREADS = ("OMP_NUM_THREADS", "NPROC")
+_THREADS = ("OMP_NUM_THREADS", "NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 # Settings on which the bits of numerical libraries depend.
 _SETTINGS = (

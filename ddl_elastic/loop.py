@@ -94,6 +94,7 @@ class Loop:
         self._next = 0  # training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
+        self._stops = False
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
     def steps(
@@ -141,12 +142,18 @@ class Loop:
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss)
                 self._save(step)
+                if self._stops:
+                    break
                 change.follow_plan(self)
             self._finish()
-            self._save_last(span.stop)
-            self.reporter.done(span.stop, self.framework, self.group.comm)
+            self._save_last(self._next)
+            self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
             loader.close()
+
+    def stop(self) -> None:
+        """The present step is the last one. All ranks call this in the same step."""
+        self._stops = True
 
     def map(
         self,
