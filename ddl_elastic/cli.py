@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import signal
 import sys
@@ -11,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddl_elastic import environment, program, timeline
+from ddl_elastic.control import Control, ControlError, scale
 from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.job import parse_workers
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
+from ddl_elastic.staff import Size
 from ddl_launch.errors import CommandError
 
 _DESCRIPTION = """\
@@ -29,6 +32,8 @@ examples:
   ddl elastic run -n 4 train.py --lr 0.1        four workers
   ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
   ddl elastic run --report job.json train.py    write what has happened, as JSON
+  ddl elastic run -n 1:8 --name digits train.py, and then
+  ddl elastic scale digits 3                    three workers from now on
 
 The program is an ordinary one. What makes it elastic:
   import ddl_torch.elastic as elastic
@@ -71,6 +76,17 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         " one for each core)",
     )
     run.add_argument(
+        "--no-replace",
+        dest="replace",
+        action="store_false",
+        help="do not start a new worker when one has died",
+    )
+    run.add_argument(
+        "--name",
+        default=str(os.getpid()),
+        help="of the job, for `ddl elastic scale` (default: the number of this process)",
+    )
+    run.add_argument(
         "--threads", metavar="T", type=int, default=1, help="of each worker (default: 1)"
     )
     run.add_argument(
@@ -91,13 +107,24 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("program", metavar="PROGRAM.py", type=Path)
     run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=_run)
+    scaled = commands.add_parser(
+        "scale",
+        help="have a job that runs on this machine have more or fewer workers",
+        description="Have a job that `ddl elastic run` runs on this machine have more or fewer"
+        " workers. Those who join and leave do so between two steps; nobody else restarts, and the"
+        " result stays the same. Returns at once.",
+        allow_abbrev=False,
+    )
+    scaled.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
+    scaled.add_argument("workers", metavar="N", type=int, help="within the job's least:most")
+    scaled.set_defaults(run=_scale)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.program
     if not path.is_file():
         raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
-    workers = _count(arguments.workers, arguments.threads)
+    size = _size(arguments.workers, arguments.threads, arguments.replace)
     secret = secrets.token_hex()
     traces = timeline.make_folder(arguments.trace)
     try:
@@ -110,10 +137,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = Progress(shown=not arguments.quiet, output=sys.stdout)
-    with LocalEngine(work, workers, arguments.threads) as engine, progress:
-        job = Coordinator(engine, workers, arguments.threads, progress)
+    with LocalEngine(work, size.most, arguments.threads) as engine, progress:
+        job = Coordinator(engine, size, arguments.threads, progress)
         try:
-            job.run(lambda: program.wait_for_end(job))
+            with _control(arguments.name, secret, job):
+                job.run(lambda: program.wait_for_end(job))
             code = 0
         except JobFailed as error:
             code = error.code
@@ -130,14 +158,29 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _count(workers: str, threads: int) -> int:
+def _control(name: str, secret: str, job: Coordinator) -> Control:
+    try:
+        return Control(name, secret, job.staff.resize)
+    except (ControlError, OSError) as error:
+        raise CommandError(f"--name {name}: {error}") from None
+
+
+def _scale(arguments: argparse.Namespace) -> int:
+    try:
+        scale(arguments.job, arguments.workers)
+    except (ControlError, OSError) as error:
+        raise CommandError(str(error)) from None
+    return 0
+
+
+def _size(workers: str, threads: int, replace: bool) -> Size:
     try:
         low, high = parse_workers(workers)
         if threads < 1:
             raise ValueError(f"threads is {threads}; at least 1 is needed")
     except ValueError as error:
         raise CommandError(str(error)) from None
-    return max(low, min(high, environment.cores() // threads))
+    return Size(max(low, min(high, environment.cores() // threads)), low, high, replace)
 
 
 def _check(option: str, path: Path, write: Callable[[], object]) -> None:

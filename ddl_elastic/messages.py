@@ -43,6 +43,9 @@ FIELDS: dict[str, dict[str, type]] = {
     "plan": {"plan": int, "members": list, "addresses": list},
     "state": {},
     "exit": {},
+    # between `ddl elastic scale` and the job
+    "scale": {"secret": str, "workers": int},
+    "scaled": {"error": str},
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},

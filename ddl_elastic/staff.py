@@ -137,6 +137,7 @@ class Staff:
             self._switched(fields)
         elif kind == "leave":
             worker.leaves = True
+            self.target -= not self.size.replace
         elif kind == "left":
             worker.state = "left"
         else:
@@ -207,8 +208,9 @@ class Staff:
             places -= 1
 
     def _make_plan(self, members: list[Worker], newcomers: list[Worker]) -> None:
-        staying = [each for each in members if not each.leaves]
-        if not staying or (len(staying) == len(members) and not newcomers):
+        # The last one does not leave before a newcomer has the state.
+        staying = [each for each in members if not each.leaves] or members
+        if len(staying) == len(members) and not newcomers:
             return
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
         self._planned = {each.member for each in [*members, *newcomers]}

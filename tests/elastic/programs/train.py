@@ -1,8 +1,9 @@
 """Jobs without a loop of their own, for tests: each argument is one, as JSON; prints their reports.
 
-`kill` lists (after so many steps, member); a member "agent N" is member N's agent. `resize` lists
-(after so many steps, workers), and then moments at which a worker dies, see moments.py. Whatever is
-wrong with a job is printed as its "error".
+`kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as a
+third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
+moments at which a worker dies, see moments.py. Whatever is wrong with a job is printed as its
+"error".
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import moments
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -23,6 +23,10 @@ from torch.nn.functional import cross_entropy
 from ddl_elastic import Job, JobFailed, environment
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import moments
 
 IMAGES = torch.randn(150, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 LABELS = torch.randint(10, (150,), generator=torch.Generator().manual_seed(2))
@@ -100,13 +104,13 @@ class Disturber:
                 Path(f"die in {moment}").touch()
             self.job.resize(size)
         while self.kills and report["steps"] >= self.kills[0][0]:
-            whom = self.kills[0][1]
+            _, whom, *how = self.kills[0]
             worker = report["workers"].get(int(str(whom).split()[-1]), {"state": "not there"})
             if worker["state"] not in ("running", "done"):
                 return  # it is to join first
             self.kills.pop(0)
             pid = worker["pid"]
-            os.kill(parent_of(pid) if "agent" in str(whom) else pid, signal.SIGKILL)
+            os.kill(parent_of(pid) if "agent" in str(whom) else pid, *how or [signal.SIGKILL])
 
 
 def make_data(case: dict[str, Any]) -> Any:
@@ -135,6 +139,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         threads=case.get("threads", 1),
         **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
+    if "die_always" in case:
+        Path(f"always die in {case['die_always']}").touch()
     if "die" in case:
         Path(f"die in {case['die']}").touch()
     try:
