@@ -56,6 +56,7 @@ class Plan:
 
     number: int
     members: Sequence[int]  # by rank
+    speeds: Sequence[float]  # by rank, for the map of shares; empty: equal ones
     comm: Comm | None = None  # once it is created
     is_ready: bool = False
 
@@ -83,8 +84,9 @@ class Membership:
             if self._fixed:
                 self._newer = message
                 return
-            old, self._plan = self._plan, Plan(message.fields["plan"], message.fields["members"])
-            plan = self._plan
+            told = message.fields
+            plan = Plan(told["plan"], told["members"], told["speeds"])
+            old, self._plan = self._plan, plan
             if self.member not in plan.members:
                 plan.is_ready = True
         _close(old)

@@ -1,7 +1,7 @@
-"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints their reports.
+"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints the reports.
 
-`kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as a
-third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
+`kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as
+a third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
 moments at which a worker dies, see moments.py. Whatever is wrong with a job is printed as its
 "error".
 """
@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddl_elastic import Job, JobFailed, environment
+from ddl_elastic import Job, JobFailed, environment, worker
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
 
@@ -69,6 +70,9 @@ def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     """Of those that are no zeros."""
     counted = labels != 0
     return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
+
+
+LOSSES = {False: cross_entropy, True: weighted_loss}
 
 
 def make_model() -> nn.Module:
@@ -120,13 +124,30 @@ def make_data(case: dict[str, Any]) -> Any:
     return Stream() if "steps" in case else Samples()
 
 
+def make_slow(slow: dict[str, float]) -> Any:
+    """A loss that takes some members so many seconds longer."""
+    work, seconds = worker.work, 0.0
+
+    def work_slowly(spec: Any, *arguments: Any) -> None:
+        nonlocal seconds
+        seconds = slow.get(str(spec.member), 0.0)
+        work(spec, *arguments)
+
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        time.sleep(seconds)
+        return cross_entropy(output, labels)
+
+    worker.work = work_slowly
+    return loss
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     if "start" in case:  # with so many workers
         environment.cores = lambda: case["start"]
     job = Job(
         model=make_model,
         data=make_data(case),
-        loss=weighted_loss if case.get("weighted") else cross_entropy,
+        loss=make_slow(case["slow"]) if "slow" in case else LOSSES[case.get("weighted", False)],
         optimizer=make_optimizer,
         schedule=make_schedule,
         batch=case.get("batch", 24),
