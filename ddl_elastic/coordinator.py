@@ -265,11 +265,8 @@ class Coordinator:
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
                 self._shows.event(f"{worker.name} died ({worker.cause}) before it joined the job")
-        left = worker.state == "left"
         worker.state = "ended"
         self.staff.ended(worker)
-        if left:
-            self._tell("left", worker, f"{worker.name} has left")
 
     def _tell(self, kind: str, worker: Worker | None, text: str, **more: Any) -> None:
         told = {"kind": kind, "text": text, "time": time.time(), **more}

@@ -160,18 +160,19 @@ class Staff:
                 pairs = zip(members, self._map, strict=True)
                 counts = ", ".join(f"rank {member} {len(owned)}" for member, owned in pairs)
                 self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
-        for worker in (self.workers[member] for member in members):
-            if not worker.joined:
+        for worker in self.workers:
+            if worker.member in members and not worker.joined:
                 worker.joined, worker.state = True, "running"
                 self._failures = 0
-                self._tell(
-                    "joined",
-                    worker,
-                    f"{worker.name} has joined before step {step}; the others waited"
-                    f" {fields['seconds']:.2f} s",
-                    step=step,
-                    seconds=fields["seconds"],
-                )
+                self._tell_change("joined", worker, fields)
+            elif worker.member not in members and worker.joined and worker.leaves:
+                worker.joined = False
+                self._tell_change("left", worker, fields)
+
+    def _tell_change(self, kind: str, worker: Worker, fields: Mapping[str, Any]) -> None:
+        step, seconds = fields["step"], fields["seconds"]
+        text = f"{worker.name} has {kind} before step {step}; the others waited {seconds:.2f} s"
+        self._tell(kind, worker, text, step=step, seconds=seconds)
 
     # ---- what follows ----
 
