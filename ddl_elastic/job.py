@@ -17,6 +17,7 @@ from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.framework import Framework, State, digest, find_half, loaded_halves
 from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
 from ddl_elastic.loop import WATCHDOG, Loop
+from ddl_elastic.membership import leave_when_asked
 from ddl_elastic.messages import Channel
 from ddl_elastic.object_storage import storage_at
 from ddl_elastic.progress import Progress
@@ -131,6 +132,7 @@ class Job:
         def work(spec: AgentSpec, channel: Channel) -> None:
             # In a thread of its own: a fork leaves the main thread's OpenMP pool without its
             # threads, and the next parallel region would wait for them.
+            leave_when_asked()
             own = (spec, channel, constants, secret, self._make, self._reading)
             more = (self._watchdog, traces, self._policy)
             ThreadPoolExecutor(1).submit(worker.work, *own, *more).result()

@@ -16,6 +16,7 @@ from typing import Any
 from ddl_core import Comm
 from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
+from ddl_elastic.balance import assigned
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.membership import Membership
@@ -119,21 +120,22 @@ class Loop:
         number = count_steps(sampler, passes, steps)
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
-        self._planned += number
+        is_first, self._planned = not self._planned, self._planned + number
         self._resume()
         span = range(self._next, self._planned)
         if not (span and self.awaits_admission):
             self.load_resumed()
         loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
         self._passes += sampler.passes(number)
-        return self._run(loader, span)
+        return self._run(loader, span, span.stop if is_first else 0)
 
-    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+    def _run(self, loader: Loader, span: range, changes: int) -> Iterator[ElasticStep]:
+        """`changes`: the group may change before this step."""
         self.reporter.begin(span.stop, self.batch, self.logical)
         try:
             while self._next < span.stop:
                 self.group.watch.watchdog.begin_step()
-                step = ElasticStep(self, self._next, loader, span.stop)
+                step = ElasticStep(self, self._next, loader, self._next + 1 < changes)
                 yield step
                 if not step.is_agreed:
                     raise RuntimeError(
@@ -326,8 +328,13 @@ class Loop:
 
     def share_out(self) -> None:
         """Who computes what from now on."""
-        ranks = self.group.comm.size
-        self.group.owners = tuple(self._owners(self._number, ranks, self.logical))
+        self.group.owners = tuple(self._map(self._number))
+
+    def _map(self, number: int) -> Sequence[int]:
+        group = self.group
+        if group.speeds and self._owners is even_owners:
+            return assigned(self.logical, tuple(map(group.speeds.get, group.members))).owners
+        return self._owners(number, group.comm.size, self.logical)
 
     @property
     def position(self) -> dict[str, int]:
@@ -341,18 +348,16 @@ class Loop:
         """The logical workers of this rank in a training step, by the present map."""
         if step == self._next:
             return self.group.owned
-        comm = self.group.comm
-        number = self._number + step - self._next
-        owners = self._owners(number, comm.size, self.logical)
-        return [worker for worker, rank in enumerate(owners) if rank == comm.rank]
+        owners, own = self._map(self._number + step - self._next), self.group.comm.rank
+        return [worker for worker, rank in enumerate(owners) if rank == own]
 
 
 class ElasticStep:
     """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
 
-    def __init__(self, loop: Loop, number: int, loader: Loader, end: int) -> None:
+    def __init__(self, loop: Loop, number: int, loader: Loader, may_switch: bool) -> None:
         self.number = number  # from 0 on, over all passes
-        self._end = end
+        self._may_switch = may_switch  # to the comm of a plan, after it
         self.worker = -1  # the logical worker whose share is the last one that was yielded
         self.is_agreed = False
         self._loop, self._loader = loop, loader
@@ -378,8 +383,7 @@ class ElasticStep:
             yield from self._share(0, self._loader.read(0, 0))
             self._admission = loop.admit(self._computed or [])
             self._begin()
-        may_switch = self.number + 1 < self._end
-        self._step = loop.new_step(framework, f"step {self.number}", may_switch)
+        self._step = loop.new_step(framework, f"step {self.number}", self._may_switch)
         for worker in self._step.shares():
             began = time.monotonic()
             yield from self._share(worker, self._loader.take(self.number, worker))

@@ -71,11 +71,6 @@ class Reporter:
             told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
             self._channel.send("switched", **told, died=list(died))
 
-    def wishes_to_leave(self) -> None:
-        """This worker was asked to."""
-        if self._channel:
-            self._channel.send("leave")
-
     def line(self, text: str) -> None:
         """What the program wants to have shown."""
         if self._channel:

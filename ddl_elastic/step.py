@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -65,6 +65,7 @@ class Group:
     sums: Sums = field(default_factory=Sums)
     saver: Saver | None = None
     membership: Membership | None = None  # None: nobody joins or leaves
+    speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty: equal ones
 
     @property
     def workers(self) -> int:
