@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddl_core import Comm
-from ddl_elastic import admission, change, evaluation, saving
+from ddl_elastic import admission, change, evaluation, saving, transfer
 from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
@@ -86,6 +86,10 @@ class Loop:
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
+        if membership:
+            membership.rehearse = lambda comm, ranks: transfer.rehearse(
+                comm, ranks, self.framework.state()
+            )
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
@@ -197,7 +201,7 @@ class Loop:
     @property
     def is_writer(self) -> bool:
         """Whether this rank is the one that writes files and messages. If it dies, another is."""
-        return self.group.comm.rank == 0
+        return self.group.comm.rank == 0 and not self.is_new
 
     def log(self, text: str = "", **numbers: float) -> None:
         """Show a line, and numbers by name, once for all ranks."""

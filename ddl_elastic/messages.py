@@ -40,7 +40,13 @@ FIELDS: dict[str, dict[str, type]] = {
     "connect": {"members": list, "addresses": list, "attempt": int},
     "warm": {},  # others have begun: compute the reference share, then say so
     "refused": {"why": str},
-    "plan": {"plan": int, "members": list, "addresses": list, "speeds": list},
+    "plan": {
+        "plan": int,
+        "members": list,
+        "newcomers": list,
+        "addresses": list,
+        "speeds": list,
+    },
     "state": {},
     "exit": {},
     # between `ddl elastic scale` and the job
