@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import tempfile
 from pathlib import Path
 
 _TRACES = "DDL_TRACE_DIR"
@@ -16,6 +17,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def runtime_folder() -> Path:
+    """Which only this user can enter. Raises OSError."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    name = "ddl-elastic" if base else f"ddl-elastic-{os.getuid()}"
+    folder = Path(base or tempfile.gettempdir(), name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise PermissionError(f"{folder} is not this user's alone; remove it")
+    return folder
+
+
 def prepare_worker(threads: int, witness: str) -> None:
     """For libraries that read their settings later. The job itself tells of its failures, so the
     messages of libddl are off unless DDL_LOG is set."""
@@ -25,7 +38,7 @@ def prepare_worker(threads: int, witness: str) -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """For libraries that start later: those with OpenMP, and XLA."""
+    """For libraries that start later: those with OpenMP, XLA and TensorFlow."""
     for name in _THREADS:
         os.environ[name] = str(threads)
 
@@ -36,11 +49,11 @@ def has_threads(threads: int) -> bool:
 
 
 def threads() -> str:
-    """Of XLA."""
+    """Of XLA and TensorFlow."""
     return os.environ.get("NPROC", "one for each core")
 
 
-_THREADS = ("OMP_NUM_THREADS", "NPROC")
+_THREADS = ("OMP_NUM_THREADS", "NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 # Settings on which the bits of numerical libraries depend.
 _SETTINGS = (

@@ -16,26 +16,22 @@ docs/elastic.md tells what is promised, and what a program must not do.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import ddl_elastic
 from ddl_core import Comm
-from ddl_elastic import environment, flat, joining, worker
+from ddl_elastic import flat, joining, worker
 from ddl_elastic.checkpoint import Folder
 from ddl_elastic.framework import Framework, State
-from ddl_elastic.loading import Reader, count_samples
+from ddl_elastic.loading import read_example
 from ddl_elastic.loop import WATCHDOG, Loop
-from ddl_elastic.sampler import Sampler
 from ddl_elastic.saving import Policy
 from ddl_jax import elastic_state
 from ddl_jax.elastic_half import Half
+from ddl_jax.elastic_pins import pin, refuse_fork, seed
 
 __all__ = ["Half", "Job", "pin", "preload", "seed", "train"]
-
-seed = flat.seed
-_log = logging.getLogger("ddl_elastic")
 
 
 def train(
@@ -113,12 +109,7 @@ class Job(ddl_elastic.Job):
         self._state, self._functions, self._data = state, (grad_fn, update_fn), data
 
     def train(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
-        if elastic_state.is_started():
-            raise RuntimeError(
-                "JAX has computed something in this process already, and cannot be forked then."
-                " Give the state as a function or of NumPy arrays, and train before anything else"
-                " uses JAX; or start the program by `ddl elastic run`"
-            )
+        refuse_fork()
         return super().train(on_progress)
 
     def _make_framework(self) -> Framework:
@@ -143,10 +134,9 @@ def _make_half(
     seed: int,
 ) -> Half:
     """With one share as an example, which shows the shapes of the gradients."""
-    sampler = Sampler(count_samples(data), batch, logical, seed)
-    reader = Reader(data, sampler, seed, flat.seed, collate or flat.stack)
+    example = read_example(data, batch, logical, seed, flat.seed, collate or flat.stack)
     made = state() if callable(state) else state
-    return Half(made, grad_fn, update_fn, reader.read((0, 0)))
+    return Half(made, grad_fn, update_fn, example)
 
 
 # ---- of ddl_elastic.framework.Half ----
@@ -154,18 +144,3 @@ def _make_half(
 
 def preload() -> None:
     """All that training needs is there when jax is imported."""
-
-
-def pin(threads: int) -> None:
-    """Fix what changes the bits of a share: XLA's threads, whose number is read when JAX computes
-    for the first time."""
-    if elastic_state.is_started() and not environment.has_threads(threads):
-        _log.warning(
-            "JAX has started before its number of threads was set to %d, so it has one for each"
-            " core; processes with other numbers of cores may compute other bits. Call train"
-            " before JAX computes anything, or set NPROC=%d",
-            threads,
-            threads,
-        )
-        return
-    environment.limit_threads(threads)

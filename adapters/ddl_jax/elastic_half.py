@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
-from ddl_elastic import environment, flat, framework
+from ddl_elastic import flat, framework
 from ddl_elastic.flat import Flat, Spec
-from ddl_jax import elastic_state
-
-_log = logging.getLogger("ddl_elastic")
+from ddl_jax import elastic_pins, elastic_state
 
 
 class Half(Flat):
@@ -51,18 +47,10 @@ class Half(Flat):
 
         self._compute, self._update = jax.jit(compute), jax.jit(update)
         self.lay_out([Spec(each.shape, each.dtype) for each in leaves])
-        _tell_device()
+        elastic_pins.tell_device()
 
     def environment(self) -> dict[str, str]:
-        device = jax.devices()[0]
-        return {
-            "JAX": jax.__version__,
-            "jaxlib": jaxlib.__version__,
-            "device": f"{device.platform} {device.device_kind}",
-            "number of threads": environment.threads(),
-            "NumPy": np.__version__,
-            **environment.processor(),
-        }
+        return elastic_pins.describe()
 
     # ---- a share ----
 
@@ -100,14 +88,3 @@ class Half(Flat):
 def _make_key(words: Any) -> Any:
     key = jax.random.key(0)
     return jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
-
-
-def _tell_device() -> None:
-    platform = jax.default_backend()
-    if platform != "cpu":
-        _log.warning(
-            "JAX computes on %s, where its results may have other bits in each run (on GPUs unless"
-            " XLA_FLAGS has --xla_gpu_deterministic_ops=true); everything else that is promised"
-            " holds",
-            platform,
-        )

@@ -6,15 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import xla_bridge
 
 from ddl_elastic import flat
 from ddl_elastic.framework import State
-
-
-def is_started() -> bool:
-    """Whether JAX has threads in this process, as it has from its first computation on."""
-    return bool(xla_bridge.backends_are_initialized())
 
 
 def shapes(state: Any) -> Any:
