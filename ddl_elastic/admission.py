@@ -52,16 +52,8 @@ class Admission(Step):
     def __init__(self, group: Group, number: int, framework: Framework, reference: Share) -> None:
         super().__init__(group, number, Arrays([]))
         self.refused: set[int] = set()  # members
-        found = hashlib.sha256()
-        for array in reference:
-            found.update(array.data)
-        self._own = Candidate(
-            group.member,
-            socket.gethostname(),
-            digest(framework.state()),
-            found.hexdigest(),
-            {**framework.environment(), **environment.settings()},
-        )
+        self._own = describe(group.member, framework, reference)
+        self.first = self._own  # rank 0's, once it is agreed on
 
     @property
     def deaths(self) -> Recovery | None:
@@ -76,7 +68,7 @@ class Admission(Step):
         table = np.empty((comm.size, ROOM), np.uint8)
         comm.allgather(pack(self._own), table.reshape(-1))
         candidates = [unpack(row.tobytes()) for row in table]
-        first = candidates[0]
+        first = self.first = candidates[0]
         refused = {
             rank: why for rank, each in enumerate(candidates) if (why := compare(first, each))
         }
@@ -98,6 +90,20 @@ class Admission(Step):
                 _log.warning(why)
             comm.expel(rank, why)
         comm.barrier()
+
+
+def describe(member: int, framework: Framework, reference: Share) -> Candidate:
+    """This process, which has computed the reference share."""
+    found = hashlib.sha256()
+    for array in reference:
+        found.update(array.data)
+    return Candidate(
+        member,
+        socket.gethostname(),
+        digest(framework.state()),
+        found.hexdigest(),
+        {**framework.environment(), **environment.settings()},
+    )
 
 
 def pack(candidate: Candidate) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

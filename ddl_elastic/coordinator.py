@@ -8,16 +8,16 @@ from __future__ import annotations
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ddl_elastic import timeline
-from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
+from ddl_elastic.engines import AgentSpec, Engine, Event
 from ddl_elastic.messages import Channel, Message
 from ddl_elastic.metrics import Rate
+from ddl_elastic.staff import Size, Staff, Worker
 
 TICK = 0.05  # seconds between two looks at the engine
 CAUSE_LIMIT = 2.0  # seconds that a recovery waits until the engine tells how the dead one ended
@@ -31,31 +31,6 @@ class JobFailed(RuntimeError):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass
-class Worker:
-    """A worker that was started."""
-
-    member: int
-    handle: Handle
-    output: Iterator[bytes]
-    state: str = "starting"  # then "ready", "running", "done" or "ended"
-    address: str = ""
-    pid: int = 0
-    joined: bool = False  # it was told of the others
-    digest: str = ""  # of its final state
-    code: int | None = None  # of its process
-    cause: str = ""  # of its end
-    trace: str = ""  # of the exception that ended it
-    text: bytes = b""  # the beginning of a line that it has written
-    shares: int = 0  # that it has computed, and the seconds that these took
-    busy: float = 0.0
-    rate: Rate = field(default_factory=Rate)
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.member} on {self.handle.slot.host}"
 
 
 class Shows:
@@ -74,8 +49,8 @@ class Shows:
 class Coordinator:
     """Runs one job on an engine."""
 
-    def __init__(self, engine: Engine, workers: int, threads: int, shows: Shows) -> None:
-        self._engine, self._shows = engine, shows
+    def __init__(self, engine: Engine, size: int | Size, threads: int, shows: Shows) -> None:
+        self._engine, self._threads, self._shows = engine, threads, shows
         self._state, self._began, self._ended = "running", time.monotonic(), 0.0
         self._size = {"steps": 0, "batch": 0, "logical": 0}  # of the job, once it is known
         self._steps, self._loss, self._hash = 0, float("nan"), ""
@@ -83,12 +58,32 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
-        self._attempt = 0
-        handles = [
-            engine.start(slot, AgentSpec(member, threads))
-            for member, slot in enumerate(engine.slots()[:workers])
-        ]
-        self.workers = [Worker(h.member, h, engine.logs(h, follow=True)) for h in handles]
+        self._epoch = 0
+        self.workers: list[Worker] = []
+        self.staff = Staff(
+            self.workers,
+            size if isinstance(size, Size) else Size(size, replace=False),
+            send=self.send,
+            start=self._start,
+            stop=lambda worker: self._engine.stop(worker.handle, 0),
+            epoch=self._next_epoch,
+            tell=self._tell,
+        )
+        while len(self.workers) < self.staff.target and self._start():
+            pass
+
+    def _start(self) -> bool:
+        """One more worker, if there is a place."""
+        free = [slot for slot in self._engine.slots() if slot.state == "free"]
+        if free:
+            handle = self._engine.start(free[0], AgentSpec(len(self.workers), self._threads))
+            output = self._engine.logs(handle, follow=True)
+            self.workers.append(Worker(handle.member, handle, output))
+        return bool(free)
+
+    def _next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
 
     def run(self, job: Callable[[], Any]) -> Any:
         """`job`, which waits for the workers; what it returns. Raises JobFailed."""
@@ -142,9 +137,11 @@ class Coordinator:
     def require(self) -> list[Worker]:
         """Those who are alive. Raises JobFailed if nobody is."""
         alive = self.alive()
-        if not alive:
+        begun = any(worker.joined for worker in self.workers)
+        if not any(worker.joined or not begun for worker in alive):
             traces = [worker.trace for worker in self.workers if worker.trace]
-            ends = [f"{worker.name} died ({worker.cause})" for worker in self.workers]
+            ended = [worker for worker in self.workers if worker.cause and not worker.leaves]
+            ends = [f"{worker.name} died ({worker.cause})" for worker in ended]
             raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]))
         return alive
 
@@ -166,6 +163,7 @@ class Coordinator:
             if event.kind == "agent ended":
                 self._end(self.workers[event.member], event)
         self._connect()
+        self.staff.look(self._steps)
         self._show_recoveries()
         for worker in self.workers:
             self._show_output(worker)
@@ -186,10 +184,13 @@ class Coordinator:
             worker.state = "ready"
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
-            self._size, worker.state, worker.digest = fields, "running", ""
+            self._size, worker.digest = fields, ""
+            self.staff.logical = fields["logical"]
+            worker.state = "running" if worker.joined else worker.state
         elif message.kind == "progress":
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.see(time.monotonic(), worker.shares)
+            worker.pace.see(worker.shares, worker.busy)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
@@ -200,7 +201,7 @@ class Coordinator:
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
             worker.cause, worker.trace = fields["error"], fields["trace"]
-        else:
+        elif not self.staff.take(worker, message.kind, fields):
             raise ValueError(f"a message {message.kind!r}")
 
     def _progress(self, steps: int, loss: float) -> None:
@@ -228,13 +229,11 @@ class Coordinator:
         creation fails on the others, and they are ready again."""
         alive = self.alive()
         ready = [worker for worker in alive if worker.state == "ready"]
-        if self._steps and len(ready) < len(alive):
-            for worker in ready:
-                if not worker.joined:  # others have begun without it
-                    self.send(worker, "exit")
-        elif ready and len(ready) == len(alive):
-            self._attempt += 1
+        if ready and len(ready) == len(alive):
+            epoch = self._next_epoch()
             self._steps = 0  # of a program that trains once more
+            if all(worker.joined for worker in ready) or not any(w.joined for w in ready):
+                self.staff.connected()
             for worker in ready:
                 worker.state, worker.joined, worker.digest = "running", True, ""
                 self.send(
@@ -242,7 +241,7 @@ class Coordinator:
                     "connect",
                     members=[each.member for each in ready],
                     addresses=[each.address for each in ready],
-                    attempt=self._attempt,
+                    attempt=epoch,
                 )
 
     def stop(self, worker: Worker, cause: str) -> None:
@@ -258,15 +257,22 @@ class Coordinator:
         worker.code = event.code
         if not worker.cause:
             code = event.code
-            worker.cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            worker.cause = event.cause or ended
             if event.ordered and worker.member in self._dead:
                 worker.cause = HUNG
-        if event.code or worker.state == "running":
+        if (event.code or worker.state == "running") and not (worker.leaves and event.ordered):
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
                 self._shows.event(f"{worker.name} died ({worker.cause}) before it joined the job")
         worker.state = "ended"
+        self.staff.ended(worker)
+
+    def _tell(self, kind: str, worker: Worker | None, text: str, **more: Any) -> None:
+        told = {"kind": kind, "text": text, "time": time.time(), **more}
+        self._events.append(told | ({"member": worker.member} if worker else {}))
+        self._shows.event(text)
 
     # ---- what is shown ----
 

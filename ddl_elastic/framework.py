@@ -155,7 +155,11 @@ class Half(Protocol):
 
 
 # The top-level package that a model's class, or a class it derives from, is defined in.
-HALVES = {"torch": "ddl_torch.elastic"}
+HALVES = {
+    "keras": "ddl_keras.elastic",
+    "torch": "ddl_torch.elastic",
+    "jax": "ddl_jax.elastic",
+}
 
 
 def loaded_halves() -> list[Half]:

@@ -4,49 +4,71 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from typing import Any
 
 import ddl_core
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError
 from ddl_elastic import environment
+from ddl_elastic.inbox import Inbox
+from ddl_elastic.membership import Membership, leave_when_asked
 from ddl_elastic.messages import Channel
 from ddl_elastic.reporter import Reporter
 
 CONNECT_LIMIT = 60.0  # seconds
 
 # Of this process, once it has joined.
-_agent: tuple[Channel, int] | None = None
+_agent: tuple[Inbox, int] | None = None
 _reporter = Reporter()
 
 
+def is_worker() -> bool:
+    """Whether this process is a worker of `ddl elastic run`."""
+    return _agent is not None or environment.has_agent()
+
+
 def join() -> dict[str, Any]:
-    """The comm of the job that has started this process, with the members' numbers and the
-    reporter, as Loop takes them. Raises EOFError if the job is over."""
+    """The comm of the job that has started this process, with the members' numbers, the membership
+    and the reporter, as Loop takes them. Raises EOFError if the job is over."""
     global _agent, _reporter
     if found := environment.take_agent():
         channel = Channel(socket.socket(fileno=os.dup(found[0])))
-        _agent, _reporter = (channel, found[1]), Reporter(channel, environment.traces())
+        if threading.current_thread() is threading.main_thread():
+            leave_when_asked()
+        _agent, _reporter = (Inbox(channel), found[1]), Reporter(channel, environment.traces())
     if _agent is None:
         return {"comm": ddl_core.init()}
-    comm, members = connect(*_agent)
-    return {"comm": comm, "members": members, "reporter": _reporter}
+    return {**connect(*_agent), "reporter": _reporter}
 
 
-def connect(channel: Channel, member: int, secret: str | None = None) -> tuple[Comm, list[int]]:
-    """The comm of all who are there, and their members' numbers. If one of them ends meanwhile, the
-    others are told anew. Raises EOFError if the job is over."""
+def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, Any]:
+    """The comm of all who are there, their members' numbers, and the membership. If one of them
+    ends meanwhile, the others are told anew. A worker that comes later is alone at first. Raises
+    EOFError if the job is over."""
     endpoint = Endpoint(secret=secret)
+    address = endpoint.address
     while True:
-        channel.send("ready", address=endpoint.address.hex(), pid=os.getpid())
-        plan = channel.receive()
+        inbox.channel.send("ready", address=address.hex(), pid=os.getpid())
+        plan = inbox.receive()
         if plan.kind == "exit":
             raise EOFError("the job is over, or has begun without this worker")
-        addresses = [bytes.fromhex(each) for each in plan.fields["addresses"]]
-        config = Config(timeout=CONNECT_LIMIT, epoch=plan.fields["attempt"])
-        members: list[int] = plan.fields["members"]
+        is_new = plan.kind == "warm"
+        found = alone(address, member) if is_new else plan.fields
         try:
-            rank = members.index(member)
-            return endpoint.connect(addresses, rank, config, owned=True), members
+            comm = create(endpoint, member, found)
         except DdlError:
             continue
+        membership = Membership(inbox, member, endpoint, is_new)
+        return {"comm": comm, "members": found["members"], "membership": membership}
+
+
+def alone(address: bytes, member: int) -> dict[str, Any]:
+    return {"members": [member], "addresses": [address.hex()], "attempt": 0}
+
+
+def create(endpoint: Endpoint, member: int, plan: dict[str, Any]) -> Comm:
+    """Raises DdlError."""
+    addresses = [bytes.fromhex(each) for each in plan["addresses"]]
+    config = Config(timeout=CONNECT_LIMIT, epoch=plan["attempt"])
+    return endpoint.connect(addresses, plan["members"].index(member), config)

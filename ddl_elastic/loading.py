@@ -155,6 +155,19 @@ class Reader:
             return Failure(str(error), "".join(lines))
 
 
+def read_example(
+    data: Any,
+    batch: int,
+    logical: int,
+    seed: int,
+    set_seed: Callable[[int], None],
+    collate: Collate,
+) -> Any:
+    """The batch of the first share: of the shapes that every share has."""
+    sampler = Sampler(count_samples(data), batch, logical, seed)
+    return Reader(data, sampler, seed, set_seed, collate).read((0, 0))
+
+
 def describe(error: Exception) -> str:
     if isinstance(error, StopIteration):
         return "the stream has ended"
@@ -212,11 +225,19 @@ class Loader:
             return batch
         self._asked.add(key)
         self._expected = self._expect(step)
+        return self.read(step, worker)
+
+    def read(self, step: int, worker: int) -> Any:
+        """The batch of a share of any step, in this process. Raises LoadingError."""
         try:
             with self._framework.reading():
-                return self._reader.read(key)
+                return self._reader.read((step, worker))
         except LoadingError as error:
             raise LoadingError(f"{self._name}: {error}") from error.__cause__
+
+    def seek(self, step: int) -> None:
+        """The first step is this one. Nothing was taken before."""
+        self._step, self._expected = step, self._expect(step)
 
     def close(self) -> None:
         """End the loader processes."""

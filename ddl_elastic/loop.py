@@ -9,15 +9,17 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
 from ddl_core import Comm
-from ddl_elastic import admission, evaluation, saving
+from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
-from ddl_elastic.framework import Array, Framework, Ready, Share, Summed
+from ddl_elastic.balance import assigned
+from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
+from ddl_elastic.membership import Membership
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, share_seed
@@ -51,6 +53,7 @@ class Loop:
     seed      of the samples' order and of all generators
     owners    who computes what, in each step; evaluations count as steps
     members   by rank: a number that it keeps when others die; None: its rank
+    membership  by which others join and this rank leaves; None: nobody does
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
     reporter  tells how it goes
     policy    of checkpoints: the loop begins with the newest one, if there is one
@@ -69,6 +72,7 @@ class Loop:
         seed: int = 0,
         owners: Owners = even_owners,
         members: Sequence[int] | None = None,
+        membership: Membership | None = None,
         watchdog: float = WATCHDOG,
         reporter: Reporter | None = None,
         policy: Policy | None = None,
@@ -81,15 +85,18 @@ class Loop:
         first = tuple(owners(0, comm.size, logical))
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        self.group.membership = membership
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
-        # before all of these the admission, unless the rank is alone.
-        self._number = 0 if comm.size == 1 else -1
+        # before all of these the admission, unless the rank is alone and stays so.
+        self._number = 0 if comm.size == 1 and not membership else -1
         self._next = 0  # training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
+        self._stops = False
+        self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
     def steps(
         self,
@@ -113,30 +120,42 @@ class Loop:
         number = count_steps(sampler, passes, steps)
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
-        self._planned += number
+        is_first, self._planned = not self._planned, self._planned + number
         self._resume()
         span = range(self._next, self._planned)
+        if not (span and self.awaits_admission):
+            self.load_resumed()
         loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
         self._passes += sampler.passes(number)
-        return self._run(loader, span)
+        return self._run(loader, span, span.stop if is_first else 0)
 
-    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+    def _run(self, loader: Loader, span: range, changes: int) -> Iterator[ElasticStep]:
+        """`changes`: the group may change before this step."""
         self.reporter.begin(span.stop, self.batch, self.logical)
         try:
-            for t in span:
+            while self._next < span.stop:
                 self.group.watch.watchdog.begin_step()
-                step = ElasticStep(self, t, loader)
+                step = ElasticStep(self, self._next, loader, self._next + 1 < changes)
                 yield step
                 if not step.is_agreed:
-                    raise RuntimeError(f"step {t} is not agreed on: iterate over it to its end")
-                self.reporter.recovered(step.recovery, t)
-                self.reporter.committed(t, self.framework.loss)
+                    raise RuntimeError(
+                        f"step {step.number} is not agreed on: iterate over it to its end"
+                    )
+                self.reporter.recovered(step.recovery, step.number)
+                self.reporter.committed(step.number, self.framework.loss)
                 self._save(step)
+                if self._stops:
+                    break
+                change.follow_plan(self)
             self._finish()
-            self._save_last(span.stop)
-            self.reporter.done(span.stop, self.framework, self.group.comm)
+            self._save_last(self._next)
+            self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
             loader.close()
+
+    def stop(self) -> None:
+        """The present step is the last one. All ranks call this in the same step."""
+        self._stops = True
 
     def map(
         self,
@@ -190,20 +209,32 @@ class Loop:
         """Leave the other ranks."""
         self.group.watch.close()
         self.group.comm.close()
+        if self.group.membership:
+            self.group.membership.close()
 
     # ---- checkpoints ----
 
     def _resume(self) -> None:
-        """Before the first step: go on from the newest checkpoint."""
+        """Before the first step: go on from the newest checkpoint. A newcomer gets the state from
+        the others."""
         if self._policy is None or self.group.saver:
+            return
+        if self.is_new:
+            self.group.saver = Saver(self._policy, self._constants, self._beside)
+            self.group.saver.skip()
             return
         found = saving.newest(self._policy.storage, self._constants)
         if found:
-            manifest, state = found
-            self.framework.load(state)
+            manifest, self._resumed = found
             self._next = manifest.steps
             self.log(f"resumed after {manifest.steps} steps")
         self.group.saver = Saver(self._policy, self._constants, self._beside)
+
+    def load_resumed(self) -> None:
+        """The admission is over, which is about the initial state."""
+        if self._resumed is not None:
+            self.framework.load(self._resumed)
+            self._resumed = None
 
     def _save(self, step: ElasticStep) -> None:
         if saver := self.group.saver:
@@ -246,13 +277,24 @@ class Loop:
         """Whether the ranks have not compared yet what they compute."""
         return self._number < 0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this rank is about to join others."""
+        return self.group.membership is not None and self.group.membership.is_new
+
     def admit(self, reference: Share) -> Recovery | None:
         """Go on with the ranks that have computed the same reference share. Raises AdmissionError
         on the others."""
         self.framework.begin(0)  # the buffers are as they were
+        if self.is_new:
+            change.join(self, admission.describe(self.group.member, self.framework, reference))
+            self.framework.free(reference)
+            return None
         step = admission.Admission(self.group, self._number, self.framework, reference)
         self._complete(step, lambda _: [])
         self.framework.free(reference)
+        if self.is_writer:
+            self.reporter.admitted(asdict(step.first))
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
@@ -274,32 +316,48 @@ class Loop:
             step.add(worker, compute(worker))
         self.advance(step)
 
-    def new_step(self, summed: Summed, name: str = "") -> Step:
-        return Step(self.group, self._number, summed, name)
+    def new_step(self, summed: Summed, name: str = "", may_switch: bool = False) -> Step:
+        return Step(self.group, self._number, summed, name, may_switch)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
         self._number += 1
         self._next += trained
         if not step.behind:
-            ranks = self.group.comm.size
-            self.group.owners = tuple(self._owners(self._number, ranks, self.logical))
+            self.share_out()
+
+    def share_out(self) -> None:
+        """Who computes what from now on."""
+        self.group.owners = tuple(self._map(self._number))
+
+    def _map(self, number: int) -> Sequence[int]:
+        group = self.group
+        if group.speeds and self._owners is even_owners:
+            return assigned(self.logical, tuple(map(group.speeds.get, group.members))).owners
+        return self._owners(number, group.comm.size, self.logical)
+
+    @property
+    def position(self) -> dict[str, int]:
+        """Where the job is, between two steps."""
+        return {"number": self._number, "next": self._next}
+
+    def go_to(self, position: dict[str, int]) -> None:
+        self._number, self._next = position["number"], position["next"]
 
     def _owned(self, step: int) -> Collection[int]:
         """The logical workers of this rank in a training step, by the present map."""
         if step == self._next:
             return self.group.owned
-        comm = self.group.comm
-        number = self._number + step - self._next
-        owners = self._owners(number, comm.size, self.logical)
-        return [worker for worker, rank in enumerate(owners) if rank == comm.rank]
+        owners, own = self._map(self._number + step - self._next), self.group.comm.rank
+        return [worker for worker, rank in enumerate(owners) if rank == own]
 
 
 class ElasticStep:
     """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
 
-    def __init__(self, loop: Loop, number: int, loader: Loader) -> None:
+    def __init__(self, loop: Loop, number: int, loader: Loader, may_switch: bool) -> None:
         self.number = number  # from 0 on, over all passes
+        self._may_switch = may_switch  # to the comm of a plan, after it
         self.worker = -1  # the logical worker whose share is the last one that was yielded
         self.is_agreed = False
         self._loop, self._loader = loop, loader
@@ -322,12 +380,13 @@ class ElasticStep:
         loop, framework = self._loop, self._loop.framework
         if loop.awaits_admission:
             framework.result()
-            yield from self._share(0)
+            yield from self._share(0, self._loader.read(0, 0))
             self._admission = loop.admit(self._computed or [])
-        self._step = loop.new_step(framework, f"step {self.number}")
+            self._begin()
+        self._step = loop.new_step(framework, f"step {self.number}", self._may_switch)
         for worker in self._step.shares():
             began = time.monotonic()
-            yield from self._share(worker)
+            yield from self._share(worker, self._loader.take(self.number, worker))
             loop.reporter.computed(time.monotonic() - began)
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
@@ -337,10 +396,17 @@ class ElasticStep:
         loop.advance(self._step, trained=True)
         self.is_agreed = True
 
-    def _share(self, worker: int) -> Iterator[Any]:
+    def _begin(self) -> None:
+        """The admission is over. A newcomer begins where the others are."""
+        loop = self._loop
+        loop.load_resumed()
+        if self.number != loop.position["next"]:
+            self.number = loop.position["next"]
+            self._loader.seek(self.number)
+
+    def _share(self, worker: int, batch: Any) -> Iterator[Any]:
         """Yields the batch of a worker's share, and expects that it is computed."""
         loop, framework = self._loop, self._loop.framework
-        batch = self._loader.take(self.number, worker)
         framework.seed(share_seed(loop.seed, self.number, worker))
         framework.begin(worker)
         self.worker, self._computed = worker, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +30,30 @@ FIELDS: dict[str, dict[str, type]] = {
     "failed": {"error": str, "trace": str},
     "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
     "end": {},  # of the state
+    "admitted": {"bits": dict},  # those of the first reference share, see admission.Candidate
+    "warmed": {"bits": dict},  # a newcomer's
+    "void": {"plan": int},
+    "switched": {"plan": int, "step": int, "seconds": float, "members": list, "died": list},
+    "leave": {},  # it was asked to
+    "left": {},
     # to a worker
     "connect": {"members": list, "addresses": list, "attempt": int},
+    "warm": {},  # others have begun: compute the reference share, then say so
+    "refused": {"why": str},
+    "plan": {"plan": int, "members": list, "addresses": list, "speeds": list},
     "state": {},
     "exit": {},
+    # between `ddl elastic scale` and the job
+    "scale": {"secret": str, "workers": int},
+    "scaled": {"error": str},
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},
+    # between an engine and agents that have dialed in, about a slot
+    "start": {"slot": int, "member": int, "threads": int},
+    "halt": {"slot": int, "grace": float},
+    "gone": {"slot": int, "code": int, "ordered": bool},
+    "log": {"slot": int},  # then bytes that its worker has written
 }
 
 
@@ -54,13 +72,16 @@ class Channel:
         self._connection = connection
         self._frames = Frames()
         self._received: deque[Message] = deque()
+        self._sending = threading.Lock()
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
     def send(self, kind: str, **fields: Any) -> None:
         """Raises OSError if the other side is gone."""
-        self._connection.sendall(_pack(kind, fields))
+        packed = _pack(kind, fields)
+        with self._sending:
+            self._connection.sendall(packed)
 
     def offer(self, kind: str, **fields: Any) -> bool:
         """Send it, unless the other side does not keep up. Returns whether it was sent."""

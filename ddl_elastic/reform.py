@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -36,19 +36,22 @@ class Standing:
     step: int
     has_result: bool
     owned: Collection[int]
+    whole: bool = True  # it has the state; a newcomer lacks it at first
+    follows: bool = False  # others have gone on to the planned comm, and so does this rank
 
     def words(self, workers: int) -> npt.NDArray[np.int64]:
         """As numbers of 64 bits, equally many for all ranks."""
         masks = [0] * -(-workers // WORD)
         for worker in self.owned:
             masks[worker // WORD] |= 1 << worker % WORD
-        return np.array([self.member, self.step, self.has_result, *masks], np.int64)
+        flags = self.has_result | self.whole << 1 | self.follows << 2
+        return np.array([self.member, self.step, flags, *masks], np.int64)
 
     @classmethod
     def from_words(cls, words: Sequence[int], workers: int) -> Standing:
-        member, step, has_result, *masks = words
+        member, step, flags, *masks = words
         owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
-        return cls(member, step, bool(has_result), owned)
+        return cls(member, step, bool(flags & 1), owned, bool(flags & 2), bool(flags & 4))
 
 
 class Action(Enum):
@@ -107,6 +110,9 @@ def survivors(
 
     All survivors call it. Raises ddl_core.errors.Minority if the others go on without this rank.
 
+    Who has closed the comm alive has gone on to the planned one, see membership.py: then all ranks
+    that are left follow.
+
     observe: called with each comm that this rank may have to wait in
     """
     while True:
@@ -116,14 +122,21 @@ def survivors(
         except Minority as error:
             raise Minority(f"this process was counted as dead, so it ends: {error}") from None
         observe(following)
+        if comm.size - following.size > len(comm.failed()):
+            own = replace(own, follows=True)
         with suppress(Mismatch):
             comm.close()
         comm = following
-        words = own.words(workers)
-        table = np.empty((comm.size, len(words)), np.int64)
         with suppress(PeerLost):
-            comm.allgather(words, table.reshape(-1))
-            return comm, [Standing.from_words(row, workers) for row in table.tolist()]
+            return comm, gather(comm, own, workers)
+
+
+def gather(comm: Comm, own: Standing, workers: int) -> list[Standing]:
+    """The standing of each rank. Raises PeerLost."""
+    words = own.words(workers)
+    table = np.empty((comm.size, len(words)), np.int64)
+    comm.allgather(words, table.reshape(-1))
+    return [Standing.from_words(row, workers) for row in table.tolist()]
 
 
 class Watch:

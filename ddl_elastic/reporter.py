@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ddl_core import Comm
 from ddl_elastic import timeline
@@ -26,6 +28,7 @@ class Reporter:
         self._jobs = 0  # that are done
         self._reported = 0.0  # when it was told last
         self._shares, self._busy = 0, 0.0
+        self.recomputed = 0  # shares of the dead, by all ranks together
 
     def begin(self, steps: int, batch: int, logical: int) -> None:
         """So many steps are to come."""
@@ -39,7 +42,10 @@ class Reporter:
 
     def recovered(self, recovery: Recovery | None, step: int) -> None:
         """What deaths have cost, if there were any."""
-        if self._channel and recovery:
+        if not recovery:
+            return
+        self.recomputed += recovery.adopted
+        if self._channel:
             self._channel.offer("recovered", **{**vars(recovery), "step": step})
 
     def committed(self, step: int, loss: float) -> None:
@@ -51,6 +57,19 @@ class Reporter:
             self._reported = now
             told = {"step": step, "loss": loss, "shares": self._shares}
             self._channel.offer("progress", **told, busy=self._busy)
+
+    def admitted(self, bits: dict[str, Any]) -> None:
+        """What this worker, the first one, has computed: others have to compute the same."""
+        if self._channel:
+            self._channel.send("admitted", bits=bits)
+
+    def switched(
+        self, plan: int, step: int, seconds: float, members: Sequence[int], died: Sequence[int]
+    ) -> None:
+        """The group has changed before this step; `died`: meanwhile. The others waited so long."""
+        if self._channel:
+            told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
+            self._channel.send("switched", **told, died=list(died))
 
     def line(self, text: str) -> None:
         """What the program wants to have shown."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -38,6 +38,7 @@ import numpy as np
 from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.framework import Ready, Share, Summed
+from ddl_elastic.membership import Membership
 from ddl_elastic.partial import PartialSums, add_arrays
 from ddl_elastic.reform import Action, Standing, Watch, decide
 from ddl_elastic.saving import Saver
@@ -63,6 +64,8 @@ class Group:
     watch: Watch = field(default_factory=Watch)
     sums: Sums = field(default_factory=Sums)
     saver: Saver | None = None
+    membership: Membership | None = None  # None: nobody joins or leaves
+    speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty: equal ones
 
     @property
     def workers(self) -> int:
@@ -119,12 +122,21 @@ class Step:
     """Step `number`. For each worker that `shares` yields, `add` its share. After the last one, the
     result holds the averages or sums over all logical workers, of the same bits on all ranks.
 
-    summed  has the arrays
-    name    for messages
+    summed      has the arrays
+    name        for messages
+    may_switch  whether the ranks may agree in it on a plan
     """
 
-    def __init__(self, group: Group, number: int, summed: Summed, name: str = "") -> None:
+    def __init__(
+        self,
+        group: Group,
+        number: int,
+        summed: Summed,
+        name: str = "",
+        may_switch: bool = False,
+    ) -> None:
         self.number, self.name = number, name
+        self._membership = group.membership if may_switch else None
         self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
         self.recovery: Recovery | None = None
@@ -213,7 +225,9 @@ class Step:
         """Every rank holds the result if this ends, here or on any other rank."""
         check = self._checksum() if self.number % CHECK_EVERY == 0 else 0
         saver = self._group.saver
-        vote = np.array([self.number, -self.number, check, -check, saver.word if saver else 0])
+        plan = self._membership.word() if self._membership else 0
+        word = saver.word if saver else 0
+        vote = np.array([self.number, -self.number, check, -check, word, plan, -plan])
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
@@ -224,6 +238,8 @@ class Step:
             )
         if saver:
             saver.agree(int(vote[4]))
+        if self._membership:
+            self._membership.voted(int(vote[5]), -int(vote[6]))
         self.phase = Phase.AGREED
 
     def _checksum(self) -> int:
@@ -234,7 +250,9 @@ class Step:
 
     def _standing(self) -> Standing:
         group = self._group
-        return Standing(group.member, self.number, self.phase is Phase.VOTE, group.owned)
+        has_result, membership = self.phase is Phase.VOTE, group.membership
+        follows = membership is not None and membership.is_agreed
+        return Standing(group.member, self.number, has_result, group.owned, follows=follows)
 
     def _recover(
         self, noticed: float, comm: Comm | None = None, ranks: Sequence[Standing] = ()
@@ -245,6 +263,8 @@ class Step:
         if comm is None:
             comm, ranks = group.watch.survivors(group.comm, self._standing(), group.workers)
         decision = decide(ranks, comm.rank, group.workers)
+        if group.membership:
+            group.membership.recovered(any(each.follows for each in ranks))
         if self.recovery is None:
             self.recovery, self._noticed = Recovery(self.number, []), noticed
         self.recovery.died += sorted({*group.members} - {each.member for each in ranks})

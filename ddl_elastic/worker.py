@@ -11,6 +11,7 @@ from typing import Any
 from ddl_elastic import environment
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import Framework
+from ddl_elastic.inbox import Inbox
 from ddl_elastic.joining import connect
 from ddl_elastic.loop import Loop
 from ddl_elastic.messages import Channel
@@ -46,21 +47,20 @@ def work(
     environment.collect_traces(traces)
     try:
         framework = make()
-        comm, members = connect(channel, spec.member, secret)
+        inbox = Inbox(channel)
         loop = Loop(
             framework,
-            comm,
+            **connect(inbox, spec.member, secret),
             batch=constants.batch,
             logical=constants.logical,
             seed=constants.seed,
-            members=members,
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
             policy=policy,
             beside=True,
         )
-        _train(loop, data)
-        while (message := channel.receive()).kind != "exit":
+        train(loop, data)
+        while (message := inbox.receive()).kind != "exit":
             if message.kind == "state":
                 send_state(framework, channel)
     except EOFError:
@@ -70,7 +70,8 @@ def work(
         raise SystemExit(1) from None
 
 
-def _train(loop: Loop, data: dict[str, Any]) -> None:
+def train(loop: Loop, data: dict[str, Any]) -> None:
+    """All steps, where the user has no loop, of what Loop.steps is to be called with."""
     for step in loop.steps(**data):
         for batch in step:
             step.run(batch)

@@ -13,12 +13,10 @@ docs/elastic.md tells what is promised, and what a program must not do.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +31,7 @@ from ddl_torch.elastic_buffers import Buffers
 from ddl_torch.elastic_gradients import Gradients
 from ddl_torch.elastic_layout import Layout
 from ddl_torch.elastic_loading import Loading
+from ddl_torch.elastic_pins import pin, seed
 from ddl_torch.elastic_shares import Share, Shares, add
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
@@ -84,22 +83,6 @@ def preload() -> None:
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.SGD([parameter]).step()
-
-
-def pin(threads: int) -> None:
-    """Fix what changes the bits of a share's gradients."""
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
-
-
-def seed(seed: int) -> None:
-    """Seed all generators. 64 bits."""
-    # torch.manual_seed formats a stack for CUDA's sake on each call, initialised or not.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
 
 
 class Half(Loading):

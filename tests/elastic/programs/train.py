@@ -1,7 +1,9 @@
-"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints their reports.
+"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints the reports.
 
-`kill` lists (after so many steps, member); a member "agent N" is member N's agent. Whatever is
-wrong with a job is printed as its "error".
+`kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as
+a third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
+moments at which a worker dies, see moments.py. Whatever is wrong with a job is printed as its
+"error".
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import random
 import signal
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import ddl_core
-from ddl_elastic import Job, JobFailed, joining
+from ddl_elastic import Job, JobFailed, environment, worker
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import moments
 
 IMAGES = torch.randn(150, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 LABELS = torch.randint(10, (150,), generator=torch.Generator().manual_seed(2))
@@ -67,21 +72,11 @@ def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
 
 
-def die_once(where: str) -> None:
-    """The first process that comes here while there is a file of this name is killed."""
-    with suppress(FileNotFoundError):
-        Path(where).unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Endpoint(ddl_core.Endpoint):
-    def connect(self, *arguments: Any, **options: Any) -> Any:
-        die_once("die in connect")
-        return super().connect(*arguments, **options)
+LOSSES = {False: cross_entropy, True: weighted_loss}
 
 
 def make_model() -> nn.Module:
-    die_once("die in start")
+    moments.die_once("start")
     return nn.Sequential(
         *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()),
         *(nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 36, 10)),
@@ -100,15 +95,26 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-class Killer:
-    def __init__(self, kills: list[list[Any]]) -> None:
-        self.kills = kills
+class Disturber:
+    """Kills, and asks for other numbers of workers (after so many steps, workers)."""
+
+    def __init__(self, job: Job, case: dict[str, Any]) -> None:
+        self.job, self.kills, self.sizes = job, case.get("kill", []), case.get("resize", [])
 
     def __call__(self, report: dict[str, Any]) -> None:
+        while self.sizes and report["steps"] >= self.sizes[0][0]:
+            _, size, *moments = self.sizes.pop(0)
+            for moment in moments:
+                Path(f"die in {moment}").touch()
+            self.job.resize(size)
         while self.kills and report["steps"] >= self.kills[0][0]:
-            _, whom = self.kills.pop(0)
-            pid = report["workers"][int(str(whom).split()[-1])]["pid"]
-            os.kill(parent_of(pid) if "agent" in str(whom) else pid, signal.SIGKILL)
+            _, whom, *how = self.kills[0]
+            worker = report["workers"].get(int(str(whom).split()[-1]), {"state": "not there"})
+            if worker["state"] not in ("running", "done"):
+                return  # it is to join first
+            self.kills.pop(0)
+            pid = worker["pid"]
+            os.kill(parent_of(pid) if "agent" in str(whom) else pid, *how or [signal.SIGKILL])
 
 
 def make_data(case: dict[str, Any]) -> Any:
@@ -118,26 +124,48 @@ def make_data(case: dict[str, Any]) -> Any:
     return Stream() if "steps" in case else Samples()
 
 
+def make_slow(slow: dict[str, float]) -> Any:
+    """A loss that takes some members so many seconds longer."""
+    work, seconds = worker.work, 0.0
+
+    def work_slowly(spec: Any, *arguments: Any) -> None:
+        nonlocal seconds
+        seconds = slow.get(str(spec.member), 0.0)
+        work(spec, *arguments)
+
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        time.sleep(seconds)
+        return cross_entropy(output, labels)
+
+    worker.work = work_slowly
+    return loss
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
+    if "start" in case:  # with so many workers
+        environment.cores = lambda: case["start"]
     job = Job(
         model=make_model,
         data=make_data(case),
-        loss=weighted_loss if case.get("weighted") else cross_entropy,
+        loss=make_slow(case["slow"]) if "slow" in case else LOSSES[case.get("weighted", False)],
         optimizer=make_optimizer,
         schedule=make_schedule,
         batch=case.get("batch", 24),
         logical=12,
         workers=case["workers"],
+        replace=case.get("replace", False),
         loader_workers=case.get("loader_workers", 0),
         **({"steps": case["steps"]} if "steps" in case else {"passes": case.get("passes", 5)}),
         seed=3,
         threads=case.get("threads", 1),
         **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
+    if "die_always" in case:
+        Path(f"always die in {case['die_always']}").touch()
     if "die" in case:
         Path(f"die in {case['die']}").touch()
     try:
-        model = job.train(Killer(case.get("kill", [])))
+        model = job.train(Disturber(job, case))
     except JobFailed as error:
         return {**job.report(), "error": str(error)}
     half = Half(model, make_optimizer(model.parameters()))
@@ -145,6 +173,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    joining.Endpoint = Endpoint
+    moments.install()
     for text in sys.argv[1:]:
         print(json.dumps(run(json.loads(text))), flush=True)

@@ -1,0 +1,259 @@
+"""How many workers a job has: who is started, who leaves, and the plans by which the group changes.
+
+One plan is under way at a time. It is done when a member tells that the group has switched to it,
+and void when a member tells so, or one of them has ended: then there is another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddl_elastic.admission import Candidate, compare
+from ddl_elastic.balance import Balance, Pace, assigned
+from ddl_elastic.engines import Handle
+from ddl_elastic.metrics import Rate
+
+WAITING = ("starting", "ready", "warming", "warmed", "admitted")  # states of newcomers
+FAILURES = 3  # workers in a row that may end before they have joined, until no more are started
+
+
+@dataclass
+class Worker:
+    """A worker that was started."""
+
+    member: int
+    handle: Handle
+    output: Iterator[bytes]
+    # Then "ready", "running", "done" or "ended". Of a newcomer, before it is "running": "warming",
+    # "warmed", "admitted", or "refused" or "dismissed". Of one that leaves: "left".
+    state: str = "starting"
+    address: str = ""
+    pid: int = 0
+    joined: bool = False  # it was told of the others
+    bits: Candidate | None = None  # a newcomer's
+    leaves: bool = False  # it is to be in no further plan
+    digest: str = ""  # of its final state
+    code: int | None = None  # of its process
+    cause: str = ""  # of its end
+    trace: str = ""  # of the exception that ended it
+    text: bytes = b""  # the beginning of a line that it has written
+    shares: int = 0  # that it has computed, and the seconds that these took
+    busy: float = 0.0
+    rate: Rate = field(default_factory=Rate)
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.member} on {self.handle.slot.host}"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many workers a job may have, and whether one that died is replaced."""
+
+    target: int
+    least: int = 1
+    most: int = 4096
+    replace: bool = True
+
+    def check(self, number: int) -> int:
+        """Returns it; raises ValueError."""
+        if not self.least <= number <= self.most:
+            raise ValueError(
+                f"{number} workers are asked for; this job may have {self.least} to {self.most}"
+            )
+        return number
+
+
+class Staff:
+    """The workers of a job.
+
+    send   a message to a worker
+    start  starts one more worker; returns whether there was a place
+    stop   ends a worker that has not joined
+    epoch  the next number for a comm
+    tell   an event of this kind, with a line to show
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        size: Size,
+        *,
+        send: Callable[..., None],
+        start: Callable[[], bool],
+        stop: Callable[[Worker], None],
+        epoch: Callable[[], int],
+        tell: Callable[..., None],
+    ) -> None:
+        self.workers, self.size, self.target = workers, size, size.target
+        self._send, self._start, self._stop = send, start, stop
+        self._epoch, self._tell = epoch, tell
+        self._plan, self._planned = 0, set[int]()  # the number of the one under way; its members
+        self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
+        self._first: Candidate | None = None  # what the first worker has computed
+        self.logical = 0  # workers of the job, once they are known
+        self._balance = Balance()
+        self._failures = 0
+        self._trainings = 0  # that the workers have begun; newcomers would begin the first one
+
+    def resize(self, number: int) -> None:
+        """Have so many workers. Raises ValueError."""
+        self.target = self.size.check(number)
+        self._failures = 0
+
+    def connected(self) -> None:
+        """The workers have begun to train, all who are there together."""
+        self._trainings += 1
+        self._plan = self._failures = 0
+
+    def ended(self, worker: Worker) -> None:
+        """Its process has."""
+        if worker.member in self._planned:
+            self._plan = 0
+        if worker.leaves:
+            return
+        if not self.size.replace:
+            self.target -= 1
+        if worker.joined or not self._trainings:
+            return
+        self._failures += 1
+        if self._failures == FAILURES:
+            self._tell(
+                "gave up",
+                worker,
+                f"{FAILURES} workers in a row have ended before they joined: no more are started",
+            )
+
+    # ---- what workers tell ----
+
+    def take(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
+        """Whether the message was one for the staff. Raises ValueError."""
+        if kind == "admitted":
+            self._first = Candidate(**fields["bits"])
+        elif kind == "warmed":
+            worker.state, worker.bits = "warmed", Candidate(**fields["bits"])
+        elif kind == "void":
+            if fields["plan"] == self._plan:
+                self._plan = 0
+        elif kind == "switched":
+            self._switched(fields)
+        elif kind == "leave":
+            worker.leaves = True
+            self.target -= not self.size.replace
+        elif kind == "left":
+            worker.state = "left"
+        else:
+            return False
+        return True
+
+    def _switched(self, fields: Mapping[str, Any]) -> None:
+        members, step = fields["members"], fields["step"]
+        if not all(member in range(len(self.workers)) for member in members):
+            raise ValueError(f"members {members}")
+        if fields["plan"] == self._plan:
+            self._plan = 0
+            if self._map and len(self._map) == len(members):
+                pairs = zip(members, self._map, strict=True)
+                counts = ", ".join(f"rank {member} {len(owned)}" for member, owned in pairs)
+                self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
+        for worker in self.workers:
+            if worker.member in members and not worker.joined:
+                worker.joined, worker.state = True, "running"
+                self._failures = 0
+                self._tell_change("joined", worker, fields)
+            elif worker.member not in members and worker.joined and worker.leaves:
+                worker.joined = False
+                self._tell_change("left", worker, fields)
+
+    def _tell_change(self, kind: str, worker: Worker, fields: Mapping[str, Any]) -> None:
+        step, seconds = fields["step"], fields["seconds"]
+        text = f"{worker.name} has {kind} before step {step}; the others waited {seconds:.2f} s"
+        self._tell(kind, worker, text, step=step, seconds=seconds)
+
+    # ---- what follows ----
+
+    def look(self, step: int) -> None:
+        """Start, plan and dismiss as it is due. `step`: how far the job is."""
+        if not self._trainings:
+            return
+        joined = [each for each in self.workers if each.joined]
+        members = [each for each in joined if each.state == "running"]
+        waiting = [each for each in self.workers if not each.joined and each.state in WAITING]
+        if self._trainings > 1 or not members or any(e.state in ("ready", "done") for e in joined):
+            self._dismiss(waiting)
+            return
+        self._choose(members, waiting)
+        for worker in waiting:
+            self._advance(worker)
+        newcomers = [each for each in waiting if each.state == "admitted"]
+        is_uneven = self._look_at_paces(members, step)
+        if not self._plan:
+            self._make_plan(members, newcomers, is_uneven)
+
+    def _look_at_paces(self, members: Sequence[Worker], step: int) -> bool:
+        """Whether there is to be another map."""
+        if not self.logical or self._plan:
+            return False
+        now, seconds = time.monotonic(), {each.member: each.pace.seconds for each in members}
+        for member in self._balance.stragglers(now, seconds):
+            worker = self.workers[member]
+            text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
+            self._tell("slow", worker, f"{text}, more than twice as long as the others")
+        return self._balance.look(now, step, seconds, self.logical)
+
+    def _advance(self, worker: Worker) -> None:
+        """A newcomer, which has got further."""
+        if worker.state == "ready":
+            worker.state = "warming"
+            self._send(worker, "warm")
+        elif worker.state == "warmed" and self._first and worker.bits:
+            why = compare(self._first, worker.bits)
+            worker.state = "refused" if why else "admitted"
+            if why:
+                self._send(worker, "refused", why=why)
+                self._tell("refused", worker, why)
+
+    def _choose(self, members: list[Worker], waiting: list[Worker]) -> None:
+        """Who is started and who leaves, so that there are as many as there should be."""
+        staying = [each for each in members if not each.leaves]
+        surplus = len(staying) + len(waiting) - self.target
+        while surplus > 0 and waiting:
+            waiting[-1].leaves = True
+            self._stop(waiting.pop())
+            surplus -= 1
+        for worker in staying[len(staying) - max(0, surplus) :]:
+            worker.leaves = True
+        places = -surplus
+        while places > 0 and self._failures < FAILURES and self._start():
+            places -= 1
+
+    def _make_plan(
+        self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
+    ) -> None:
+        # The last one does not leave before a newcomer has the state.
+        staying = [each for each in members if not each.leaves] or members
+        if len(staying) == len(members) and not newcomers and not is_uneven:
+            return
+        self._plan, chosen = self._epoch(), [*staying, *newcomers]
+        self._planned = {each.member for each in [*members, *newcomers]}
+        speeds = self._balance.speeds([each.member for each in chosen])
+        self._map = assigned(self.logical, tuple(speeds)).ranges if is_uneven else ()
+        plan = {
+            "plan": self._plan,
+            "members": [each.member for each in chosen],
+            "addresses": [each.address for each in chosen],
+            "speeds": speeds,
+        }
+        for worker in (*members, *newcomers):
+            self._send(worker, "plan", **plan)
+
+    def _dismiss(self, waiting: Sequence[Worker]) -> None:
+        """The job is over before they have joined."""
+        for worker in waiting:
+            if worker.state != "starting":
+                worker.state = "dismissed"
+                self._send(worker, "exit")

@@ -1,0 +1,137 @@
+"""Workers that join a job that runs, between two steps; the result is that of one worker alone.
+
+Some die at every moment of it, by a real kill -9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import join, together
+
+from ddl_core import Endpoint
+from ddl_core.errors import PeerLost
+from ddl_elastic import transfer
+from ddl_elastic.framework import State, Tensor, digest
+from ddl_elastic.reform import Standing
+
+# When a worker dies, and whether a newcomer is the one.
+MOMENTS = [
+    *("start", "warm-up", "creation, by a newcomer", "hello, by a newcomer", "receiving"),
+    *("end, by a newcomer", "creation, by a member", "agreement", "switch", "hello, by a member"),
+    *("sending", "end, by a member"),
+]
+
+
+def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [each for each in report["events"] if each["kind"] == kind]
+
+
+def test_newcomers_join(jobs: Any) -> None:
+    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 4]]})
+    joined = events(report, "joined")
+    assert sorted(each["member"] for each in joined) == [2, 3]
+    for each in joined:
+        assert 3 < each["step"] < 75
+        assert report["workers"][str(each["member"])]["shares"] >= 3
+    assert not events(report, "died")
+
+
+@pytest.mark.parametrize("moment", ["receiving", "switch"])
+def test_a_death_in_a_join(jobs: Any, tmp_path: Path, moment: str) -> None:
+    check_death(jobs, tmp_path, moment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment", [each for each in MOMENTS if each not in ("receiving", "switch")]
+)
+def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
+    check_death(jobs, tmp_path, moment)
+
+
+def check_death(jobs: Any, folder: Path, moment: str) -> None:
+    """The others go on, and someone joins all the same, unless it was the one that died."""
+    case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]]}
+    _, report = jobs.train(case)
+    died = events(report, "died")
+    assert [each["cause"] for each in died] == ["SIGKILL"]
+    newcomer = died[0]["member"] == 2
+    assert newcomer == (moment in MOMENTS[:6])
+    assert not (folder / f"die in {moment}").exists()
+    joined = [each["member"] for each in events(report, "joined")]
+    assert joined == ([] if newcomer and moment != "end, by a newcomer" else [2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_random_changes(jobs: Any, seed: int) -> None:
+    """Joins, leaves and deaths at random steps."""
+    chance, cases = random.Random(seed), []
+    for _ in range(5):
+        sizes = sorted([chance.randrange(1, 70), chance.randint(2, 4)] for _ in range(4))
+        kills = [[chance.randrange(10, 60), chance.randrange(2)]]
+        cases.append({"workers": "2:4", "start": 3, "resize": sizes, "kill": kills})
+    jobs.train(*cases)
+
+
+# ---- the state on its way ----
+
+
+def make_state() -> State:
+    chance = np.random.default_rng(1)
+    sizes = {"a": 5 << 20, "b": 0, "c": 3, "d": (4 << 20) - 3, "e": 1 << 20}
+    return {
+        name: Tensor("uint8", (size,), chance.integers(0, 256, size, np.uint8))
+        for name, size in sizes.items()
+    }
+
+
+def standings(whole: list[bool]) -> list[Standing]:
+    return [Standing(member, 0, False, (), each) for member, each in enumerate(whole)]
+
+
+@pytest.mark.parametrize("whole", [[True, False], [True, True, False, True, False]])
+def test_the_state_is_received(whole: list[bool]) -> None:
+    state, ranks = make_state(), standings(whole)
+    group = join([Endpoint(secret="") for _ in whole])
+
+    def run(rank: int) -> Any:
+        if whole[rank]:
+            return transfer.send(group[rank], ranks, state, {"next": 7})
+        return transfer.receive(group[rank], ranks)
+
+    for rank, found in enumerate(together(run, len(whole))):
+        if not whole[rank]:
+            received, position = found
+            assert digest(received) == digest(state)
+            assert position == {"next": 7}
+
+
+def test_a_piece_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, ranks = make_state(), standings([True, False])
+    first, second = join([Endpoint(secret="") for _ in range(2)])
+
+    def send_changed(comm: Any, rank: int, piece: Any) -> None:
+        sent = np.concatenate(piece)
+        digest = np.frombuffer(hashlib.sha256(sent.data).digest(), np.uint8)
+        sent[0] ^= 1
+        comm.send(np.concatenate([digest, sent]), rank, tag=2)
+
+    def run(rank: int) -> None:
+        if rank == 0:
+            with pytest.raises(PeerLost):
+                transfer.send(first, ranks, state, {})
+                first.barrier()
+        else:
+            with pytest.raises(RuntimeError, match="piece 0 of the state, from rank 0, is not"):
+                transfer.receive(second, ranks)
+            second.close()
+
+    monkeypatch.setattr(transfer, "send_piece", send_changed)
+    together(run, 2)
