@@ -83,7 +83,7 @@ def test_fit(run_program: Any, tmp_path: Path, backend: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_callbacks_stop_all_workers(run_program: Any, tmp_path: Path, backend: str) -> None:
-    case = {"epochs": 9, "least": 100, "patience": 1, "own": True}
+    case = {"epochs": 9, "least": 100, "wait": 1, "own": True}
     alone, (one,) = fit(run_program, tmp_path, backend, 1, **case)
     assert one["seen"][-1] == "end 1"
     together, others = fit(run_program, tmp_path, backend, 2, **case)
