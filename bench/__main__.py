@@ -16,6 +16,7 @@ COMMANDS = {
     "targets": "libddl's performance targets, and which of them are met",
     "elastic": "what elastic training costs beside DistributedDataParallel, with PyTorch",
     "recovery": "time from a kill -9 to the next step: ddl_elastic, torchrun, torchft",
+    "resize": "how long the others stand still when elastic workers join and leave",
     "training": "training steps per second, by framework and backend",
 }
 

@@ -47,6 +47,7 @@ def follow_plan(job: Job) -> None:
     before, plan = {*group.members}, membership.switch(group.comm)
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)
+    group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
     _settle(job, plan.comm, Standing(membership.member, job.position["number"], False, ()))
     died = sorted((before & {*plan.members}) - {*group.members})
     seconds = time.monotonic() - began
@@ -65,6 +66,7 @@ def join(job: Job, candidate: Candidate) -> None:
         except NotAdmitted as refused:
             raise AdmissionError(*refused.args) from None
         assert plan.comm
+        job.group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
         if _settle(job, plan.comm, Standing(membership.member, 0, False, (), whole=False)):
             break
         membership.drop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from ddl_elastic import environment, program, timeline
 from ddl_elastic.cli_agent import add_agent, listen, read_token
+from ddl_elastic.control import Control, ControlError, scale
 from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines import AgentSpec, Program
 from ddl_elastic.engines.dialed import DialedEngine
@@ -19,6 +21,7 @@ from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.job import parse_workers
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
+from ddl_elastic.staff import Size
 from ddl_launch.errors import CommandError
 
 _DESCRIPTION = """\
@@ -33,6 +36,8 @@ examples:
   ddl elastic run --listen 29400 --token-file job.token -n 2:8 train.py
                                                 workers on other machines, by their agents
   ddl elastic run --report job.json train.py    write what has happened, as JSON
+  ddl elastic run -n 1:8 --name digits train.py, and then
+  ddl elastic scale digits 3                    three workers from now on
 
 The program is an ordinary one. What makes it elastic:
   import ddl_torch.elastic as elastic
@@ -75,6 +80,17 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         " one for each core)",
     )
     run.add_argument(
+        "--no-replace",
+        dest="replace",
+        action="store_false",
+        help="do not start a new worker when one has died",
+    )
+    run.add_argument(
+        "--name",
+        default=str(os.getpid()),
+        help="of the job, for `ddl elastic scale` (default: the number of this process)",
+    )
+    run.add_argument(
         "--threads", metavar="T", type=int, default=1, help="of each worker (default: 1)"
     )
     run.add_argument(
@@ -105,27 +121,40 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=_run)
     add_agent(commands)
+    scaled = commands.add_parser(
+        "scale",
+        help="have a job that runs on this machine have more or fewer workers",
+        description="Have a job that `ddl elastic run` runs on this machine have more or fewer"
+        " workers. Those who join and leave do so between two steps; nobody else restarts, and the"
+        " result stays the same. Returns at once.",
+        allow_abbrev=False,
+    )
+    scaled.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
+    scaled.add_argument("workers", metavar="N", type=int, help="within the job's least:most")
+    scaled.set_defaults(run=_scale)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.program
     if not path.is_file():
         raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
-    low, high = _range(arguments.workers, arguments.threads)
+    size = _size(arguments)
+    secret = secrets.token_hex()
     traces = timeline.make_folder(arguments.trace)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    progress = Progress(shown=not arguments.quiet, output=sys.stdout)
     engine: LocalEngine | DialedEngine
     if arguments.listen:
-        engine = _listen(arguments, low, progress.event)
+        order, token = _order(arguments)
+        progress = _progress(arguments)
+        engine = listen(arguments.listen, token, order, size.least, progress.event)
     else:
-        count = max(low, min(high, environment.cores() // arguments.threads))
-        engine = _stay(arguments, count, traces)
+        engine = _stay(arguments, size.most, secret, traces)
+        progress = _progress(arguments)
     with engine, progress:
-        workers = sum(slot.state == "free" for slot in engine.slots())
-        job = Coordinator(engine, min(workers, high), arguments.threads, progress)
+        job = Coordinator(engine, size, arguments.threads, progress)
         try:
-            job.run(lambda: program.wait_for_end(job))
+            with _control(arguments.name, secret, job):
+                job.run(lambda: program.wait_for_end(job))
             code = 0
         except JobFailed as error:
             code = error.code
@@ -142,9 +171,10 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _stay(arguments: argparse.Namespace, workers: int, traces: Path | None) -> LocalEngine:
+def _stay(
+    arguments: argparse.Namespace, workers: int, secret: str, traces: Path | None
+) -> LocalEngine:
     """The engine of this machine. The program's modules are imported here."""
-    secret = secrets.token_hex()
     try:
         program.preload(
             arguments.preload.split(",") if arguments.preload else None, arguments.program
@@ -158,24 +188,47 @@ def _stay(arguments: argparse.Namespace, workers: int, traces: Path | None) -> L
     return LocalEngine(work, workers, arguments.threads)
 
 
-def _listen(arguments: argparse.Namespace, least: int, show: Callable[[str], None]) -> DialedEngine:
-    """The engine of agents that dial in, once the least number of slots is there."""
+def _order(arguments: argparse.Namespace) -> tuple[Program, str]:
+    """What agents run, and the token that they have to know."""
     if arguments.trace:
         raise CommandError("--trace: the workers of --listen leave no timeline here")
     if not arguments.token_file:
         raise CommandError("--listen: give --token-file too; agents have to know what is in it")
     preload = arguments.preload.split(",") if arguments.preload else []
     order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
-    return listen(arguments.listen, read_token(arguments.token_file), order, least, show)
+    return order, read_token(arguments.token_file)
 
 
-def _range(workers: str, threads: int) -> tuple[int, int]:
+def _progress(arguments: argparse.Namespace) -> Progress:
+    return Progress(shown=not arguments.quiet, output=sys.stdout)
+
+
+def _control(name: str, secret: str, job: Coordinator) -> Control:
     try:
+        return Control(name, secret, job.staff.resize)
+    except (ControlError, OSError) as error:
+        raise CommandError(f"--name {name}: {error}") from None
+
+
+def _scale(arguments: argparse.Namespace) -> int:
+    try:
+        scale(arguments.job, arguments.workers)
+    except (ControlError, OSError) as error:
+        raise CommandError(str(error)) from None
+    return 0
+
+
+def _size(arguments: argparse.Namespace) -> Size:
+    """Of agents' slots all that are there, up to the most; on this machine one for each core."""
+    threads: int = arguments.threads
+    try:
+        low, high = parse_workers(arguments.workers)
         if threads < 1:
             raise ValueError(f"threads is {threads}; at least 1 is needed")
-        return parse_workers(workers)
     except ValueError as error:
         raise CommandError(str(error)) from None
+    places = high if arguments.listen else environment.cores() // threads
+    return Size(max(low, min(high, places)), low, high, arguments.replace)
 
 
 def _check(option: str, path: Path, write: Callable[[], object]) -> None:

@@ -163,7 +163,7 @@ class Coordinator:
             if event.kind == "agent ended":
                 self._end(self.workers[event.member], event)
         self._connect()
-        self.staff.look()
+        self.staff.look(self._steps)
         self._show_recoveries()
         for worker in self.workers:
             self._show_output(worker)
@@ -185,10 +185,12 @@ class Coordinator:
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
             self._size, worker.digest = fields, ""
+            self.staff.logical = fields["logical"]
             worker.state = "running" if worker.joined else worker.state
         elif message.kind == "progress":
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.see(time.monotonic(), worker.shares)
+            worker.pace.see(worker.shares, worker.busy)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
@@ -264,15 +266,12 @@ class Coordinator:
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
                 self._shows.event(f"{worker.name} died ({worker.cause}) before it joined the job")
-        left = worker.state == "left"
         worker.state = "ended"
         self.staff.ended(worker)
-        if left:
-            self._tell("left", worker, f"{worker.name} has left")
 
-    def _tell(self, kind: str, worker: Worker, text: str, **more: Any) -> None:
-        told = {"kind": kind, "member": worker.member, "time": time.time(), **more}
-        self._events.append(told)
+    def _tell(self, kind: str, worker: Worker | None, text: str, **more: Any) -> None:
+        told = {"kind": kind, "text": text, "time": time.time(), **more}
+        self._events.append(told | ({"member": worker.member} if worker else {}))
         self._shows.event(text)
 
     # ---- what is shown ----

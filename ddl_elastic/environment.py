@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import tempfile
 from pathlib import Path
 
 _TRACES = "DDL_TRACE_DIR"
@@ -14,6 +15,18 @@ _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its n
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def runtime_folder() -> Path:
+    """Which only this user can enter. Raises OSError."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    name = "ddl-elastic" if base else f"ddl-elastic-{os.getuid()}"
+    folder = Path(base or tempfile.gettempdir(), name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise PermissionError(f"{folder} is not this user's alone; remove it")
+    return folder
 
 
 def prepare_worker(threads: int, witness: str) -> None:

@@ -132,7 +132,8 @@ class Framework(Summed, Protocol):
         """Step the optimizer and the schedule where the user has no loop."""
 
     def state(self) -> State:
-        """Parameters, buffers and the optimizer's state, by name."""
+        """Parameters, buffers and the optimizer's state, by name. What a share changes, as buffers
+        are, is copied; the rest may be the memory itself, which `update` or the program changes."""
 
     def load(self, state: State) -> None:
         """Set all of these. Raises ValueError for a state that is not this model's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from typing import Any
 
 import ddl_core
@@ -11,7 +12,7 @@ from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError
 from ddl_elastic import environment
 from ddl_elastic.inbox import Inbox
-from ddl_elastic.membership import Membership
+from ddl_elastic.membership import Membership, leave_when_asked
 from ddl_elastic.messages import Channel
 from ddl_elastic.reporter import Reporter
 
@@ -33,6 +34,8 @@ def join() -> dict[str, Any]:
     global _agent, _reporter
     if found := environment.take_agent():
         channel = Channel(socket.socket(fileno=os.dup(found[0])))
+        if threading.current_thread() is threading.main_thread():
+            leave_when_asked()
         _agent, _reporter = (Inbox(channel), found[1]), Reporter(channel, environment.traces())
     if _agent is None:
         return {"comm": ddl_core.init()}

@@ -6,6 +6,7 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +16,7 @@ from typing import Any
 from ddl_core import Comm
 from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
+from ddl_elastic.balance import assigned
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.membership import Membership
@@ -55,6 +57,7 @@ class Loop:
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
     reporter  tells how it goes
     policy    of checkpoints: the loop begins with the newest one, if there is one
+    beside    whether the program changes nothing between two steps, see saving.Saver
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -73,6 +76,7 @@ class Loop:
         watchdog: float = WATCHDOG,
         reporter: Reporter | None = None,
         policy: Policy | None = None,
+        beside: bool = False,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
@@ -82,7 +86,7 @@ class Loop:
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
-        self._policy = policy
+        self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
@@ -116,21 +120,22 @@ class Loop:
         number = count_steps(sampler, passes, steps)
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
-        self._planned += number
+        is_first, self._planned = not self._planned, self._planned + number
         self._resume()
         span = range(self._next, self._planned)
         if not (span and self.awaits_admission):
             self.load_resumed()
         loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
         self._passes += sampler.passes(number)
-        return self._run(loader, span)
+        return self._run(loader, span, span.stop if is_first else 0)
 
-    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+    def _run(self, loader: Loader, span: range, changes: int) -> Iterator[ElasticStep]:
+        """`changes`: the group may change before this step."""
         self.reporter.begin(span.stop, self.batch, self.logical)
         try:
             while self._next < span.stop:
                 self.group.watch.watchdog.begin_step()
-                step = ElasticStep(self, self._next, loader, span.stop)
+                step = ElasticStep(self, self._next, loader, self._next + 1 < changes)
                 yield step
                 if not step.is_agreed:
                     raise RuntimeError(
@@ -215,7 +220,7 @@ class Loop:
         if self._policy is None or self.group.saver:
             return
         if self.is_new:
-            self.group.saver = Saver(self._policy, self._constants)
+            self.group.saver = Saver(self._policy, self._constants, self._beside)
             self.group.saver.skip()
             return
         found = saving.newest(self._policy.storage, self._constants)
@@ -223,7 +228,7 @@ class Loop:
             manifest, self._resumed = found
             self._next = manifest.steps
             self.log(f"resumed after {manifest.steps} steps")
-        self.group.saver = Saver(self._policy, self._constants)
+        self.group.saver = Saver(self._policy, self._constants, self._beside)
 
     def load_resumed(self) -> None:
         """The admission is over, which is about the initial state."""
@@ -253,9 +258,10 @@ class Loop:
     def _tell_abandoned(self, saver: Saver) -> None:
         if error := saver.error:
             saver.error = None
+            rank = f"rank {self.group.member} on {socket.gethostname()}"
             self.reporter.line(
-                f"rank {self.group.member}: the checkpoint after {saver.begun} steps is abandoned,"
-                f" the older ones stay: {error}"
+                f"{rank}: the checkpoint after {saver.begun} steps is abandoned, the older ones"
+                f" stay: {error}"
             )
 
     def _complete_checkpoint(self, saver: Saver) -> None:
@@ -294,7 +300,7 @@ class Loop:
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
         """The sum or average of compute(worker) over all logical workers, after a training step, in
         the given arrays."""
-        step = self.new_step(Arrays(empty, op))
+        step = self.new_step(Arrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
         self._finish()
@@ -310,8 +316,8 @@ class Loop:
             step.add(worker, compute(worker))
         self.advance(step)
 
-    def new_step(self, summed: Summed, may_switch: bool = False) -> Step:
-        return Step(self.group, self._number, summed, may_switch)
+    def new_step(self, summed: Summed, name: str = "", may_switch: bool = False) -> Step:
+        return Step(self.group, self._number, summed, name, may_switch)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
@@ -322,8 +328,13 @@ class Loop:
 
     def share_out(self) -> None:
         """Who computes what from now on."""
-        ranks = self.group.comm.size
-        self.group.owners = tuple(self._owners(self._number, ranks, self.logical))
+        self.group.owners = tuple(self._map(self._number))
+
+    def _map(self, number: int) -> Sequence[int]:
+        group = self.group
+        if group.speeds and self._owners is even_owners:
+            return assigned(self.logical, tuple(map(group.speeds.get, group.members))).owners
+        return self._owners(number, group.comm.size, self.logical)
 
     @property
     def position(self) -> dict[str, int]:
@@ -337,18 +348,16 @@ class Loop:
         """The logical workers of this rank in a training step, by the present map."""
         if step == self._next:
             return self.group.owned
-        comm = self.group.comm
-        number = self._number + step - self._next
-        owners = self._owners(number, comm.size, self.logical)
-        return [worker for worker, rank in enumerate(owners) if rank == comm.rank]
+        owners, own = self._map(self._number + step - self._next), self.group.comm.rank
+        return [worker for worker, rank in enumerate(owners) if rank == own]
 
 
 class ElasticStep:
     """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
 
-    def __init__(self, loop: Loop, number: int, loader: Loader, end: int) -> None:
+    def __init__(self, loop: Loop, number: int, loader: Loader, may_switch: bool) -> None:
         self.number = number  # from 0 on, over all passes
-        self._end = end
+        self._may_switch = may_switch  # to the comm of a plan, after it
         self.worker = -1  # the logical worker whose share is the last one that was yielded
         self.is_agreed = False
         self._loop, self._loader = loop, loader
@@ -374,11 +383,13 @@ class ElasticStep:
             yield from self._share(0, self._loader.read(0, 0))
             self._admission = loop.admit(self._computed or [])
             self._begin()
-        self._step = loop.new_step(framework, self.number + 1 < self._end)
+        self._step = loop.new_step(framework, f"step {self.number}", self._may_switch)
         for worker in self._step.shares():
             began = time.monotonic()
             yield from self._share(worker, self._loader.take(self.number, worker))
             loop.reporter.computed(time.monotonic() - began)
+        if loop.group.saver:
+            loop.group.saver.wait_for_copy()
         # What an optimizer or a schedule draws is the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.apply()

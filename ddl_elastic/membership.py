@@ -12,6 +12,7 @@ all or for nobody. A death in the new comm is a death as any other.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,12 +34,29 @@ class NotAdmitted(RuntimeError):
     """This worker computes other bits than those who have begun."""
 
 
+_asked = False  # this process was asked to end
+
+
+def leave_when_asked() -> None:
+    """SIGTERM makes this process leave its job by plan. A second one ends it at once, as does one
+    that the program has a handler of its own for. To be called in the main thread."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _ask)
+
+
+def _ask(*_: object) -> None:
+    global _asked
+    _asked = True
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @dataclass
 class Plan:
     """The next comm, as one worker sees it."""
 
     number: int
     members: Sequence[int]  # by rank
+    speeds: Sequence[float]  # by rank, for the map of shares; empty: equal ones
     comm: Comm | None = None  # once it is created
     is_ready: bool = False
 
@@ -56,7 +74,7 @@ class Membership:
         self._fixed = False  # the plan may be agreed on: a newer one waits
         self._newer: Message | None = None
         self.is_agreed = False  # the switch follows
-        self.asked_to_leave = False
+        self._has_told = False  # that it was asked to leave
         inbox.on_plan = self._receive
 
     # ---- plans, in the inbox's thread ----
@@ -66,8 +84,9 @@ class Membership:
             if self._fixed:
                 self._newer = message
                 return
-            old, self._plan = self._plan, Plan(message.fields["plan"], message.fields["members"])
-            plan = self._plan
+            told = message.fields
+            plan = Plan(told["plan"], told["members"], told["speeds"])
+            old, self._plan = self._plan, plan
             if self.member not in plan.members:
                 plan.is_ready = True
         _close(old)
@@ -95,9 +114,16 @@ class Membership:
 
     # ---- a member's votes ----
 
+    def tell_wish(self) -> None:
+        """Before a vote: this worker was asked to leave, and tells so once."""
+        if _asked and not self._has_told:
+            self._has_told = True
+            self.inbox.channel.send("leave")
+
     def word(self) -> int:
         """Of a vote: the plan whose comm this rank holds; 0: none. The plan stays until `voted`, or
         until it is known what the vote has come to."""
+        self.tell_wish()
         with self.inbox.changed:
             plan = self._plan
             if plan is None or not plan.is_ready:

@@ -40,9 +40,12 @@ FIELDS: dict[str, dict[str, type]] = {
     "connect": {"members": list, "addresses": list, "attempt": int},
     "warm": {},  # others have begun: compute the reference share, then say so
     "refused": {"why": str},
-    "plan": {"plan": int, "members": list, "addresses": list},
+    "plan": {"plan": int, "members": list, "addresses": list, "speeds": list},
     "state": {},
     "exit": {},
+    # between `ddl elastic scale` and the job
+    "scale": {"secret": str, "workers": int},
+    "scaled": {"error": str},
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},

@@ -28,6 +28,7 @@ class Reporter:
         self._jobs = 0  # that are done
         self._reported = 0.0  # when it was told last
         self._shares, self._busy = 0, 0.0
+        self.recomputed = 0  # shares of the dead, by all ranks together
 
     def begin(self, steps: int, batch: int, logical: int) -> None:
         """So many steps are to come."""
@@ -41,7 +42,10 @@ class Reporter:
 
     def recovered(self, recovery: Recovery | None, step: int) -> None:
         """What deaths have cost, if there were any."""
-        if self._channel and recovery:
+        if not recovery:
+            return
+        self.recomputed += recovery.adopted
+        if self._channel:
             self._channel.offer("recovered", **{**vars(recovery), "step": step})
 
     def committed(self, step: int, loss: float) -> None:
@@ -66,11 +70,6 @@ class Reporter:
         if self._channel:
             told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
             self._channel.send("switched", **told, died=list(died))
-
-    def wishes_to_leave(self) -> None:
-        """This worker was asked to."""
-        if self._channel:
-            self._channel.send("leave")
 
     def line(self, text: str) -> None:
         """What the program wants to have shown."""

@@ -6,11 +6,13 @@ and void when a member tells so, or one of them has ended: then there is another
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddl_elastic.admission import Candidate, compare
+from ddl_elastic.balance import Balance, Pace, assigned
 from ddl_elastic.engines import Handle
 from ddl_elastic.metrics import Rate
 
@@ -41,6 +43,7 @@ class Worker:
     shares: int = 0  # that it has computed, and the seconds that these took
     busy: float = 0.0
     rate: Rate = field(default_factory=Rate)
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def name(self) -> str:
@@ -90,7 +93,10 @@ class Staff:
         self._send, self._start, self._stop = send, start, stop
         self._epoch, self._tell = epoch, tell
         self._plan, self._planned = 0, set[int]()  # the number of the one under way; its members
+        self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
         self._first: Candidate | None = None  # what the first worker has computed
+        self.logical = 0  # workers of the job, once they are known
+        self._balance = Balance()
         self._failures = 0
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
 
@@ -137,6 +143,7 @@ class Staff:
             self._switched(fields)
         elif kind == "leave":
             worker.leaves = True
+            self.target -= not self.size.replace
         elif kind == "left":
             worker.state = "left"
         else:
@@ -149,23 +156,28 @@ class Staff:
             raise ValueError(f"members {members}")
         if fields["plan"] == self._plan:
             self._plan = 0
-        for worker in (self.workers[member] for member in members):
-            if not worker.joined:
+            if self._map and len(self._map) == len(members):
+                pairs = zip(members, self._map, strict=True)
+                counts = ", ".join(f"rank {member} {len(owned)}" for member, owned in pairs)
+                self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
+        for worker in self.workers:
+            if worker.member in members and not worker.joined:
                 worker.joined, worker.state = True, "running"
                 self._failures = 0
-                self._tell(
-                    "joined",
-                    worker,
-                    f"{worker.name} has joined before step {step}; the others waited"
-                    f" {fields['seconds']:.2f} s",
-                    step=step,
-                    seconds=fields["seconds"],
-                )
+                self._tell_change("joined", worker, fields)
+            elif worker.member not in members and worker.joined and worker.leaves:
+                worker.joined = False
+                self._tell_change("left", worker, fields)
+
+    def _tell_change(self, kind: str, worker: Worker, fields: Mapping[str, Any]) -> None:
+        step, seconds = fields["step"], fields["seconds"]
+        text = f"{worker.name} has {kind} before step {step}; the others waited {seconds:.2f} s"
+        self._tell(kind, worker, text, step=step, seconds=seconds)
 
     # ---- what follows ----
 
-    def look(self) -> None:
-        """Start, plan and dismiss as it is due."""
+    def look(self, step: int) -> None:
+        """Start, plan and dismiss as it is due. `step`: how far the job is."""
         if not self._trainings:
             return
         joined = [each for each in self.workers if each.joined]
@@ -177,8 +189,21 @@ class Staff:
         self._choose(members, waiting)
         for worker in waiting:
             self._advance(worker)
+        newcomers = [each for each in waiting if each.state == "admitted"]
+        is_uneven = self._look_at_paces(members, step)
         if not self._plan:
-            self._make_plan(members, [each for each in waiting if each.state == "admitted"])
+            self._make_plan(members, newcomers, is_uneven)
+
+    def _look_at_paces(self, members: Sequence[Worker], step: int) -> bool:
+        """Whether there is to be another map."""
+        if not self.logical or self._plan:
+            return False
+        now, seconds = time.monotonic(), {each.member: each.pace.seconds for each in members}
+        for member in self._balance.stragglers(now, seconds):
+            worker = self.workers[member]
+            text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
+            self._tell("slow", worker, f"{text}, more than twice as long as the others")
+        return self._balance.look(now, step, seconds, self.logical)
 
     def _advance(self, worker: Worker) -> None:
         """A newcomer, which has got further."""
@@ -206,16 +231,22 @@ class Staff:
         while places > 0 and self._failures < FAILURES and self._start():
             places -= 1
 
-    def _make_plan(self, members: list[Worker], newcomers: list[Worker]) -> None:
-        staying = [each for each in members if not each.leaves]
-        if not staying or (len(staying) == len(members) and not newcomers):
+    def _make_plan(
+        self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
+    ) -> None:
+        # The last one does not leave before a newcomer has the state.
+        staying = [each for each in members if not each.leaves] or members
+        if len(staying) == len(members) and not newcomers and not is_uneven:
             return
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
         self._planned = {each.member for each in [*members, *newcomers]}
+        speeds = self._balance.speeds([each.member for each in chosen])
+        self._map = assigned(self.logical, tuple(speeds)).ranges if is_uneven else ()
         plan = {
             "plan": self._plan,
             "members": [each.member for each in chosen],
             "addresses": [each.address for each in chosen],
+            "speeds": speeds,
         }
         for worker in (*members, *newcomers):
             self._send(worker, "plan", **plan)

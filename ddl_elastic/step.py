@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -65,6 +65,7 @@ class Group:
     sums: Sums = field(default_factory=Sums)
     saver: Saver | None = None
     membership: Membership | None = None  # None: nobody joins or leaves
+    speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty: equal ones
 
     @property
     def workers(self) -> int:
@@ -122,11 +123,19 @@ class Step:
     result holds the averages or sums over all logical workers, of the same bits on all ranks.
 
     summed      has the arrays
+    name        for messages
     may_switch  whether the ranks may agree in it on a plan
     """
 
-    def __init__(self, group: Group, number: int, summed: Summed, may_switch: bool = False) -> None:
-        self.number = number
+    def __init__(
+        self,
+        group: Group,
+        number: int,
+        summed: Summed,
+        name: str = "",
+        may_switch: bool = False,
+    ) -> None:
+        self.number, self.name = number, name
         self._membership = group.membership if may_switch else None
         self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
@@ -224,7 +233,7 @@ class Step:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
         if vote[2] != -vote[3]:
             raise RuntimeError(
-                f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
+                f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, all"
                 f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         if saver:

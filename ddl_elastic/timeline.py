@@ -58,6 +58,8 @@ def marks(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             length = event["seconds"] * 1e6
             name = f"recovery in step {event['step']}"
             yield {**at, "name": name, "ph": "X", "ts": at["ts"] - length, "dur": length}
+        elif event["kind"] != "died":
+            yield {**at, "name": event["text"], "ph": "i", "s": "g"}
         else:
             name = f"rank {event['member']} died ({event['cause']})"
             yield {**at, "name": name, "ph": "i", "s": "g"}

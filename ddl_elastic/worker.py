@@ -57,6 +57,7 @@ def work(
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
             policy=policy,
+            beside=True,
         )
         train(loop, data)
         while (message := inbox.receive()).kind != "exit":

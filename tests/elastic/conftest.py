@@ -165,6 +165,38 @@ def check_shares(case: dict[str, Any], lost: dict[int, int], logs: list[list[lis
         assert len(commits) == steps or member in lost
 
 
+class Jobs:
+    """Runs jobs without a loop of their own, see programs/train.py."""
+
+    PASSES = 12  # 75 steps
+
+    def __init__(self, run: Any, folder: Path) -> None:
+        self._run, self._folder = run, folder
+        self.shown = ""
+
+    def train(self, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+        """Their reports. Before them one worker alone does the same; all have its result."""
+        cases = tuple({"passes": self.PASSES, **case} for case in cases)
+        alone = [{"workers": 1, "passes": n} for n in sorted({case["passes"] for case in cases})]
+        texts = [json.dumps(case) for case in (*alone, *cases)]
+        program = Path(__file__).parent / "programs" / "train.py"
+        done = self._run([sys.executable, program, *texts], cwd=self._folder, limit=LIMIT)
+        done.expect_success()
+        self.shown = done.err
+        reports = [json.loads(line) for line in done.out.splitlines()]
+        expected = {
+            case["passes"]: each["hash"] for case, each in zip(alone, reports, strict=False)
+        }
+        for case, report in zip(cases, reports[len(alone) :], strict=True):
+            assert report.get("hash") == expected[case["passes"]], (case, report)
+        return reports[len(alone) - 1 :]
+
+
+@pytest.fixture
+def jobs(run_program: Any, tmp_path: Path) -> Jobs:
+    return Jobs(run_program, tmp_path)
+
+
 @pytest.fixture(scope="session")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
     started = Members(tmp_path_factory.mktemp("members"))

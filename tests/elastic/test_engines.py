@@ -203,9 +203,9 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
     ):
         wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"])
         for round in range(20):
-            with socket.create_connection(("127.0.0.1", engine.port)) as stranger:
+            with socket.create_connection(("127.0.0.1", engine.port)) as newcomer:
                 engine.slots()
-                nonce = stranger.recv(4096)[frames.HEAD.size :]
+                nonce = newcomer.recv(4096)[frames.HEAD.size :]
                 hello = {"agent": "x", "slot": 0, "nonce": "00"}
                 wrong = bytearray(frames.proven(frames.HELLO, hello, nonce, TOKEN))
                 if round % 2:
@@ -213,7 +213,7 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
                 else:
                     wrong = bytearray(random_bytes.randbytes(random_bytes.randrange(1, 200)))
                 with suppress(ConnectionError):
-                    stranger.sendall(wrong)
+                    newcomer.sendall(wrong)
             wait_until(lambda: bool(engine.slots()) and len(said) > round)  # noqa: B023
         handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
         assert handle.channel.receive().kind == "ready"

@@ -6,9 +6,7 @@ Some die at every moment of it, by a real kill -9.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,6 @@ from ddl_elastic import transfer
 from ddl_elastic.framework import State, Tensor, digest
 from ddl_elastic.reform import Standing
 
-PROGRAM = Path(__file__).parent / "programs" / "train.py"
-LIMIT = 300  # seconds, on a busy machine
-PASSES = 12  # 75 steps
-
 # When a worker dies, and whether a newcomer is the one.
 MOMENTS = [
     *("start", "warm-up", "creation, by a newcomer", "hello, by a newcomer", "receiving"),
@@ -34,49 +28,37 @@ MOMENTS = [
 ]
 
 
-def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """The reports of the jobs. The first one is of one worker alone, and all have its result."""
-    cases = ({"workers": 1, "passes": PASSES}, *({"passes": PASSES, **case} for case in cases))
-    texts = [json.dumps(case) for case in cases]
-    done = run_program([sys.executable, PROGRAM, *texts], cwd=folder, limit=LIMIT)
-    done.expect_success()
-    reports = [json.loads(line) for line in done.out.splitlines()]
-    for case, report in zip(cases, reports, strict=True):
-        assert report.get("hash") == reports[0]["hash"], (case, report)
-    return reports
-
-
 def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [each for each in report["events"] if each["kind"] == kind]
 
 
-def test_newcomers_join(run_program: Any, tmp_path: Path) -> None:
-    _, report = train(run_program, tmp_path, {"workers": "2:4", "start": 2, "resize": [[3, 4]]})
+def test_newcomers_join(jobs: Any) -> None:
+    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 4]]})
     joined = events(report, "joined")
     assert sorted(each["member"] for each in joined) == [2, 3]
     for each in joined:
         assert 3 < each["step"] < 75
         assert report["workers"][str(each["member"])]["shares"] >= 3
-    assert len(report["events"]) == 2
+    assert not events(report, "died")
 
 
 @pytest.mark.parametrize("moment", ["receiving", "switch"])
-def test_a_death_in_a_join(run_program: Any, tmp_path: Path, moment: str) -> None:
-    check_death(run_program, tmp_path, moment)
+def test_a_death_in_a_join(jobs: Any, tmp_path: Path, moment: str) -> None:
+    check_death(jobs, tmp_path, moment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", [each for each in MOMENTS if each not in ("receiving", "switch")]
 )
-def test_a_death_at_any_moment(run_program: Any, tmp_path: Path, moment: str) -> None:
-    check_death(run_program, tmp_path, moment)
+def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
+    check_death(jobs, tmp_path, moment)
 
 
-def check_death(run_program: Any, folder: Path, moment: str) -> None:
+def check_death(jobs: Any, folder: Path, moment: str) -> None:
     """The others go on, and someone joins all the same, unless it was the one that died."""
     case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]]}
-    _, report = train(run_program, folder, case)
+    _, report = jobs.train(case)
     died = events(report, "died")
     assert [each["cause"] for each in died] == ["SIGKILL"]
     newcomer = died[0]["member"] == 2
@@ -88,14 +70,14 @@ def check_death(run_program: Any, folder: Path, moment: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_random_changes(run_program: Any, tmp_path: Path, seed: int) -> None:
+def test_random_changes(jobs: Any, seed: int) -> None:
     """Joins, leaves and deaths at random steps."""
     chance, cases = random.Random(seed), []
     for _ in range(5):
         sizes = sorted([chance.randrange(1, 70), chance.randint(2, 4)] for _ in range(4))
         kills = [[chance.randrange(10, 60), chance.randrange(2)]]
         cases.append({"workers": "2:4", "start": 3, "resize": sizes, "kill": kills})
-    train(run_program, tmp_path, *cases)
+    jobs.train(*cases)
 
 
 # ---- the state on its way ----

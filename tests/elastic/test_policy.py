@@ -293,6 +293,13 @@ def test_reasons_for_waiting() -> None:
     }
 
 
+def test_of_equals_the_one_that_has_it_keeps_it() -> None:
+    names = [slot.name for slot in slots_make(24)]
+    jobs = [job_make("first", 0.0), job_make("second", 1.0)]
+    before = {"first": tuple(names[:8]), "second": tuple(names[8:])}
+    assert plan_make(jobs, slots_make(24), last=before, now=NOW).slots == before
+
+
 def test_growth_rests_and_pays() -> None:
     slots = slots_make(16)
     before = {"job": tuple(slot.name for slot in slots[:4])}
@@ -311,11 +318,11 @@ def test_places() -> None:
     one = plan_make([job_make("a", most=4), job_make("b", 1.0, most=3)], slots)
     hosts = {slot.name: slot.host for slot in slots}
     assert all(len({hosts[slot] for slot in own}) == 1 for own in one.slots.values())
-    before = {"a": ("0", "1", "4", "8")}
+    before = {"a": ("0", "4", "5", "8")}
     shrunk = plan_make([job_make("a", most=2)], slots, last=before, now=NOW)
-    assert shrunk.slots["a"] == ("0", "1")
+    assert shrunk.slots["a"] == ("4", "5")
     grown = plan_make([job_make("a", most=6, cost=0.0)], slots, last=before, now=NOW)
-    assert grown.slots["a"] == ("0", "1", "2", "3", "4", "8")
+    assert grown.slots["a"] == ("0", "4", "5", "6", "7", "8")
 
 
 def test_a_deadline_raises_a_job_within_its_tenant() -> None:
@@ -335,6 +342,14 @@ def test_a_deadline_raises_a_job_within_its_tenant() -> None:
     assert (again.sizes, again.deadlines) == (plan.sizes, plan.deadlines)
 
 
+def test_a_deadline_comes_before_the_tenants_higher_tier() -> None:
+    own = job_make("own", shares=64, tier=1, used=1e6)
+    late = job_make("late", shares=64, used=1e6, steps_left=100.0, deadline=NOW + 115)
+    slots = slots_make(16)
+    assert plan_make([own, replace(late, deadline=math.inf)], slots, now=NOW).sizes["late"] == 3
+    assert plan_make([own, late], slots, now=NOW).sizes["late"] >= 7
+
+
 def test_a_hopeless_deadline_is_said_to_be_so() -> None:
     job = job_make("late", steps_left=1000.0, deadline=NOW + 10)
     plan = plan_make([job], slots_make(8), [Tenant("a", cap=4)], now=NOW)
@@ -345,27 +360,22 @@ def test_a_hopeless_deadline_is_said_to_be_so() -> None:
 
 
 def starve(ageing: float) -> bool:
-    """Whether a job that needs half of the slots starts while small ones of a higher tier come
-    whenever others end."""
+    """Whether a job that needs half of the slots never starts, while one small job of a higher tier
+    ends each minute and the next one waits already."""
     slots, rules = slots_make(8), Settings(ageing=ageing)
-    large = job_make("large", least=4, arrival=0.0)
     last: Map = {}
-    alive: dict[str, float] = {}  # the small ones, with their ends
+    ends: dict[str, float] = {}  # of the small ones that run
     for minute in range(12 * 60):
         now = 60.0 * minute
-        alive = {name: end for name, end in alive.items() if end > now}
-        small = [
-            job_make(f"small{n}", now, most=1, tier=1)
-            for n in range(100 * minute, 100 * minute + 8)
-        ]
-        kept = [job_make(name, now - 60, most=1, tier=1) for name in alive]
-        jobs = [replace(large, waited=now), *kept, *small]
-        plan = plan_make(jobs, slots, last=last, now=now, settings=rules)
-        if "large" in plan.slots:
+        ends = {name: end for name, end in ends.items() if end > now}
+        names = [*ends, *(f"small{minute}-{n}" for n in range(8))]
+        small = [job_make(name, now, most=1, tier=1) for name in names]
+        large = job_make("large", least=4, waited=now)
+        last = plan_make([large, *small], slots, last=last, now=now, settings=rules).slots
+        if "large" in last:
             return False
-        last = plan.slots
-        for n, name in enumerate(sorted(set(plan.slots) - set(alive))):
-            alive[name] = now + 60 * (1 + n % 7)
+        for n, name in enumerate(sorted(set(last) - set(ends))):
+            ends[name] = now + 60 * (n + 1 if minute == 0 else 8)
     return True
 
 

@@ -222,6 +222,16 @@ def test_the_state_travels(make: Any) -> None:
     assert digest(trained.state()) == digest(other.state())
 
 
+def test_a_share_does_not_change_a_state_that_was_taken() -> None:
+    """It is copied for a checkpoint while the next step's shares are computed."""
+    half = half_of(Odd())
+    state = half.state()
+    before = digest(state)
+    compute(half, torch.ones(4, 3))
+    assert digest(state) == before
+    assert digest(half.state()) != before
+
+
 def test_tensors_without_elements_travel() -> None:
     def made() -> elastic.Half:
         model = nn.Linear(3, 2)

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--members", default="1")
     parser.add_argument("--watchdog", type=float, default=10.0)
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
     for _ in range(arguments.times):
         train(arguments)
@@ -38,7 +39,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     job = elastic.Job(model, optimizer, batch=24, logical=12, watchdog=arguments.watchdog)
-    for step in job.steps(data, passes=5):
+    for step in job.steps(data, passes=arguments.passes):
         for x, y in step:
             if arguments.strike and step.number == 5 and job.group.member in struck:
                 strike(arguments.strike, job.group, "")

@@ -1,8 +1,9 @@
-"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints their reports.
+"""Jobs without a loop of their own, for tests: each argument is one, as JSON; prints the reports.
 
-`kill` lists (after so many steps, member); a member "agent N" is member N's agent. `resize` lists
-(after so many steps, workers), and then moments at which a worker dies, see moments.py. Whatever is
-wrong with a job is printed as its "error".
+`kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as
+a third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
+moments at which a worker dies, see moments.py. Whatever is wrong with a job is printed as its
+"error".
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-import moments
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddl_elastic import Job, JobFailed, environment
+from ddl_elastic import Job, JobFailed, environment, worker
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import moments
 
 IMAGES = torch.randn(150, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 LABELS = torch.randint(10, (150,), generator=torch.Generator().manual_seed(2))
@@ -67,6 +72,9 @@ def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
 
 
+LOSSES = {False: cross_entropy, True: weighted_loss}
+
+
 def make_model() -> nn.Module:
     moments.die_once("start")
     return nn.Sequential(
@@ -100,13 +108,13 @@ class Disturber:
                 Path(f"die in {moment}").touch()
             self.job.resize(size)
         while self.kills and report["steps"] >= self.kills[0][0]:
-            whom = self.kills[0][1]
+            _, whom, *how = self.kills[0]
             worker = report["workers"].get(int(str(whom).split()[-1]), {"state": "not there"})
             if worker["state"] not in ("running", "done"):
                 return  # it is to join first
             self.kills.pop(0)
             pid = worker["pid"]
-            os.kill(parent_of(pid) if "agent" in str(whom) else pid, signal.SIGKILL)
+            os.kill(parent_of(pid) if "agent" in str(whom) else pid, *how or [signal.SIGKILL])
 
 
 def make_data(case: dict[str, Any]) -> Any:
@@ -116,13 +124,30 @@ def make_data(case: dict[str, Any]) -> Any:
     return Stream() if "steps" in case else Samples()
 
 
+def make_slow(slow: dict[str, float]) -> Any:
+    """A loss that takes some members so many seconds longer."""
+    work, seconds = worker.work, 0.0
+
+    def work_slowly(spec: Any, *arguments: Any) -> None:
+        nonlocal seconds
+        seconds = slow.get(str(spec.member), 0.0)
+        work(spec, *arguments)
+
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        time.sleep(seconds)
+        return cross_entropy(output, labels)
+
+    worker.work = work_slowly
+    return loss
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     if "start" in case:  # with so many workers
         environment.cores = lambda: case["start"]
     job = Job(
         model=make_model,
         data=make_data(case),
-        loss=weighted_loss if case.get("weighted") else cross_entropy,
+        loss=make_slow(case["slow"]) if "slow" in case else LOSSES[case.get("weighted", False)],
         optimizer=make_optimizer,
         schedule=make_schedule,
         batch=case.get("batch", 24),
@@ -135,6 +160,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         threads=case.get("threads", 1),
         **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
+    if "die_always" in case:
+        Path(f"always die in {case['die_always']}").touch()
     if "die" in case:
         Path(f"die in {case['die']}").touch()
     try:

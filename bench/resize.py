@@ -1,0 +1,160 @@
+"""`python -m bench resize`: how long the others stand still when workers join and leave.
+
+One elastic job for each row: it grows and shrinks in turns. The pause is the time of the step in
+which the group changed, minus the median of the 20 steps before, on a worker that was there all the
+time. It stands beside the time of a copy of the state, divided by the workers that send it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.cases import UsageError
+from ddl_elastic import Job
+
+BEFORE = 20  # steps, whose median is the usual one
+SPACING = 30  # steps between two changes
+
+
+class Clock:
+    """In place of a schedule: writes down when each step was committed."""
+
+    folder = Path()
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def step(self) -> None:
+        self._steps += 1
+        with open(self.folder / f"{os.getpid()}", "a") as file:
+            file.write(f"{self._steps} {time.monotonic()}\n")
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._steps = state["steps"]
+
+
+class Samples:
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((WIDTH,), index / len(self)), torch.tensor(index % 2)
+
+
+WIDTH = 64
+
+
+class Model(nn.Module):
+    """Many parameters, of which a share uses few: the state counts here, not the computation."""
+
+    def __init__(self, megabytes: float) -> None:
+        super().__init__()
+        rows = max(2, int(megabytes * 1e6 / 4 / WIDTH))
+        self.weight = nn.Parameter(torch.randn(rows, WIDTH) / 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight[:2].T
+
+
+class Driver:
+    """Asks for these numbers of workers, one after the other."""
+
+    def __init__(self, job: Job, sizes: Sequence[int]) -> None:
+        self._job, self._sizes, self._next = job, list(sizes), 1
+
+    def __call__(self, report: dict[str, Any]) -> None:
+        if self._sizes and report["steps"] >= self._next:
+            self._job.resize(self._sizes.pop(0))
+            self._next = report["steps"] + SPACING
+
+
+def run(low: int, high: int, megabytes: float, rounds: int) -> list[tuple[str, int, float]]:
+    """What happened, how many had the state, and the pause."""
+    steps = (2 * rounds + 2) * SPACING
+    with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
+        Clock.folder = Path(folder)
+        job = Job(
+            model=lambda: Model(megabytes),
+            data=Samples(),
+            loss=nn.functional.cross_entropy,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+            schedule=lambda _: Clock(),
+            batch=2 * high,
+            logical=high,
+            workers=f"{low}:{high}",
+            steps=steps,
+            progress=False,
+        )
+        job.train(Driver(job, [low, *[high, low] * rounds]))
+        report = job.report()
+        pid = report["workers"][0]["pid"]
+        lines = [line.split() for line in (Path(folder) / str(pid)).read_text().splitlines()]
+    times = {int(step) - 1: float(at) for step, at in lines}
+    changes = [each for each in report["events"] if each["kind"] in ("joined", "left")]
+    return [(each["kind"], each["step"], pause(times, each["step"])) for each in changes]
+
+
+def pause(times: dict[int, float], step: int) -> float:
+    """Of the change before this step."""
+    before = [times[s] - times[s - 1] for s in range(max(1, step - BEFORE), step)]
+    return times[step] - times[step - 1] - statistics.median(before)
+
+
+def copy_seconds(megabytes: float) -> float:
+    """Of a copy of so much memory, the median of some."""
+    source = torch.ones(int(megabytes * 1e6 / 4))
+    target, times = torch.empty_like(source), []
+    for _ in range(11):
+        began = time.monotonic()
+        target.copy_(source)
+        times.append(time.monotonic() - began)
+    return statistics.median(times)
+
+
+def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
+    found = run(low, high, megabytes, rounds)
+    lines = []
+    for kind, change in (("joined", f"{low} to {high}"), ("left", f"{high} to {low}")):
+        # Several who come at once are one change.
+        by_step = {step: seconds for each, step, seconds in found if each == kind}
+        pauses = [1e3 * seconds for seconds in by_step.values()]
+        copy = 1e3 * copy_seconds(megabytes / low) if kind == "joined" else 0.0
+        lines.append(
+            f"| {change} | {megabytes:.0f} MB | {len(pauses)} | {statistics.median(pauses):.0f} ms"
+            f" | {max(pauses):.0f} ms | {copy:.0f} ms |"
+        )
+    return lines
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser(prog="python -m bench resize", description=__doc__)
+    parser.add_argument("--workers", default="2:4,4:8", help="low:high, ... (default: %(default)s)")
+    parser.add_argument("--megabytes", type=float, default=100.0, help="of state (default: 100)")
+    parser.add_argument("--rounds", type=int, default=5, help="up and down (default: 5)")
+    arguments = parser.parse_args(argv)
+    try:
+        pairs = [tuple(map(int, each.split(":"))) for each in arguments.workers.split(",")]
+        table = [(low, high) for low, high in pairs if 1 <= low < high]
+    except ValueError:
+        table = []
+    if not table or arguments.megabytes <= 0 or arguments.rounds < 1:
+        raise UsageError(f"--workers {arguments.workers}: give low:high, as in 2:4")
+    print("| workers | state | changes | pause, median | worst | a copy of a part of the state |")
+    print("|---|---|---|---|---|---|")
+    for low, high in table:
+        print("\n".join(rows(low, high, arguments.megabytes, arguments.rounds)), flush=True)
+    return 0

@@ -1,0 +1,69 @@
+"""Shares by measured speed: a slow worker gets fewer, and the result stays the same."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from ddl_elastic.balance import SLOW_FOR, SPACING, STEPS, Balance, Pace
+
+
+def test_a_slow_worker_gets_fewer_shares(jobs: Any) -> None:
+    _, report = jobs.train({"workers": 2, "passes": 40, "slow": {"1": 0.01}})
+    balanced = [each for each in report["events"] if each["kind"] == "balanced"]
+    assert balanced
+    found = re.fullmatch(
+        r"shares by speed from step (\d+) on: rank 0 (\d+), rank 1 (\d+)", balanced[0]["text"]
+    )
+    assert found
+    step, fast, slow = map(int, found.groups())
+    assert STEPS < step < 250
+    assert fast + slow == 12
+    assert fast > slow
+    shares = {member: worker["shares"] for member, worker in report["workers"].items()}
+    assert shares["0"] > shares["1"]
+
+
+def test_a_pace_follows_the_latest_reports() -> None:
+    pace = Pace()
+    assert math.isnan(pace.seconds)
+    pace.see(4, 0.4)
+    assert pace.seconds == pytest.approx(0.1)
+    pace.see(4, 0.4)  # nothing new
+    assert pace.seconds == pytest.approx(0.1)
+    for number in range(1, 31):
+        pace.see(4 + number, 0.4 + 0.5 * number)
+    assert pace.seconds == pytest.approx(0.5, rel=0.01)
+
+
+def looks(balance: Balance, seconds: dict[int, float], begin: float, count: int) -> list[int]:
+    """The steps, one a second, after which there was to be another map."""
+    return [t for t in range(count) if balance.look(begin + t, t, seconds, 16)]
+
+
+def test_another_map_has_to_win_for_some_steps() -> None:
+    balance = Balance()
+    assert balance.speeds([0, 1]) == []
+    assert looks(balance, {0: 0.1, 1: 0.1}, 0, 100) == []
+    assert looks(balance, {0: 0.1, 1: 0.3}, 100, 60) == [STEPS]
+    assert balance.speeds([0, 1]) == pytest.approx([10, 1 / 0.3])
+    assert balance.speeds([0, 1, 2]) == pytest.approx([10, 1 / 0.3, (10 + 1 / 0.3) / 2])
+    assert balance.speeds([2]) == []
+    found = looks(balance, {0: 0.3, 1: 0.1}, 200, 60)
+    assert found == [STEPS]
+    assert STEPS > SPACING
+
+
+def test_nothing_is_known_of_a_newcomer() -> None:
+    assert looks(Balance(), {0: 0.1, 1: math.nan}, 0, 100) == []
+
+
+def test_stragglers_are_told_once() -> None:
+    balance = Balance()
+    seconds = {0: 0.1, 1: 0.1, 2: 0.3, 3: math.nan}
+    told = [t for t in range(200) if balance.stragglers(t, seconds)]
+    assert told == [SLOW_FOR]
+    assert not balance.stragglers(300, {0: math.nan})

@@ -1,0 +1,118 @@
+"""Workers that leave a job by plan: when it gets smaller, or when they are asked to by SIGTERM."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clean_environment
+
+from ddl_elastic import control, environment
+from ddl_elastic.control import Control, ControlError
+
+PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
+DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
+LIMIT = 240  # seconds, on a busy machine
+
+
+def kinds(report: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(each["kind"], each["member"]) for each in report["events"] if "member" in each]
+
+
+def test_a_job_gets_smaller(jobs: Any) -> None:
+    """The newest workers leave."""
+    _, report = jobs.train({"workers": "1:3", "start": 3, "resize": [[5, 1]]})
+    assert sorted(kinds(report)) == [("left", 1), ("left", 2)]
+    assert [w["state"] for w in report["workers"].values()] == ["done", "ended", "ended"]
+    assert report["recomputed"] == 0
+
+
+def test_a_worker_that_is_asked_to_leave(jobs: Any) -> None:
+    """Its place is filled again, if there is one."""
+    asked = [[5, 0, signal.SIGTERM]]
+    _, fewer, filled = jobs.train(
+        {"workers": "1:2", "start": 2, "kill": [*asked]},
+        {"workers": "1:3", "start": 2, "kill": [*asked], "replace": True, "passes": 24},
+    )
+    assert kinds(fewer) == [("left", 0)]
+    assert sorted(kinds(filled)) == [("joined", 2), ("left", 0)]
+
+
+def test_the_last_one_leaves_when_another_has_the_state(jobs: Any) -> None:
+    case = {"workers": "1:2", "start": 1, "kill": [[5, 0, signal.SIGTERM]], "replace": True}
+    _, report = jobs.train(case)
+    assert kinds(report) == [("joined", 1), ("left", 0)]
+
+
+# ---- ddl elastic scale ----
+
+
+def run(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*DDL, "run", *words],
+        cwd=folder,
+        env=clean_environment({"XDG_RUNTIME_DIR": str(folder)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def state(out: str) -> str:
+    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
+    return str(found)
+
+
+def test_scale(run_program: Any, tmp_path: Path) -> None:
+    def scale(workers: int) -> Any:
+        command = [*DDL, "scale", "job", str(workers)]
+        env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+        return run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
+
+    passes = ["--passes", "120"]
+    with run(tmp_path, "-n", "1", str(PROGRAM), *passes) as alone:
+        expected = state(alone.communicate(timeout=LIMIT)[0])
+    with run(tmp_path, "-n", "1:3", "--name", "job", str(PROGRAM), *passes) as job:
+        assert job.stderr
+        next(line for line in job.stderr if "step" in line)  # the bar
+        scale(3).expect_success()
+        next(line for line in job.stderr if "rank 2 on" in line and "has joined" in line)
+        refused = scale(4)
+        assert refused.code == 2
+        assert "4 workers are asked for; this job may have 1 to 3" in refused.err
+        scale(1).expect_success()
+        shown = "".join(iter(job.stderr.readline, ""))
+        assert job.stdout
+        out = job.stdout.read()
+    assert job.returncode == 0, shown
+    assert "rank 2 on" in shown and "has left" in shown
+    assert state(out) == expected
+    gone = scale(2)
+    assert gone.code == 2
+    assert "there is no job job on this machine, but: none" in gone.err
+
+
+def test_the_control_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    asked: list[int] = []
+    with Control("a", "secret", asked.append):
+        assert control.names() == ["a"]
+        control.scale("a", 5)
+        assert asked == [5]
+        with pytest.raises(ControlError, match="a job of the name a runs already"):
+            Control("a", "other", asked.append)
+        (tmp_path / "ddl-elastic" / "a.secret").write_text("wrong")
+        with pytest.raises(ControlError, match="the secret is not the job's"):
+            control.scale("a", 6)
+    assert asked == [5]
+    assert control.names() == []
+    with pytest.raises(ControlError, match="letters, digits"):
+        control.scale("../a", 1)
+    (tmp_path / "ddl-elastic").chmod(0o755)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        environment.runtime_folder()

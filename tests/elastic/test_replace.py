@@ -1,0 +1,31 @@
+"""A killed worker's place is filled by a new one; but not for ever if each one dies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def members(report: dict[str, Any], kind: str) -> list[int]:
+    return [each["member"] for each in report["events"] if each["kind"] == kind]
+
+
+def test_killed_workers_are_replaced(jobs: Any) -> None:
+    """Also the one that was rank 0, and the one that has replaced it."""
+    kills = [[5, 0], [20, 2], [40, 1]]
+    case = {"workers": 2, "kill": kills, "replace": True, "passes": 40}
+    _, report = jobs.train(case)
+    assert members(report, "died") == [0, 2, 1]
+    assert members(report, "joined") == [2, 3, 4]
+    running = [worker for worker in report["workers"].values() if worker["state"] == "done"]
+    assert len(running) == 2
+
+
+def test_workers_that_die_at_once(jobs: Any) -> None:
+    """After three in a row no more are started, and the others go on."""
+    case = {"workers": 2, "kill": [[5, 1]], "replace": True, "passes": 40, "die_always": "warm-up"}
+    _, report = jobs.train(case)
+    assert members(report, "died") == [1, 2, 3, 4]
+    assert members(report, "joined") == []
+    assert members(report, "gave up") == [4]
+    text = "3 workers in a row have ended before they joined: no more are started"
+    assert jobs.shown.count(text) == 1
