@@ -34,7 +34,7 @@ def fit(
     run_program: Any, folder: Path, backend: str, workers: int, **case: Any
 ) -> tuple[str, list[dict[str, Any]]]:
     """The final state's hash, and what each worker that lives has printed."""
-    run = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
+    run = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet", "--no-replace"]
     words = ["-n", str(workers), "--report", "report.json", PROGRAM, json.dumps(case)]
     done = run_program([*run, *words], env=environment(backend), cwd=folder, limit=LIMIT)
     done.expect_success()
