@@ -6,9 +6,10 @@ import argparse
 import socket
 import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -22,6 +23,7 @@ Time init and the creation of groups, libddl and Gloo in turns, on this machine.
 interpreter that runs this command, which needs torch and ddl_torch.
 
   init       torch.distributed.init_process_group, in a new process that has imported only torch
+  loaded     the same in a process that has loaded the native part of ddl_torch in addition
   new_group  torch.distributed.new_group of all ranks
   split      Comm.split of ddl_core, compared with Gloo's new_group
   duplicate  Comm.duplicate of ddl_core, compared with Gloo's new_group
@@ -33,7 +35,9 @@ The table has medians of the slowest rank's time. The last column is Gloo's time
 median of the turns: above 1, libddl is faster.
 """
 
-WHATS = ("init", "new_group", "split", "duplicate", "processor", "alone", "beside")
+WHATS = ("init", "loaded", "new_group", "split", "duplicate", "processor", "alone", "beside")
+FRESH = ("init", "loaded")  # these are measured in new processes
+FRESH_TIMES = 20  # for each turn starts interpreters that import torch
 LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always uses TCP
 
 
@@ -80,7 +84,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--times",
         type=int,
         default=100,
-        help="creations of each kind that are timed (default: 100)",
+        help="creations of each kind that are timed (default: 100; of init and loaded: 20)",
     )
     add(
         "--libddl",
@@ -101,43 +105,54 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> list[list[str]]:
     """A row of the table for each of --what."""
-    libraries = [("libddl", "ddl", sys.executable)]
-    libraries += [(other, "ddl", python) for other, python in options.others]
-    libraries += [("gloo", "gloo", sys.executable)]
+    kinds = [("libddl", "ddl", sys.executable)]
+    kinds += [(other, "ddl", python) for other, python in options.others]
+    kinds += [("gloo", "gloo", sys.executable)]
+    libraries = [CreationLibrary(label, kind, Path(python)) for label, kind, python in kinds]
+    for library in libraries:
+        library.links = links if library.kind == "ddl" else ""
     rows = []
     with ExitStack() as stack:
-        worker_groups: dict[str, WorkerGroup] = {}
-        for label, kind, python in libraries:
-            library = CreationLibrary(label, kind, Path(python))
-            library.links = links if kind == "ddl" else ""
-            worker_groups[label] = WorkerGroup(library, OneHost(ranks))
-            stack.callback(worker_groups[label].end)
-            worker_groups[label].start()
-        joined = False
+        joined: list[WorkerGroup] = []
         for what in sorted(options.what, key=WHATS.index):
-            if what != "init" and not joined:
-                for workers in worker_groups.values():
+            if what not in FRESH and not joined:
+                joined = [stack.enter_context(started(library, ranks)) for library in libraries]
+                for workers in joined:
                     workers.ask(do="join", port=free_port())
-                joined = True
-            seconds: dict[str, list[float]] = {label: [] for label in worker_groups}
-            for turn in range(options.times + 1):
-                for label, workers in worker_groups.items():
-                    took = create(workers, what)
-                    if turn:  # the first turn is a warm-up
-                        seconds[label].append(took)
-            pairs = zip(seconds["gloo"], seconds["libddl"], strict=True)
-            ratio = statistics.median(gloo / ours for gloo, ours in pairs)
-            times = [show_seconds(statistics.median(s)) for s in seconds.values()]
-            rows.append([str(ranks), name, what, *times, f"{ratio:.2f}"])
+            turns = []
+            for _ in range(1 + (FRESH_TIMES if what in FRESH else options.times)):
+                if what in FRESH:
+                    turns.append([init(library, ranks, what) for library in libraries])
+                else:
+                    turns.append([slowest(w.ask(do="create", what=what)) for w in joined])
+            del turns[0]  # a warm-up
+            ratio = statistics.median(turn[-1] / turn[0] for turn in turns)
+            shown = [show_seconds(statistics.median(s)) for s in zip(*turns, strict=True)]
+            rows.append([str(ranks), name, what, *shown, f"{ratio:.2f}"])
     return rows
 
 
-def create(workers: WorkerGroup, what: str) -> float:
-    """The seconds that one creation takes on the slowest rank."""
-    if what == "init":
-        answers = workers.ask(do="init", port=free_port())
-    else:
-        answers = workers.ask(do="create", what=what)
+@contextmanager
+def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
+    """The processes of one library, for as long as the context lasts."""
+    workers = WorkerGroup(library, OneHost(ranks))
+    try:
+        workers.start()
+        yield workers
+    finally:
+        workers.end()
+
+
+def init(library: Library, ranks: int, what: str) -> float:
+    """The seconds that init_process_group takes on the slowest of new processes."""
+    with started(library, ranks) as workers:
+        if what == "loaded":
+            workers.ask(do="load")
+        return slowest(workers.ask(do="init", port=free_port()))
+
+
+def slowest(answers: list[dict[str, Any]]) -> float:
+    """The largest of the ranks' seconds."""
     return max(float(answer["seconds"]) for answer in answers)
 
 

@@ -56,6 +56,13 @@ class CommHandle:
         assert work is not None  # only a call that waits itself can be complete without a work
         return work
 
+    def start(self, call: Call[Result]) -> Work[Result]:
+        """Start a call whose arguments were checked, as those of ddl_core.arguments are; again and
+        again, each time once it is complete."""
+        work = self._submit(call, options.DEFAULTS, queued=False)
+        assert work is not None
+        return work
+
     def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
         """Submit the call. Returns None if it is complete already."""
         slot = ffi.new("ddl_work **")

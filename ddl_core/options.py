@@ -54,6 +54,7 @@ class Native:
     name: Any
 
 
+DEFAULTS = Native(ffi.NULL, None)
 _KNOWN = frozenset(ReduceOptions.__annotations__)
 
 
@@ -70,7 +71,7 @@ def native(options: MessageOptions, group: Any = None, wait_ms: int = 0) -> Nati
     if wait_ms and given.get("queued"):
         raise InvalidArgument("queued: a blocking call has no completion to report")
     if not given and group is None and not wait_ms:
-        return Native(ffi.NULL, None)
+        return DEFAULTS
     name = _name(given.get("name"))
     fields = {
         "struct_size": ffi.sizeof("ddl_options"),

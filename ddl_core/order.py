@@ -18,6 +18,7 @@ from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call, expect, op_value, pair, pointer
 from ddl_core.buffer import as_buffer
 from ddl_core.config import integer
+from ddl_core.dtypes import DType
 from ddl_core.errors import InvalidArgument
 
 Array = TypeVar("Array")
@@ -95,3 +96,12 @@ def add(dst: Array, left: Any, right: Any) -> Array:
     pointers = pointer(target), pointer(first), pointer(second)
     check(lib.ddl_add(*pointers, target.count, target.dtype.value))
     return dst
+
+
+def add_at(dst: int, left: int, right: int, count: int, dtype: DType) -> None:
+    """As `add`, of so many elements at these addresses: for adapters, which know the memory."""
+    check(lib.ddl_add(_cast(dst), _cast(left), _cast(right), count, dtype.value))
+
+
+def _cast(address: int) -> Any:
+    return ffi.cast("void *", address)

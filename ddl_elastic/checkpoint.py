@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,8 +25,18 @@ from ddl_elastic.framework import State, Tensor
 
 CHUNK = 64 << 20  # bytes
 
-# The types that NumPy has as well; tensors of others are bytes in the files.
-_NUMPY = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+# The types that NumPy has as well, as safetensors names them; tensors of others are bytes there.
+_TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+}
+Bytes = npt.NDArray[np.uint8]
 _FORMAT = 1
 
 
@@ -48,8 +59,9 @@ Chunk = tuple[Piece, ...]
 class Storage(Protocol):
     """Where checkpoints are. Names have no folders."""
 
-    def write(self, name: str, data: bytes) -> None:
-        """Durable, and whole or not at all, once it returns. Raises OSError."""
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Durable, and whole or not at all, once it returns. Raises OSError, which names the place
+        and the number of bytes."""
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError."""
@@ -66,7 +78,7 @@ class Folder:
         self._path = Path(path)
         self._path.mkdir(parents=True, exist_ok=True)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         unfinished = self._path / f".{name}.{os.getpid()}"
         try:
             with open(unfinished, "wb") as file:
@@ -74,12 +86,18 @@ class Folder:
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.rename(self._path / name)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
+            self._sync()
+        except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            why = f"{len(data)} bytes cannot be written: {error.strerror}"
+            raise OSError(error.errno, why, str(self._path / name)) from error
+
+    def _sync(self) -> None:
+        """Make the names durable."""
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # the name
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -115,19 +133,31 @@ def cut(state: State, limit: int = CHUNK) -> list[Chunk]:
     return [tuple(chunk) for chunk in chunks if chunk]
 
 
-def pack(state: State, chunk: Chunk) -> bytes:
-    """A chunk's file: safetensors, where a tensor that lies in one piece has its type and shape."""
-    from safetensors.numpy import save
-
-    tensors: dict[str, npt.NDArray[Any]] = {}
+def pack(state: State, chunk: Chunk) -> memoryview:
+    """A copy of a chunk, as the file that safetensors' format has for it: a tensor that lies in one
+    piece has its type and shape. One copy, during which other threads of Python run."""
+    head: dict[str, Any] = {}
+    parts, end = list[Bytes](), 0
     for piece in chunk:
         tensor = state[piece.name]
-        data = as_bytes(tensor)[piece.begin : piece.end]
-        if len(data) == tensor.data.nbytes and tensor.dtype in _NUMPY:
-            tensors[piece.name] = data.view(tensor.dtype).reshape(tensor.shape)
-        else:
-            tensors[f"{piece.name}[{piece.begin}:{piece.end}]"] = data
-    return save(tensors)
+        parts.append(as_bytes(tensor)[piece.begin : piece.end])
+        begin, end = end, end + parts[-1].size
+        is_whole = parts[-1].size == tensor.data.nbytes and tensor.dtype in _TYPES
+        head[piece.name if is_whole else _part_name(piece)] = {
+            "dtype": _TYPES[tensor.dtype] if is_whole else "U8",
+            "shape": tensor.shape if is_whole else parts[-1].shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    text = struct.pack("<Q", len(text)) + text
+    file = np.empty(len(text) + end, np.uint8)
+    np.concatenate([np.frombuffer(text, np.uint8), *parts], out=file)
+    return file.data
+
+
+def _part_name(piece: Piece) -> str:
+    return f"{piece.name}[{piece.begin}:{piece.end}]"
 
 
 def _unpack(data: bytes, chunk: Chunk) -> Iterator[tuple[Piece, bytes]]:
@@ -135,15 +165,15 @@ def _unpack(data: bytes, chunk: Chunk) -> Iterator[tuple[Piece, bytes]]:
 
     found = load(data)
     for piece in chunk:
-        part = f"{piece.name}[{piece.begin}:{piece.end}]"
+        part = _part_name(piece)
         yield piece, found[part if part in found else piece.name].tobytes()
 
 
-def as_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+def as_bytes(tensor: Tensor) -> Bytes:
     return tensor.data.reshape(-1).view(np.uint8)
 
 
-def file_name(data: bytes) -> str:
+def file_name(data: bytes | memoryview) -> str:
     return f"{hashlib.sha256(data).hexdigest()}.safetensors"
 
 

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddl_elastic import environment, program, timeline
+from ddl_elastic.cli_agent import add_agent, listen, read_token
 from ddl_elastic.control import Control, ControlError, scale
 from ddl_elastic.coordinator import Coordinator, JobFailed
-from ddl_elastic.engines import AgentSpec
+from ddl_elastic.engines import AgentSpec, Program
+from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.job import parse_workers
 from ddl_elastic.messages import Channel
@@ -31,6 +33,8 @@ _EPILOG = """\
 examples:
   ddl elastic run -n 4 train.py --lr 0.1        four workers
   ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
+  ddl elastic run --listen 29400 --token-file job.token -n 2:8 train.py
+                                                workers on other machines, by their agents
   ddl elastic run --report job.json train.py    write what has happened, as JSON
   ddl elastic run -n 1:8 --name digits train.py, and then
   ddl elastic scale digits 3                    three workers from now on
@@ -92,8 +96,17 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--preload",
         metavar="MODULE,...",
-        help="import these once, before the workers are forked (default: the frameworks that are"
-        " installed)",
+        help="import these once, before the workers are forked (default: the frameworks that the"
+        " program names)",
+    )
+    run.add_argument(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
+        " this machine; port 0: a free one, which is said",
+    )
+    run.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --listen"
     )
     run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
     run.add_argument(
@@ -107,6 +120,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("program", metavar="PROGRAM.py", type=Path)
     run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=_run)
+    add_agent(commands)
     scaled = commands.add_parser(
         "scale",
         help="have a job that runs on this machine have more or fewer workers",
@@ -124,20 +138,19 @@ def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.program
     if not path.is_file():
         raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
-    size = _size(arguments.workers, arguments.threads, arguments.replace)
+    size = _size(arguments)
     secret = secrets.token_hex()
     traces = timeline.make_folder(arguments.trace)
-    try:
-        program.preload(arguments.preload.split(",") if arguments.preload else None)
-    except ImportError as error:
-        raise CommandError(f"--preload {arguments.preload}: {error}") from None
-
-    def work(spec: AgentSpec, channel: Channel) -> None:
-        program.work(spec, channel, path, arguments.arguments, secret, traces)
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    progress = Progress(shown=not arguments.quiet, output=sys.stdout)
-    with LocalEngine(work, size.most, arguments.threads) as engine, progress:
+    engine: LocalEngine | DialedEngine
+    if arguments.listen:
+        order, token = _order(arguments)
+        progress = _progress(arguments)
+        engine = listen(arguments.listen, token, order, size.least, progress.event)
+    else:
+        engine = _stay(arguments, size.most, secret, traces)
+        progress = _progress(arguments)
+    with engine, progress:
         job = Coordinator(engine, size, arguments.threads, progress)
         try:
             with _control(arguments.name, secret, job):
@@ -158,6 +171,38 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _stay(
+    arguments: argparse.Namespace, workers: int, secret: str, traces: Path | None
+) -> LocalEngine:
+    """The engine of this machine. The program's modules are imported here."""
+    try:
+        program.preload(
+            arguments.preload.split(",") if arguments.preload else None, arguments.program
+        )
+    except ImportError as error:
+        raise CommandError(f"--preload {arguments.preload}: {error}") from None
+
+    def work(spec: AgentSpec, channel: Channel) -> None:
+        program.work(spec, channel, arguments.program, arguments.arguments, secret, traces)
+
+    return LocalEngine(work, workers, arguments.threads)
+
+
+def _order(arguments: argparse.Namespace) -> tuple[Program, str]:
+    """What agents run, and the token that they have to know."""
+    if arguments.trace:
+        raise CommandError("--trace: the workers of --listen leave no timeline here")
+    if not arguments.token_file:
+        raise CommandError("--listen: give --token-file too; agents have to know what is in it")
+    preload = arguments.preload.split(",") if arguments.preload else []
+    order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
+    return order, read_token(arguments.token_file)
+
+
+def _progress(arguments: argparse.Namespace) -> Progress:
+    return Progress(shown=not arguments.quiet, output=sys.stdout)
+
+
 def _control(name: str, secret: str, job: Coordinator) -> Control:
     try:
         return Control(name, secret, job.staff.resize)
@@ -173,14 +218,17 @@ def _scale(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _size(workers: str, threads: int, replace: bool) -> Size:
+def _size(arguments: argparse.Namespace) -> Size:
+    """Of agents' slots all that are there, up to the most; on this machine one for each core."""
+    threads: int = arguments.threads
     try:
-        low, high = parse_workers(workers)
+        low, high = parse_workers(arguments.workers)
         if threads < 1:
             raise ValueError(f"threads is {threads}; at least 1 is needed")
     except ValueError as error:
         raise CommandError(str(error)) from None
-    return Size(max(low, min(high, environment.cores() // threads)), low, high, replace)
+    places = high if arguments.listen else environment.cores() // threads
+    return Size(max(low, min(high, places)), low, high, arguments.replace)
 
 
 def _check(option: str, path: Path, write: Callable[[], object]) -> None:

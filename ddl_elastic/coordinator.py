@@ -257,7 +257,8 @@ class Coordinator:
         worker.code = event.code
         if not worker.cause:
             code = event.code
-            worker.cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            worker.cause = event.cause or ended
             if event.ordered and worker.member in self._dead:
                 worker.cause = HUNG
         if (event.code or worker.state == "running") and not (worker.leaves and event.ordered):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import tempfile
 from pathlib import Path
 
@@ -30,26 +32,65 @@ def runtime_folder() -> Path:
 def prepare_worker(threads: int, witness: str) -> None:
     """For libraries that read their settings later. The job itself tells of its failures, so the
     messages of libddl are off unless DDL_LOG is set."""
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    limit_threads(threads)
     os.environ["DDL_WITNESS"] = witness
     os.environ.setdefault("DDL_LOG", "off")
 
+
+def limit_threads(threads: int) -> None:
+    """For libraries that start later: those with OpenMP, XLA and TensorFlow."""
+    for name in _THREADS:
+        os.environ[name] = str(threads)
+
+
+def has_threads(threads: int) -> bool:
+    """Whether such libraries were to start with so many threads, if they have started already."""
+    return all(os.environ.get(name) == str(threads) for name in _THREADS)
+
+
+def threads() -> str:
+    """Of XLA and TensorFlow."""
+    return os.environ.get("NPROC", "one for each core")
+
+
+_THREADS = ("OMP_NUM_THREADS", "NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 # Settings on which the bits of numerical libraries depend.
 _SETTINGS = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_ENABLE_X64",
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
     "NVIDIA_TF32_OVERRIDE",
     "ONEDNN_MAX_CPU_ISA",
     "OPENBLAS_CORETYPE",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
 )
 
 
 def settings() -> dict[str, str]:
     """Those that are set."""
     return {name: os.environ[name] for name in _SETTINGS if name in os.environ}
+
+
+def processor() -> dict[str, str]:
+    """Its kind, and the Python that runs on it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    kind = f"{platform.machine()} {found[1] if found else ''}".strip()
+    return {"Python": platform.python_version(), "processor": kind}
+
+
+def has_agent() -> bool:
+    """Whether an agent has started this process, as `ddl elastic run` does."""
+    return _AGENT in os.environ
 
 
 def give_agent(descriptor: int, member: int, secret: str) -> None:

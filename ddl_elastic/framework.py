@@ -69,7 +69,11 @@ class Batches(Protocol):
 
 
 class Summed(Protocol):
-    """What is agreed on in a step: arrays that are made of those of all logical workers."""
+    """What is agreed on in a step: arrays that are made of those of all logical workers.
+
+    It may have a method `add` as well, which is then called instead of partial.add_arrays: for
+    shares whose arrays are made only when somebody takes them.
+    """
 
     def result(self) -> Share:
         """A step starts: arrays as a share has them, which will hold its result. They stay the
@@ -128,7 +132,8 @@ class Framework(Summed, Protocol):
         """Step the optimizer and the schedule where the user has no loop."""
 
     def state(self) -> State:
-        """Parameters, buffers and the optimizer's state, by name."""
+        """Parameters, buffers and the optimizer's state, by name. What a share changes, as buffers
+        are, is copied; the rest may be the memory itself, which `update` or the program changes."""
 
     def load(self, state: State) -> None:
         """Set all of these. Raises ValueError for a state that is not this model's."""
@@ -150,7 +155,11 @@ class Half(Protocol):
 
 
 # The top-level package that a model's class, or a class it derives from, is defined in.
-HALVES = {"torch": "ddl_torch.elastic"}
+HALVES = {
+    "keras": "ddl_keras.elastic",
+    "torch": "ddl_torch.elastic",
+    "jax": "ddl_jax.elastic",
+}
 
 
 def loaded_halves() -> list[Half]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import environment, timeline, training, worker
+from ddl_elastic import environment, joining, timeline, training, worker
 from ddl_elastic.assign import legal_sizes
-from ddl_elastic.checkpoint import Folder
 from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.framework import Framework, find_half, loaded_halves
+from ddl_elastic.framework import Framework, State, digest, find_half, loaded_halves
 from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
-from ddl_elastic.loop import WATCHDOG
+from ddl_elastic.loop import WATCHDOG, Loop
 from ddl_elastic.membership import leave_when_asked
 from ddl_elastic.messages import Channel
+from ddl_elastic.object_storage import storage_at
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
 from ddl_elastic.saving import Policy
@@ -55,7 +56,8 @@ class Job:
     loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
                5 usual steps, and in the first step 10 times as long; 0: for ever
-    checkpoint  a folder for checkpoints, also from which a job that has ended goes on
+    checkpoint  a folder for checkpoints, or s3://bucket/prefix, also from which a job that has
+               ended goes on
     every      steps between two checkpoints; one more is written at the end
     keep       the newest so many checkpoints
     progress   whether to show a bar and the events on stderr
@@ -103,17 +105,25 @@ class Job:
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
-        self._policy = Policy(Folder(checkpoint), every, keep) if checkpoint else None
+        self._policy = Policy(storage_at(checkpoint), every, keep) if checkpoint else None
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
+        self._part: dict[str, Any] = {}  # of the report: what a worker knows itself
+        self._is_writer = True
 
     def train(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
         """Train; returns the trained model. On this machine, in processes forked from this one.
 
         When a worker dies, the others go on. Raises JobFailed when none is left that has the state.
 
-        on_progress: called in this process with `report()`, up to ten times a second
+        In a worker of `ddl elastic run`, this process trains together with the others, and each of
+        them returns the model.
+
+        on_progress: called in this process with `report()`, up to ten times a second; not in a
+        worker
         """
+        if joining.is_worker():
+            return self._take_part()
         for half in loaded_halves():
             half.preload()
         constants, secret = self._constants, secrets.token_hex()
@@ -135,9 +145,40 @@ class Job:
             state = job.run(lambda: training.fetch(job))
         if self._trace and traces:
             job.write_trace(Path(self._trace), traces)
-        framework = self._make()
-        framework.load(state)
+        return self._restore(state)
+
+    def _take_part(self) -> Any:
+        framework, constants = self._make(), self._constants
+        joined, began = joining.join(), time.monotonic()
+        loop = Loop(
+            framework,
+            **joined,
+            batch=constants.batch,
+            logical=constants.logical,
+            seed=constants.seed,
+            watchdog=self._watchdog,
+            policy=self._policy,
+        )
+        worker.train(loop, self._reading)
+        self._is_writer = loop.is_writer
+        self._part = {
+            "state": "done",
+            "steps": self._steps,
+            "steps_total": self._steps,
+            "loss": framework.loss,
+            "workers": {member: {"state": "done"} for member in loop.group.members},
+            "events": [],
+            "recomputed": joined["reporter"].recomputed,
+            "seconds": time.monotonic() - began,
+            "hash": digest(framework.state()),
+        }
         return framework.model
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process is the one to print and to write files, once `train` has returned.
+        One is: that which has called `train`, or one of the workers of `ddl elastic run`."""
+        return self._is_writer
 
     def resize(self, workers: int) -> None:
         """Have so many workers from now on, within `workers`. While `train` runs, from any thread;
@@ -151,7 +192,10 @@ class Job:
         """How it goes: `state`, `steps` of `steps_total` that are committed, the last one's `loss`,
         `samples_per_second` and `seconds_per_step` (of the last 10 s), `workers` by number with
         their states, process ids and speeds, `events` (deaths and recoveries), `recomputed` shares,
-        `seconds`, and at the end `hash`, of the final state."""
+        `seconds`, and at the end `hash`, of the final state. A worker of `ddl elastic run` knows a
+        part of it, after the end."""
+        if self._part:
+            return dict(self._part)
         return self._job.report() if self._job else {"state": "not started"}
 
     def _make(self) -> Framework:
@@ -159,12 +203,21 @@ class Job:
         for half in loaded_halves():
             half.pin(self._constants.threads)
             half.seed(model_seed(self._constants.seed))
+        return self._make_framework()
+
+    def _make_framework(self) -> Framework:
         model = self._model()
         optimizer = self._optimizer(model.parameters())
         made: Framework = find_half(model).Half(
             model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made
+
+    def _restore(self, state: State) -> Any:
+        """The model in this process, which is what `train` returns."""
+        framework = self._make()
+        framework.load(state)
+        return framework.model
 
 
 def choose_workers(workers: int | str, logical: int, places: int) -> int:

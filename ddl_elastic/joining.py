@@ -23,6 +23,11 @@ _agent: tuple[Inbox, int] | None = None
 _reporter = Reporter()
 
 
+def is_worker() -> bool:
+    """Whether this process is a worker of `ddl elastic run`."""
+    return _agent is not None or environment.has_agent()
+
+
 def join() -> dict[str, Any]:
     """The comm of the job that has started this process, with the members' numbers, the membership
     and the reporter, as Loop takes them. Raises EOFError if the job is over."""

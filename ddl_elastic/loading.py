@@ -155,6 +155,19 @@ class Reader:
             return Failure(str(error), "".join(lines))
 
 
+def read_example(
+    data: Any,
+    batch: int,
+    logical: int,
+    seed: int,
+    set_seed: Callable[[int], None],
+    collate: Collate,
+) -> Any:
+    """The batch of the first share: of the shapes that every share has."""
+    sampler = Sampler(count_samples(data), batch, logical, seed)
+    return Reader(data, sampler, seed, set_seed, collate).read((0, 0))
+
+
 def describe(error: Exception) -> str:
     if isinstance(error, StopIteration):
         return "the stream has ended"

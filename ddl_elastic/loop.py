@@ -6,6 +6,7 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -56,6 +57,7 @@ class Loop:
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
     reporter  tells how it goes
     policy    of checkpoints: the loop begins with the newest one, if there is one
+    beside    whether the program changes nothing between two steps, see saving.Saver
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -74,6 +76,7 @@ class Loop:
         watchdog: float = WATCHDOG,
         reporter: Reporter | None = None,
         policy: Policy | None = None,
+        beside: bool = False,
     ) -> None:
         self.framework = framework
         self.batch, self.logical, self.seed = batch, logical, seed
@@ -85,7 +88,7 @@ class Loop:
         self.group.membership = membership
         if membership:
             membership.rehearse = lambda comm, ranks: change.rehearse(self.framework, comm, ranks)
-        self._policy = policy
+        self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
@@ -94,6 +97,7 @@ class Loop:
         self._next = 0  # training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
+        self._stops = False
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
     def steps(
@@ -142,12 +146,18 @@ class Loop:
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss)
                 self._save(step)
+                if self._stops:
+                    break
                 change.follow_plan(self)
             self._finish()
-            self._save_last(span.stop)
-            self.reporter.done(span.stop, self.framework, self.group.comm)
+            self._save_last(self._next)
+            self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
             loader.close()
+
+    def stop(self) -> None:
+        """The present step is the last one. All ranks call this in the same step."""
+        self._stops = True
 
     def map(
         self,
@@ -212,7 +222,7 @@ class Loop:
         if self._policy is None or self.group.saver:
             return
         if self.is_new:
-            self.group.saver = Saver(self._policy, self._constants)
+            self.group.saver = Saver(self._policy, self._constants, self._beside)
             self.group.saver.skip()
             return
         found = saving.newest(self._policy.storage, self._constants)
@@ -220,7 +230,7 @@ class Loop:
             manifest, self._resumed = found
             self._next = manifest.steps
             self.log(f"resumed after {manifest.steps} steps")
-        self.group.saver = Saver(self._policy, self._constants)
+        self.group.saver = Saver(self._policy, self._constants, self._beside)
 
     def load_resumed(self) -> None:
         """The admission is over, which is about the initial state."""
@@ -250,9 +260,10 @@ class Loop:
     def _tell_abandoned(self, saver: Saver) -> None:
         if error := saver.error:
             saver.error = None
+            rank = f"rank {self.group.member} on {socket.gethostname()}"
             self.reporter.line(
-                f"rank {self.group.member}: the checkpoint after {saver.begun} steps is abandoned,"
-                f" the older ones stay: {error}"
+                f"{rank}: the checkpoint after {saver.begun} steps is abandoned, the older ones"
+                f" stay: {error}"
             )
 
     def _complete_checkpoint(self, saver: Saver) -> None:
@@ -291,7 +302,7 @@ class Loop:
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
         """The sum or average of compute(worker) over all logical workers, after a training step, in
         the given arrays."""
-        step = self.new_step(Arrays(empty, op))
+        step = self.new_step(Arrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
         self._finish()
@@ -307,8 +318,8 @@ class Loop:
             step.add(worker, compute(worker))
         self.advance(step)
 
-    def new_step(self, summed: Summed, may_switch: bool = False) -> Step:
-        return Step(self.group, self._number, summed, may_switch)
+    def new_step(self, summed: Summed, name: str = "", may_switch: bool = False) -> Step:
+        return Step(self.group, self._number, summed, name, may_switch)
 
     def advance(self, step: Step, trained: bool = False) -> None:
         """The step is agreed on. What follows has the owners that it is to have."""
@@ -374,11 +385,13 @@ class ElasticStep:
             yield from self._share(0, self._loader.read(0, 0))
             self._admission = loop.admit(self._computed or [])
             self._begin()
-        self._step = loop.new_step(framework, self._may_switch)
+        self._step = loop.new_step(framework, f"step {self.number}", self._may_switch)
         for worker in self._step.shares():
             began = time.monotonic()
             yield from self._share(worker, self._loader.take(self.number, worker))
             loop.reporter.computed(time.monotonic() - began)
+        if loop.group.saver:
+            loop.group.saver.wait_for_copy()
         # What an optimizer or a schedule draws is the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.apply()

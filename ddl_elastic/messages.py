@@ -55,6 +55,11 @@ FIELDS: dict[str, dict[str, type]] = {
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},
+    # between an engine and agents that have dialed in, about a slot
+    "start": {"slot": int, "member": int, "threads": int},
+    "halt": {"slot": int, "grace": float},
+    "gone": {"slot": int, "code": int, "ordered": bool},
+    "log": {"slot": int},  # then bytes that its worker has written
 }
 
 

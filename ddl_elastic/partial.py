@@ -19,19 +19,31 @@ def _above(node: Node, workers: int) -> tuple[Node, Node, Node]:
     return above, *children(above)
 
 
+def add_arrays(number: int, into: Share, left: Share, right: Share) -> None:
+    """Array `number` of `into`, which is left or right, becomes left + right."""
+    ddl_core.add(into[number], left[number], right[number])
+
+
 class PartialSums:
     """Of at most log2(workers) + 1 nodes for a contiguous range of workers, in any order.
 
     A share is a list of arrays; all shares of a step have the same lengths and dtypes. A given
     share belongs to the object: its memory is added to, until `free` is called with it.
+
+    add_to  see add_arrays; `into` is the share that came first
     """
 
-    def __init__(self, workers: int, free: Callable[[Share], None] = lambda _: None) -> None:
-        self._workers, self._free = workers, free
+    def __init__(
+        self,
+        workers: int,
+        free: Callable[[Share], None] = lambda _: None,
+        add_to: Callable[[int, Share, Share, Share], None] = add_arrays,
+    ) -> None:
+        self._workers, self._free, self._add_to = workers, free, add_to
         self._nodes: dict[Node, Share] = {}
         self.held: set[int] = set()  # the workers whose shares are in it, as a whole
         self._entering = -1  # the worker whose share is in it in part
-        self._pairs: list[tuple[Share, Share]] = []  # to be added for it, each to its first
+        self._pairs: list[tuple[Share, Share, Share]] = []  # to be added for it: to, left, right
         self._done = 0  # arrays of it
 
     def add(self, worker: int, share: Share, count: int | None = None) -> None:
@@ -42,14 +54,16 @@ class PartialSums:
             self._enter(worker, share)
         last = len(share) if count is None else count
         for number in range(self._done, last):
-            for first, second in self._pairs:
-                ddl_core.add(first[number], first[number], second[number])
+            if not self._pairs:
+                share[number]  # makes the array, if it is not there yet
+            for into, left, right in self._pairs:
+                self._add_to(number, into, left, right)
         self._done = last
         if last == len(share):
             self._entering = -1
             self.held.add(worker)
-            for _, second in self._pairs:
-                self._free(second)
+            for into, left, right in self._pairs:
+                self._free(right if into is left else left)
 
     def _enter(self, worker: int, share: Share) -> None:
         self._entering, self._pairs, self._done = worker, [], 0
@@ -61,8 +75,8 @@ class PartialSums:
                 break
             other = self._nodes.pop(sibling)
             pair = (value, other) if node == left else (other, value)
-            self._pairs.append(pair)
-            node, value = above, pair[0]
+            self._pairs.append((other, *pair))
+            node, value = above, other
         self._nodes[node] = value
 
     def arrays(self, nodes: Sequence[Node], number: int) -> list[Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import re
 import runpy
 import sys
 import threading
@@ -21,13 +22,21 @@ from ddl_elastic.framework import HALVES, loaded_halves
 from ddl_elastic.messages import Channel
 
 
-def preload(modules: Sequence[str] | None) -> None:
-    """Import these, and all that training with them needs; None: installed frameworks."""
-    for name in HALVES if modules is None else modules:
+def preload(modules: Sequence[str] | None, path: Path) -> None:
+    """Import these, and all that training with them needs; None: the frameworks, if installed, that
+    the program names."""
+    for name in named(path.read_text(errors="replace")) if modules is None else modules:
         with suppress(*[ImportError] if modules is None else []):
             importlib.import_module(name)
     for half in loaded_halves():
         half.preload()
+
+
+def named(text: str) -> list[str]:
+    """The frameworks that a program names; PyTorch if there are none. One that sets variables of
+    its environment may mean others than PyTorch, which read some when they are imported."""
+    found = [name for name in HALVES if re.search(rf"\b(ddl_)?{name}\b", text)]
+    return [name for name in found if name == "torch" or "environ" not in text] or ["torch"]
 
 
 def work(

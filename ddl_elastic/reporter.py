@@ -28,6 +28,7 @@ class Reporter:
         self._jobs = 0  # that are done
         self._reported = 0.0  # when it was told last
         self._shares, self._busy = 0, 0.0
+        self.recomputed = 0  # shares of the dead, by all ranks together
 
     def begin(self, steps: int, batch: int, logical: int) -> None:
         """So many steps are to come."""
@@ -41,7 +42,10 @@ class Reporter:
 
     def recovered(self, recovery: Recovery | None, step: int) -> None:
         """What deaths have cost, if there were any."""
-        if self._channel and recovery:
+        if not recovery:
+            return
+        self.recomputed += recovery.adopted
+        if self._channel:
             self._channel.offer("recovered", **{**vars(recovery), "step": step})
 
     def committed(self, step: int, loss: float) -> None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 _ROUNDS = 8  # of a digest of 64 bytes each uses 8
+_BLOCK = 512  # samples: about as many take as long as one
 
 Numbers = npt.NDArray[np.int64]
 
@@ -67,13 +69,26 @@ class Sampler:
             first = step * self.batch + worker * size
             return Share(np.zeros(size, np.int64), np.arange(first, first + size))
         first = (step - self.first_step) * self.batch + worker * size
+        if size > _BLOCK:
+            return Share(*self._span(first, size))
+        block, begin = divmod(first, _BLOCK)
+        parts = [_block(self, block)]
+        if begin + size > _BLOCK:
+            parts.append(_block(self, block + 1))
+        inside = slice(begin, begin + size)
+        passes, indices = (np.concatenate(each)[inside] for each in zip(*parts, strict=True))
+        return Share(passes, indices)
+
+    def _span(self, first: int, size: int) -> tuple[Numbers, Numbers]:
+        """The passes and indices of `size` samples, the first one the `first` of the data set."""
+        assert self.samples is not None
         passes, positions = np.divmod(np.arange(first, first + size), self.samples)
         passes += self.first_pass
         indices = np.empty(size, np.int64)
         for number in np.unique(passes):
             inside = passes == number
             indices[inside] = permute(positions[inside], self.samples, self.seed, int(number))
-        return Share(passes, indices)
+        return passes, indices
 
     def steps(self, passes: int) -> int:
         """The number of steps after which so many passes are complete. Not of a stream."""
@@ -83,6 +98,12 @@ class Sampler:
     def passes(self, steps: int) -> int:
         """The number of passes that so many steps begin. A stream is one pass."""
         return 1 if self.samples is None else -(-steps * self.batch // self.samples)
+
+
+@lru_cache(maxsize=4)
+def _block(sampler: Sampler, number: int) -> tuple[Numbers, Numbers]:
+    """The samples of many small shares at once, which takes as long as those of one."""
+    return sampler._span(number * _BLOCK, _BLOCK)
 
 
 def sample_seed(seed: int, pass_number: int, index: int) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,12 +61,18 @@ class _Part:
 
 
 class Saver:
-    """Writes the checkpoints of one rank's job."""
+    """Writes the checkpoints of one rank's job.
 
-    def __init__(self, policy: Policy, constants: Mapping[str, Any]) -> None:
-        self._policy, self._constants = policy, dict(constants)
+    beside  whether the state is copied beside the next step's computation, too. Nothing but a
+            step's end may change it then: not the program, whatever it does between two steps
+    """
+
+    def __init__(self, policy: Policy, constants: Mapping[str, Any], beside: bool = False) -> None:
+        self._policy, self._constants, self._beside = policy, dict(constants), beside
+        self._copied = threading.Event()
+        self._copied.set()
         self._thread: threading.Thread | None = None
-        self._part = _Part(0, 0, 1)
+        self._part, self._is_written = _Part(0, 0, 1), False
         self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
@@ -78,7 +85,7 @@ class Saver:
 
     def boundary(self, state: Callable[[], State], steps: int, rank: int, ranks: int) -> None:
         """So many steps are committed: begin a checkpoint if it is due, and no other is under way.
-        Copies this rank's part of the state, and returns."""
+        Copies this rank's part of the state, or begins to, and returns."""
         if steps % self._policy.every == 0 and self._agreed % 4 == _FINISHED:
             self.begin(state(), steps, rank, ranks)
 
@@ -88,8 +95,16 @@ class Saver:
         self._part, self.error, self.word = _Part(steps, rank, ranks), None, 4 * steps
         self._tensors = {name: (each.dtype, each.shape) for name, each in state.items()}
         chunks = checkpoint.cut(state)
-        own = [(n, c, checkpoint.pack(state, c)) for n, c in enumerate(chunks) if n % ranks == rank]
-        self._start(lambda: self._write_part(own), _FINISHED if rank else _WAITS)
+        own = [(number, chunk) for number, chunk in enumerate(chunks) if number % ranks == rank]
+        self._is_written = False
+        self._copied.clear()
+        self._start(lambda: self._write_part(state, own), _FINISHED if rank else _WAITS)
+        if not self._beside:
+            self.wait_for_copy()
+
+    def wait_for_copy(self) -> None:
+        """Until the state may change again."""
+        self._copied.wait()
 
     def skip(self) -> None:
         """This rank was behind in the step before, and does not know what was agreed on. If the
@@ -113,42 +128,63 @@ class Saver:
             try:
                 work()
             except Exception as error:  # whatever a storage raises
-                self.error = error
+                self.error = self.error or error
             self.word = 4 * self._part.steps + then
 
         self.wait()
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def _write_part(self, chunks: list[tuple[int, checkpoint.Chunk, bytes]]) -> None:
+    def _write_part(self, state: State, chunks: list[tuple[int, checkpoint.Chunk]]) -> None:
+        try:
+            copies = [checkpoint.pack(state, chunk) for _, chunk in chunks]
+        finally:
+            self._copied.set()
         storage, listed = self._policy.storage, []
-        there = set(storage.names())
-        for number, chunk, data in chunks:
-            file = checkpoint.file_name(data)
-            if file not in there:
-                storage.write(file, data)
-            listed.append([number, file, [[each.name, each.begin, each.end] for each in chunk]])
-        storage.write(self._part.name, json.dumps(listed).encode())
+        there, written = set(storage.names()), list[str]()
+        try:
+            for (number, chunk), data in zip(chunks, copies, strict=True):
+                file = checkpoint.file_name(data)
+                if file not in there:
+                    written.append(file)
+                    storage.write(file, data)
+                listed.append([number, file, [[each.name, each.begin, each.end] for each in chunk]])
+            storage.write(self._part.name, json.dumps(listed).encode())
+            self._is_written = True
+        except Exception:
+            for file in written:  # which no checkpoint will have
+                with suppress(OSError):
+                    storage.remove(file)
+            raise
 
     def _write_manifest(self) -> None:
-        storage, listed = self._policy.storage, []
+        """Of the parts that all ranks have written; and remove what is not needed any more. If the
+        own part is missing, that was told already."""
+        storage = self._policy.storage
         parts = [self._part.of(rank).name for rank in range(self._part.ranks)]
         try:
-            for part in parts:
-                listed += json.loads(storage.read(part))
+            if self._is_written:
+                chunks = self._read_parts(parts)
+                manifest = Manifest(self._part.steps, self._constants, self._tensors, chunks)
+                storage.write(manifest.name, manifest.pack())
+                self.saved = self._part.steps
+        finally:
+            for name in storage.names():
+                if name.startswith("part-") and name <= parts[-1]:
+                    storage.remove(name)
+            checkpoint.clean(storage, self._policy.keep)
+
+    def _read_parts(self, names: list[str]) -> list[tuple[str, checkpoint.Chunk]]:
+        listed = []
+        try:
+            for name in names:
+                listed += json.loads(self._policy.storage.read(name))
         except (OSError, ValueError) as error:
             raise DamagedCheckpoint(f"a rank has not written its part: {error}") from error
-        chunks = [
+        return [
             (file, tuple(checkpoint.Piece(*piece) for piece in pieces))
             for _, file, pieces in sorted(listed)
         ]
-        manifest = Manifest(self._part.steps, self._constants, self._tensors, chunks)
-        storage.write(manifest.name, manifest.pack())
-        self.saved = self._part.steps
-        for name in storage.names():
-            if name.startswith("part-") and name <= parts[-1]:
-                storage.remove(name)
-        checkpoint.clean(storage, self._policy.keep)
 
 
 def newest(storage: Storage, constants: Mapping[str, Any]) -> tuple[Manifest, State] | None:

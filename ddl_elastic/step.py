@@ -39,7 +39,7 @@ from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.framework import Ready, Share, Summed
 from ddl_elastic.membership import Membership
-from ddl_elastic.partial import PartialSums
+from ddl_elastic.partial import PartialSums, add_arrays
 from ddl_elastic.reform import Action, Standing, Watch, decide
 from ddl_elastic.saving import Saver
 from ddl_elastic.sums import Sums
@@ -123,11 +123,19 @@ class Step:
     result holds the averages or sums over all logical workers, of the same bits on all ranks.
 
     summed      has the arrays
+    name        for messages
     may_switch  whether the ranks may agree in it on a plan
     """
 
-    def __init__(self, group: Group, number: int, summed: Summed, may_switch: bool = False) -> None:
-        self.number = number
+    def __init__(
+        self,
+        group: Group,
+        number: int,
+        summed: Summed,
+        name: str = "",
+        may_switch: bool = False,
+    ) -> None:
+        self.number, self.name = number, name
         self._membership = group.membership if may_switch else None
         self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
@@ -135,7 +143,8 @@ class Step:
         self._noticed = 0.0  # when the first failure was
         self.behind = False  # others had committed it already, and are in the next step
         self._group = group
-        self._partial = PartialSums(group.workers, summed.free)
+        add_to = getattr(summed, "add", add_arrays)  # a framework may have a way of its own
+        self._partial = PartialSums(group.workers, summed.free, add_to)
         self._works: list[Work[Any]] = []  # the sums that have started, by array
 
     def add(self, worker: int, share: Share) -> None:
@@ -224,7 +233,7 @@ class Step:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
         if vote[2] != -vote[3]:
             raise RuntimeError(
-                f"the ranks differ in step {self.number}: this rank's checksum is {check:#x}, all"
+                f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, all"
                 f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         if saver:

@@ -57,8 +57,9 @@ def work(
             watchdog=watchdog,
             reporter=Reporter(channel, traces),
             policy=policy,
+            beside=True,
         )
-        _train(loop, data)
+        train(loop, data)
         while (message := inbox.receive()).kind != "exit":
             if message.kind == "state":
                 send_state(framework, channel)
@@ -69,7 +70,8 @@ def work(
         raise SystemExit(1) from None
 
 
-def _train(loop: Loop, data: dict[str, Any]) -> None:
+def train(loop: Loop, data: dict[str, Any]) -> None:
+    """All steps, where the user has no loop, of what Loop.steps is to be called with."""
     for step in loop.steps(**data):
         for batch in step:
             step.run(batch)

@@ -55,7 +55,11 @@ HALF = re.compile(r"adapters/\w+/elastic\w*\.py")  # what an adapter does for dd
 HALF_LINES = 250  # of each file of it
 ELASTIC_ENVIRONMENT = f"{ELASTIC}/environment.py"  # the only reader of it in the package
 PURE_PYTHON = {
-    f"{ELASTIC}/{name}.py" for name in ("assign", "order", "sampler")
+    f"{ELASTIC}/{name}.py"
+    for name in (
+        *("assign", "order", "sampler"),
+        *(f"scheduler/{name}" for name in ("filling", "jobs", "model", "places", "policy")),
+    )
 }  # no I/O, clock or state
 PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),

@@ -13,26 +13,26 @@ docs/elastic.md tells what is promised, and what a program must not do.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import ddl_core
 from ddl_elastic import framework, joining
-from ddl_elastic.checkpoint import Folder
 from ddl_elastic.loop import Loop
+from ddl_elastic.object_storage import storage_at
 from ddl_elastic.saving import Policy
 from ddl_torch import elastic_environment, elastic_modules, elastic_state
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
 from ddl_torch.elastic_gradients import Gradients
-from ddl_torch.elastic_layout import Layout, Share
+from ddl_torch.elastic_layout import Layout
 from ddl_torch.elastic_loading import Loading
+from ddl_torch.elastic_pins import pin, seed
+from ddl_torch.elastic_shares import Share, Shares, add
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
 
@@ -72,7 +72,7 @@ class Job(Loop):
         pin(threads)
         half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
         if checkpoint:
-            options["policy"] = Policy(Folder(checkpoint), every, keep)
+            options["policy"] = Policy(storage_at(checkpoint), every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
@@ -83,22 +83,6 @@ def preload() -> None:
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.SGD([parameter]).step()
-
-
-def pin(threads: int) -> None:
-    """Fix what changes the bits of a share's gradients."""
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
-
-
-def seed(seed: int) -> None:
-    """Seed all generators. 64 bits."""
-    # torch.manual_seed formats a stack for CUDA's sake on each call, initialised or not.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
 
 
 class Half(Loading):
@@ -150,8 +134,8 @@ class Half(Loading):
         self._buffers = Buffers(self.model, self._takes_first)
         gradients, buffers = self._gradients.buckets, self._buffers.kinds
         self._layout = Layout(gradients, buffers, self._buffers.op)
-        self._free: list[Share] = []  # to be used again
-        self._result = Share(self._layout)
+        self._shares = Shares(self._layout)
+        self._result = self._shares.take_arrays()
 
     # ---- a share ----
 
@@ -176,15 +160,15 @@ class Half(Loading):
     def backward(
         self, loss: Tensor, ready: framework.Ready | None = None, weight: float | Tensor = 1.0
     ) -> Share:
-        share = self._free.pop() if self._free else Share(self._layout)
-        self._gradients.compute(loss, share, ready)
+        share = self._gradients.compute(loss, self._shares, ready)
         self._buffers.take(share, self._worker)
         share.numbers[:2] = loss.item(), framework.check_weight(float(weight))
         return share
 
-    def free(self, share: framework.Share) -> None:
-        assert isinstance(share, Share)
-        self._free.append(share)
+    def free(self, share: Any) -> None:
+        self._shares.free(share)
+
+    add = staticmethod(add)
 
     # ---- the result ----
 

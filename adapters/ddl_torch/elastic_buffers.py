@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ddl_torch.elastic_layout import Section, Share
+from ddl_torch.elastic_layout import Section
+from ddl_torch.elastic_shares import Arrays, Share
 from ddl_torch.elastic_tensors import WIDE, is_integer, wide
 
 
@@ -81,7 +82,7 @@ class Buffers:
                     f"the model changed a buffer of {each.dtype}, which has no average"
                 )
 
-    def apply(self, result: Share) -> None:
+    def apply(self, result: Arrays) -> None:
         """Commit what came of all shares."""
         if not self._is_saved:  # there was no share here
             self._save()

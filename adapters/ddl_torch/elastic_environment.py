@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import re
-from pathlib import Path
 
 import numpy as np
 import torch
+
+from ddl_elastic import environment
 
 
 def describe(model: torch.nn.Module) -> dict[str, str]:
@@ -24,23 +24,9 @@ def describe(model: torch.nn.Module) -> dict[str, str]:
         found["GPU"] = torch.cuda.get_device_name()
         found["CUDA"] = str(torch.version.cuda)
         found["cuDNN"] = str(torch.backends.cudnn.version())
-    return {
-        **found,
-        "NumPy": np.__version__,
-        "Python": platform.python_version(),
-        "processor": f"{platform.machine()} {_processor()}".strip(),
-    }
+    return {**found, "NumPy": np.__version__, **environment.processor()}
 
 
 def _version(text: str, pattern: str) -> str:
     found = re.search(pattern, text)
     return found[1] if found else "none"
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from ddl_elastic.framework import Ready
-from ddl_torch.elastic_layout import Share
+from ddl_torch.elastic_shares import Arrays, Share, Shares
 from ddl_torch.elastic_tensors import wide
 
 
@@ -30,64 +31,64 @@ class Gradients:
         self._ready: Ready | None = None
         self._share: Share
         self._missing: list[set[nn.Parameter]] = []  # by bucket: those without a gradient yet
-        self._filled = 0  # buckets
 
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
-    def compute(self, loss: Tensor, share: Share, ready: Ready | None) -> None:
-        """The backward pass: fill the share's buckets, and tell which parameters were used."""
+    def compute(self, loss: Tensor, shares: Shares, ready: Ready | None) -> Share:
+        """The backward pass: a share that has the gradients, and tells which parameters were
+        used."""
+        share = self._share = shares.take()
         share.numbers.fill(True)
-        self._share, self._ready, self._filled = share, ready, 0
+        self._ready = ready
         self._missing = [set(bucket) for bucket in self.buckets[:-1]] if ready else []
         try:
             loss.backward()
         finally:
             self._ready = None
-        while self._filled < len(self.buckets):
-            self._fill()
+        while len(share.parts) < len(self.buckets):
+            self._take()
+        for parameter in self._parameters:
+            parameter.grad = None  # what the program may do to it would not count
+        return share
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         if not self._ready:
             return
-        if self._bucket_of[parameter] < self._filled:
+        parts = self._share.parts
+        if self._bucket_of[parameter] < len(parts):
             raise NotImplementedError(
                 f"a parameter of shape {tuple(parameter.shape)} got two gradients in one backward"
                 " pass; use checkpoints with use_reentrant=False, or an infinite bucket_bytes"
             )
         self._missing[self._bucket_of[parameter]].discard(parameter)
-        filled = self._filled
-        while self._filled < len(self._missing) and not self._missing[self._filled]:
-            self._fill()
-        if self._filled > filled:
-            self._ready(self._share, self._filled)
+        taken = len(parts)
+        while len(parts) < len(self._missing) and not self._missing[len(parts)]:
+            self._take()
+        if len(parts) > taken:
+            self._ready(self._share, len(parts))
 
-    def _fill(self) -> None:
-        """The next bucket."""
-        bucket, section = self.buckets[self._filled], self._share.gradients[self._filled]
-        self._filled += 1
+    def _take(self) -> None:
+        """The gradients of the next bucket."""
+        bucket = self.buckets[len(self._share.parts)]
         gradients = [each.grad for each in bucket]
-        try:
-            torch._foreach_copy_(section.parts, gradients)
-        except (TypeError, RuntimeError):  # to look at each of them before would take longer
-            self._fill_one_by_one(bucket, section.parts)
+        if not self._direct or not all(map(_is_plain, gradients)):
+            gradients = [*map(self._convert, bucket)]
+        self._share.parts.append(gradients)
 
-    def _fill_one_by_one(self, bucket: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> None:
-        """With parameters that were not used."""
-        for parameter, part in zip(bucket, parts, strict=True):
-            if parameter.grad is None:
-                part.zero_()
-                self._share.numbers[self._number[parameter]] = False
-            elif parameter.grad.is_sparse:
-                raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
-            else:
-                part.copy_(parameter.grad)
+    def _convert(self, parameter: nn.Parameter) -> Tensor:
+        if parameter.grad is None:
+            self._share.numbers[self._number[parameter]] = False
+            return torch.zeros(parameter.shape, dtype=wide(parameter))
+        if parameter.grad.is_sparse:
+            raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
+        return parameter.grad.to("cpu", wide(parameter)).contiguous()
 
-    def apply(self, result: Share, weight: float) -> None:
+    def apply(self, result: Arrays, weight: float) -> None:
         """Set the gradients, of those parameters that were used in any share."""
-        parts, used = result.gradient_parts, result.numbers.tolist()[2:]
+        parts, used = [*chain.from_iterable(result.parts)], result.numbers.tolist()[2:]
         if weight != 1:
             for section in result.gradients:
                 section.whole /= weight
@@ -95,6 +96,10 @@ class Gradients:
             parts = [part.to(each) for part, each in zip(parts, self._parameters, strict=True)]
         for parameter, part, is_used in zip(self._parameters, parts, used, strict=True):
             parameter.grad = part if is_used else None
+
+
+def _is_plain(gradient: Tensor | None) -> bool:
+    return gradient is not None and not gradient.is_sparse and gradient.is_contiguous()
 
 
 def _buckets(parameters: Sequence[nn.Parameter], limit: float) -> Iterator[list[nn.Parameter]]:

@@ -1,4 +1,4 @@
-"""The arrays of a share: which part of them is for which tensor.
+"""The arrays of a share: which part of them is for which tensor. elastic_shares.py makes them.
 
 There is an array for each bucket of gradients. Then come those of buffers, one for each type, and
 the numbers: the loss, its weight, and for each parameter whether it was used. What can be added
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddl_elastic import framework
 from ddl_torch.elastic_tensors import wide
 
 
@@ -60,22 +59,3 @@ class Layout:
             else:
                 self.arrays.append([number])
                 self.ops.append(own)
-
-
-class Share(list[framework.Array]):
-    """What a share computes, or the result of a step: its arrays, and the sections of them."""
-
-    def __init__(self, layout: Layout) -> None:
-        found: dict[int, Section] = {}
-        for numbers in layout.arrays:
-            sections = [layout.sections[number] for number in numbers]
-            counts = [sum(each.numel() for each in section) for section in sections]
-            whole = torch.empty(sum(counts), dtype=wide(sections[0][0]))
-            for number, part, section in zip(numbers, whole.split(counts), sections, strict=True):
-                found[number] = Section(part, section)
-            self.append(whole.numpy())
-        ordered = [found[number] for number in sorted(found)]
-        self.gradients = ordered[: layout.buckets]
-        self.buffers = ordered[layout.buckets : -1]
-        self.numbers = ordered[-1].array
-        self.gradient_parts = [part for each in self.gradients for part in each.parts]

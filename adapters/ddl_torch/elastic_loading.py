@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +32,8 @@ class Loading:
             worker_init_fn=start,
             pin_memory=any(parameter.is_cuda for parameter in self.model.parameters()),
         )
-        return iter(loader)
+        with keeping_child_handler():
+            return iter(loader)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -57,6 +60,19 @@ class Loading:
         finally:
             for module, mode in modes.items():
                 module.training = mode
+
+
+@contextmanager
+def keeping_child_handler() -> Iterator[None]:
+    """PyTorch's handler of SIGCHLD raises an error wherever the program is when a loader process
+    has been killed. Without it the next batch has that error, and a LoadingError tells whose."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGCHLD) if is_main else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGCHLD, before)
 
 
 def unchanged(batch: Any) -> Any:

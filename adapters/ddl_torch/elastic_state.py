@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddl_elastic.framework import State
 from ddl_torch.elastic_tensors import pack, unpack
 
 
 def read(model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]) -> State:
+    """See ddl_elastic.framework.Framework.state."""
     return {name: pack(name, value) for name, value in _named(model, optimizer, also)}
 
 
@@ -21,7 +22,9 @@ def _named(
 ) -> Iterator[tuple[str, Any]]:
     found = optimizer.state_dict()
     slots, groups = found["state"], found["param_groups"]
-    yield from ((f"model.{name}", value) for name, value in model.state_dict().items())
+    for name, value in model.state_dict(keep_vars=True).items():
+        is_changed_by_shares = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+        yield f"model.{name}", value.clone() if is_changed_by_shares else value
     for kind, parts in (("slot", slots.items()), ("group", enumerate(groups))):
         for number, part in parts:
             for name in (each for each in part if each != "params"):

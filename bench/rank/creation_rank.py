@@ -24,7 +24,8 @@ from command_loop import run_commands
 class CreationWorker:
     """The commands; each has one answer.
 
-    init    port: the seconds of init_process_group in a forked process that has imported torch
+    load    load the native part of ddl_torch
+    init    port: the seconds of init_process_group
     join    port: make the default group, which `create` needs
     create  what: the seconds that the creation of one group of all ranks takes, or costs
     """
@@ -34,22 +35,20 @@ class CreationWorker:
         self._comm: Any = None
         self._data = torch.zeros(1 << 18)
 
+    def load(self) -> dict[str, Any]:
+        if self.kind == "ddl":
+            from ddl_torch import _build
+
+            _build.module()
+        return {}
+
     def init(self, port: int) -> dict[str, Any]:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.environ["MASTER_PORT"] = str(port)
-            start = time.perf_counter()
-            dist.init_process_group(self.kind)
-            os.write(writer, repr(time.perf_counter() - start).encode())
-            dist.barrier()
-            dist.destroy_process_group()
-            os._exit(0)
-        os.close(writer)
-        with open(reader) as stream:
-            text = stream.read()
-        os.waitpid(child, 0)
-        return {"seconds": float(text)}
+        os.environ["MASTER_PORT"] = str(port)
+        start = time.perf_counter()
+        dist.init_process_group(self.kind)
+        seconds = time.perf_counter() - start
+        dist.barrier()
+        return {"seconds": seconds}
 
     def join(self, port: int) -> dict[str, Any]:
         os.environ["MASTER_PORT"] = str(port)  # another port than that of ddl_core's rendezvous

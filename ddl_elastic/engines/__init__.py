@@ -1,6 +1,7 @@
 """Where the processes of a job run: what each engine offers, see `Engine`.
 
-`local` starts them on this machine and needs no service and no configuration.
+`local` starts them on this machine and needs no service and no configuration. `dialed` takes agents
+that dial in from any host.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ class AgentSpec:
 
 
 @dataclass(frozen=True)
+class Program:
+    """What the workers of agents on other hosts run; it is there on all of them."""
+
+    path: str
+    arguments: list[str]
+    folder: str  # where it runs
+    preload: list[str]  # modules that are imported before; none: installed frameworks
+
+
+@dataclass(frozen=True)
 class Handle:
     """An agent that was started."""
 
@@ -49,6 +60,7 @@ class Event:
     member: int = -1
     code: int = 0  # of the worker, as subprocess has it: -9 for SIGKILL
     ordered: bool = False  # `stop` has ended it
+    cause: str = ""  # where the code does not tell it
 
 
 class Engine(Protocol):

@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from ddl_elastic import agent, environment
 from ddl_elastic.engines import AgentSpec, Event, Handle, Slot
+from ddl_elastic.engines.logs import follow_log
 from ddl_elastic.messages import Channel
 from ddl_launch.witness import Witness
 
@@ -40,7 +41,7 @@ class LocalEngine:
         # No TemporaryDirectory: a worker that ends as programs do would remove it.
         self._logs = tempfile.mkdtemp(prefix="ddl-elastic-")
         self._agents: dict[int, Channel] = {}  # by slot
-        self._workers: list[Channel] = []
+        self._workers: dict[int, Channel] = {}  # by slot
         self._members: dict[int, int] = {}
         self._server, far = socket.socketpair()
         sys.stdout.flush()
@@ -55,17 +56,33 @@ class LocalEngine:
         return list(self._slots)
 
     def start(self, slot: Slot, spec: AgentSpec) -> Handle:
-        if self._slots[slot.id].state != "free":
-            raise ValueError(f"slot {slot.id} is {self._slots[slot.id].state}")
+        self._require_free(slot)
+        near, far = socket.socketpair()
+        used = self.launch(slot, spec, far)
+        if earlier := self._workers.pop(slot.id, None):
+            earlier.close()
+        self._workers[slot.id] = worker = Channel(near)
+        return Handle(used, spec.member, worker)
+
+    def launch(self, slot: Slot, spec: AgentSpec, connection: socket.socket) -> Slot:
+        """The same for a worker whose channel is this connection, which is closed here."""
+        self._require_free(slot)
         used = self._slots[slot.id] = replace(slot, state="used")
         self._members[slot.id] = spec.member
-        (near_agent, far_agent), (near, far) = socket.socketpair(), socket.socketpair()
-        with far_agent, far:
+        near_agent, far_agent = socket.socketpair()
+        with far_agent, connection:
             text = f"{spec.member} {spec.threads} {self._log(spec.member)}".encode()
-            socket.send_fds(self._server, [text], [far_agent.fileno(), far.fileno()])
-        self._agents[slot.id], worker = Channel(near_agent), Channel(near)
-        self._workers.append(worker)
-        return Handle(used, spec.member, worker)
+            socket.send_fds(self._server, [text], [far_agent.fileno(), connection.fileno()])
+        self._agents[slot.id] = Channel(near_agent)
+        return used
+
+    def _require_free(self, slot: Slot) -> None:
+        if self._slots[slot.id].state != "free":
+            raise ValueError(f"slot {slot.id} is {self._slots[slot.id].state}")
+
+    def channels(self) -> list[Channel]:
+        """Those that `events` waits for."""
+        return list(self._agents.values())
 
     def stop(self, handle: Handle, grace: float) -> None:
         with suppress(KeyError, OSError):  # it has ended already
@@ -89,16 +106,11 @@ class LocalEngine:
         return Event("agent ended", slot, self._members[number], **fields)
 
     def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
-        with open(self._log(handle.member), "ab+") as file:
-            file.seek(0)
-            while True:
-                slot = handle.slot.id
-                alive = slot in self._agents and self._members[slot] == handle.member
-                while data := file.read(1 << 16):
-                    yield data
-                if not (follow and alive):
-                    return
-                yield b""
+        def grows() -> bool:
+            slot = handle.slot.id
+            return follow and slot in self._agents and self._members[slot] == handle.member
+
+        return follow_log(self._log(handle.member), grows)
 
     def _log(self, member: int) -> Path:
         return Path(self._logs, f"worker{member}.log")
@@ -107,7 +119,7 @@ class LocalEngine:
         """There are as many slots as there are."""
 
     def close(self) -> None:
-        for channel in (*self._agents.values(), *self._workers):
+        for channel in (*self._agents.values(), *self._workers.values()):
             channel.close()
         self._agents.clear()
         self._server.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +23,7 @@ from ddl_launch.errors import CommandError
 from ddl_launch.lab.cli import add_lab
 
 ENTRY_POINTS = "ddl.commands"
+SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
 _USAGE = 2
 
 _DESCRIPTION = """\
@@ -37,6 +38,7 @@ examples:
   ddl simulate lab.toml --bytes 64MiB                predict the time of an all-reduce
   ddl simulate power8.toml --model resnet50.toml     predict how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
+  ddl simulate --jobs generated                      compare schedulers of many elastic jobs
   ddl trace traces -o all.json                       merge the traces of a job's ranks
   ddl doctor --ranks 4                               check this machine for four ranks
   ddl lab up 4 --rate 1gbit                          simulate four hosts; see ddl lab --help
@@ -131,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="ddl --help describes the cluster file and the model file.",
         allow_abbrev=False,
     )
-    _add_question(simulation, "16MiB,64MiB")
+    _add_question(simulation, "16MiB,64MiB", needed=False)
     simulation.add_argument(
         "--model",
         metavar="MODEL.toml",
@@ -152,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         " matplotlib (pip install 'libddl[plot]')",
     )
     simulation.set_defaults(run=_simulate)
+    _add_installed(simulation, SIMULATE_ENTRY_POINTS)
     _add_trace(
         commands.add_parser(
             "trace",
@@ -166,15 +169,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_doctor(commands.add_parser)
     add_lab(commands.add_parser)
-    _add_installed(commands.add_parser)
+    _add_installed(commands.add_parser, ENTRY_POINTS)
     return parser
 
 
-def _add_installed(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the commands of other installed packages, see docs/launching.md."""
-    for entry in entry_points(group=ENTRY_POINTS):
+def _add_installed(to: object, group: str) -> None:
+    """Add what other installed packages have in this group, see docs/launching.md."""
+    for entry in entry_points(group=group):
         try:
-            entry.load()(add)
+            entry.load()(to)
         except Exception as error:  # a broken package must not take the other commands away
             kind = type(error).__name__
             print(f"ddl: no command {entry.name} ({entry.value}): {kind}: {error}", file=sys.stderr)
@@ -189,8 +192,14 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_trace)
 
 
-def _add_question(parser: argparse.ArgumentParser, sizes: str) -> None:
-    parser.add_argument("cluster", metavar="CLUSTER.toml", type=Path, help="the cluster file")
+def _add_question(parser: argparse.ArgumentParser, sizes: str, needed: bool = True) -> None:
+    parser.add_argument(
+        "cluster",
+        metavar="CLUSTER.toml",
+        type=Path,
+        nargs=None if needed else "?",
+        help="the cluster file",
+    )
     parser.add_argument(
         "--bytes",
         metavar="SIZE,...",
@@ -248,6 +257,8 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> None:
+    if not arguments.cluster:
+        raise CommandError("CLUSTER.toml is missing (see ddl simulate --help)")
     cluster = read_cluster(arguments.cluster)
     if arguments.plot:
         check_plot(arguments.plot)

@@ -310,6 +310,7 @@ static void publish(world *w, int r, const ddl__step *step, const uint64_t *valu
             s = span_create(values, count);
             s->heard = me->heard;
             s->lent = step->stable ? lent : NULL;
+            s->returns = step->returns && step->kind == DDL__PUBLISH;
             outlet_add(out, s, w->request.element);
         }
         if (reads)
@@ -349,6 +350,19 @@ static void reduce(world *w, int r, const ddl__step *step, const uint64_t *own, 
     }
     for (int64_t i = 0; step->finish && i < count; i++)
         result[i] = scramble(result[i]);
+}
+
+/* Store the result where the targets want it, over the operands that they sent. */
+static void give_back(world *w, int r, const ddl__step *step, const uint64_t *result, int64_t count)
+{
+    const uint32_t *targets = w->ranks[r].plan->ranks + step->target;
+    for (uint32_t i = 0; i < step->targets; i++) {
+        const span *s = queue_last_taken(queue_of(w, targets[i], (uint32_t)r));
+        if (!s || !s->returns || !s->lent)
+            fail(w, "returns a result that is not wanted");
+        else
+            memcpy((uint64_t *)s->lent, result, (size_t)count * sizeof *result);
+    }
 }
 
 /* As `reduce`, with packed operands and results. */
@@ -426,6 +440,8 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
             fold(w, r, step, k, from, result, count);
         else
             reduce(w, r, step, from, result, count);
+        if (step->returns && !w->error)
+            give_back(w, r, step, result, count);
         if (kept)
             memcpy(kept, result, (size_t)output * sizeof *kept);
         publish(w, r, step, result, kept, output);
@@ -433,6 +449,8 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
         break;
     case DDL__TAKE:
         taken = consume(w, me->plan->ranks[step->operand], r, count);
+        if (taken && step->returns && memcmp(kept, taken, (size_t)count * sizeof *taken))
+            fail(w, "a result was not returned to where it is taken");
         if (taken)
             memcpy(kept, taken, (size_t)count * sizeof *taken);
         publish(w, r, step, kept, kept, count);

@@ -11,6 +11,7 @@
 
 typedef struct span {
     const uint64_t *lent; /* where the values still must be on arrival, or NULL */
+    bool returns;         /* the reader may store its result there */
     int64_t count;
     uint64_t heard; /* the ranks of whom the sender had heard */
     unsigned readers;
@@ -57,6 +58,12 @@ typedef struct queue {
     span *spans[DDL__LINK_SPANS];
     unsigned first, n;
 } queue;
+
+/* Until the next one is sent. */
+static inline const span *queue_last_taken(const queue *from)
+{
+    return from->spans[(from->first + DDL__LINK_SPANS - 1) % DDL__LINK_SPANS];
+}
 
 static void queue_add(queue *to, span *s)
 {

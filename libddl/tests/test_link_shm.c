@@ -191,7 +191,7 @@ static bool send_from(ddl__link *to, ddl__regions *regions, char *buffer, uint64
     ddl__region region = ddl__regions_find(regions, buffer);
     ddl__signature signature = signature_of(k);
     fill(buffer, DDL__LEND_LEAST, k);
-    bool lent = to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature);
+    bool lent = to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, false);
     CHECK(lent || publish_span(&to, 1, k, DDL__LEND_LEAST), "full");
     return lent;
 }
@@ -251,6 +251,87 @@ static void test_lent_and_closed(bool lent)
     star_destroy(&factory, &s);
 }
 
+/* Lend span k, whose result is wanted in its place; the peer stores it there. */
+static void lend_and_return(ddl__link *to, ddl__link *from, ddl__regions *regions, char *buffer,
+                            uint64_t k)
+{
+    ddl__region region = ddl__regions_find(regions, buffer);
+    ddl__signature signature = signature_of(k);
+    fill(buffer, DDL__LEND_LEAST, k);
+    CHECK(to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, true),
+          "span %d is copied", (int)k);
+    const void *span = ddl__link_peek(from, DDL__LEND_LEAST, &signature);
+    check_filled(span, DDL__LEND_LEAST, k);
+    void *result = from->ops->borrow(from);
+    CHECK(result == span && from->borrowed, "the result is not wanted");
+    fill(result, DDL__LEND_LEAST, k + 1);
+    from->ops->release(from);
+    CHECK(from->ops->give_back(from, DDL__LEND_LEAST, &signature) && !from->borrowed, "full");
+}
+
+/* A result that is stored where the owner wants it is found there, also after the owner has
+ * detached the region. It is found nowhere else, nor where nothing was lent, and not without being
+ * wanted. */
+static void test_returned(void)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    ddl__regions *regions = ddl__regions_create();
+    char *buffer = ddl__memory_alloc(regions, 8 * DDL__LEND_LEAST);
+    ddl__region region;
+    uint64_t k = 0;
+    send_from(to, regions, buffer, k);
+    read_soon(NULL, from, k++, DDL__LEND_LEAST);
+    CHECK(send_from(to, regions, buffer, k), "copied");
+    ddl__signature signature = signature_of(k);
+    CHECK(ddl__link_peek(from, DDL__LEND_LEAST, &signature) && !from->ops->borrow(from),
+          "a result that is not wanted");
+    read_soon(NULL, from, k++, DDL__LEND_LEAST);
+    for (int detached = 0; detached < 2; detached++, k++) {
+        char *at = buffer + (3 * k % 5) * DDL__LEND_LEAST;
+        region = ddl__regions_find(regions, buffer);
+        lend_and_return(to, from, regions, at, k);
+        signature = signature_of(k);
+        if (detached) {
+            ddl__region_detach(regions, &region, at, DDL__LEND_LEAST);
+            memset(at, 0, DDL__LEND_LEAST); /* as the caller of another operation beside it may */
+        }
+        CHECK(to->ops->peek(to, 0, at, DDL__LEND_LEAST, &signature) == at, "not returned");
+        check_filled(at, DDL__LEND_LEAST, k + 1);
+        to->ops->release(to);
+    }
+    CHECK(!ddl__regions_find(regions, buffer).base, "lent from detached memory");
+    CHECK(!to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, false), "lent");
+    ddl__memory_free(buffer);
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
+/* A peer that returns what it was not lent, or somewhere else, is lost. */
+static void test_returned_elsewhere(bool elsewhere)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    ddl__regions *regions = ddl__regions_create();
+    char *buffer = ddl__memory_alloc(regions, 4 * DDL__LEND_LEAST);
+    ddl__signature signature = signature_of(1);
+    if (elsewhere) {
+        send_from(to, regions, buffer, 0);
+        read_soon(NULL, from, 0, DDL__LEND_LEAST);
+        lend_and_return(to, from, regions, buffer, 1);
+    } else {
+        from->ops->give_back(from, DDL__LEND_LEAST, &signature);
+    }
+    CHECK(!to->ops->peek(to, 0, buffer + elsewhere, DDL__LEND_LEAST, &signature), "found");
+    CHECK(to->state == DDL__LINK_LOST && strstr(to->reason, "corrupt"), "%d %s", to->state,
+          to->reason);
+    ddl__memory_free(buffer);
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
 /* No more spans are reserved than a ring has entries for. */
 static void test_ring_is_full(void)
 {
@@ -276,6 +357,9 @@ int main(void)
     test_lent();
     test_lent_and_closed(true);
     test_lent_and_closed(false);
+    test_returned();
+    test_returned_elsewhere(true);
+    test_returned_elsewhere(false);
     test_beside_is_apart();
     test_beside_ends();
     return 0;

@@ -316,6 +316,7 @@ typedef enum mutation {
     MORE_SKEW,
     SWAP_STEPS,
     LEND_ANYWAY,
+    OTHER_RETURNS,
     TELL_FIRST,
     MUTATIONS
 } mutation;
@@ -402,6 +403,9 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
         step[1] = old;
         return true;
     case LEND_ANYWAY: step->stable = 1; return step->targets && !old.stable && !barrier;
+    case OTHER_RETURNS: /* a result that is stored there and not taken from there is no error */
+        step->returns ^= 1;
+        return takes ? !old.returns && !barrier : old.returns;
     case TELL_FIRST: /* before hearing; with 4 ranks nobody hears the same from another */
         step->skew = (uint32_t)plan->waves++;
         return barrier && takes && w->request.size == 4 && old.skew + 2 < plan->waves;
@@ -461,6 +465,10 @@ static void test_simulator(void)
                 request.count = 1200;
                 if (reduces)
                     break_plans(request, 0, applied);
+                request.in_place = kind == DDL__ALLREDUCE;
+                if (request.in_place)
+                    break_plans(request, 0, applied);
+                request.in_place = kind == DDL__BROADCAST;
                 static const ddl__algorithm others[] = {DDL__ALGORITHM_PAIRWISE,
                                                         DDL__ALGORITHM_DIRECT, DDL__ALGORITHM_TREE,
                                                         DDL__ALGORITHM_RING, DDL__ALGORITHM_CHAIN};

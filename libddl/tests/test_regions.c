@@ -1,63 +1,33 @@
 /* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members have
- * which; nothing is left behind by frees; a death in the middle ends the operation for the others
- * and spares what was only sent. Ranks are processes. */
+ * which; where all have them, nothing is copied; nothing is left behind by frees; a death in the
+ * middle ends the operation for the others and spares what was only sent. Ranks are processes. */
 #include <dirent.h>
 
-#include "processes.h"
+#include "net/lending.h"
+#include "shared_buffers.h"
 
 enum { SIZE = 3, ELEMENTS = 100003, MIB = 1 << 20, WIDEST = 16 };
 
-/* Of the endpoint that this process has created last. */
-static ddl_endpoint *endpoint;
-ddl_status __real_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
-ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
-ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made)
-{
-    ddl_status status = __real_ddl_endpoint_create(config, made);
-    endpoint = *made;
-    return status;
-}
-
-static char *allocate(size_t bytes)
-{
-    void *memory;
-    OK(ddl_alloc(endpoint, bytes, &memory));
-    return memory;
-}
-
-/* Small numbers, so that no type overflows: in any order and on any path the bits are the same only
- * if nothing was added twice or not at all. */
-static void fill(char *to, size_t bytes, int rank, ddl_dtype dtype, int salt)
-{
-    enum { PERIOD = 1009 };
-    size_t size = ddl_dtype_size(dtype), period = PERIOD * size;
-    for (size_t i = 0; i < bytes / size && i < PERIOD; i++) {
-        char *at = to + i * size;
-        double value = (double)((i * 7 + (size_t)rank * 3 + (size_t)salt) % 5) / (1 + rank);
-        float narrow = (float)value;
-        if (dtype == DDL_F64 || dtype == DDL_C128)
-            for (size_t k = 0; k < size; k += sizeof value)
-                memcpy(at + k, &value, sizeof value);
-        else if (dtype == DDL_F32 || dtype == DDL_C64)
-            for (size_t k = 0; k < size; k += sizeof narrow)
-                memcpy(at + k, &narrow, sizeof narrow);
-        else
-            for (size_t k = 0; k < size; k++)
-                at[k] = (char)((i * 11 + (size_t)rank * 5 + k + (size_t)salt) % 48);
-    }
-    for (size_t done = period; done < bytes; done *= 2)
-        memcpy(to + done, to, done < bytes - done ? done : bytes - done);
-}
-
 /* ---------------------------------------------------------------------------------- the results */
 
-typedef enum operation { REDUCE_ALL, SCATTER, GATHER, BROADCAST, ALL_TO_ALL, ROOTED, ORDERS } order;
+typedef enum operation {
+    REDUCE_ALL,
+    SCATTER,
+    GATHER,
+    BROADCAST,
+    ALL_TO_ALL,
+    ROOTED,
+    ORDERED, /* never in place */
+    OPERATIONS
+} operation;
 
 typedef struct memory {
     char *send, *recv;
 } memory;
 
-static ddl_status run(ddl_comm *comm, order what, bool in_place, const memory *m, int64_t count,
+static ddl_order *ordered; /* each rank brings one part */
+
+static ddl_status run(ddl_comm *comm, operation what, bool in_place, const memory *m, int64_t count,
                       ddl_dtype dtype, ddl_op op)
 {
     const void *send = in_place ? NULL : m->send;
@@ -69,13 +39,17 @@ static ddl_status run(ddl_comm *comm, order what, bool in_place, const memory *m
     case BROADCAST: return ddl_broadcast(comm, m->recv, count, dtype, 1, NULL, NULL);
     case ALL_TO_ALL: return ddl_alltoall(comm, send, m->recv, count / SIZE, dtype, NULL, NULL);
     case ROOTED: return ddl_reduce(comm, send, m->recv, count, dtype, op, 2, NULL, NULL);
-    case ORDERS: break;
+    case ORDERED:
+        return in_place ? DDL_EUNSUPPORTED
+                        : ddl_allreduce_ordered(comm, ordered, &send, m->recv, count, dtype, op,
+                                                NULL, NULL);
+    case OPERATIONS: break;
     }
     return DDL_EINVAL;
 }
 
 /* Run it on ordinary memory, then on `m`, and compare all bytes; send buffers stay as they were. */
-static void compare(ddl_comm *comm, order what, bool in_place, const memory *m,
+static void compare(ddl_comm *comm, operation what, bool in_place, const memory *m,
                     const memory *ordinary, int64_t count, ddl_dtype dtype, ddl_op op, int salt)
 {
     const memory *both[] = {ordinary, m};
@@ -116,10 +90,10 @@ static void compare_all(ddl_comm *comm, unsigned mix, size_t offset)
                 if (op == DDL_SUM || !mix)
                     compare(comm, REDUCE_ALL, in_place, &m, &ordinary, ELEMENTS, (ddl_dtype)dtype,
                             (ddl_op)op, salt++);
-    for (int what = REDUCE_ALL; what < ORDERS; what++)
+    for (int what = REDUCE_ALL; what < OPERATIONS; what++)
         for (int in_place = 0; in_place < 2; in_place++)
             for (int64_t count = 3 * 512; count <= ELEMENTS * 4; count *= 5)
-                compare(comm, (order)what, in_place, &m, &ordinary, count, DDL_F32, DDL_AVERAGE,
+                compare(comm, (operation)what, in_place, &m, &ordinary, count, DDL_F32, DDL_AVERAGE,
                         salt++);
     for (int i = 0; i < 4; i++)
         free(plain[i]);
@@ -129,8 +103,66 @@ static void compare_all(ddl_comm *comm, unsigned mix, size_t offset)
 
 static int same_bits(ddl_comm *comm)
 {
+    static const int owners[] = {0, 0, 1, 1, 2, 2};
+    OK(ddl_order_create(owners, 6, SIZE, &ordered));
     for (unsigned mix = 0; mix < 4; mix++)
         compare_all(comm, mix, mix % 2 ? 4 : 0);
+    ddl_order_destroy(ordered);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Spans that this process has lent, and results that it has found in its own memory. */
+static int lent, returned;
+bool __real_ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
+                             const ddl__region *region);
+bool __wrap_ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
+                             const ddl__region *region);
+bool __wrap_ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
+                             const ddl__region *region)
+{
+    bool may = __real_ddl__lending_may(lending, socket, reader, region);
+    lent += may;
+    return may;
+}
+
+bool __real_ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *place,
+                                  size_t bytes);
+bool __wrap_ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *place,
+                                  size_t bytes);
+bool __wrap_ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *place,
+                                  size_t bytes)
+{
+    returned++;
+    return __real_ddl__lending_returned(lending, span, place, bytes);
+}
+
+/* Once buffers are known, nothing goes through the arena: every rank lends its operands, or blocks,
+ * to the two others, and its results too, unless it stores them where they are wanted. */
+static int without_arena(ddl_comm *comm)
+{
+    enum { ROUNDS = 4 }; /* of which the last one counts */
+    static const struct {
+        operation what;
+        bool in_place;
+        int lent, returned;
+    } cases[] = {{REDUCE_ALL, false, 4, 0}, {REDUCE_ALL, true, 2, 2}, {ORDERED, false, 4, 0},
+                 {SCATTER, false, 2, 0},    {GATHER, false, 2, 0},    {ALL_TO_ALL, false, 2, 0}};
+    const bool shared = ddl_comm_local_size(comm) == SIZE;
+    const size_t bytes = ELEMENTS * sizeof(float);
+    memory m = {allocate(bytes), allocate(bytes)};
+    OK(ddl_order_create((const int[]){0, 1, 2}, SIZE, SIZE, &ordered));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int round = 0; round < ROUNDS; round++) {
+            fill(m.send, bytes, ddl_comm_rank(comm), DDL_F32, 0);
+            fill(m.recv, bytes, ddl_comm_rank(comm), DDL_F32, 1);
+            lent = returned = 0;
+            OK(run(comm, cases[i].what, cases[i].in_place, &m, ELEMENTS, DDL_F32, DDL_SUM));
+            bool right = lent == shared * cases[i].lent && returned == shared * cases[i].returned;
+            CHECK(right || round < ROUNDS - 1, "operation %d: %d lent, %d returned", cases[i].what,
+                  lent, returned);
+        }
+    ddl_order_destroy(ordered);
     ddl_comm_destroy(comm);
     return 0;
 }
@@ -147,44 +179,62 @@ static int count_descriptors(void)
     return n;
 }
 
-/* Bytes of shared memory that the machine has in use, and address space of this process in pages.
- */
+/* A line of a file of /proc, as the format has it; or the number of its lines, without one. */
 static long read_number(const char *path, const char *format)
 {
-    char line[256];
-    long number = -1;
+    char line[512];
+    long number = -1, lines = 0;
     FILE *file = fopen(path, "r");
-    while (number < 0 && fgets(line, sizeof line, file))
-        sscanf(line, format, &number);
+    for (; number < 0 && fgets(line, sizeof line, file); lines++)
+        if (format)
+            sscanf(line, format, &number);
     fclose(file);
-    return number;
+    return format ? number : lines;
 }
 
-/* Each buffer is used, and freed while the others map it. */
+typedef struct usage {
+    long descriptors, mappings, address_space, resident; /* the last two in KiB */
+} usage;
+
+static usage usage_now(void)
+{
+    return (usage){count_descriptors(), read_number("/proc/self/maps", NULL),
+                   read_number("/proc/self/status", "VmSize: %ld"),
+                   read_number("/proc/self/status", "VmRSS: %ld")};
+}
+
+/* Each buffer is read by the others by way of the arena, then in place, and freed while they map
+ * it. After a tenth of the rounds, every member has used all that it ever uses. */
 static int frees(ddl_comm *comm)
 {
-    enum { BYTES = 256 * 1024, ROUNDS = 3000 };
-    long mapped = 0;
-    int descriptors = 0;
-    for (int i = 0; i < ROUNDS; i++) {
-        char *buffer = allocate(BYTES);
-        for (int use = 0; use < 1 + i % 3; use++) {
-            memset(buffer, 1, BYTES);
-            OK(ddl_allreduce(comm, NULL, buffer, BYTES, DDL_U8, DDL_SUM, NULL, NULL));
-            CHECK(buffer[0] == SIZE && buffer[BYTES - 1] == SIZE, "%d", buffer[0]);
+    enum { BYTES = 128 * 1024, SLACK = 4096 };
+    const bool shared = ddl_comm_local_size(comm) == SIZE;
+    const int rounds = !shared ? 300 : SANITIZED ? 1000 : 10000;
+    static char all[SIZE * BYTES];
+    usage before = {0}, after;
+    for (int i = 0; i < rounds; i++) {
+        char *own = allocate(BYTES), mark = (char)(i % 40 + 40 * ddl_comm_rank(comm));
+        CHECK(!own[0] && !own[BYTES - 1], "not zeroed");
+        memset(own, mark, BYTES);
+        for (int use = 0; use < 2; use++) {
+            memset(all, 0xff, sizeof all);
+            OK(ddl_allgather(comm, own, all, BYTES, DDL_U8, NULL, NULL));
+            for (int r = 0; r < SIZE; r++)
+                CHECK(all[(r + 1) * BYTES - 1] == i % 40 + 40 * r, "rank %d, round %d", r, i);
         }
-        ddl_free(buffer);
-        if (i == ROUNDS / 10) {
-            mapped = read_number("/proc/self/status", "VmSize: %ld");
-            descriptors = count_descriptors();
-        }
+        ddl_free(own);
+        if (i == rounds / 10)
+            before = usage_now();
     }
-    for (int i = 0; i < 10000; i++)
-        ddl_free(allocate(BYTES));
-    CHECK(count_descriptors() <= descriptors, "%d descriptors, then %d", descriptors,
-          count_descriptors());
-    long now = read_number("/proc/self/status", "VmSize: %ld");
-    CHECK(now < mapped + 8192, "%ld KiB of address space, then %ld", mapped, now);
+    after = usage_now();
+    CHECK(after.descriptors <= before.descriptors, "%ld descriptors, then %ld", before.descriptors,
+          after.descriptors);
+    CHECK(after.mappings <= before.mappings + 16, "%ld mappings, then %ld", before.mappings,
+          after.mappings);
+    CHECK(after.address_space < before.address_space + SLACK, "%ld KiB mapped, then %ld",
+          before.address_space, after.address_space);
+    CHECK(after.resident < before.resident + SLACK || SANITIZED, "%ld KiB resident, then %ld",
+          before.resident, after.resident);
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
     return 0;
@@ -281,11 +331,10 @@ static int overwritten(ddl_comm *comm)
 
 int main(int argc, char **argv)
 {
-    static const process_test tests[] = {{"same_bits", same_bits, 0, false},
-                                         {"frees", frees, 0, false},
-                                         {"limits", limits, 0, false},
-                                         {"death", death, 2, false},
-                                         {"overwritten", overwritten, 2, false}};
+    static const process_test tests[] = {
+        {"same_bits", same_bits, 0, false}, {"without_arena", without_arena, 0, false},
+        {"frees", frees, 0, false},         {"limits", limits, 0, false},
+        {"death", death, 2, false},         {"overwritten", overwritten, 2, false}};
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

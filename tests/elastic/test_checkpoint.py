@@ -107,13 +107,13 @@ def test_old_ones_are_removed_but_not_what_others_need(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """os.fsync fails as on a full disk; the real one is in the chaos matrix."""
+    """os.fsync fails as on a full disk; a real one is in test_disk_full.py."""
     folder = Folder(tmp_path)
 
     def fail(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="4 bytes cannot be written: No space left .*/name"):
         folder.write("name", b"data")
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddl_elastic import step as steps
 from ddl_elastic.evaluation import Plan, as_numbers
+from ddl_elastic.step import Step
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -137,3 +139,19 @@ def test_the_writer(job: Any, caplog: pytest.LogCaptureFixture) -> None:
         job.log("evaluated", accuracy=0.5, loss=1 / 3)
         job.log(loss=2)
     assert caplog.messages == ["evaluated  accuracy 0.5  loss 0.333333", "loss 2"]
+
+
+def test_evaluations_do_not_count_as_steps(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    monkeypatch.setattr(Step, "_checksum", lambda step: names.append(step.name) or 0)
+    monkeypatch.setattr(steps, "CHECK_EVERY", 1)
+    for step in job.steps(torch.ones(8, 3)):
+        for x in step:
+            step.backward(job.framework.model(x).sum())
+        job.map(torch.ones(8, 3), lambda x: x.sum(), batch=4)
+    assert [name for name in names if name] == [
+        "step 0",
+        "an evaluation before step 1",
+        "step 1",
+        "an evaluation before step 2",
+    ]

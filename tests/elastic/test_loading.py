@@ -225,9 +225,9 @@ def test_streams(members: Any, workers: int) -> None:
 class Program:
     """A member alone, in programs/reading.py, which tells of itself line by line."""
 
-    def __init__(self, folder: Path, what: str, loader_workers: int) -> None:
+    def __init__(self, folder: Path, what: str, loader_workers: int, thread: str = "") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, PROGRAM, what, str(loader_workers)],
+            [sys.executable, PROGRAM, what, str(loader_workers), thread],
             cwd=folder,
             env=clean_environment(),
             stdin=subprocess.PIPE,
@@ -246,9 +246,9 @@ class Program:
         """Descriptors of its loader processes."""
         return [os.pidfd_open(pid) for pid in self.read()]
 
-    def end(self) -> str:
-        """What it has written to stderr."""
-        return self.process.communicate(timeout=LIMIT)[1]
+    def end(self, line: str | None = None) -> str:
+        """What it has written to stderr. It is sent a line before."""
+        return self.process.communicate(line, timeout=LIMIT)[1]
 
 
 def wait_for_ends(descriptors: list[int]) -> None:
@@ -276,13 +276,17 @@ def test_loader_processes_end_with_the_steps(tmp_path: Path) -> None:
     assert program.process.returncode == 0
 
 
-def test_a_loader_process_is_killed(tmp_path: Path) -> None:
-    program = Program(tmp_path, "block", 1)
+@pytest.mark.parametrize("thread", ["main", "other"])
+def test_a_loader_process_is_killed(tmp_path: Path, thread: str) -> None:
+    """While the program does something else."""
+    program = Program(tmp_path, "block", 1, thread)
     pid = program.read()[0]
+    loader = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    error = program.end()
+    wait_for_ends([loader])
+    error = program.end("\n")
     assert program.process.returncode == 1
-    assert f"rank 0 on {os.uname().nodename}: loading has failed: " in error
+    assert f"LoadingError: rank 0 on {os.uname().nodename}: loading has failed: " in error
     assert str(pid) in error
 
 

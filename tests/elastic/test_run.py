@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ddl_elastic import program
+
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
@@ -66,7 +68,8 @@ def test_a_timeline(run: Any, tmp_path: Path) -> None:
     assert recovery["dur"] == pytest.approx(told["seconds"] * 1e6)
     assert [e["name"] for e in events if e["ph"] == "i"] == ["rank 1 died (SIGKILL)"]
     rows = {e["pid"] for e in events if e["ph"] == "X"}
-    assert len(rows) == 1 + 2 + 2  # the job, two survivors before, and after
+    # The job, two survivors before, and after; a shrink may take a second attempt.
+    assert len(rows) >= 1 + 2 + 2
     sums = [e for e in events if "ordered" in e["name"]]
     assert len(sums) > 2 * 32
     before = [e for e in sums if e["ts"] < recovery["ts"]]
@@ -160,3 +163,24 @@ def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message
     done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"ddl: {message}")
+
+
+def test_frameworks_that_a_program_names() -> None:
+    assert program.named("import torch.nn") == ["torch"]
+    assert program.named("import ddl_jax.elastic as elastic") == ["jax"]
+    assert program.named("import jax\nimport torch") == ["torch", "jax"]
+    assert program.named("from mine import main") == ["torch"]
+    assert program.named('os.environ["XLA_FLAGS"] = ""\nimport jax') == ["torch"]
+
+
+def test_a_program_without_a_loop(run_program: Any, run: Any, tmp_path: Path) -> None:
+    """The same script alone, and as two workers."""
+    example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
+    command = [sys.executable, example, "--passes", "1", "--workers", "1"]
+    alone = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    done, report = run("-n", 2, example, "--passes", "1")
+    assert done.code == 0, done.err
+    (line,) = done.out.splitlines()
+    assert re.fullmatch(r"\[\d\] accuracy .* 2 workers, 0 shares recomputed .*", line)
+    assert line.split("state ")[1] == alone.out.split("state ")[1].strip()
+    assert report["hash"].startswith(line.split("state ")[1])

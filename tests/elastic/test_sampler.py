@@ -47,6 +47,13 @@ def test_permutation(samples: int, seed: int, number: int) -> None:
     assert np.array_equal(permute(some, samples, seed, number), whole[some])
 
 
+@pytest.mark.parametrize("samples", [300, 5000])
+def test_small_shares_are_parts_of_large_ones(samples: int) -> None:
+    whole = Sampler(samples, 3 * 600, 3, 7)
+    parts = Sampler(samples, 3 * 600, 60, 7)
+    assert used(parts, 4) == used(whole, 4)
+
+
 def test_the_number_of_logical_workers_does_not_change_a_batch() -> None:
     batches = [used(Sampler(1000, 24, workers, 7), 50) for workers in (1, 2, 3, 8, 24)]
     assert all(batch == batches[0] for batch in batches)

@@ -157,6 +157,84 @@ def test_the_next_one_begins_when_all_have_finished(
     assert job.newest() == 5 * EVERY
 
 
+class HeldCopy:
+    """The copy of a part waits until `go`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go, self.begun = threading.Event(), threading.Event()
+        self._pack = checkpoint.pack
+        monkeypatch.setattr(saving.checkpoint, "pack", self._wait)
+
+    def _wait(self, state: State, chunk: checkpoint.Chunk) -> memoryview:
+        self.begun.set()
+        assert self.go.wait(60)
+        return self._pack(state, chunk)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_waits_for_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """The next step's computation, or only its end."""
+    copy, saver = HeldCopy(monkeypatch), Saver(Policy(Folder(tmp_path), 1), CONSTANTS, beside)
+    computed = threading.Event()
+
+    def step() -> None:
+        saver.begin(state_after(1), 1, 0, 1)
+        computed.set()
+        saver.wait_for_copy()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert copy.begun.wait(60)
+    if beside:
+        assert computed.wait(60)
+    assert thread.is_alive()
+    assert computed.is_set() == beside
+    copy.go.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    saver.wait()
+    assert saver.error is None
+
+
+def test_a_copy_that_fails_holds_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_state: State, _chunk: checkpoint.Chunk) -> memoryview:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(saving.checkpoint, "pack", fail)
+    saver = Saver(Policy(Folder(tmp_path), 1), CONSTANTS)
+    saver.begin(state_after(1), 1, 0, 1)
+    saver.wait()
+    assert "no room" in str(saver.error)
+
+
+def test_an_abandoned_checkpoint_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank of two has written its chunks; the disk is full before the other's are."""
+    job = Job(tmp_path, 2)
+    for _ in range(2 * EVERY - 1):
+        job.step()
+    job.settle()
+    before = {file.name for file in tmp_path.iterdir()}
+    write = Folder.write
+
+    def fail(folder: Folder, name: str, data: bytes) -> None:
+        if name.startswith("part-") and "-1-of-2" in name:
+            raise OSError(28, "No space left on device")
+        write(folder, name, data)
+
+    monkeypatch.setattr(Folder, "write", fail)
+    for _ in range(EVERY - 1):
+        job.step()
+    job.settle()
+    assert all(saver.error for saver in job.savers)
+    assert {file.name for file in tmp_path.iterdir()} == before
+
+
 def test_a_full_disk_ends_one_checkpoint_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +257,22 @@ def test_a_full_disk_ends_one_checkpoint_only(
         job.step()
     job.settle()
     assert job.newest() == 2 * EVERY
+
+
+def test_the_own_error_is_the_one_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 finds as well that its part is missing."""
+    job = Job(tmp_path, 2)
+
+    def fail(_folder: Folder, _name: str, _data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Folder, "write", fail)
+    for _ in range(EVERY + 2):
+        job.step()
+    job.settle()
+    assert all("No space left" in str(saver.error) for saver in job.savers)
 
 
 def test_the_newest_whole_one_is_loaded(tmp_path: Path) -> None:

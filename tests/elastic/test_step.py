@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ import ddl_core
 from ddl_elastic.order import children, parent, parts_of, tree_size
 from ddl_elastic.partial import PartialSums
 from ddl_elastic.reform import Action, Standing, Watch, decide
-from ddl_elastic.step import Group, Step
+from ddl_elastic.step import Arrays, Group, Step
 
 
 def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
@@ -189,3 +191,27 @@ def test_decisions(owners: list[int], has_result: list[bool], behind: list[bool]
 def test_what_cannot_be(ranks: list[Standing], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         decide(ranks, 0, 2)
+
+
+def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the name of the step: evaluations are counted as well."""
+    monkeypatch.setattr(Step, "_checksum", lambda step: step._group.comm.rank)
+
+    def run(rank: int) -> str:
+        with endpoints[rank].connect(addresses, rank) as comm:
+            group = Group(comm, [0, 1], (0, 1))
+            step = Step(group, 0, Arrays([np.zeros(3)]), "step 7")
+            with pytest.raises(RuntimeError) as caught:
+                for worker in step.shares():
+                    step.add(worker, [np.ones(3)])
+            group.watch.close()
+            return str(caught.value)
+
+    with ddl_core.Endpoint(secret="") as one, ddl_core.Endpoint(secret="") as other:
+        endpoints = [one, other]
+        addresses = [one.address, other.address]
+        with ThreadPoolExecutor(2) as threads:
+            told = list(threads.map(run, range(2)))
+    assert told[1] == (
+        "the ranks differ in step 7: this rank's checksum is 0x1, all are from 0x0 to 0x1"
+    )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+
+from ddl_elastic.partial import PartialSums
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -26,6 +29,12 @@ def layers(*widths: int) -> nn.Sequential:
     return nn.Sequential(*[nn.Linear(a, b) for a, b in pairwise(widths)])
 
 
+def gradients_of(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
+    """By a plain backward pass."""
+    loss.backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
 class Calls:
     """Of `ready`: how many arrays are complete, and what they hold then."""
 
@@ -44,8 +53,9 @@ def test_the_last_parameters_come_first() -> None:
     numbers = 2 + 6
     assert [array.size for array in share] == [1 + 4 + 4 + 12, 3 + 6 + numbers]
     assert calls.counts == [1]  # the last array is complete when all is
-    parameters = list(half.model.parameters())
-    expected = torch.cat([each.grad.reshape(-1) for each in reversed(parameters)])
+    assert all(each.grad is None for each in half.model.parameters())
+    gradients = gradients_of(half.model, half.model(torch.ones(5, 2)).sum())
+    expected = torch.cat([each.reshape(-1) for each in reversed(gradients)])
     assert [*share[0], *share[1][:9]] == expected.tolist()
     assert calls.held == [share[0].tolist()]
 
@@ -60,9 +70,10 @@ def test_gradients_do_not_depend_on_buckets(bucket_bytes: int, number: int) -> N
     assert calls.counts[-1:] == [number - 1][: number - 1]
     for array, result in zip(share, half.result(), strict=True):
         result[:] = array
-    expected = [each.grad.clone() for each in half.model.parameters()]
     half.apply()
     found = [each.grad for each in half.model.parameters()]
+    half.begin(0)
+    expected = gradients_of(half.model, half.model(torch.ones(5, 2)).square().sum())
     assert all(map(torch.equal, found, expected))
 
 
@@ -122,5 +133,50 @@ def test_two_gradients_of_one_parameter() -> None:
         half.backward(half.model(x).sum(), Calls())
     half = made(Twice(), float("inf"))
     share = half.backward(half.model(x).sum(), Calls())
-    expected = torch.cat([each.grad.reshape(-1) for each in reversed([*half.model.parameters()])])
+    gradients = gradients_of(half.model, half.model(x).sum())
+    expected = torch.cat([each.reshape(-1) for each in reversed(gradients)])
     assert share[0][: len(expected)].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("logical", [1, 2, 5, 8])
+def test_gradients_are_added_as_arrays_are(logical: int) -> None:
+    """To the bit, whether they were copied to arrays before or not."""
+    torch.manual_seed(0)
+    half, x = made(layers(2, 3, 4, 1), 4 * 12), torch.randn(logical, 5, 2)
+    half.model.append(nn.BatchNorm1d(1))
+    half.result()
+    found, expected = PartialSums(logical, half.free, half.add), PartialSums(logical)
+    for worker in range(logical):
+        share, copied = half_shares(half, x[worker])
+        expected.add(worker, [array.copy() for array in copied])
+        half.free(copied)
+        found.add(worker, share, 1)
+        found.add(worker, share)
+    for number in range(len(half.result())):
+        (one,), (other,) = (each.arrays([(0, logical)], number) for each in (found, expected))
+        assert one.tobytes() == other.tobytes()
+
+
+def half_shares(half: elastic.Half, x: torch.Tensor) -> list[Any]:
+    """The same share twice."""
+    shares = []
+    for _ in range(2):
+        half.begin(0)
+        shares.append(half.backward(half.model(x).square().sum()))
+    return shares
+
+
+@pytest.mark.parametrize("odd", ["unused", "transposed", "bfloat16"])
+def test_gradients_that_cannot_be_added_as_they_are(odd: str) -> None:
+    model: nn.Module = Partly() if odd == "unused" else nn.Linear(3, 2, bias=False)
+    if odd == "transposed":
+        model.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2).T)
+    elif odd == "bfloat16":
+        model.to(torch.bfloat16)
+    half = made(model, 1 << 20)
+    x = torch.arange(6.0).reshape(3, 2) if odd == "unused" else torch.arange(6.0).reshape(2, 3)
+    share, copied = half_shares(half, x.to(next(model.parameters()).dtype))
+    once = copied[0].copy()
+    half.add(0, copied, share, copied)
+    assert np.array_equal(copied[0], 2 * once)
+    assert once[: 2 * 2].any()

@@ -81,6 +81,11 @@ class Slurm:
         """What Slurm's commands need on the hosts."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
+    def clean(self) -> dict[str, str]:
+        """This process's environment without what belongs to another job, and `environment`."""
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DDL_"))}
+        return {**base, **self.environment}
+
     def run(
         self,
         command: Sequence[str | Path],
@@ -91,10 +96,9 @@ class Slurm:
         host: str = "h1",
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node to its end; its output as text."""
-        base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DDL_"))}
         process = subprocess.Popen(
             self.lab.at(host, *command),
-            env={**base, **self.environment, **(env or {})},
+            env={**self.clean(), **(env or {})},
             cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

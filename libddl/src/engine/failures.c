@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "engine/describe.h"
+#include "engine/loans.h"
 #include "engine/state.h"
 #include "net/close_reason.h"
 
@@ -20,6 +21,7 @@ static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status sta
     ddl_work *current = stream->current;
     if (current) {
         ddl__record_end(&engine->recorder, current, status, ddl__now());
+        ddl__loans_abandon(&stream->runner, current);
         ddl__finish(engine, current, status);
     }
     stream->current = NULL;

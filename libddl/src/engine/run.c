@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "engine/describe.h"
 #include "engine/interleave.h"
+#include "engine/loans.h"
 #include "engine/steps.h"
 #include "net/stores.h"
 
@@ -12,20 +13,6 @@ enum {
     SLICE = 64, /* steps between returns to the driver, which looks at the clock */
     LEND_LEAST = DDL__LEND_LEAST / 16 /* elements, of 16 bytes or less */
 };
-
-/* Steps of a work that lends are not interleaved: it sends without copying. */
-__attribute__((noinline)) static void find_regions(const ddl__runner *runner, ddl_work *work)
-{
-    const size_t segment = (size_t)work->plan->segment * work->element;
-    if (!ddl__regions_exist(runner->regions) ||
-        segment < (work->in == work->out ? DDL__LEND_LEAST_IN_PLACE : DDL__LEND_LEAST))
-        return;
-    work->regions[0] = ddl__regions_find(runner->regions, work->in);
-    work->regions[1] = ddl__regions_find(runner->regions, work->out);
-    work->lends = work->regions[0].base || work->regions[1].base;
-    if (work->lends)
-        work->interleaving = DDL__INTERLEAVE_NEVER;
-}
 
 void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *plan,
                     unsigned char *scratch)
@@ -43,9 +30,8 @@ void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
     work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
-    work->lends = false;
     if (plan->segment >= LEND_LEAST)
-        find_regions(runner, work);
+        ddl__loans_find(runner, work);
 }
 
 /* --------------------------------------------------------------------------------------- steps */
@@ -68,48 +54,51 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
-/* The region that this memory lies in, or NULL. */
-static const ddl__region *region_of(const ddl_work *work, const void *memory, size_t bytes)
+/* Send memory to the first `n` of runner->targets, links of one kind. Links that do not copy need
+ * memory that no later step overwrites; other memory is copied to a span first. */
+static inline bool send_to(const ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                           unsigned n, const void *memory, size_t bytes)
 {
-    for (unsigned i = 0; i < 2; i++)
-        if (ddl__region_has(&work->regions[i], memory, bytes))
-            return &work->regions[i];
-    return NULL;
+    const ddl__link_ops *ops = runner->targets[0]->ops;
+    if (ops->zero_copy && !step->stable) {
+        void *span = ops->reserve(runner->targets, n, bytes);
+        if (!span)
+            return false;
+        memcpy(span, memory, bytes);
+        ops->publish(runner->targets, n, span, bytes, &work->signature);
+    } else if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature)) {
+        return false;
+    }
+    work->published += n;
+    return true;
 }
 
-/* Let the next target read the memory where it is, if it can. */
-__attribute__((noinline)) static bool lend(ddl__runner *runner, const ddl_work *work,
-                                           const ddl__step *step, const void *memory, size_t bytes)
-{
-    ddl__link *link = runner->links[work->plan->ranks[step->target + work->published]];
-    const ddl__region *region =
-        step->stable && link->ops->lend ? region_of(work, memory, bytes) : NULL;
-    return region && link->ops->lend(link, region, memory, bytes, &work->signature);
-}
-
-/* Send memory to the remaining targets. Links that do not copy need memory that no later step
- * overwrites; other memory is copied to a span first. */
-static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
-                         const void *memory, size_t bytes)
+/* Send to the remaining targets, without a copy where that is possible. */
+__attribute__((noinline)) static bool lend_rest(ddl__runner *runner, ddl_work *work,
+                                                const ddl__step *step, const void *memory,
+                                                size_t bytes)
 {
     while (work->published < step->targets) {
-        if (work->lends && lend(runner, work, step, memory, bytes)) {
+        ddl__loan_outcome outcome = ddl__loans_publish(runner, work, step, memory, bytes);
+        if (outcome == DDL__LOAN_MADE) {
             work->published++;
             continue;
         }
-        unsigned n = ddl__next_targets(runner, work, step);
-        const ddl__link_ops *ops = runner->targets[0]->ops;
-        if (ops->zero_copy && !step->stable) {
-            void *span = ops->reserve(runner->targets, n, bytes);
-            if (!span)
-                return false;
-            memcpy(span, memory, bytes);
-            ops->publish(runner->targets, n, span, bytes, &work->signature);
-        } else if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature)) {
+        unsigned n = ddl__loans_count_others(runner, ddl__next_targets(runner, work, step));
+        if (outcome == DDL__LOAN_FULL || !send_to(runner, work, step, n, memory, bytes))
             return false;
-        }
-        work->published += n;
     }
+    return true;
+}
+
+static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                         const void *memory, size_t bytes)
+{
+    if (work->lends)
+        return lend_rest(runner, work, step, memory, bytes);
+    while (work->published < step->targets)
+        if (!send_to(runner, work, step, ddl__next_targets(runner, work, step), memory, bytes))
+            return false;
     return true;
 }
 
@@ -138,6 +127,20 @@ static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__s
     ddl__fold_run(&folding, dst, copy, runner->operands, (size_t)length);
 }
 
+/* Reduce, and store the result where targets want it. */
+__attribute__((noinline)) static bool reduce_and_return(ddl__runner *runner, ddl_work *work,
+                                                        const ddl__step *step,
+                                                        const ddl__fold *fold, void *kept,
+                                                        int64_t length)
+{
+    size_t bytes = (size_t)length * work->element;
+    reduce(runner, work, step, fold, kept, runner->returns[0], false, length);
+    for (unsigned i = 1; i < runner->n_returns; i++)
+        copy(runner->kernels, runner->returns[i], kept, bytes);
+    work->received = ddl__release_operands(runner, work, step);
+    return work->received && lend_rest(runner, work, step, kept, bytes);
+}
+
 /* Where the targets read the memory of this rank, one pass writes the result to the buffer of the
  * caller and to the span. If the result is not kept, it goes only to the span; if user memory is
  * sent, only to the buffer. `fold` is NULL in a step without one, where it costs nothing. */
@@ -154,10 +157,13 @@ __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner
         if (!(fold ? ddl__gather_values(runner, work, step, length, k)
                    : ddl__gather(runner, work, step, bytes, k)))
             return false;
+        if (step->returns && bytes >= DDL__LEND_LEAST &&
+            ddl__loans_find_returns(runner, work, step))
+            return reduce_and_return(runner, work, step, fold, kept, length);
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
         bool direct =
             n && (!kept || !(step->stable && (runner->targets[0]->ops->zero_copy ||
-                                              (work->lends && region_of(work, kept, bytes)))));
+                                              (work->lends && ddl__loans_may(work, kept, bytes)))));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
@@ -219,20 +225,10 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     return true;
 }
 
-/* Whether peers have read all that was lent to them. */
-__attribute__((noinline)) static bool flush_lent(const ddl__runner *runner)
-{
-    bool empty = true;
-    for (int i = 0; i < runner->size; i++)
-        if (runner->links[i] && runner->links[i]->ops->lend)
-            empty = runner->links[i]->ops->flush(runner->links[i]) && empty;
-    return empty;
-}
-
 /* Whether no link uses user memory. */
 static inline bool flush(ddl__runner *runner, const ddl_work *work)
 {
-    bool empty = !work->lends || flush_lent(runner);
+    bool empty = !work->lends || ddl__loans_flush(runner);
     for (unsigned i = 0; i < runner->n_zero_copy; i++)
         empty = runner->zero_copy[i]->ops->flush(runner->zero_copy[i]) && empty;
     return empty;

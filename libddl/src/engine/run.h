@@ -20,7 +20,9 @@ typedef struct ddl__runner {
     ddl__regions *regions; /* of the endpoint; NULL: nothing is lent */
     ddl__link **zero_copy; /* links that send user memory, to be flushed */
     unsigned n_zero_copy;
-    ddl__link **targets;   /* room for size links */
+    ddl__link **targets; /* room for size links */
+    void **returns;      /* where targets want a result: room for size */
+    unsigned n_returns;
     const void **operands; /* room for n_operands */
     int n_operands;
     unsigned ahead;             /* interleave.c: spans peeked at and not yet released */

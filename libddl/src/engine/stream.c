@@ -122,9 +122,10 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->kernels = ddl__kernels_best();
     runner->zero_copy = calloc(n, sizeof *runner->zero_copy);
     runner->targets = calloc(n, sizeof *runner->targets);
+    runner->returns = calloc(n, sizeof *runner->returns);
     runner->operands = calloc(n, sizeof *runner->operands);
     runner->n_operands = size;
-    if (!runner->zero_copy || !runner->targets || !runner->operands)
+    if (!runner->zero_copy || !runner->targets || !runner->returns || !runner->operands)
         return false;
     for (size_t i = 0; i < n; i++) {
         if (!links[i])
@@ -143,6 +144,7 @@ void ddl__stream_close(ddl__stream *stream)
     free(stream->scratch);
     free(stream->runner.zero_copy);
     free(stream->runner.targets);
+    free(stream->runner.returns);
     free(stream->runner.operands);
 }
 
@@ -228,6 +230,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
 {
     ddl__call *call = &work->call;
     stream->current = work;
+    work->lends = false;
     if (call->kind == DDL__BARRIER) {
         call->send = &stream->barrier_in;
         call->recv = &stream->barrier_out;

@@ -97,10 +97,10 @@ struct ddl_work {
     size_t element;
     int64_t wave;
     uint32_t step;
-    uint32_t published; /* targets that this step has served */
-    bool received;      /* the operands of this step are consumed */
-    bool lands_far;     /* the receive buffer is too long for the caches */
-    bool lends;         /* a buffer lies in one of these regions, which peers may read in place */
+    uint32_t published;     /* targets that this step has served */
+    bool received;          /* the operands of this step are consumed */
+    bool lands_far;         /* the receive buffer is too long for the caches */
+    bool lends;             /* some spans travel without a copy (loans.h); then: */
     ddl__region regions[2]; /* of the send buffer and the receive buffer; base NULL: none */
     ddl__interleaving interleaving;
 };

@@ -127,9 +127,11 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
 {
     ddl__arena_header said;
     struct stat status;
-    if (!ddl__memory_file_is_sealed(fd) || fstat(fd, &status) ||
-        pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said) {
-        ddl__fail(DDL_EREFUSED, "a peer's shared memory is no sealed file with a header");
+    const char *fault = ddl__memory_file_fault(fd, sizeof said);
+    if (!fault && (fstat(fd, &status) || pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said))
+        fault = "cannot be read";
+    if (fault) {
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory is in a file that %s", fault);
         return NULL;
     }
     if (said.magic != DDL__ARENA_MAGIC || said.layout != DDL__ARENA_LAYOUT ||

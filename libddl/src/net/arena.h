@@ -33,7 +33,7 @@
 
 enum {
     DDL__ARENA_MAGIC = 0x64646c61,
-    DDL__ARENA_LAYOUT = 5,
+    DDL__ARENA_LAYOUT = 6,
     DDL__ARENA_LINE = 64,
     DDL__ARENA_PAIR = 2 * DDL__ARENA_LINE, /* the alignment of shared words */
     DDL__ARENA_QUEUE = 64,                 /* entries of a ring */
@@ -49,7 +49,7 @@ enum {
 typedef struct ddl__arena_entry {
     alignas(DDL__ARENA_PAIR) atomic_ullong stamp; /* position + 1; 0: never written */
     ddl__signature signature;
-    uint32_t offset, bytes; /* offset: of the span, or DDL__ARENA_INLINE, _LENT */
+    uint32_t offset, bytes; /* offset: of the span, or DDL__ARENA_INLINE, _LENT, _RETURNED */
     unsigned char inline_span[DDL__ARENA_SHORT_FOR_ONE];
 } ddl__arena_entry;
 
@@ -75,8 +75,10 @@ typedef struct ddl__arena_header {
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
 
-/* In place of an offset: the span is in the entry, or a ddl__loan says where it lies. */
-static const uint32_t DDL__ARENA_INLINE = UINT32_MAX, DDL__ARENA_LENT = UINT32_MAX - 1;
+/* In place of an offset: the span is in the entry; a ddl__loan says where it lies; it lies where
+ * the reader has lent a span, whose position + 1 is in the entry. */
+static const uint32_t DDL__ARENA_INLINE = UINT32_MAX, DDL__ARENA_LENT = UINT32_MAX - 1,
+                      DDL__ARENA_RETURNED = UINT32_MAX - 2;
 
 _Static_assert(sizeof(ddl__arena_entry) == DDL__ARENA_ENTRY, "no gap");
 _Static_assert((int)DDL__ARENA_SHORT_FOR_ONE <= (int)DDL__LINK_SHORT,

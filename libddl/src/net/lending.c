@@ -1,10 +1,9 @@
 #include "net/lending.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -50,6 +49,29 @@ bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reade
     return false;
 }
 
+bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region *region,
+                        const void *memory, size_t bytes)
+{
+    if (!lending->awaited)
+        lending->awaited = calloc(DDL__ARENA_QUEUE, sizeof *lending->awaited);
+    if (lending->awaited)
+        lending->awaited[span % DDL__ARENA_QUEUE] =
+            (struct ddl__awaited){span, memory, bytes, *region};
+    return lending->awaited;
+}
+
+bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *memory, size_t bytes)
+{
+    const struct ddl__awaited *a =
+        lending->awaited ? &lending->awaited[span % DDL__ARENA_QUEUE] : NULL;
+    if (!a || a->span != span || a->memory != memory || a->bytes != bytes)
+        return false;
+    if (ddl__region_is_attached(&a->region))
+        return true;
+    off_t at = (off_t)((uintptr_t)memory - (uintptr_t)a->region.base);
+    return pread(a->region.fd, memory, bytes, at) == (ssize_t)bytes;
+}
+
 /* --------------------------------------------------------------------------------- the reader */
 
 const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes)
@@ -63,6 +85,17 @@ const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_
     return b->base + loan.offset;
 }
 
+void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, size_t bytes)
+{
+    if (!loan.returns || !ddl__lending_find(lending, loan, bytes))
+        return NULL;
+    struct ddl__borrowed *b = &lending->borrowed[loan.number];
+    if (!b->writable && mprotect(b->base, b->bytes, PROT_READ | PROT_WRITE))
+        return NULL;
+    b->writable = true;
+    return b->base + loan.offset;
+}
+
 static void unmap(struct ddl__borrowed *b)
 {
     if (b->base)
@@ -70,13 +103,8 @@ static void unmap(struct ddl__borrowed *b)
     b->base = NULL;
 }
 
-/* A file that can shrink would end this process when it is read. */
 static void *map_offered(int fd, size_t bytes)
 {
-    struct stat status;
-    if (fd < 0 || !bytes || !ddl__memory_file_is_sealed(fd) || fstat(fd, &status) ||
-        (uint64_t)status.st_size < bytes)
-        return NULL;
     void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return NULL;
@@ -84,49 +112,80 @@ static void *map_offered(int fd, size_t bytes)
     return base;
 }
 
-static void offer_accept(ddl__lending *lending, ddl__arena_loans *ours)
+/* A descriptor that is missing was dropped by the kernel: this process has too many. */
+static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer)
 {
-    ddl__offer offer;
-    memcpy(&offer, lending->offer, sizeof offer);
+    if (lending->several)
+        return "came with several";
+    if (offer->number >= DDL__REGIONS || !offer->serial || !offer->bytes)
+        return "has a wrong number";
+    return lending->fd < 0 ? NULL : ddl__memory_file_fault(lending->fd, offer->bytes);
+}
+
+/* Without a mapping the peer's spans are copied. */
+static void offer_accept(ddl__lending *lending, const ddl__offer *offer, ddl__arena_loans *ours)
+{
     if (!lending->borrowed)
         lending->borrowed = calloc(DDL__REGIONS, sizeof *lending->borrowed);
-    if (!lending->borrowed || offer.number >= DDL__REGIONS)
+    if (!lending->borrowed)
         return;
-    struct ddl__borrowed *b = &lending->borrowed[offer.number];
+    struct ddl__borrowed *b = &lending->borrowed[offer->number];
     unmap(b); /* freed by its owner, so nothing in it is being read */
-    void *base = map_offered(lending->fd, offer.bytes);
+    void *base = lending->fd < 0 ? NULL : map_offered(lending->fd, offer->bytes);
     if (!base) {
         ddl__log(DDL__INFO, "a peer's region of %llu bytes cannot be mapped: it is copied",
-                 (unsigned long long)offer.bytes);
+                 (unsigned long long)offer->bytes);
         return;
     }
-    *b = (struct ddl__borrowed){offer.serial, base, offer.bytes};
-    atomic_store_explicit(&ours->mapped[offer.number], offer.serial, memory_order_release);
+    *b = (struct ddl__borrowed){.serial = offer->serial, .base = base, .bytes = offer->bytes};
+    atomic_store_explicit(&ours->mapped[offer->number], offer->serial, memory_order_release);
 }
 
-void ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours)
-{
-    lending->offer[lending->received++] = byte;
-    if (lending->received < sizeof lending->offer)
-        return;
-    offer_accept(lending, ours);
-    ddl__lending_take_fd(lending, -1);
-    lending->received = 0;
-    lending->receiving = false;
-}
-
-void ddl__lending_take_fd(ddl__lending *lending, int fd)
+static void drop_fd(ddl__lending *lending)
 {
     if (lending->fd >= 0)
         close(lending->fd);
-    lending->fd = fd;
+    lending->fd = -1;
+}
+
+bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
+                          char reason[256])
+{
+    lending->offer[lending->received++] = byte;
+    if (lending->received < sizeof lending->offer)
+        return true;
+    ddl__offer offer;
+    memcpy(&offer, lending->offer, sizeof offer);
+    const char *fault = offer_fault(lending, &offer);
+    if (fault)
+        snprintf(reason, 256, "it offered %llu bytes of memory in a file that %s",
+                 (unsigned long long)offer.bytes, fault);
+    else
+        offer_accept(lending, &offer, ours);
+    drop_fd(lending);
+    lending->received = 0;
+    lending->receiving = false;
+    return !fault;
+}
+
+void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; c->cmsg_type == SCM_RIGHTS && i < n; i++) {
+            drop_fd(lending);
+            memcpy(&lending->fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            lending->several = lending->several || i;
+        }
+    }
 }
 
 void ddl__lending_end(ddl__lending *lending)
 {
     for (unsigned i = 0; lending->borrowed && i < DDL__REGIONS; i++)
         unmap(&lending->borrowed[i]);
-    ddl__lending_take_fd(lending, -1);
+    drop_fd(lending);
     free(lending->borrowed);
     free(lending->offered);
+    free(lending->awaited);
 }

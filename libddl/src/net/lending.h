@@ -10,10 +10,17 @@
  * its caller may write to the memory at once. So the owner first says that it has closed the link,
  * and a reader looks at that after it has read and before it uses what it has made of it.
  *
+ * In place, the owner may want the result where the operand lay. Its entry says so, the reader
+ * stores the result there, and publishes a span without bytes that names the lent one. Only from
+ * then on can the reader write to the region. An owner that gives such an operation up detaches the
+ * region (regions.h), so that no peer writes to what its caller has.
+ *
  * Regions that are freed stay mapped until their number is used again, or the link is destroyed;
  * they have no pages. */
 #ifndef DDL_NET_LENDING_H
 #define DDL_NET_LENDING_H
+
+#include <sys/socket.h>
 
 #include "net/arena.h"
 #include "net/regions.h"
@@ -22,6 +29,8 @@
 typedef struct ddl__loan {
     uint32_t number, serial; /* of the region */
     uint64_t offset;
+    uint32_t returns; /* the result is wanted there */
+    uint32_t unused;
 } ddl__loan;
 
 /* What follows the letter of an offer on the socket. */
@@ -34,19 +43,28 @@ enum { DDL__OFFER_LETTER = 'M' };
 typedef struct ddl__lending {
     uint32_t *offered; /* by number: the serial that was offered last; or NULL */
     uint64_t lent;     /* spans published up to the last lent one */
+    struct ddl__awaited {
+        uint64_t span; /* position + 1 of a lent span whose result is wanted where it lies */
+        const void *memory;
+        size_t bytes;
+        ddl__region region;
+    } * awaited; /* by span, modulo DDL__ARENA_QUEUE; or NULL */
 
     struct ddl__borrowed {
         uint32_t serial;
         unsigned char *base;
         size_t bytes;
+        bool writable;
     } * borrowed;    /* by number: what the peer has offered and we have mapped; or NULL */
+    uint64_t wanted; /* position + 1 of the span whose result is to be given back */
     unsigned looked; /* offers that were looked for */
 
     /* The offer that is being received. */
     unsigned char offer[sizeof(ddl__offer)];
     size_t received;
     bool receiving;
-    int fd; /* that came with it, or -1 */
+    int fd;       /* that came with it, or -1 */
+    bool several; /* more than one has come with a message */
 } ddl__lending;
 
 /* Whether the reader maps this region. If not, it is offered, once. */
@@ -56,12 +74,24 @@ bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reade
 /* Where a lent span lies, or NULL if the peer has said nonsense. */
 const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes);
 
-/* The next byte after the letter of an offer. After its last one the region is mapped, if it can
- * be, and `ours` says so. */
-void ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours);
+/* The same, to store the result there; also NULL if that is not wanted, or not possible. */
+void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, size_t bytes);
 
-/* A descriptor has come along. */
-void ddl__lending_take_fd(ddl__lending *lending, int fd);
+/* The owner wants the result of this span where it lies. False if that cannot be remembered. */
+bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region *region,
+                        const void *memory, size_t bytes);
+
+/* Whether the result that was stored there is the one of this span. It is there afterwards, also if
+ * the region was detached meanwhile. */
+bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *memory, size_t bytes);
+
+/* The next byte after the letter of an offer. After its last one the region is mapped, if it can
+ * be, and `ours` says so. False, with the reason, if no honest peer makes such an offer. */
+bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
+                          char reason[256]);
+
+/* Take the descriptors that came with a message. */
+void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message);
 
 /* Unmap everything. */
 void ddl__lending_end(ddl__lending *lending);

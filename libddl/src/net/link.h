@@ -66,10 +66,16 @@ typedef struct ddl__link_ops {
     bool (*send_user)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                       const ddl__signature *signature);
     /* Publish memory of one of the caller's regions, which the peer then reads in place; it must
-     * not change while flush says DDL__LINK_SENDING. False while there is no room, and when the
+     * not change while flush says DDL__LINK_SENDING. With `returns`, the peer may store the
+     * result there, for a later span of as many bytes. False while there is no room, and when the
      * peer does not map the region: send it otherwise. NULL where it never does. */
     bool (*lend)(ddl__link *to, const struct ddl__region *region, const void *memory, size_t bytes,
-                 const ddl__signature *signature);
+                 const ddl__signature *signature, bool returns);
+    /* The memory of the next span, which was peeked at, if its sender wants the result there: store
+     * it before the release, then give it back. Else NULL. */
+    void *(*borrow)(ddl__link *link);
+    /* Publish the result that was stored there. False while there is no room. */
+    bool (*give_back)(ddl__link *link, size_t bytes, const ddl__signature *signature);
     /* Send what is queued, and tell what of all that was sent is pending. */
     ddl__link_pending (*flush)(ddl__link *link);
 
@@ -106,6 +112,7 @@ struct ddl__link {
     const ddl__link_ops *ops;
     int fd; /* to sleep on, edge-triggered */
     ddl__link_state state;
+    bool borrowed;        /* a result is to be given back */
     ddl__signature found; /* MISMATCH: what came instead */
     size_t found_bytes;
     char reason[256]; /* ABORTED, LOST: in words */

@@ -2,9 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -45,8 +49,14 @@ int ddl__memory_file_create(size_t bytes)
     return fd;
 }
 
-bool ddl__memory_file_is_sealed(int fd)
+const char *ddl__memory_file_fault(int fd, uint64_t bytes)
 {
+    struct stat status;
+    struct statfs system;
     int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && seals & F_SEAL_SHRINK;
+    if (seals < 0 || fstat(fd, &status) || fstatfs(fd, &system) || system.f_type != TMPFS_MAGIC)
+        return "is no memory file";
+    if (!(seals & F_SEAL_SHRINK))
+        return "can shrink";
+    return (uint64_t)status.st_size < bytes ? "is too short" : NULL;
 }

@@ -2,13 +2,14 @@
 #ifndef DDL_NET_MEMORY_FILE_H
 #define DDL_NET_MEMORY_FILE_H
 
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A file of so many zero bytes, sealed: nobody can change its size. -1 with the message set. */
 int ddl__memory_file_create(size_t bytes);
 
-/* Whether the file cannot shrink: reading a mapping of one that can may end this process. */
-bool ddl__memory_file_is_sealed(int fd);
+/* What is wrong with a file that a peer gave, of which so many bytes are to be mapped: "can
+ * shrink", say, which would end a process that reads it. NULL if nothing is. */
+const char *ddl__memory_file_fault(int fd, uint64_t bytes);
 
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/forks.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "net/memory_file.h"
 
@@ -111,6 +112,8 @@ static bool regions_add(ddl__regions *regions, ddl__region region, uint32_t *num
         if (!++regions->serial)
             regions->serial = 1;
         region.serial = regions->serial;
+        region.detached = &regions->detached[region.number];
+        atomic_store_explicit(&regions->detached[region.number], false, memory_order_relaxed);
         regions->all[region.number] = region;
         if (region.number == regions->used)
             regions->used++;
@@ -194,8 +197,29 @@ ddl__region ddl__regions_find(ddl__regions *regions, const void *memory)
     ddl__region found = {.base = NULL};
     pthread_mutex_lock(&regions->lock);
     for (uint32_t i = 0; i < regions->used; i++)
-        if (ddl__region_has(&regions->all[i], memory, 1))
+        if (ddl__region_has(&regions->all[i], memory, 1) &&
+            ddl__region_is_attached(&regions->all[i]))
             found = regions->all[i];
     pthread_mutex_unlock(&regions->lock);
     return found;
+}
+
+/* A private mapping shows the file until its page is first written to. */
+void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *memory,
+                        size_t bytes)
+{
+    pthread_mutex_lock(&regions->lock);
+    bool was =
+        atomic_exchange_explicit(&regions->detached[region->number], true, memory_order_acq_rel);
+    if (!was && mmap(region->base, region->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                     region->fd, 0) == MAP_FAILED)
+        ddl__log(DDL__WARN, "peers may still write to %zu bytes of a failed operation: %s", bytes,
+                 strerror(errno));
+    pthread_mutex_unlock(&regions->lock);
+    atomic_uchar *at = (atomic_uchar *)memory - (uintptr_t)memory % PAGE;
+    for (atomic_uchar *end = (atomic_uchar *)memory + bytes; at < end; at += PAGE) {
+        unsigned char same = atomic_load_explicit(at, memory_order_relaxed);
+        atomic_compare_exchange_strong_explicit(at, &same, same, memory_order_relaxed,
+                                                memory_order_relaxed);
+    }
 }

@@ -26,6 +26,7 @@ typedef struct ddl__region {
     size_t bytes;
     uint32_t number, serial; /* serial: not 0 */
     int fd;
+    const atomic_bool *detached;
 } ddl__region;
 
 /* The regions of one endpoint. Thread-safe. */
@@ -35,6 +36,7 @@ typedef struct ddl__regions {
     size_t references; /* the endpoint's, and one for each region */
     uint32_t serial;   /* of the last one */
     uint32_t used;     /* entries that have ever been used */
+    atomic_bool detached[DDL__REGIONS];
     ddl__region all[DDL__REGIONS];
 } ddl__regions;
 
@@ -52,9 +54,21 @@ void *ddl__memory_alloc(ddl__regions *regions, size_t bytes);
  * has not inherited the memory of regions, nothing happens. */
 void ddl__memory_free(void *memory);
 
+/* The caller gives up an operation while peers may still write to this part of the region. From now
+ * on the region is memory of this process alone, with the same content; peers go on with the file.
+ * Atomic for other threads. */
+void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *memory,
+                        size_t bytes);
+
 /* The region that the byte at `memory` belongs to; base NULL if there is none. It lives on at least
- * until the memory is freed. */
+ * until the memory is freed. Detached ones do not count. */
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory);
+
+/* Whether its memory is still that of its file. */
+static inline bool ddl__region_is_attached(const ddl__region *region)
+{
+    return !atomic_load_explicit(region->detached, memory_order_acquire);
+}
 
 /* Whether there are any. */
 static inline bool ddl__regions_exist(const ddl__regions *regions)

@@ -223,27 +223,50 @@ static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, 
     return true;
 }
 
+/* Publish a span that lies outside the arena, at the place that `where` tells. */
+static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, size_t length,
+                              size_t bytes, const ddl__signature *signature)
+{
+    ddl__arena_reader *r = &s->own->readers[s->to];
+    ddl__arena_entry *e = own_entry(s->own, s->to, r->published);
+    r->starts[r->published % DDL__ARENA_QUEUE] = s->own->head;
+    r->reserved++;
+    r->published++;
+    e->signature = *signature;
+    e->offset = kind;
+    e->bytes = (uint32_t)bytes;
+    memcpy(e->inline_span, where, length);
+    word_store(s, &e->stamp, r->published);
+}
+
 /* Of a first link only: offers travel over its socket. */
 static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memory, size_t bytes,
-                     const ddl__signature *signature)
+                     const ddl__signature *signature, bool returns)
 {
     shm_link *s = shm(to);
     ddl__arena_loans *loans = &s->own->shared->rings[s->to].loans;
     if (s->first || bytes < DDL__LEND_LEAST || !ddl__region_has(region, memory, bytes) ||
-        !ddl__lending_may(&s->lending, to->fd, loans, region) || outlet_is_full(s->own, s->to))
+        !ddl__region_is_attached(region) || !ddl__lending_may(&s->lending, to->fd, loans, region) ||
+        outlet_is_full(s->own, s->to))
         return false;
-    ddl__arena_reader *r = &s->own->readers[s->to];
-    ddl__arena_entry *e = own_entry(s->own, s->to, r->published);
-    ddl__loan loan = {region->number, region->serial,
-                      (uint64_t)((const unsigned char *)memory - region->base)};
-    r->starts[r->published % DDL__ARENA_QUEUE] = s->own->head;
-    r->reserved++;
-    s->lending.lent = ++r->published;
-    e->signature = *signature;
-    e->offset = DDL__ARENA_LENT;
-    e->bytes = (uint32_t)bytes;
-    memcpy(e->inline_span, &loan, sizeof loan);
-    word_store(s, &e->stamp, r->published);
+    uint64_t span = s->own->readers[s->to].published + 1;
+    ddl__loan loan = {.number = region->number,
+                      .serial = region->serial,
+                      .offset = (uint64_t)((const unsigned char *)memory - region->base)};
+    loan.returns = returns && ddl__lending_await(&s->lending, span, region, memory, bytes);
+    s->lending.lent = span;
+    publish_elsewhere(s, DDL__ARENA_LENT, &loan, sizeof loan, bytes, signature);
+    return true;
+}
+
+static bool shm_give_back(ddl__link *to, size_t bytes, const ddl__signature *signature)
+{
+    shm_link *s = shm(to);
+    if (outlet_is_full(s->own, s->to))
+        return false;
+    publish_elsewhere(s, DDL__ARENA_RETURNED, &s->lending.wanted, sizeof s->lending.wanted, bytes,
+                      signature);
+    to->borrowed = false;
     return true;
 }
 
@@ -287,17 +310,67 @@ static void look_for_offers(shm_link *s)
     shm_poll(&s->link);
 }
 
-static const void *find_lent(const shm_link *s, const ddl__arena_entry *e, size_t bytes)
+static ddl__loan loan_of(const ddl__arena_entry *e)
 {
     ddl__loan loan;
     memcpy(&loan, e->inline_span, sizeof loan);
-    return ddl__lending_find(&s->lending, loan, bytes);
+    return loan;
+}
+
+/* A span that lies neither in its entry nor in the arena. NULL if the peer has said nonsense. */
+static const void *find_elsewhere(const shm_link *s, const ddl__arena_entry *e, void *into,
+                                  size_t bytes)
+{
+    uint64_t span;
+    if (e->offset == DDL__ARENA_LENT)
+        return ddl__lending_find(&s->lending, loan_of(e), bytes);
+    if (e->offset != DDL__ARENA_RETURNED)
+        return NULL;
+    memcpy(&span, e->inline_span, sizeof span);
+    return ddl__lending_returned(&s->lending, span, into, bytes) ? into : NULL;
+}
+
+static void *shm_borrow(ddl__link *link)
+{
+    shm_link *s = shm(link);
+    const ddl__arena_entry *e = next_entry(s, 0);
+    void *memory = e->offset == DDL__ARENA_LENT
+                       ? ddl__lending_borrow(&s->lending, loan_of(e), e->bytes)
+                       : NULL;
+    link->borrowed = memory;
+    s->lending.wanted = s->position + 1;
+    return memory;
+}
+
+/* Never follow a number of a peer out of its memory, nor to a misaligned element. */
+static bool is_inside(const shm_link *s, uint64_t offset, size_t bytes)
+{
+    return offset <= s->peer->size && bytes <= s->peer->size - offset &&
+           offset % DDL__ARENA_LINE == 0;
+}
+
+/* Peek at a span that may have been lent. */
+__attribute__((noinline)) static const void *peek_long(shm_link *s, const ddl__arena_entry *e,
+                                                       void *into, size_t bytes)
+{
+    uint64_t offset = e->offset;
+    if (bytes >= DDL__LEND_LEAST)
+        look_for_offers(s);
+    const void *elsewhere =
+        offset >= DDL__ARENA_RETURNED ? find_elsewhere(s, e, into, bytes) : NULL;
+    if (elsewhere)
+        return elsewhere;
+    if (!is_inside(s, offset, bytes)) {
+        strcpy(s->link.reason, "its shared memory is corrupt");
+        s->link.state = DDL__LINK_LOST;
+        return NULL;
+    }
+    return s->peer->bytes + offset;
 }
 
 static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t bytes,
                             const ddl__signature *signature)
 {
-    (void)into;
     shm_link *s = shm(link);
     ddl__arena_entry *e = next_entry(s, ahead);
     if (!has_come(s, e, ahead))
@@ -309,21 +382,10 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
         link->state = DDL__LINK_MISMATCH;
         return NULL;
     }
-    uint64_t offset = e->offset;
-    if (offset == DDL__ARENA_INLINE && bytes <= DDL__ARENA_SHORT_FOR_ONE)
+    if (e->offset == DDL__ARENA_INLINE && bytes <= DDL__ARENA_SHORT_FOR_ONE)
         return e->inline_span;
-    if (bytes >= DDL__LEND_LEAST)
-        look_for_offers(s);
-    const void *lent = offset == DDL__ARENA_LENT ? find_lent(s, e, bytes) : NULL;
-    if (lent)
-        return lent;
-    /* Never follow a number of a peer out of its memory, nor to a misaligned element. */
-    if (offset > s->peer->size || bytes > s->peer->size - offset || offset % DDL__ARENA_LINE) {
-        strcpy(link->reason, "its shared memory is corrupt");
-        link->state = DDL__LINK_LOST;
-        return NULL;
-    }
-    return s->peer->bytes + offset;
+    return bytes < DDL__LEND_LEAST && is_inside(s, e->offset, bytes) ? s->peer->bytes + e->offset
+                                                                     : peek_long(s, e, into, bytes);
 }
 
 /* After a lent span was read: whether the peer has closed the link. Its caller may have written
@@ -378,13 +440,8 @@ static ssize_t receive_some(shm_link *s, char *bytes, size_t n)
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     ssize_t got = recvmsg(s->link.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *along = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (along && along->cmsg_level == SOL_SOCKET && along->cmsg_type == SCM_RIGHTS &&
-        along->cmsg_len == CMSG_LEN(sizeof(int))) {
-        int fd;
-        memcpy(&fd, CMSG_DATA(along), sizeof fd);
-        ddl__lending_take_fd(&s->lending, fd);
-    }
+    if (got > 0)
+        ddl__lending_take_fds(&s->lending, &message);
     return got;
 }
 
@@ -415,8 +472,9 @@ static void shm_poll(ddl__link *link)
                 if (!s->reason_whole && s->reason_length + 1 < sizeof link->reason)
                     link->reason[s->reason_length++] = bytes[i];
             } else if (s->lending.receiving) {
-                ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
-                                     &s->peer->shared->rings[s->from].loans);
+                if (!ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
+                                          &s->peer->shared->rings[s->from].loans, link->reason))
+                    link->state = DDL__LINK_LOST;
             } else if (bytes[i] == DDL__OFFER_LETTER) {
                 s->lending.receiving = true;
             } else if (bytes[i] == 'A') {
@@ -464,9 +522,10 @@ static void shm_destroy(ddl__link *link)
 #define SHM_OPS(name, lends)                                                                       \
     {                                                                                              \
         .kind = name, .zero_copy = false, .shared = true, .reserve = shm_reserve,                  \
-        .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .next = shm_next,       \
-        .peek = shm_peek, .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping,    \
-        .poll = shm_poll, .close = shm_close, .destroy = shm_destroy                               \
+        .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,   \
+        .give_back = shm_give_back, .next = shm_next, .peek = shm_peek, .release = shm_release,    \
+        .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll, .close = shm_close,        \
+        .destroy = shm_destroy                                                                     \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);

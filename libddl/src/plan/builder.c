@@ -46,6 +46,7 @@ void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands
     uint32_t *to = write_ranks(builder, plan->ranks + step.operand, operands);
     write_ranks(builder, to, targets);
     builder->n_ranks = ranks;
+    plan->returns = plan->returns || step.returns;
     plan->steps[plan->n_steps++] = step;
 }
 

@@ -27,14 +27,25 @@ static void cost(ddl__cost *c)
             ddl__cost_add_memory(c, c->p - 1, 2 * c->n / c->p * (c->p - 1));
 }
 
+/* Whether a share of the others' buffers is read by one rank only, which may store the result
+ * there.
+ */
+static bool stores_in_place(const ddl__request *request)
+{
+    return request->kind == DDL__ALLREDUCE && request->in_place;
+}
+
 static void take_from_others(ddl__builder *builder, uint32_t skew)
 {
     const ddl__request *request = builder->request;
     for (int i = 1; i < request->size; i++) {
         int peer = ddl__rank_at(request, i);
         ddl__share share = ddl__share_of(request, peer);
-        ddl__step take = {
-            .kind = DDL__TAKE, .skew = skew, .dst = share.start, .count = share.count};
+        ddl__step take = {.kind = DDL__TAKE,
+                          .skew = skew,
+                          .returns = stores_in_place(request),
+                          .dst = share.start,
+                          .count = share.count};
         ddl__builder_add_peer(builder, take, peer);
     }
 }
@@ -46,8 +57,11 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
     for (int i = 1; i < request->size; i++) {
         int peer = ddl__rank_at(request, i);
         ddl__share share = ddl__share_of(request, peer);
-        ddl__step publish = {
-            .kind = DDL__PUBLISH, .stable = 1, .src = share.start, .count = share.count};
+        ddl__step publish = {.kind = DDL__PUBLISH,
+                             .stable = 1,
+                             .returns = stores_in_place(request),
+                             .src = share.start,
+                             .count = share.count};
         ddl__builder_add_peer(builder, publish, peer);
     }
     ddl__share own = ddl__share_of(request, request->rank);
@@ -55,6 +69,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
                         .keep = keep,
                         .finish = 1,
                         .stable = keep,
+                        .returns = stores_in_place(request),
                         .skew = 1,
                         .src = own.start,
                         .dst = dst,

@@ -69,6 +69,9 @@ typedef struct ddl__step {
     uint8_t stable;     /* no step overwrites what is sent before the targets have received it, so a
                            link may send it from there. Else it must copy it */
     uint8_t fold;       /* FOLD: index in plan->folds */
+    uint8_t returns;    /* PUBLISH: once the target has reduced what is sent, no rank needs it, and
+                           this one takes the result to where it lies: the target may store it there.
+                           REDUCE: the targets are such ranks. TAKE: this one is */
     uint32_t skew;      /* waves by which this step follows the first */
     uint32_t operand;   /* index of the first in plan->ranks */
     uint32_t operands;
@@ -95,6 +98,7 @@ typedef struct ddl__plan {
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
     int divisor;     /* of an average */
+    bool returns;    /* a step does */
     ddl__fold *folds[DDL__FOLDS];
     int operands; /* the most that a fold has */
 } ddl__plan;

@@ -1,10 +1,13 @@
-"""One member of an elastic job, with loader processes: reading.py WHAT LOADER_WORKERS.
+"""One member of an elastic job, with loader processes: reading.py WHAT LOADER_WORKERS [THREAD].
 
 WHAT   all     every sample can be read
        fail    sample 5 cannot
        block   what is read ahead takes for ever
 
-Prints the process ids of its loader processes after the first share, and "done" at the end.
+THREAD "main", or another one as in the workers of Job.train
+
+Prints the process ids of its loader processes after the first share, waits for a line if it blocks,
+and prints "done" at the end.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ def main() -> None:
                 if shares == 1:
                     loaders = multiprocessing.active_children()
                     print(json.dumps([each.pid for each in loaders]), flush=True)
+                    if what == "block":
+                        sys.stdin.readline()
             optimizer.step()
         print(json.dumps("done"), flush=True)
         sys.stdin.read()
@@ -60,6 +65,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # As in the workers of Job.train. In the main thread PyTorch's handler of SIGCHLD would raise an
-    # error of its own, wherever the program is.
-    ThreadPoolExecutor(1).submit(main).result()
+    if "main" in sys.argv[3:]:
+        main()
+    else:
+        ThreadPoolExecutor(1).submit(main).result()

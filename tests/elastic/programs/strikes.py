@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from typing import Any
 
 HELD = 8  # seconds: longer than the watchdog's limit in the tests
@@ -44,6 +45,10 @@ def strike(how: str, group: Any, target: Any) -> None:
         raise RuntimeError("struck")
     elif how == "expel":
         group.comm.expel(group.members.index(target), "its place is needed")
+    elif how == "pause":
+        print("paused", flush=True)
+        while not os.path.exists("go"):
+            time.sleep(0.01)
     elif how == "command":
         subprocess.run(target, shell=True, check=True)
     else:

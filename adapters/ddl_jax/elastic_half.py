@@ -1,0 +1,90 @@
+"""What ddl_elastic calls: shares and updates of a state, by two compiled functions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ddl_elastic import flat, framework
+from ddl_elastic.flat import Flat, Spec
+from ddl_jax import elastic_pins, elastic_state
+
+
+class Half(Flat):
+    """See ddl_elastic.framework.Framework, and ddl_jax.elastic.train.
+
+    example  a batch as every share has it
+    """
+
+    seed = staticmethod(flat.seed)
+
+    def __init__(
+        self,
+        state: Any,
+        grad_fn: Callable[..., Any],
+        update_fn: Callable[..., Any],
+        example: Any,
+    ) -> None:
+        self.model = jax.tree.map(jax.numpy.asarray, state)
+        self._words = np.zeros(2, np.uint32)  # which a share's key is made of
+
+        def compute(state: Any, batch: Any, words: Any) -> Any:
+            value, gradients = grad_fn(state, batch, _make_key(words))
+            loss, extra = value if isinstance(value, tuple) else (value, ())
+            return (gradients, extra), loss
+
+        shapes, _ = jax.eval_shape(compute, self.model, example, self._words)
+        leaves, form = jax.tree.flatten(shapes)
+        has_extra = bool(jax.tree.leaves(shapes[1]))
+
+        def update(state: Any, leaves: Any) -> Any:
+            gradients, extra = jax.tree.unflatten(form, leaves)
+            return update_fn(state, gradients, extra) if has_extra else update_fn(state, gradients)
+
+        self._compute, self._update = jax.jit(compute), jax.jit(update)
+        self.lay_out([Spec(each.shape, each.dtype) for each in leaves])
+        elastic_pins.tell_device()
+
+    def environment(self) -> dict[str, str]:
+        return elastic_pins.describe()
+
+    # ---- a share ----
+
+    def begin(self, worker: int) -> None:
+        """Python's generator is seeded by the seed of the job, the step and the worker."""
+        self._words = np.array([random.getrandbits(32) for _ in range(2)], np.uint32)
+
+    def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
+        tensors, loss = self._compute(self.model, batch, self._words)
+        return self.take(map(np.asarray, jax.tree.leaves(tensors)), loss)
+
+    def backward(
+        self, loss: Any, ready: framework.Ready | None = None, weight: Any = 1.0
+    ) -> framework.Share:
+        raise NotImplementedError("grad_fn computes the gradients of a share")
+
+    # ---- the result ----
+
+    def apply(self) -> None:
+        self._tensors = self.results()
+
+    def update(self) -> None:
+        self.model = jax.block_until_ready(self._update(self.model, self._tensors))
+
+    # ---- the state ----
+
+    def state(self) -> framework.State:
+        return elastic_state.save(self.model)
+
+    def load(self, state: framework.State) -> None:
+        found = elastic_state.load(state, self.model)
+        self.model = jax.tree.map(jax.numpy.array, found)
+
+
+def _make_key(words: Any) -> Any:
+    key = jax.random.key(0)
+    return jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])

@@ -1,0 +1,72 @@
+"""What the bits of JAX's results depend on, and how it is fixed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+from jax._src import xla_bridge
+
+from ddl_elastic import environment, flat
+
+__all__ = ["describe", "pin", "refuse_fork", "seed", "tell_device"]
+
+seed = flat.seed
+_log = logging.getLogger("ddl_elastic")
+
+
+def _is_started() -> bool:
+    """Whether JAX has threads in this process, as it has from its first computation on."""
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def pin(threads: int) -> None:
+    """XLA's threads, whose number is read when JAX computes for the first time."""
+    if _is_started() and not environment.has_threads(threads):
+        _log.warning(
+            "JAX has started before its number of threads was set to %d, so it has one for each"
+            " core; processes with other numbers of cores may compute other bits. Train before JAX"
+            " computes anything, or set NPROC=%d",
+            threads,
+            threads,
+        )
+        return
+    environment.limit_threads(threads)
+
+
+def refuse_fork() -> None:
+    """Raises RuntimeError in a process whose children could not use JAX."""
+    if _is_started():
+        raise RuntimeError(
+            "JAX has computed something in this process already, and cannot be forked then. Train"
+            " before anything else uses JAX, with a state of NumPy arrays or a function that makes"
+            " it; or start the program by `ddl elastic run`"
+        )
+
+
+def describe(_model: Any = None) -> dict[str, str]:
+    """See ddl_elastic.framework.Framework.environment."""
+    device = jax.devices()[0]
+    return {
+        "JAX": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "device": f"{device.platform} {device.device_kind}",
+        "number of threads": environment.threads(),
+        "NumPy": np.__version__,
+        **environment.processor(),
+    }
+
+
+def tell_device() -> None:
+    """Warn on a device whose results may differ."""
+    platform = jax.default_backend()
+    if platform != "cpu":
+        _log.warning(
+            "JAX computes on %s, where its results may have other bits in each run (on GPUs unless"
+            " XLA_FLAGS has --xla_gpu_deterministic_ops=true); everything else that is promised"
+            " holds",
+            platform,
+        )

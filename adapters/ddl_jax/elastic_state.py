@@ -1,0 +1,50 @@
+"""A tree of arrays as the state of an elastic job, by the names of its leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ddl_elastic import flat
+from ddl_elastic.framework import State
+
+
+def shapes(state: Any) -> Any:
+    """The tree that the state is, or that it returns, with shapes and dtypes in place of arrays."""
+    return jax.eval_shape(state if callable(state) else lambda: state)
+
+
+def save(tree: Any) -> State:
+    return flat.pack({name: _plain(leaf) for name, leaf in _named(tree)})
+
+
+def load(state: State, like: Any) -> Any:
+    """A tree of NumPy arrays; keys are JAX's own. Raises ValueError for another tree's state."""
+    specs = {name: _spec(leaf) for name, leaf in _named(like)}
+    found = flat.unpack(state, specs)
+    leaves = [
+        jax.random.wrap_key_data(found[name], impl=leaf.dtype._impl)
+        if _is_key(leaf)
+        else found[name]
+        for name, leaf in _named(like)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(f"state{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> Any:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _spec(leaf: Any) -> Any:
+    return jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf

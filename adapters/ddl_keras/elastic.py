@@ -1,0 +1,175 @@
+"""Elastic training with Keras 3, on each of its backends: ddl_elastic's half that knows keras.
+
+    import ddl_keras.elastic as elastic
+
+    model.compile("adamw", "mse", metrics=["mae"])              # as it was
+    elastic.fit(model, data, batch=256, logical=16, epochs=10)  # was: model.fit(...)
+
+Under `ddl elastic run` each worker runs the program. `Job` starts workers itself, which make the
+model by a function. docs/elastic.md tells what is promised, and what a program must not do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+import ddl_elastic
+from ddl_core import Comm
+from ddl_elastic import flat, joining
+from ddl_elastic.checkpoint import Folder
+from ddl_elastic.framework import Framework
+from ddl_elastic.loading import count_samples, read_example
+from ddl_elastic.loop import WATCHDOG, Loop
+from ddl_elastic.sampler import Sampler
+from ddl_elastic.saving import Policy
+from ddl_keras import elastic_evaluation
+from ddl_keras.elastic_callbacks import on_writer
+from ddl_keras.elastic_half import Half
+from ddl_keras.elastic_pins import pin, refuse_fork, seed
+
+__all__ = ["Arrays", "Half", "Job", "fit", "pin", "preload", "seed"]
+
+
+class Arrays:
+    """A data set of arrays with a sample in each row: (inputs, targets)."""
+
+    def __init__(self, *arrays: Any) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return tuple(array[index] for array in self.arrays)
+
+
+def fit(
+    model: keras.Model,
+    data: Any,
+    *,
+    batch: int,
+    logical: int,
+    epochs: int = 1,
+    seed: int = 0,
+    threads: int = 1,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    validation_data: Any = None,
+    validation_batch: int | None = None,
+    collate: Callable[..., Any] | None = None,
+    comm: Comm | None = None,
+    watchdog: float = WATCHDOG,
+    checkpoint: str | None = None,
+    every: int = 100,
+    keep: int = 3,
+) -> Any:
+    """Instead of model.fit, in all processes of the job; returns the same History.
+
+    model      is compiled. Its own train_step computes the shares
+    data       a data set of (input, target) by number, or a tuple of arrays
+    callbacks  run in all processes, with the values of the whole job; those of Keras that write
+               files run in one of them, and if that one dies in another
+    epochs     passes over the data. The step with which an epoch ends may reach into the next one
+    validation_data   as `data`; evaluated by all processes together after each epoch
+    comm       of the processes of the job; None: those that `ddl elastic run` has started, else as
+               ddl_core.init finds them
+    batch, logical, seed, threads, collate, watchdog, checkpoint, every, keep: as of ddl_elastic.Job
+    """
+    pin(threads)
+    data, validation_data = _as_dataset(data), _as_dataset(validation_data)
+    half = _make_half(model, data, collate, batch, logical, seed)
+    loop = Loop(
+        half,
+        **({"comm": comm} if comm else joining.join()),
+        batch=batch,
+        logical=logical,
+        seed=seed,
+        watchdog=watchdog,
+        policy=Policy(Folder(checkpoint), every, keep) if checkpoint else None,
+    )
+    sampler = Sampler(count_samples(data), batch, logical, seed)
+    ends = [sampler.steps(epoch + 1) for epoch in range(epochs)]
+    size = validation_batch or batch // logical
+    calls = keras.callbacks.CallbackList(
+        [on_writer(each, loop) for each in callbacks],
+        add_history=True,
+        model=model,
+        epochs=epochs,
+        steps=ends[0] if ends else 0,
+        verbose=0,
+    )
+
+    def begin_epoch(number: int) -> None:
+        if number == ([0, *ends])[epoch]:  # not after a checkpoint within it
+            half.reset_metrics()
+        calls.on_epoch_begin(epoch)
+
+    def end_epoch() -> dict[str, Any]:
+        logs: dict[str, Any] = elastic_evaluation.results(model)
+        if validation_data is not None:
+            logs |= elastic_evaluation.run(half, loop, validation_data, size, collate)
+        calls.on_epoch_end(epoch, logs)
+        return logs
+
+    model.stop_training = False
+    epoch, logs = -1, {}
+    calls.on_train_begin()
+    for step in loop.steps(data, epochs, collate=collate):
+        if epoch != (current := bisect_right(ends, step.number)):
+            epoch = current
+            begin_epoch(step.number)
+        calls.on_train_batch_begin(step.number)
+        for share in step:
+            step.run(share)
+        half.update()
+        epoch = bisect_right(ends, step.number)  # a newcomer learns only now which step it is in
+        calls.on_train_batch_end(step.number, elastic_evaluation.results(model))
+        if step.number + 1 == ends[epoch]:
+            logs = end_epoch()
+        if model.stop_training:
+            loop.stop()
+    model.optimizer.finalize_variable_values(model.trainable_weights)
+    calls.on_train_end(logs)
+    loop.close()
+    return model.history
+
+
+class Job(ddl_elastic.Job):
+    """Training without a loop, by workers that are started here; see ddl_elastic.Job.
+
+    model  makes a compiled model: a function without arguments
+    data   as of `fit`
+    """
+
+    def __init__(
+        self, model: Callable[[], keras.Model], data: Any, *, epochs: int = 1, **options: Any
+    ) -> None:
+        data = _as_dataset(data)
+        unused: Any = None
+        super().__init__(
+            model=model, data=data, loss=unused, optimizer=unused, passes=epochs, **options
+        )
+
+    def train(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
+        refuse_fork()
+        return super().train(on_progress)
+
+    def _make_framework(self) -> Framework:
+        constants, data = self._constants, self._reading["data"]
+        numbers = constants.batch, constants.logical, constants.seed
+        return _make_half(self._model(), data, self._reading["collate"], *numbers)
+
+
+def _as_dataset(data: Any) -> Any:
+    return Arrays(*data) if isinstance(data, tuple) else data
+
+
+def _make_half(model: Any, data: Any, collate: Any, batch: int, logical: int, seed: int) -> Half:
+    return Half(model, read_example(data, batch, logical, seed, flat.seed, collate or flat.stack))
+
+
+def preload() -> None:
+    """All that training needs is there when keras is imported."""

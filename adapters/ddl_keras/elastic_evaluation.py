@@ -1,0 +1,45 @@
+"""Metrics of a whole job, in training and of validation data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from ddl_elastic.loop import Loop
+from ddl_keras.elastic_half import Half
+
+
+def results(model: Any) -> dict[str, Any]:
+    """The model's metrics, as `fit` gives them to callbacks."""
+    found: dict[str, Any] = {}
+    for name, value in model.get_metrics_result().items():
+        found |= value if isinstance(value, dict) else {name: value}
+    return {name: keras.ops.convert_to_numpy(value).tolist() for name, value in found.items()}
+
+
+def run(half: Half, loop: Loop, data: Any, batch: int, collate: Any) -> dict[str, Any]:
+    """The metrics of these data, evaluated on all ranks together. All ranks call this."""
+    model = half.model
+
+    def evaluate(samples: Any) -> Any:
+        """What a batch adds to the metrics' variables."""
+        half.write_metrics(half.unseen)
+        model.test_on_batch(*samples)
+        values = [keras.ops.convert_to_numpy(each) for each in model.metrics_variables]
+        changes = map(np.subtract, values, half.unseen)
+        return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in changes])
+
+    total = loop.map(data, evaluate, batch=batch, collate=collate).sum(0)
+    ends = np.cumsum([each.size for each in half.unseen])
+    parts = np.split(total, ends[:-1])
+    half.write_metrics(
+        [
+            (unseen + part.reshape(unseen.shape)).astype(unseen.dtype)
+            for unseen, part in zip(half.unseen, parts, strict=True)
+        ]
+    )
+    found = {f"val_{name}": value for name, value in results(model).items()}
+    half.write_metrics(half.totals)
+    return found

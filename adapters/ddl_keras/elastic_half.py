@@ -1,0 +1,171 @@
+"""What ddl_elastic calls: shares and updates of a compiled model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ddl_elastic import flat, framework
+from ddl_elastic.flat import Flat, Spec, Values
+from ddl_keras import elastic_pins
+from ddl_keras.batch_norm import SyncBatchNormalization
+from ddl_keras.elastic_backends import make_functions
+
+
+class Half(Flat):
+    """See ddl_elastic.framework.Framework.
+
+    A share starts with the committed variables, metrics that have seen nothing, and seed generators
+    seeded for it. Its changes of variables such as batch norm's statistics are averaged, those of
+    metrics are added up, so that metrics are those of all shares since `reset_metrics`.
+
+    example  a batch as every share has it
+    """
+
+    seed = staticmethod(elastic_pins.seed)
+
+    def __init__(self, model: keras.Model, example: Any) -> None:
+        _refuse(model)
+        self.model = model
+        model._symbolic_build(data_batch=example)
+        self._compute, self._update = make_functions(model)
+        others = model.non_trainable_variables
+        self._seeds = [each for each in others if each.name == "seed_generator_state"]
+        self._buffers = [each for each in others if each.name != "seed_generator_state"]
+        model.reset_metrics()
+        self._metrics = list(model.metrics_variables)
+        self.unseen = _read(self._metrics)
+        self._committed: list[Values] | None = None  # buffers, while they are a share's
+        self.reset_metrics()
+        specs = [Spec(tuple(each.shape), np.dtype(each.dtype)) for each in self._changing]
+        specs += [Spec(each.shape, each.dtype, "sum") for each in self.unseen]
+        self.lay_out(specs)
+
+    @property
+    def _changing(self) -> list[Any]:
+        return [*self.model.trainable_variables, *self._buffers]
+
+    def reset_metrics(self) -> None:
+        """They have seen nothing."""
+        self.totals = [each.copy() for each in self.unseen]
+        self.write_metrics(self.totals)
+
+    def write_metrics(self, values: Sequence[Values]) -> None:
+        """Set the variables of all metrics."""
+        _write(self._metrics, values)
+
+    def environment(self) -> dict[str, str]:
+        return elastic_pins.describe(self.model)
+
+    # ---- a share ----
+
+    def begin(self, worker: int) -> None:
+        if self._committed is None:
+            self._committed = _read(self._buffers)
+        else:
+            _write(self._buffers, self._committed)
+        self.write_metrics(self.unseen)
+        self._seed()
+
+    def _seed(self) -> None:
+        """Python's generator is seeded by the seed of the job, the step and the worker."""
+        for each in self._seeds:
+            each.assign(np.array([random.getrandbits(31), 0]))
+
+    def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
+        assert self._committed is not None
+        found, logs = self._compute(batch)
+        gradients = [*map(self._gradient, self.model.trainable_variables, found)]
+        buffers = map(_change, _read(self._buffers), self._committed)
+        metrics = map(np.subtract, _read(self._metrics), self.unseen)
+        return self.take([*gradients, *buffers, *metrics], logs.get("loss", float("nan")))
+
+    def _gradient(self, variable: Any, gradient: Any) -> Values:
+        if gradient is None:
+            raise ValueError(
+                f"the loss does not depend on {variable.path}; set trainable=False for its layer"
+            )
+        found: Values = keras.ops.convert_to_numpy(gradient)
+        return found
+
+    def backward(
+        self, loss: Any, ready: framework.Ready | None = None, weight: Any = 1.0
+    ) -> framework.Share:
+        raise NotImplementedError("the model's train_step computes the gradients of a share")
+
+    # ---- the result ----
+
+    def apply(self) -> None:
+        found = self.results()
+        count = len(self.model.trainable_variables)
+        self._gradients, found = found[:count], found[count:]
+        committed = _read(self._buffers) if self._committed is None else self._committed
+        count = len(self._buffers)
+        _write(self._buffers, [*map(np.add, committed, found[:count])])
+        self._committed = None
+        self.totals = [*map(np.add, self.totals, found[count:])]
+        self.write_metrics(self.totals)
+        self._seed()
+
+    def update(self) -> None:
+        self._update(self._gradients)
+
+    # ---- the state ----
+
+    def state(self) -> framework.State:
+        values = {name: keras.ops.convert_to_numpy(each) for name, each in self._named().items()}
+        totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
+        return flat.pack({**values, **totals})
+
+    def load(self, state: framework.State) -> None:
+        named = self._named()
+        like = {name: keras.ops.convert_to_numpy(each) for name, each in named.items()}
+        totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
+        found = flat.unpack(state, {**like, **totals})
+        _write(list(named.values()), [found[name] for name in named])
+        self._committed = None
+        self.totals = [found[name].copy() for name in totals]
+        self.write_metrics(self.totals)
+
+    def _named(self) -> dict[str, Any]:
+        """Layers have other names in another model of the process."""
+        groups = {"model": self.model.variables, "optimizer": self.model.optimizer.variables}
+        return {
+            f"{kind}.{number}.{each.name}": each
+            for kind, group in groups.items()
+            for number, each in enumerate(group)
+        }
+
+
+def _change(value: Values, committed: Values) -> Values:
+    """Exactly zero where nothing changed, also for an infinity."""
+    with np.errstate(invalid="ignore"):
+        change: Values = np.where(value == committed, np.zeros_like(value), value - committed)
+    return change
+
+
+def _read(variables: Sequence[Any]) -> list[Values]:
+    return [np.array(keras.ops.convert_to_numpy(each)) for each in variables]
+
+
+def _write(variables: Sequence[Any], values: Sequence[Values]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _refuse(model: Any) -> None:
+    """What cannot keep the promise."""
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError("model has no optimizer: call model.compile before")
+    for layer in model._flatten_layers():
+        is_ours = isinstance(layer, SyncBatchNormalization)
+        if is_ours or getattr(layer, "synchronized", False):
+            raise TypeError(
+                f"{layer.name} normalizes by all processes' batches: its statistics would depend on"
+                " their number. Use BatchNormalization: elastic training averages its statistics"
+                " over the logical workers"
+            )

@@ -1,0 +1,25 @@
+"""What the bits of a share depend on with the backend that Keras uses, and how it is fixed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import keras
+
+_HALVES = {
+    "tensorflow": "ddl_tensorflow.elastic_pins",
+    "jax": "ddl_jax.elastic_pins",
+    "torch": "ddl_torch.elastic_pins",
+}
+_backend = importlib.import_module(_HALVES[keras.backend.backend()])
+
+pin = _backend.pin
+seed = _backend.seed
+refuse_fork = _backend.refuse_fork
+
+
+def describe(model: Any) -> dict[str, str]:
+    """See ddl_elastic.framework.Framework.environment."""
+    found: dict[str, str] = _backend.describe(model)
+    return {"Keras": keras.__version__, **found}

@@ -1,0 +1,137 @@
+"""What a share computes. Its gradients stay where autograd has left them until they are added to
+another share's, or copied to an array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import ddl_core
+from ddl_core import dtypes
+from ddl_core.order import add_at
+from ddl_elastic.framework import Array
+from ddl_torch.elastic_layout import Layout, Section
+from ddl_torch.elastic_tensors import wide
+
+_DTYPES = {each: dtypes.from_name(str(each)[6:], "") for each in (torch.float32, torch.float64)}
+
+
+class Arrays(list[Array]):
+    """What a share computes, or the result of a step, as arrays, and the sections of them.
+
+    has_gradients  whether there is a place for them
+    """
+
+    def __init__(self, layout: Layout, has_gradients: bool = True) -> None:
+        found: dict[int, Section] = {}
+        self.others: list[Array] = []  # of each array: all but the gradients
+        for numbers in layout.arrays:
+            sections = [
+                layout.sections[number] if has_gradients or number >= layout.buckets else []
+                for number in numbers
+            ]
+            counts = [sum(each.numel() for each in section) for section in sections]
+            whole = torch.empty(sum(counts), dtype=wide(layout.sections[numbers[0]][0]))
+            for number, part, section in zip(numbers, whole.split(counts), sections, strict=True):
+                found[number] = Section(part, section)
+            self.append(whole.numpy())
+            self.others.append(self[-1][counts[0] if numbers[0] < layout.buckets else 0 :])
+        ordered = [found[number] for number in sorted(found)]
+        self.gradients = ordered[: layout.buckets]
+        self.buffers = ordered[layout.buckets : -1]
+        self.numbers = ordered[-1].array
+        self.parts = [each.parts for each in self.gradients]  # by bucket
+
+
+class Share(Sequence[Array]):
+    """What a share computes: its arrays, which are made when somebody takes them.
+
+    parts  the gradients, by bucket; those of the first buckets while it is computed
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares, self._own = shares, Arrays(shares.layout, has_gradients=False)
+        self.numbers, self.buffers = self._own.numbers, self._own.buffers
+        self.parts: list[list[Tensor]] = []
+        self._arrays: Arrays | None = None
+        self._made = 0  # so many of the arrays
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        arrays = self._take_arrays()
+        while self._made <= number % len(self):
+            if self._made < len(self.parts):
+                torch._foreach_copy_(arrays.parts[self._made], self.parts[self._made])
+            arrays.others[self._made][:] = self._own.others[self._made]
+            self._have_made(arrays)
+        return arrays[number]
+
+    def add(self, number: int, left: Share, right: Share) -> None:
+        """Array `number` of this one, which is left or right, becomes left + right. The ones
+        before it have been added."""
+        arrays, given = self._take_arrays(), (left, right)
+        if all(each._made > number for each in given):
+            ddl_core.add(arrays[number], left[number], right[number])
+            return
+        if number < len(arrays.parts):
+            to = arrays.parts[number]
+            for parts in zip(to, left.parts[number], right.parts[number], strict=True):
+                addresses = [part.data_ptr() for part in parts]
+                add_at(*addresses, parts[0].numel(), _DTYPES[parts[0].dtype])
+        if arrays.others[number].size:
+            ddl_core.add(arrays.others[number], left._others(number), right._others(number))
+        if self._made == number:
+            self._have_made(arrays)
+
+    def _take_arrays(self) -> Arrays:
+        if self._arrays is None:
+            self._arrays = self._shares.take_arrays()
+        return self._arrays
+
+    def _have_made(self, arrays: Arrays) -> None:
+        """The next one of the arrays."""
+        if self._made < len(self.parts):
+            self.parts[self._made] = arrays.parts[self._made]
+        self._made += 1
+
+    def _others(self, number: int) -> Array:
+        arrays = self._arrays if self._arrays and self._made > number else self._own
+        return arrays.others[number]
+
+    def clear(self) -> Arrays | None:
+        """Nobody uses it any more. Returns the arrays that were made."""
+        arrays, self._arrays, self._made = self._arrays, None, 0
+        self.parts = []
+        return arrays
+
+
+class Shares:
+    """Those of a layout, which are used again."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._shares: list[Share] = []
+        self._arrays: list[Arrays] = []
+
+    def take(self) -> Share:
+        return self._shares.pop() if self._shares else Share(self)
+
+    def take_arrays(self) -> Arrays:
+        return self._arrays.pop() if self._arrays else Arrays(self.layout)
+
+    def free(self, share: Share) -> None:
+        if arrays := share.clear():
+            self._arrays.append(arrays)
+        self._shares.append(share)
+
+
+def add(number: int, into: Share, left: Share, right: Share) -> None:
+    """See ddl_elastic.partial.add_arrays."""
+    into.add(number, left, right)

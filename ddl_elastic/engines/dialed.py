@@ -1,0 +1,315 @@
+"""The engine of agents that dial in, from any host, whenever they like; see ddl_elastic.dialing.
+
+An agent has one connection of its own, and one for each of its slots, which becomes the channel of
+the slot's next worker. A slot is free while both are there. Both sides of each connection prove
+that they know the token; nothing is encrypted, and the token is never sent. If an agent's host is
+lost, so are its slots.
+
+Nothing here blocks, and there are no threads: all that has come is taken in by `slots` and
+`events`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
+from ddl_elastic.engines.logs import follow_log
+from ddl_elastic.messages import Channel, Message
+from ddl_launch import frames
+
+HELLO_LIMIT = 10.0  # seconds for a connection to prove itself
+_NEWCOMERS = 256  # connections that have not, at a time
+_SLOTS = 4096  # of an agent
+# What the agents of a job have to say of themselves, and what one of their slots.
+AGENT_HELLO = {"agent": str, "host": str, "kind": str, "cores": int, "slots": int, "nonce": str}
+SLOT_HELLO = {"agent": str, "slot": int, "nonce": str}
+
+
+def job_secret(token: str, job: str) -> str:
+    """The secret that a job's workers prove to each other."""
+    return hmac.new(token.encode(), b"job " + job.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(eq=False)
+class _Newcomer:
+    """A connection that has not proven itself."""
+
+    connection: socket.socket
+    nonce: bytes
+    until: float
+    frames: frames.Frames = field(default_factory=frames.Frames)
+
+
+@dataclass(eq=False)
+class _Agent:
+    connection: socket.socket
+    channel: Channel
+    places: list[int]  # its slots' ids
+    logged: int = -1  # the id of the slot whose output comes next
+
+
+@dataclass(eq=False)
+class _Place:
+    """A slot, and the connection for its next worker."""
+
+    slot: Slot
+    agent: _Agent
+    number: int  # on its agent
+    connection: socket.socket | None = None
+    worker: Channel | None = None  # to the last one
+    member: int = -1
+
+
+class DialedEngine:
+    """See ddl_elastic.engines.Engine. A context manager.
+
+    address  where to listen: host and port; "" for all interfaces, 0 for a free port
+    token    what agents have to know
+    program  what their workers run
+    refused  called with the text of what an agent did wrong, or was refused for
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        token: str,
+        program: Program,
+        refused: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        if not token:
+            raise ValueError("the token is empty; anybody could join the job")
+        self._token, self._refused = token, refused
+        self._settings = {"job": secrets.token_hex(16), **asdict(program)}
+        self._listener = socket.create_server(address, backlog=1024)
+        self._listener.setblocking(False)
+        self._newcomers: list[_Newcomer] = []
+        self._agents: dict[str, _Agent] = {}
+        self._places: list[_Place] = []
+        self._events: list[Event] = []
+        self._logs = Path(tempfile.mkdtemp(prefix="ddl-elastic-"))
+        self._look_at = 0.0
+
+    @property
+    def port(self) -> int:
+        """Where agents dial in."""
+        return int(self._listener.getsockname()[1])
+
+    def slots(self) -> list[Slot]:
+        self._take_in(0)
+        return [place.slot for place in self._places]
+
+    def start(self, slot: Slot, spec: AgentSpec) -> Handle:
+        place = self._places[slot.id]
+        if place.connection is None:
+            raise ValueError(f"slot {slot.id} is {place.slot.state}")
+        connection, place.connection, place.member = place.connection, None, spec.member
+        place.slot = replace(place.slot, state="used")
+        self._tell(place, "start", slot=place.number, **asdict(spec))
+        connection.settimeout(None)
+        if place.worker:
+            place.worker.close()
+        place.worker = Channel(connection)
+        return Handle(place.slot, spec.member, place.worker)
+
+    def stop(self, handle: Handle, grace: float) -> None:
+        place = self._places[handle.slot.id]
+        if place.slot.state == "used" and place.member == handle.member:
+            self._tell(place, "halt", slot=place.number, grace=float(grace))
+
+    def events(self, timeout: float) -> list[Event]:
+        self._take_in(0 if self._events else timeout)
+        events, self._events = self._events, []
+        return events
+
+    def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
+        place = self._places[handle.slot.id]
+
+        def grows() -> bool:
+            return follow and place.member == handle.member
+
+        return follow_log(self._log(handle.member), grows)
+
+    def want(self, slots: int) -> None:
+        """Agents come by themselves."""
+
+    def close(self) -> None:
+        for agent in self._agents.values():
+            agent.channel.close()
+        for place in self._places:
+            if place.connection:
+                place.connection.close()
+            if place.worker:
+                place.worker.close()
+        for newcomer in self._newcomers:
+            newcomer.connection.close()
+        self._agents.clear()
+        self._listener.close()
+        shutil.rmtree(self._logs, ignore_errors=True)
+
+    def __enter__(self) -> DialedEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- agents that are there ----
+
+    def _tell(self, place: _Place, kind: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):  # it is about to be lost
+            place.agent.channel.send(kind, **fields)
+
+    def _take_in(self, timeout: float) -> None:
+        agents = {agent.channel: name for name, agent in self._agents.items()}
+        newcomers = {each.connection: each for each in self._newcomers}
+        waits_for: list[Any] = [self._listener, *agents, *newcomers]
+        ready, _, _ = select.select(waits_for, [], [], timeout)
+        for one in ready:
+            if one is self._listener:
+                self._accept()
+            elif one in newcomers:
+                self._prove(newcomers[one])
+            else:
+                self._hear(agents[one])
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + frames.TICK
+            self._look()
+
+    def _hear(self, name: str) -> None:
+        agent = self._agents[name]
+        try:
+            for message in agent.channel.poll():
+                self._take(agent, message)
+        except EOFError:
+            self._lose(name, "it has ended")
+        except ValueError as error:
+            self._lose(name, f"it sent {error}")
+
+    def _take(self, agent: _Agent, message: Message) -> None:
+        fields = message.fields
+        if message.kind == "data" and agent.logged >= 0:
+            place = self._places[agent.logged]
+            with open(self._log(place.member), "ab") as file:
+                file.write(message.data)
+            agent.logged = -1
+        elif message.kind == "log":
+            agent.logged = self._place(agent, fields["slot"]).slot.id
+        elif message.kind == "gone":
+            self._free(self._place(agent, fields["slot"]), fields["code"], fields["ordered"])
+        elif message.kind == "failed":
+            raise ValueError(f"an error: {fields['error']}")
+        else:
+            raise ValueError(f"a message {message.kind!r}")
+
+    def _place(self, agent: _Agent, number: int) -> _Place:
+        if not 0 <= number < len(agent.places):
+            raise ValueError(f"slot {number} of {len(agent.places)}")
+        return self._places[agent.places[number]]
+
+    def _free(self, place: _Place, code: int, ordered: bool, cause: str = "") -> None:
+        """Its worker has ended. The slot is free once its agent has dialed again for it."""
+        if place.member < 0:
+            raise ValueError("the end of a worker that is not there")
+        member, place.member = place.member, -1
+        self._events.append(Event("agent ended", place.slot, member, code, ordered, cause))
+
+    def _look(self) -> None:
+        for name, agent in list(self._agents.items()):
+            if frames.is_silent(agent.connection):
+                self._lose(name, "its host does not answer")
+        for newcomer in list(self._newcomers):
+            if time.monotonic() > newcomer.until:
+                self._drop(newcomer, "it did not prove that it knows the token")
+
+    def _lose(self, name: str, why: str) -> None:
+        agent = self._agents.pop(name)
+        agent.channel.close()
+        for place in (self._places[each] for each in agent.places):
+            place.slot = replace(place.slot, state="lost")
+            if place.connection:
+                place.connection.close()
+                place.connection = None
+            if place.member >= 0:
+                self._free(place, -signal.SIGKILL, False, f"its agent is lost: {why}")
+            self._events.append(Event("slot lost", place.slot))
+        if agent.places:
+            slot = self._places[agent.places[0]].slot
+            self._refused(f"the agent on {slot.host} is lost: {why}")
+
+    # ---- connections that have not proven themselves ----
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            if len(self._newcomers) == _NEWCOMERS:
+                connection.close()
+                return
+            connection.settimeout(HELLO_LIMIT)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            frames.enable_keepalive(connection)
+            nonce = secrets.token_bytes(32)
+            connection.sendall(frames.frame(frames.NONCE, nonce))
+            until = time.monotonic() + HELLO_LIMIT
+            self._newcomers.append(_Newcomer(connection, nonce, until))
+
+    def _prove(self, newcomer: _Newcomer) -> None:
+        try:
+            data = newcomer.connection.recv(frames.LARGEST)
+            if not data:
+                raise ValueError("it has ended")
+            for kind, payload in newcomer.frames.feed(data):
+                if kind != frames.HELLO:
+                    raise ValueError(f"it sent a frame of kind {kind!r}")
+                hello = frames.open_proven(kind, payload, newcomer.nonce, self._token)
+                self._newcomers.remove(newcomer)
+                self._admit(newcomer.connection, hello)
+                return  # it waits for an answer
+        except (OSError, ValueError) as error:
+            self._drop(newcomer, str(error))
+
+    def _drop(self, newcomer: _Newcomer, why: str) -> None:
+        with contextlib.suppress(OSError):
+            self._refused(f"refused {newcomer.connection.getpeername()[0]}: {why}")
+        if newcomer in self._newcomers:
+            self._newcomers.remove(newcomer)
+        newcomer.connection.close()
+
+    def _admit(self, connection: socket.socket, hello: Any) -> None:
+        types = AGENT_HELLO if isinstance(hello, dict) and "slots" in hello else SLOT_HELLO
+        if not isinstance(hello, dict) or {k: type(v) for k, v in hello.items()} != types:
+            raise ValueError(f"a greeting {hello!r}")
+        nonce = bytes.fromhex(hello["nonce"])
+        answer = frames.proven(frames.GO, self._settings, nonce, self._token)
+        if types is AGENT_HELLO:
+            if hello["agent"] in self._agents or not 1 <= hello["slots"] <= _SLOTS:
+                raise ValueError(f"a greeting {hello!r}")
+            agent = self._agents[hello["agent"]] = _Agent(connection, Channel(connection), [])
+            for number in range(hello["slots"]):
+                agent.places.append(len(self._places))
+                slot = Slot(len(self._places), hello["host"], hello["kind"], hello["cores"], "used")
+                self._places.append(_Place(slot, agent, number))
+        else:
+            if hello["agent"] not in self._agents:
+                raise ValueError("a slot of an agent that is not there")
+            place = self._place(self._agents[hello["agent"]], hello["slot"])
+            if place.connection or place.member >= 0:
+                raise ValueError(f"slot {hello['slot']} a second time")
+            place.connection, place.slot = connection, replace(place.slot, state="free")
+            self._events.append(Event("slot added", place.slot))
+        connection.sendall(answer)
+
+    def _log(self, member: int) -> Path:
+        return self._logs / f"worker{member}.log"

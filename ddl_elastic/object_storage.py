@@ -1,0 +1,87 @@
+"""Checkpoints in S3 and other stores of objects, by fsspec.
+
+A store has no rename, but an object is put as a whole or not at all: so the manifest still is what
+comes last. Keys and tokens are what the store's library finds (environment, configuration, roles of
+the machine). They are never part of a location, so no message and no file has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ddl_elastic.checkpoint import Folder, Storage
+
+NEEDED = "which needs fsspec and, for S3, s3fs: pip install 'libddl[s3]'"
+
+
+def storage_at(location: str) -> Storage:
+    """Of a folder, or a URL such as s3://bucket/prefix. Raises ValueError and ImportError."""
+    return ObjectStorage(location) if "://" in location else Folder(location)
+
+
+class ObjectStorage:
+    """Objects below a URL."""
+
+    def __init__(self, url: str) -> None:
+        protocol, _, rest = url.partition("://")
+        if "@" in rest or "?" in rest:
+            raise ValueError(
+                f"checkpoint is a URL of {protocol} with a key or options in it, which messages"
+                " would show; give them as the store's library expects them, in the environment"
+            )
+        self._url = url.rstrip("/")
+        self._opened: tuple[Any, str] | None = None
+        try:
+            import fsspec
+
+            fsspec.get_filesystem_class(protocol)
+        except ImportError as error:
+            raise ImportError(f"checkpoint is {url}, {NEEDED}: {error}") from error
+
+    def _open(self) -> tuple[Any, str]:
+        """The store and the path in it: in the process that uses it, since it has a thread."""
+        if self._opened is None:
+            import fsspec
+
+            # Objects of other processes are to be seen.
+            options = {"skip_instance_cache": True, "use_listings_cache": False}
+            self._opened = fsspec.core.url_to_fs(self._url, **options)
+        return self._opened
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        with self._errors(name, f"{len(data)} bytes cannot be written"):
+            files, root = self._open()
+            files.pipe_file(f"{root}/{name}", bytes(data))
+
+    def read(self, name: str) -> bytes:
+        with self._errors(name, "cannot be read"):
+            files, root = self._open()
+            data: bytes = files.cat_file(f"{root}/{name}")
+        return data
+
+    def names(self) -> list[str]:
+        with self._errors("", "cannot be listed"):
+            files, root = self._open()
+            try:
+                found = files.ls(root, detail=False)
+            except FileNotFoundError:
+                files.info(root.split("/")[0])  # the bucket has to be there
+                found = []
+        return [each.rsplit("/", 1)[-1] for each in found]
+
+    def remove(self, name: str) -> None:
+        with self._errors(name, "cannot be removed"), suppress(FileNotFoundError):
+            files, root = self._open()
+            files.rm_file(f"{root}/{name}")
+
+    @contextmanager
+    def _errors(self, name: str, what: str) -> Iterator[None]:
+        """Whatever the store's library raises becomes an OSError."""
+        try:
+            yield
+        except Exception as error:
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+            where = f"{self._url}/{name}".rstrip("/")
+            raise kind(f"{where}: {what}: {type(error).__name__}: {error}") from error

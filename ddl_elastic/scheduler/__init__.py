@@ -1,0 +1,1 @@
+"""Many jobs on one cluster: which job has which slots, and when."""

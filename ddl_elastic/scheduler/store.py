@@ -1,0 +1,343 @@
+"""What the scheduler must not forget, in SQLite: tenants, tokens, jobs, slots in use, events.
+
+Design notes
+- Each change is one transaction, on disk before the method returns (WAL, synchronous FULL). A
+  process that is killed anywhere has made a change or has not.
+- An engine is never called for what is not written down. A plan writes the new map together with
+  an intent for each agent to start or stop; then each intent is carried out and closed. After a
+  restart the open ones are carried out again. An agent has the name of its intent, so whoever
+  carries it out can see that it has been done already.
+- A submission has a key that the client chooses. Repeated with the same key, it is the same job.
+- A token is random, of 256 bits, and only its hash is kept.
+- A store is used by one thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+ROLES = ("viewer", "user", "admin")
+ACTIVE = ("waiting", "running")
+# What may follow a state. A job that has ended stays as it is.
+STATES = {
+    "waiting": {"running", "paused", "failed", "cancelled"},
+    "running": {"waiting", "paused", "done", "failed", "cancelled"},
+    "paused": {"waiting", "cancelled"},
+    "done": set(),
+    "failed": set(),
+    "cancelled": set(),
+}
+_SCHEMA = """
+CREATE TABLE tenants (
+    name TEXT PRIMARY KEY, cap INTEGER, guarantee INTEGER NOT NULL, weight REAL NOT NULL
+);
+CREATE TABLE tokens (
+    hash TEXT PRIMARY KEY, tenant TEXT NOT NULL REFERENCES tenants, role TEXT NOT NULL
+);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, tenant TEXT NOT NULL REFERENCES tenants, key TEXT NOT NULL,
+    spec TEXT NOT NULL, state TEXT NOT NULL, arrival REAL NOT NULL, epoch INTEGER NOT NULL,
+    used REAL NOT NULL, waited REAL NOT NULL, changed REAL, counted REAL NOT NULL,
+    UNIQUE (tenant, key)
+);
+CREATE TABLE allocations (
+    slot TEXT PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs, epoch INTEGER NOT NULL
+);
+CREATE TABLE intents (
+    id INTEGER PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs, epoch INTEGER NOT NULL,
+    kind TEXT NOT NULL, slot TEXT NOT NULL, open INTEGER NOT NULL
+);
+CREATE INDEX intents_open ON intents (open) WHERE open;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, time REAL NOT NULL, job INTEGER REFERENCES jobs, text TEXT NOT NULL
+);
+"""
+
+
+class StoreError(Exception):
+    """What is asked for cannot be; the message says why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A job as it is stored."""
+
+    id: int
+    tenant: str
+    key: str
+    spec: Mapping[str, Any]
+    state: str
+    arrival: float
+    epoch: int  # how often its slots changed
+    used: float  # slot-seconds up to the last plan
+    waited: float  # seconds without slots up to the last plan
+    changed: float | None  # when its slots last changed
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Something to ask an engine for."""
+
+    id: int
+    job: int
+    epoch: int  # of the job when the agent was started
+    kind: str  # start, stop
+    slot: str
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent that is started or stopped; unique."""
+        return f"{self.job}-{self.epoch}-{self.slot}"
+
+
+class Store:
+    """The file. Times are those of the caller's clock, in seconds since 1970."""
+
+    def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
+        """on_statement: called with each statement before it runs"""
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.set_trace_callback(on_statement)
+        try:
+            self._open(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self, path: Path) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        with self._change():
+            version = self._one("PRAGMA user_version")
+            if version == 0:
+                for statement in _SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            elif version != VERSION:
+                raise StoreError(f"{path} has version {version}; this program needs {VERSION}")
+
+    def close(self) -> None:
+        """It may be opened again."""
+        self._db.close()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """All or nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # SQLite ends it itself if the disk is full
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _one(self, question: str, *values: object) -> Any:
+        row = self._db.execute(question, values).fetchone()
+        return row[0] if row else None
+
+    # Tenants and their tokens
+
+    def tenant_put(
+        self, name: str, cap: int | None = None, guarantee: int = 0, weight: float = 1.0
+    ) -> None:
+        """Add a tenant, or change its quota."""
+        with self._change():
+            self._db.execute(
+                "INSERT INTO tenants VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                " cap = excluded.cap, guarantee = excluded.guarantee, weight = excluded.weight",
+                (name, cap, guarantee, weight),
+            )
+
+    def tenants(self) -> list[tuple[str, int | None, int, float]]:
+        """Name, cap, guarantee and weight of each, by name."""
+        return self._db.execute("SELECT * FROM tenants ORDER BY name").fetchall()
+
+    def token_create(self, tenant: str, role: str) -> str:
+        """A new token; it is never shown again. Raises StoreError."""
+        if role not in ROLES:
+            raise StoreError(f"the role is {role!r}; there are {', '.join(ROLES)}")
+        token = secrets.token_urlsafe(32)
+        with self._change():
+            self._tenant_check(tenant)
+            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?)", (_hash(token), tenant, role))
+        return token
+
+    def token_find(self, token: str) -> tuple[str, str] | None:
+        """Whose it is, and with which role."""
+        row = self._db.execute(
+            "SELECT tenant, role FROM tokens WHERE hash = ?", (_hash(token),)
+        ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def token_revoke(self, token: str) -> None:
+        """From now on it is none."""
+        with self._change():
+            self._db.execute("DELETE FROM tokens WHERE hash = ?", (_hash(token),))
+
+    def _tenant_check(self, name: str) -> None:
+        if self._one("SELECT 1 FROM tenants WHERE name = ?", name) is None:
+            raise StoreError(f"there is no tenant {name!r}")
+
+    # Jobs
+
+    def job_submit(self, tenant: str, key: str, spec: Mapping[str, Any], now: float) -> int:
+        """The number of the job; the same one if this key was submitted before. Raises
+        StoreError, also if the key was submitted with another specification."""
+        text = json.dumps(spec, sort_keys=True)
+        with self._change():
+            self._tenant_check(tenant)
+            row = self._db.execute(
+                "SELECT id, spec FROM jobs WHERE tenant = ? AND key = ?", (tenant, key)
+            ).fetchone()
+            if row and row[1] != text:
+                raise StoreError(f"job {row[0]} was submitted as {key!r}, with other values")
+            if row:
+                return int(row[0])
+            number = self._db.execute(
+                "INSERT INTO jobs (tenant, key, spec, state, arrival, epoch, used, waited, counted)"
+                " VALUES (?, ?, ?, 'waiting', ?, 0, 0, 0, ?)",
+                (tenant, key, text, now, now),
+            ).lastrowid
+            assert number is not None
+            self._event(number, now, "submitted")
+        return number
+
+    def jobs(self, *states: str) -> list[Record]:
+        """Those in one of the states (none: all), by number."""
+        marks = ", ".join("?" * len(states))
+        rows = self._db.execute(
+            "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
+            f"{f' WHERE state IN ({marks})' if states else ''} ORDER BY id",
+            states,
+        )
+        return [
+            Record(number, name, key, json.loads(spec), *rest)
+            for number, name, key, spec, *rest in rows
+        ]
+
+    def job_move(self, job: int, state: str, now: float, why: str = "") -> None:
+        """To another state. One that is not active gives its slots back: intents to stop its
+        agents are written. Raises StoreError."""
+        with self._change():
+            self._count(now)
+            self._move(job, state, now, why)
+            self._db.execute("UPDATE jobs SET counted = ? WHERE id = ?", (now, job))
+            if state not in ACTIVE:
+                self._assign(job, (), now)
+
+    def _move(self, job: int, state: str, now: float, why: str = "") -> None:
+        before = self._one("SELECT state FROM jobs WHERE id = ?", job)
+        if before is None:
+            raise StoreError(f"there is no job {job}")
+        if state not in STATES[before]:
+            raise StoreError(f"job {job} is {before} and cannot become {state}")
+        self._db.execute("UPDATE jobs SET state = ? WHERE id = ?", (state, job))
+        self._event(job, now, f"{state}: {why}" if why else state)
+
+    # Plans
+
+    def plan_write(self, slots: Mapping[int, tuple[str, ...]], now: float) -> None:
+        """Who has which slots from now on. Writes an intent for each agent that has to be started
+        or stopped; `intents` has them until they are closed. Raises StoreError."""
+        with self._change():
+            self._count(now)
+            states = {record.id: record.state for record in self.jobs()}
+            wrong = [job for job in slots if states.get(job) not in ACTIVE]
+            if wrong:
+                raise StoreError(f"jobs {wrong} have slots in the plan, but are not active")
+            given = Counter(slot for own in slots.values() for slot in own)
+            double = sorted(slot for slot, count in given.items() if count > 1)
+            if double:
+                raise StoreError(f"slots {', '.join(double)} are given twice in the plan")
+            active = [job for job, state in states.items() if state in ACTIVE]
+            for job in active:  # what is given back first, as a slot has one job
+                self._assign(
+                    job, tuple(s for s in self._slots(job) if s in slots.get(job, ())), now
+                )
+            for job in active:
+                self._assign(job, slots.get(job, ()), now)
+                state = "running" if slots.get(job) else "waiting"
+                if state != states[job]:
+                    self._move(job, state, now)
+
+    def slots(self) -> dict[int, tuple[str, ...]]:
+        """The slots of each job that has some."""
+        found: dict[int, tuple[str, ...]] = {}
+        for job, slot in self._db.execute("SELECT job, slot FROM allocations ORDER BY job, slot"):
+            found[job] = (*found.get(job, ()), slot)
+        return found
+
+    def _slots(self, job: int) -> list[str]:
+        rows = self._db.execute("SELECT slot FROM allocations WHERE job = ? ORDER BY slot", (job,))
+        return [row[0] for row in rows]
+
+    def _assign(self, job: int, slots: tuple[str, ...], now: float) -> None:
+        had = self._slots(job)
+        new, old = [s for s in slots if s not in had], [s for s in had if s not in slots]
+        if not new and not old:
+            return
+        self._db.execute("UPDATE jobs SET epoch = epoch + 1, changed = ? WHERE id = ?", (now, job))
+        epoch = self._one("SELECT epoch FROM jobs WHERE id = ?", job)
+        for slot in old:
+            started = self._one("SELECT epoch FROM allocations WHERE slot = ?", slot)
+            self._db.execute("DELETE FROM allocations WHERE slot = ?", (slot,))
+            self._intend(job, started, "stop", slot)
+        for slot in new:
+            self._db.execute("INSERT INTO allocations VALUES (?, ?, ?)", (slot, job, epoch))
+            self._intend(job, epoch, "start", slot)
+        self._event(job, now, f"has {len(slots)} slots")
+
+    def _count(self, now: float) -> None:
+        """Add up what active jobs had, and how long they waited, since the last time."""
+        held = "(SELECT COUNT(*) FROM allocations WHERE job = jobs.id)"
+        self._db.execute(
+            f"UPDATE jobs SET used = used + {held} * MAX(0, ? - counted),"
+            f" waited = waited + ({held} = 0) * MAX(0, ? - counted), counted = ?"
+            " WHERE state IN ('waiting', 'running')",
+            (now, now, now),
+        )
+
+    # Intents and events
+
+    def _intend(self, job: int, epoch: int, kind: str, slot: str) -> None:
+        self._db.execute(
+            "INSERT INTO intents (job, epoch, kind, slot, open) VALUES (?, ?, ?, ?, 1)",
+            (job, epoch, kind, slot),
+        )
+
+    def intents(self) -> list[Intent]:
+        """Those to carry out, in this order."""
+        rows = self._db.execute(
+            "SELECT id, job, epoch, kind, slot FROM intents WHERE open ORDER BY id"
+        )
+        return [Intent(*row) for row in rows]
+
+    def intent_close(self, intent: Intent) -> None:
+        """It has been carried out."""
+        with self._change():
+            self._db.execute("UPDATE intents SET open = 0 WHERE id = ?", (intent.id,))
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, float, int | None, str]]:
+        """Number, time, job and text of those after a number, in order."""
+        return self._db.execute(
+            "SELECT id, time, job, text FROM events WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        ).fetchall()
+
+    def _event(self, job: int | None, now: float, text: str) -> None:
+        self._db.execute("INSERT INTO events (time, job, text) VALUES (?, ?, ?)", (now, job, text))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

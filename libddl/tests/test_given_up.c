@@ -1,0 +1,105 @@
+/* A rank gives an operation in place up while a peer is about to store its result in the buffer.
+ * Its caller gets a buffer that nobody writes to any more, with all that is beside what was
+ * reduced, and operations on other comms that use memory of the same allocation still get their
+ * results. */
+#include "base/fold.h"
+#include "reduce/reduce.h"
+#include "shared_buffers.h"
+
+enum { SIZE = 2, BYTES = 1 << 20, MARK = 0x5a, WARM_UP = 3 };
+
+/* Rank 1 tells that it is about to reduce, and waits. */
+static int inside[2], go[2], over[2];
+static bool armed;
+
+static void tell(int pipe)
+{
+    CHECK(write(pipe, "x", 1) == 1, "write");
+}
+
+static void await(int pipe)
+{
+    char c;
+    CHECK(read(pipe, &c, 1) == 1, "read");
+}
+
+void __real_ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst,
+                        void *copy, bool nontemporal, const void *const *operands, size_t n,
+                        size_t count, int64_t divisor);
+void __wrap_ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst,
+                        void *copy, bool nontemporal, const void *const *operands, size_t n,
+                        size_t count, int64_t divisor);
+void __wrap_ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst,
+                        void *copy, bool nontemporal, const void *const *operands, size_t n,
+                        size_t count, int64_t divisor)
+{
+    if (armed) {
+        armed = false;
+        CHECK(copy, "nobody wants the result");
+        tell(inside[1]);
+        await(go[0]);
+    }
+    __real_ddl__reduce(kernels, dtype, op, dst, copy, nontemporal, operands, n, count, divisor);
+}
+
+static void check_bytes(const char *from, size_t n, char value)
+{
+    for (size_t i = 0; i < n; i++)
+        CHECK(from[i] == value, "byte %zu is %d, not %d", i, from[i], value);
+}
+
+/* Half of what was allocated is used by a second comm: before, meanwhile and afterwards. */
+static int given_up(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    char *first = allocate(2 * BYTES), *second = first + BYTES;
+    ddl_comm *other;
+    ddl_work *work = NULL;
+    OK(ddl_comm_duplicate(comm, NULL, &other));
+    for (int i = 0; i < WARM_UP; i++) {
+        OK(ddl_allreduce(comm, NULL, first, BYTES, DDL_U8, DDL_MAX, NULL, NULL));
+        OK(ddl_allreduce(other, NULL, second, BYTES, DDL_U8, DDL_MAX, NULL, NULL));
+    }
+    memset(first, 1 + rank, BYTES);
+    memset(second, 3 + rank, BYTES);
+    OK(ddl_barrier(other, NULL, NULL));
+    armed = rank == 1;
+    ddl_options options = {.struct_size = sizeof options, .timeout_ms = rank ? 0 : 300};
+    if (!rank)
+        OK(ddl_allreduce(comm, NULL, first, BYTES, DDL_U8, DDL_SUM, &options, &work));
+    ddl_status status = rank ? ddl_allreduce(comm, NULL, first, BYTES, DDL_U8, DDL_SUM, NULL, NULL)
+                             : ddl_work_wait(work, -1);
+    CHECK(status != DDL_OK, "rank %d got a result", rank);
+    if (!rank) { /* rank 1 is still in its reduction */
+        await(inside[0]);
+        memset(first, MARK, BYTES);
+        tell(go[1]);
+        await(over[0]);
+        check_bytes(first, BYTES, MARK);
+        ddl_work_destroy(work);
+    } else {
+        tell(over[1]);
+    }
+    check_bytes(second, BYTES, (char)(3 + rank));
+    for (int i = 0; i < WARM_UP; i++) {
+        memset(second, 3 + rank, BYTES);
+        OK(ddl_allreduce(other, NULL, second, BYTES, DDL_U8, DDL_SUM, NULL, NULL));
+        check_bytes(second, BYTES, 7);
+    }
+    ddl_comm_destroy(other);
+    ddl_comm_destroy(comm);
+    ddl_free(first);
+    ddl_endpoint_destroy(endpoint);
+    return 0;
+}
+
+int main(void)
+{
+    int status[PROCESSES_MAX];
+    setenv("DDL_LOG", "off", 0);
+    CHECK(!pipe(inside) && !pipe(go) && !pipe(over), "no pipes");
+    run_processes(SIZE, DDL_LINK_SHM, given_up, 60, status);
+    for (int rank = 0; rank < SIZE; rank++)
+        CHECK(!status[rank], "rank %d ended with %x", rank, (unsigned)status[rank]);
+    return 0;
+}

@@ -1,0 +1,203 @@
+/* Memory that a broken or hostile peer offers over the socket of a link is refused with the reason,
+ * before anything reads it, and leaves no descriptor behind. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "net/lending.h"
+#include "net/memory_file.h"
+#include "net/shm.h"
+
+enum { ARENA = 1 << 20, BYTES = 1 << 18, FILES = 3 };
+
+/* A link, and the socket of its peer, who says on it what the test wants. */
+typedef struct pair {
+    ddl__arena *arenas[2];
+    ddl__link *link;
+    int peer;
+} pair;
+
+static pair pair_create(void)
+{
+    pair p;
+    int fds[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "no sockets");
+    for (int i = 0; i < 2; i++)
+        p.arenas[i] = ddl__arena_create(1, ARENA, ARENA);
+    ddl__arena *peers = ddl__arena_open(ddl__arena_fd(p.arenas[1]), 0);
+    CHECK(peers, "%s", ddl__message());
+    p.link = ddl__shm_link_create(p.arenas[0], 0, peers, 0, fds[0], false);
+    p.peer = fds[1];
+    return p;
+}
+
+static void pair_destroy(pair *p)
+{
+    p->link->ops->destroy(p->link);
+    close(p->peer);
+    for (int i = 0; i < 2; i++)
+        ddl__arena_drop(p->arenas[i]);
+}
+
+static int count_descriptors(void)
+{
+    int n = 0;
+    DIR *list = opendir("/proc/self/fd");
+    while (readdir(list))
+        n++;
+    closedir(list);
+    return n;
+}
+
+static void send_offer(const pair *p, ddl__offer offer, const int *files, size_t n)
+{
+    unsigned char bytes[1 + sizeof offer] = {DDL__OFFER_LETTER};
+    memcpy(bytes + 1, &offer, sizeof offer);
+    union {
+        char bytes[CMSG_SPACE(FILES * sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {{0}};
+    struct iovec part = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (n) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(n * sizeof *files);
+        struct cmsghdr *along = CMSG_FIRSTHDR(&message);
+        along->cmsg_level = SOL_SOCKET;
+        along->cmsg_type = SCM_RIGHTS;
+        along->cmsg_len = CMSG_LEN(n * sizeof *files);
+        memcpy(CMSG_DATA(along), files, n * sizeof *files);
+    }
+    CHECK(sendmsg(p->peer, &message, 0) == (ssize_t)sizeof bytes, "not sent");
+}
+
+/* The reason for which the offer is refused, in `text`; empty if it is not. Closes the files. */
+static void offer(ddl__offer made, const int *files, size_t n, char text[256])
+{
+    int before = count_descriptors();
+    pair p = pair_create();
+    send_offer(&p, made, files, n);
+    p.link->ops->poll(p.link);
+    strcpy(text, p.link->state == DDL__LINK_OPEN ? "" : p.link->reason);
+    CHECK(!*text == (p.link->state == DDL__LINK_OPEN), "lost without a reason");
+    pair_destroy(&p);
+    CHECK(count_descriptors() == before, "%d descriptors, then %d", before, count_descriptors());
+    for (size_t i = 0; i < n; i++)
+        close(files[i]);
+}
+
+static void check_refused(ddl__offer made, int file, const char *why)
+{
+    char text[256];
+    CHECK(file >= 0, "no file to offer");
+    offer(made, &file, 1, text);
+    CHECK(strstr(text, why), "not \"%s\" but \"%s\"", why, text);
+}
+
+static int unsealed(size_t bytes)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && !ftruncate(fd, (off_t)bytes), "no memory file");
+    return fd;
+}
+
+/* Sealed against everything but that it shrinks, and then shrunk. */
+static int shrunk(void)
+{
+    int fd = unsealed(BYTES);
+    CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_GROW) && !ftruncate(fd, 4096), "not shrunk");
+    return fd;
+}
+
+static int ordinary(void)
+{
+    char path[] = "/tmp/ddl-test-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && !unlink(path) && !ftruncate(fd, BYTES), "no file");
+    return fd;
+}
+
+static int one_end(void)
+{
+    int fds[2];
+    CHECK(!pipe(fds), "no pipe");
+    close(fds[1]);
+    return fds[0];
+}
+
+static void test_refused(void)
+{
+    ddl__offer good = {.number = 1, .serial = 1, .bytes = BYTES}, wrong = good;
+    check_refused(good, unsealed(BYTES), "can shrink");
+    check_refused(good, shrunk(), "can shrink");
+    check_refused(good, ddl__memory_file_create(BYTES / 2), "is too short");
+    check_refused(good, ordinary(), "is no memory file");
+    check_refused(good, one_end(), "is no memory file");
+    check_refused(good, open("/dev/zero", O_RDWR | O_CLOEXEC), "is no memory file");
+    check_refused(good, open("/tmp", O_RDONLY | O_CLOEXEC), "is no memory file");
+    wrong.bytes = UINT64_MAX;
+    check_refused(wrong, ddl__memory_file_create(BYTES), "is too short");
+    wrong.bytes = 0;
+    check_refused(wrong, ddl__memory_file_create(BYTES), "wrong number");
+    wrong = good;
+    wrong.number = DDL__REGIONS;
+    check_refused(wrong, ddl__memory_file_create(BYTES), "wrong number");
+    wrong.number = UINT32_MAX;
+    check_refused(wrong, ddl__memory_file_create(BYTES), "wrong number");
+}
+
+/* More than one with a message: the kernel passes on as many as there is room for. */
+static void test_several(void)
+{
+    for (size_t n = 2; n <= FILES; n++) {
+        int files[FILES];
+        char text[256];
+        for (size_t i = 0; i < n; i++)
+            files[i] = ddl__memory_file_create(BYTES);
+        offer((ddl__offer){.number = 1, .serial = 1, .bytes = BYTES}, files, n, text);
+        CHECK(strstr(text, "several"), "%zu files: \"%s\"", n, text);
+    }
+}
+
+/* An honest peer's descriptor is dropped by the kernel where this process has too many. */
+static void test_accepted(void)
+{
+    char text[256];
+    int file = ddl__memory_file_create(BYTES);
+    ddl__offer good = {.number = DDL__REGIONS - 1, .serial = 1, .bytes = BYTES};
+    offer(good, &file, 1, text);
+    CHECK(!*text, "refused: %s", text);
+    offer(good, NULL, 0, text);
+    CHECK(!*text, "refused without a descriptor: %s", text);
+}
+
+/* Descriptors without an offer, and as many offers as anybody likes. */
+static void test_flood(void)
+{
+    enum { ROUNDS = 2000 };
+    pair p = pair_create();
+    int before = count_descriptors(), file = ddl__memory_file_create(BYTES);
+    for (uint32_t i = 1; i <= ROUNDS; i++) {
+        ddl__offer made = {.number = i % DDL__REGIONS, .serial = i, .bytes = BYTES};
+        send_offer(&p, made, &file, 1);
+        p.link->ops->poll(p.link);
+    }
+    CHECK(p.link->state == DDL__LINK_OPEN, "%s", p.link->reason);
+    CHECK(count_descriptors() == before + 1, "%d descriptors, then %d", before,
+          count_descriptors());
+    close(file);
+    pair_destroy(&p);
+}
+
+int main(void)
+{
+    test_refused();
+    test_several();
+    test_accepted();
+    test_flood();
+    return 0;
+}

@@ -1,0 +1,97 @@
+"""A job whose disk is full trains on, tells of it, and keeps the checkpoints that there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddl_elastic import checkpoint
+from ddl_elastic.checkpoint import Folder
+
+PROGRAM = Path(__file__).parent / "programs" / "train.py"
+CASE = {"workers": 2, "checkpoint": "saved", "every": 5}
+FIRST, ALL = 2, 6  # passes over 150 samples, in batches of 24
+STEPS = -(-150 * FIRST // 24)
+# A file system of its own, which is full when the second job begins.
+FULL = """
+mount -t tmpfs -o size=1m none saved && "$@" "$FIRST" || exit 1
+dd if=/dev/zero of=saved/.filler bs=4096 2> /dev/null
+"$@" "$SECOND" || exit 1
+rm saved/.filler && cp -r saved kept
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the final state."""
+    case = json.dumps({"workers": 1, "passes": ALL})
+    done = run_program([sys.executable, PROGRAM, case], cwd=tmp_path_factory.mktemp("alone"))
+    done.expect_success()
+    return str(json.loads(done.out)["hash"])
+
+
+def check(runs: list[Any], folder: Path, reason: str, undisturbed: str) -> None:
+    for done in runs:
+        done.expect_success()
+    first, second = (json.loads(line) for done in runs for line in done.out.splitlines())
+    shown = runs[-1].err
+    assert first["steps"] == STEPS
+    assert (second["state"], second["hash"]) == ("done", undisturbed)
+    assert f"resumed after {STEPS} steps" in shown
+    told = re.findall(
+        rf"rank 0 on {os.uname().nodename}: the checkpoint after (\d+) steps is abandoned, the"
+        rf" older ones stay: .* (\d+) bytes cannot be written: {reason}: 'saved/\w+\.safetensors'",
+        shown,
+    )
+    assert len(told) == 6  # those after 15, 20, 25, 30, 35 and 38 steps
+    assert shown.count("rank 0 on") == len(told)
+    assert all(int(steps) > STEPS and int(size) > 10_000 for steps, size in told)
+    storage = Folder(folder)
+    newest = checkpoint.read_manifest(storage, checkpoint.manifests(storage)[0])
+    assert newest.steps == STEPS
+    checkpoint.read_state(storage, newest)
+
+
+def may_mount() -> bool:
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
+def test_a_full_file_system(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
+    (tmp_path / "saved").mkdir()
+    cases = {
+        "FIRST": json.dumps({**CASE, "passes": FIRST}),
+        "SECOND": json.dumps({**CASE, "passes": ALL}),
+    }
+    command = ["unshare", "-m", "sh", "-c", FULL, "sh", sys.executable, PROGRAM]
+    done = run_program(command, cwd=tmp_path, env=cases, limit=200)
+    check([done], tmp_path / "kept", "No space left on device", undisturbed)
+
+
+def test_a_limit_of_files(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
+    """As a quota, without any rights."""
+    first, second = (json.dumps({**CASE, "passes": passes}) for passes in (FIRST, ALL))
+    runs = [run_program([sys.executable, PROGRAM, first], cwd=tmp_path)]
+    limited = [sys.executable, "-c", LIMITED, sys.executable, PROGRAM, second]
+    runs.append(run_program(limited, cwd=tmp_path, limit=200))
+    check(runs, tmp_path / "saved", "File too large", undisturbed)
+
+
+LIMITED = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, {resource.RLIM_INFINITY}))
+os.execv(sys.argv[1], sys.argv[1:])
+"""

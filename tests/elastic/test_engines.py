@@ -1,0 +1,220 @@
+"""What every engine has to do: agents, workers, their ends and what they have written."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment
+
+from ddl_elastic import program
+from ddl_elastic.engines import AgentSpec, Engine, Event, Program
+from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.messages import Channel
+from ddl_launch import frames
+
+LIMIT = 60  # seconds
+WORKER = Path(__file__).parent / "programs" / "engine_worker.py"
+PROGRAM = Program(str(WORKER), [], "", ["json"])
+TOKEN = "a token of tests"
+
+# Where other tests of this process have started threads. The fork server and the agents use nothing
+# of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def work(spec: AgentSpec, channel: Channel) -> None:
+    program.work(spec, channel, WORKER, [], "secret", None)
+
+
+@contextmanager
+def local(slots: int, folder: Path) -> Iterator[Engine]:
+    with LocalEngine(work, slots) as engine:
+        yield engine
+
+
+@contextmanager
+def dialed(slots: int, folder: Path) -> Iterator[Engine]:
+    """With agents of two and of one slot."""
+    sizes = [2] * (slots // 2) + [1] * (slots % 2)
+    with DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, print) as engine, ExitStack() as stack:
+        agents = [stack.enter_context(dial_in(engine.port, folder, size)) for size in sizes]
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * slots)
+        yield engine
+        engine.close()
+        assert [agent.wait(LIMIT) for agent in agents] == [0] * len(agents)
+
+
+@contextmanager
+def dial_in(port: int, folder: Path, slots: int, token: str = TOKEN) -> Iterator[subprocess.Popen]:
+    file = folder / f"token{slots}"
+    file.write_text(f"{token}\n")
+    order = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent"]
+    order += ["--join", f"127.0.0.1:{port}", "--token-file", str(file), "-n", str(slots)]
+    with subprocess.Popen(
+        order, cwd=folder, env=clean_environment({}), stderr=subprocess.PIPE, text=True
+    ) as agent:
+        try:
+            yield agent
+        finally:
+            agent.kill()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
+        time.sleep(0.01)
+
+
+Make = Callable[[int, Path], object]
+
+
+@pytest.fixture(params=[local, dialed])
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.param
+
+
+@pytest.fixture
+def engine(make: Make, tmp_path: Path) -> Iterator[Engine]:
+    with make(3, tmp_path) as engine:
+        yield engine
+
+
+def ended(engine: Engine) -> Event:
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        for event in engine.events(1.0):
+            if event.kind == "agent ended":
+                return event
+    pytest.fail(f"no event in {LIMIT} s")
+
+
+def test_a_worker_ends_by_itself_is_asked_to_and_is_killed(engine: Engine) -> None:
+    handles = [engine.start(slot, AgentSpec(n, 2)) for n, slot in enumerate(engine.slots())]
+    assert [slot.state for slot in engine.slots()] == ["used"] * 3
+    for handle in handles:
+        assert handle.channel.receive().kind == "ready"
+        assert handle.channel.receive().kind == "progress"
+    handles[0].channel.send("exit")
+    first = ended(engine)
+    assert (first.kind, first.member, first.slot.id, first.code) == ("agent ended", 0, 0, 7)
+    engine.stop(handles[1], 60)
+    second = ended(engine)
+    assert (second.code, second.ordered) == (-signal.SIGTERM, True)
+    engine.stop(handles[2], 0.1)  # which is stopped, so it takes no SIGTERM
+    assert ended(engine).code == -signal.SIGKILL
+    wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * 3)
+    engine.stop(handles[2], 0)  # too late, and no error
+    text = b"".join(engine.logs(handles[1], follow=True))
+    assert text == b"member 1, 2 threads\n"
+    again = engine.start(engine.slots()[0], AgentSpec(5, 1))
+    assert again.channel.receive().kind == "ready"
+    output = engine.logs(again, follow=True)
+    wait_until(lambda: bool(engine.slots()) and next(output) == b"member 5, 1 threads\n")
+
+
+def test_a_slot_holds_one_agent(engine: Engine) -> None:
+    slot = engine.slots()[0]
+    engine.start(slot, AgentSpec(0, 1))
+    with pytest.raises(ValueError, match="slot 0 is used"):
+        engine.start(slot, AgentSpec(1, 1))
+
+
+def test_closing_ends_all(make: Make, tmp_path: Path) -> None:
+    with make(1, tmp_path) as engine:
+        handle = engine.start(engine.slots()[0], AgentSpec(2, 1))
+        pid = handle.channel.receive().fields["pid"]
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_killed_worker_is_told(engine: Engine) -> None:
+    handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
+    os.kill(handle.channel.receive().fields["pid"], signal.SIGKILL)
+    event = ended(engine)
+    assert (event.member, event.code, event.ordered) == (0, -signal.SIGKILL, False)
+
+
+def test_workers_of_one_job_have_one_secret(engine: Engine) -> None:
+    handles = [engine.start(slot, AgentSpec(n, 1)) for n, slot in enumerate(engine.slots())]
+    assert len({handle.channel.receive().fields["address"] for handle in handles}) == 1
+
+
+def test_an_agent_that_is_killed_takes_its_slots_along(tmp_path: Path) -> None:
+    with DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM) as engine:
+        with dial_in(engine.port, tmp_path, 2) as agent:
+            wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * 2)
+            handle = engine.start(engine.slots()[1], AgentSpec(0, 1))
+            pid = handle.channel.receive().fields["pid"]
+            agent.kill()
+            event = ended(engine)
+            assert (event.member, event.code) == (0, -signal.SIGKILL)
+            assert "its agent is lost" in event.cause
+            assert [slot.state for slot in engine.slots()] == ["lost"] * 2
+            wait_until(lambda: not Path(f"/proc/{pid}").exists())
+        with dial_in(engine.port, tmp_path, 1):  # another takes its place
+            wait_until(lambda: [slot.state for slot in engine.slots()][2:] == ["free"])
+
+
+def test_an_agent_with_another_token_is_refused(tmp_path: Path) -> None:
+    said: list[str] = []
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, said.append) as engine,
+        dial_in(engine.port, tmp_path, 1, "another") as agent,
+    ):
+        wait_until(lambda: engine.slots() == [] and bool(said))
+        _, text = agent.communicate(timeout=LIMIT)
+        assert agent.returncode == 1
+    assert said == ["refused 127.0.0.1: it does not know the job's secret"]
+    assert "does not take this agent" in text and "token" in text
+
+
+def test_an_agent_without_the_program_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    wrong = Program("nowhere.py", [], str(tmp_path), ["json"])
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, wrong, said.append) as engine,
+        dial_in(engine.port, tmp_path, 1) as agent,
+    ):
+        wait_until(lambda: bool(engine.slots()) and bool(said))
+        _, text = agent.communicate(timeout=LIMIT)
+    assert "there is no such program: 'nowhere.py'" in text
+    assert "there is no such program: 'nowhere.py'" in said[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
+    """Neither random bytes, nor proofs that are cut or changed, harm the agents that are there."""
+    random_bytes = random.Random(seed)
+    said: list[str] = []
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, said.append) as engine,
+        dial_in(engine.port, tmp_path, 1),
+    ):
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"])
+        for round in range(20):
+            with socket.create_connection(("127.0.0.1", engine.port)) as newcomer:
+                engine.slots()
+                nonce = newcomer.recv(4096)[frames.HEAD.size :]
+                hello = {"agent": "x", "slot": 0, "nonce": "00"}
+                wrong = bytearray(frames.proven(frames.HELLO, hello, nonce, TOKEN))
+                if round % 2:
+                    wrong[random_bytes.randrange(len(wrong))] ^= 1 << random_bytes.randrange(8)
+                else:
+                    wrong = bytearray(random_bytes.randbytes(random_bytes.randrange(1, 200)))
+                with suppress(ConnectionError):
+                    newcomer.sendall(wrong)
+            wait_until(lambda: bool(engine.slots()) and len(said) > round)  # noqa: B023
+        handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
+        assert handle.channel.receive().kind == "ready"
+    assert len(said) == 20, said

@@ -1,0 +1,69 @@
+"""An elastic job whose agents are the tasks of a Slurm array, one of which is cancelled."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddl_launch.lab import Lab
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from slurm import Slurm, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a Slurm")
+
+PROGRAM = Path(__file__).parents[1] / "elastic" / "programs" / "own_loop.py"
+DDL = f"{sys.executable} -m ddl_launch.commands elastic"
+LIMIT = 240  # seconds, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    with Lab(3) as lab, Slurm(lab) as slurm:
+        yield slurm
+
+
+def state(out: str) -> str:
+    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
+    return str(found)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
+        time.sleep(0.1)
+
+
+def test_an_array_of_agents(slurm: Slurm, tmp_path: Path) -> None:
+    alone = slurm.run([*DDL.split(), "run", "-n", "1", PROGRAM], cwd=tmp_path, timeout=LIMIT)
+    (tmp_path / "job.token").write_text("what only the job's agents know\n")
+    where = ["--listen", "29400", "--token-file", "job.token", "-n", "3"]
+    order = [*DDL.split(), "run", *where, PROGRAM, "--strike", "pause", "--members", "0,1,2"]
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        job = subprocess.Popen(
+            slurm.lab.at("h1", *order), cwd=tmp_path, stdout=out, stderr=err, env=slurm.clean()
+        )
+    try:
+        agent = f"{DDL} agent --join h1:29400 --token-file job.token -n 1"
+        sent = slurm.run(
+            ["sbatch", "--parsable", "-N1", "--array=1-3", "--wrap", agent], cwd=tmp_path
+        )
+        assert sent.returncode == 0, sent.stderr
+        wait_until(lambda: (tmp_path / "out").read_text().count("paused") == 3)
+        slurm.run(["scancel", f"{sent.stdout.strip()}_2"])
+        wait_until(lambda: "is lost" in (tmp_path / "err").read_text())
+        (tmp_path / "go").touch()
+        assert job.wait(LIMIT) == 0, (tmp_path / "err").read_text()
+        assert state((tmp_path / "out").read_text()) == state(alone.stdout)
+        wait_until(lambda: slurm.run(["squeue", "--noheader"]).stdout == "")
+    finally:
+        job.kill()
+        job.wait()
