@@ -72,7 +72,7 @@ def join(job: Job, candidate: Candidate) -> None:
         job.group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
         own = Standing(membership.member, 0, False, (), whole=False)
         with suppress(PeerLost):
-            rehearse(job, plan, receiver)
+            join_rehearsal(job, plan, receiver)
         if _settle(job, plan.comm, own, receiver):
             break
         membership.drop()
@@ -80,12 +80,21 @@ def join(job: Job, candidate: Candidate) -> None:
     membership.joined()
 
 
-def rehearse(job: Job, plan: Plan, receiver: Receiver) -> None:
-    """See transfer.rehearse."""
+def rehearse(framework: Framework, comm: Comm, ranks: Sequence[Standing]) -> None:
+    """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
+    It takes longer than the rest."""
+    if transfer.ends(ranks)[1]:
+        transfer.rehearse(comm, ranks, framework.state())
+    transfer.warm_up(comm)
+
+
+def join_rehearsal(job: Job, plan: Plan, receiver: Receiver) -> None:
+    """On a newcomer."""
     assert plan.comm
     state, _ = receiver.receive(plan.comm, plan.standings)
     job.framework.load(state)
     transfer.end_rehearsal(plan.comm, plan.standings)
+    transfer.warm_up(plan.comm)
 
 
 def _settle(job: Job, comm: Comm, own: Standing, receiver: Receiver | None = None) -> bool:

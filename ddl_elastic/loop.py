@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddl_core import Comm
-from ddl_elastic import admission, change, evaluation, saving, transfer
+from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
@@ -87,9 +87,7 @@ class Loop:
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:
-            membership.rehearse = lambda comm, ranks: transfer.rehearse(
-                comm, ranks, self.framework.state()
-            )
+            membership.rehearse = lambda comm, ranks: change.rehearse(self.framework, comm, ranks)
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)

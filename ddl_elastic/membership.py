@@ -114,7 +114,7 @@ class Membership:
             self._tell_void(plan)
             return
         try:
-            if plan.newcomers and not self.is_new:
+            if not self.is_new:
                 self.rehearse(comm, plan.standings)
         except Exception:  # of the transfer, or of a program that changes what is read
             close(comm)

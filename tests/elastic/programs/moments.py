@@ -83,5 +83,5 @@ def install() -> None:
     transfer.send_piece = after(transfer.send_piece, lambda *_: rehearsal.name("sending"))
     transfer.receive_piece = after(transfer.receive_piece, lambda *_: rehearsal.name("receiving"))
     transfer.rehearse = rehearsal.around(transfer.rehearse)
-    change.rehearse = rehearsal.around(change.rehearse)
+    change.join_rehearsal = rehearsal.around(change.join_rehearsal)
     change.assign_shares = before(change.assign_shares, lambda job, _: by("end", job.is_new))
