@@ -13,18 +13,28 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ddl_elastic import environment, program, timeline
-from ddl_elastic.cli_agent import add_agent, agents_engine, parse_address, read_token
+from ddl_elastic.cli_agent import (
+    Agents,
+    add_agent,
+    agents_engine,
+    parse_address,
+    read_token,
+)
 from ddl_elastic.control import Control, ControlError, scale
 from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines import AgentSpec, Program
 from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.job import parse_workers
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.staff import Size
 from ddl_launch.errors import CommandError
 from ddl_launch.hosts import parse_hosts
+
+_RAY_SLOTS = 1024
 
 _DESCRIPTION = """\
 Run a program as several workers on this machine, which train one model together. If a worker dies
@@ -36,6 +46,7 @@ examples:
   ddl elastic run -n 4 train.py --lr 0.1        four workers
   ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
   ddl elastic run -H h1:2,h2:2 train.py         two workers on each of these hosts
+  ddl elastic run --ray auto -n 2:8 train.py    on a Ray cluster, of whatever nodes it has
   ddl elastic run --listen 29400 --token-file job.token -n 2:8 train.py
                                                 workers on other machines, by their agents
   ddl elastic run --report job.json train.py    write what has happened, as JSON
@@ -109,6 +120,11 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="run the workers on these hosts, N on each; mpirun or srun reaches them",
     )
     run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run the workers on a Ray cluster, which is found at this address, or by auto",
+    )
+    run.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
         help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
@@ -154,13 +170,9 @@ def _run(arguments: argparse.Namespace) -> int:
     engine: AbstractContextManager[LocalEngine | DialedEngine]
     if _is_remote(arguments):
         order, token, address = _order(arguments)
-        hosts = parse_hosts(arguments.hosts, "-H") if arguments.hosts else []
-        places = sum(host.ranks or 1 for host in hosts)
-        least = max(size.least, min(size.most, places))
+        start, least = _agents(arguments, token, size)
         progress = _progress(arguments)
-        engine = agents_engine(
-            address, token, order, hosts, arguments.threads, least, progress.event
-        )
+        engine = agents_engine(address, token, order, start, least, progress.event)
     else:
         engine = _stay(arguments, size.most, secret, traces)
         progress = _progress(arguments)
@@ -203,7 +215,27 @@ def _stay(
 
 
 def _is_remote(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.listen or arguments.hosts)
+    return bool(arguments.listen or arguments.hosts or arguments.ray)
+
+
+def _agents(
+    arguments: argparse.Namespace, token: str, size: Size
+) -> tuple[Callable[[int], Agents] | None, int]:
+    """What starts agents, and how many slots the job waits for."""
+    cores: int = arguments.threads
+    if arguments.ray:
+        if size.most > _RAY_SLOTS:
+            raise CommandError(
+                f"--ray: give -n least:most, with at most {_RAY_SLOTS}; the cluster is asked for as"
+                " many slots"
+            )
+        return lambda port: RayAgents(arguments.ray, size.most, port, token, cores), size.least
+    if arguments.hosts:
+        hosts = parse_hosts(arguments.hosts, "-H")
+        places = sum(host.ranks or 1 for host in hosts)
+        least = max(size.least, min(size.most, places))
+        return lambda port: HostAgents(hosts, port, token, cores), least
+    return None, size.least
 
 
 def _order(arguments: argparse.Namespace) -> tuple[Program, str, tuple[str, int]]:

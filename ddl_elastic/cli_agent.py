@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from ddl_elastic import dialing, environment
 from ddl_elastic.engines import Program
 from ddl_elastic.engines.dialed import DialedEngine
-from ddl_elastic.engines.hosts import HostAgents
 from ddl_launch.errors import CommandError, LaunchError
-from ddl_launch.hosts import Host
 
 _DESCRIPTION = """\
 Offer this machine to an elastic job, which `ddl elastic run --listen` has started on another one.
@@ -71,34 +70,46 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     agent.set_defaults(run=_run)
 
 
+class Agents(Protocol):
+    """Agents that are started for a job. A context manager, which ends them."""
+
+    def failure(self) -> str:
+        """Of the first agent that has ended with an error; "" if there is none."""
+
+    def __enter__(self) -> Agents: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 @contextmanager
 def agents_engine(
     address: tuple[str, int],
     token: str,
     program: Program,
-    hosts: Sequence[Host],
-    cores: int,
+    start: Callable[[int], Agents] | None,
     least: int,
     show: Callable[[str], None],
 ) -> Iterator[DialedEngine]:
-    """The engine of agents that dial in, once so many slots are there; on these hosts they are
-    started. Raises CommandError."""
+    """The engine of agents that dial in, once so many slots are there. Raises CommandError.
+
+    start  starts agents, which are to dial in at this port; None: they come by themselves
+    """
     try:
         engine = DialedEngine(address, token, program, show)
     except OSError as error:
         raise CommandError(f"--listen {address[0]}:{address[1]}: {error.strerror}") from None
     with ExitStack() as stack:
-        started = None
-        if hosts:
+        agents = None
+        if start:
             try:
-                started = stack.enter_context(HostAgents(hosts, engine.port, token, cores))
+                agents = stack.enter_context(start(engine.port))
             except LaunchError as error:
                 engine.close()
                 raise CommandError(str(error)) from None
         stack.enter_context(engine)  # agents end when it is closed
         show(f"waits for agents with {least} slots in all, on port {engine.port}")
         while sum(slot.state == "free" for slot in engine.slots()) < least:
-            if started and (why := started.failure()):
+            if agents and (why := agents.failure()):
                 raise CommandError(why)
             engine.events(1.0)
         yield engine

@@ -1,0 +1,97 @@
+"""Agents on a Ray cluster: an actor for each slot starts one, and it dials in.
+
+An actor whose node is lost is restarted by Ray on another one, as soon as there is room, and so is
+one that has waited for a node to be added. The worker is the agent's child: Ray is not in the
+process that trains, and says nothing about who is alive there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic import environment
+from ddl_launch import sockets
+from ddl_launch.errors import FAILED, NOT_FOUND, LaunchError
+
+END_LIMIT = 1.0  # seconds
+REACH_LIMIT = 10.0
+
+_EXEC = Path(sockets.__file__).with_name("exec_rank.py")  # has an agent end with its actor
+
+
+class RayAgents:
+    """As many actors as a job may have workers. A context manager; ends them.
+
+    cluster  as `ray.init` takes it: "auto" or host:port
+    port     where the job listens
+    cores    of each slot
+    """
+
+    def __init__(self, cluster: str, slots: int, port: int, token: str, cores: int) -> None:
+        try:
+            self._ray: Any = importlib.import_module("ray")
+            _reach(cluster)
+            self._ray.init(address=cluster, log_to_driver=False, logging_level="warning")
+        except ImportError as error:
+            raise LaunchError(NOT_FOUND, f"--ray: {error}; pip install 'libddl[ray]'") from None
+        except (OSError, ValueError) as error:
+            raise LaunchError(FAILED, f"--ray {cluster}: {error}") from None
+        where = f"{self._ray.util.get_node_ip_address()}:{port}"
+        # Tasks of lost actors are repeated too: the agent dials in again.
+        options = {"num_cpus": cores, "max_restarts": -1, "max_task_retries": -1}
+        actor = self._ray.remote(**options)(_Slot)
+        self._actors = [actor.remote() for _ in range(slots)]
+        self._ends = [each.run.remote(where, token, cores) for each in self._actors]
+
+    def failure(self) -> str:
+        """Of the first agent that has ended with an error; "" if there is none."""
+        for end in self._ray.wait(self._ends, num_returns=len(self._ends), timeout=0)[0]:
+            host, code, said = self._ray.get(end)
+            if code:
+                return f"no agent on {host}: exit code {code}:\n  {said}"
+        return ""
+
+    def close(self) -> None:
+        """Agents have ended with the job, and their actors are about to tell."""
+        self._ray.wait(self._ends, num_returns=len(self._ends), timeout=END_LIMIT)
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._ray.shutdown()
+
+    def __enter__(self) -> RayAgents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _reach(cluster: str) -> None:
+    """Ray itself tries for ever, without a word. Raises OSError and ValueError."""
+    host, colon, port = cluster.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), REACH_LIMIT).close()
+
+
+class _Slot:
+    """What an actor does."""
+
+    def run(self, where: str, token: str, cores: int) -> tuple[str, int, str]:
+        """An agent of one slot, to its end: the host, its exit code and its last words."""
+        agent = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent", "--join", where]
+        alive = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), ""]
+        done: Any = subprocess.run(
+            [*alive, *agent, "-n", "1", "--cores", str(cores)],
+            env=environment.with_token(token),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        return os.uname().nodename, done.returncode, done.stderr[-1000:].strip()

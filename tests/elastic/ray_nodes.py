@@ -1,0 +1,70 @@
+"""An elastic job on a Ray cluster of virtual nodes, one of which is killed, and another added; for
+`make test-ray`, since Ray is no dependency of other tests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.cluster_utils import Cluster
+
+PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
+DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
+LIMIT = 240  # seconds, on a busy machine
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    head = {"num_cpus": 1, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster
+    cluster.shutdown()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
+        time.sleep(0.1)
+
+
+def state(out: str) -> str:
+    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
+    return str(found)
+
+
+def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -> None:
+    """Of three workers on three nodes one is lost with its node. Its slot comes back on another
+    node, and so does a worker."""
+    alone = run_program([*DDL, "-n", "1", PROGRAM], cwd=tmp_path, limit=LIMIT).expect_success()
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    strike = ["--strike", "pause", "--members", "0,1,2"]
+    order = [*DDL, "--ray", cluster.address, "-n", "3", PROGRAM, *strike]
+    with (
+        (tmp_path / "out").open("w") as out,
+        (tmp_path / "err").open("w") as err,
+        subprocess.Popen(order, stdout=out, stderr=err, cwd=tmp_path) as job,
+    ):
+        try:
+            wait_until(lambda: (tmp_path / "out").read_text().count("paused") >= 3)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            cluster.add_node(num_cpus=1)
+            wait_until(lambda: "is lost" in (tmp_path / "err").read_text())
+            (tmp_path / "go").touch()
+            assert job.wait(LIMIT) == 0, (tmp_path / "err").read_text()
+        finally:
+            job.kill()
+    assert state((tmp_path / "out").read_text()) == state(alone.out)
+
+
+def test_no_cluster(run_program: Any, tmp_path: Path) -> None:
+    order = [*DDL, "--ray", "127.0.0.1:1", "-n", "1", PROGRAM]
+    done = run_program(order, cwd=tmp_path, limit=LIMIT)
+    assert done.code == 2
+    assert "--ray 127.0.0.1:1" in done.err
