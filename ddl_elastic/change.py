@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Protocol
 
@@ -17,10 +18,11 @@ from ddl_core.errors import PeerLost
 from ddl_elastic import transfer
 from ddl_elastic.admission import AdmissionError, Candidate
 from ddl_elastic.framework import Framework
-from ddl_elastic.membership import NotAdmitted, close
+from ddl_elastic.membership import NotAdmitted, Plan, close
 from ddl_elastic.reform import Standing, decide, gather
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.step import Group
+from ddl_elastic.transfer import Receiver
 
 
 class Job(Protocol):
@@ -56,10 +58,11 @@ def follow_plan(job: Job) -> None:
 
 def join(job: Job, candidate: Candidate) -> None:
     """As a newcomer, who has computed the reference share. Raises AdmissionError if it was another
-    one than the others', and EOFError if the job is over."""
+    one than the others', and JobOver."""
     membership, alone = job.group.membership, job.group.comm
     assert membership
     membership.inbox.channel.send("warmed", bits=asdict(candidate))
+    receiver = Receiver()
     while True:
         try:
             plan = membership.wait()
@@ -67,14 +70,34 @@ def join(job: Job, candidate: Candidate) -> None:
             raise AdmissionError(*refused.args) from None
         assert plan.comm
         job.group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-        if _settle(job, plan.comm, Standing(membership.member, 0, False, (), whole=False)):
+        own = Standing(membership.member, 0, False, (), whole=False)
+        with suppress(PeerLost):
+            join_rehearsal(job, plan, receiver)
+        if _settle(job, plan.comm, own, receiver):
             break
         membership.drop()
     close(alone)
     membership.joined()
 
 
-def _settle(job: Job, comm: Comm, own: Standing) -> bool:
+def rehearse(framework: Framework, comm: Comm, ranks: Sequence[Standing]) -> None:
+    """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
+    It takes longer than the rest."""
+    if transfer.ends(ranks)[1]:
+        transfer.rehearse(comm, ranks, framework.state())
+    transfer.warm_up(comm)
+
+
+def join_rehearsal(job: Job, plan: Plan, receiver: Receiver) -> None:
+    """On a newcomer."""
+    assert plan.comm
+    state, _ = receiver.receive(plan.comm, plan.standings)
+    job.framework.load(state)
+    transfer.end_rehearsal(plan.comm, plan.standings)
+    transfer.warm_up(plan.comm)
+
+
+def _settle(job: Job, comm: Comm, own: Standing, receiver: Receiver | None = None) -> bool:
     """Make this comm the group's, all of whose ranks have the state. False on a newcomer that has
     found nobody with the state: the plan was void."""
     group = job.group
@@ -86,7 +109,7 @@ def _settle(job: Job, comm: Comm, own: Standing) -> bool:
                 close(comm)
                 return False
             if not all(each.whole for each in ranks):
-                own = _transfer(job, comm, ranks, own)
+                own = _transfer(job, comm, ranks, own, receiver)
                 comm.barrier()
             break
         except PeerLost:
@@ -105,12 +128,14 @@ def assign_shares(job: Job, ranks: Sequence[Standing]) -> None:
         job.share_out()
 
 
-def _transfer(job: Job, comm: Comm, ranks: Sequence[Standing], own: Standing) -> Standing:
+def _transfer(
+    job: Job, comm: Comm, ranks: Sequence[Standing], own: Standing, receiver: Receiver | None
+) -> Standing:
     """The state, to all who lack it. This rank's standing afterwards."""
-    if own.whole:
+    if receiver is None or own.whole:
         transfer.send(comm, ranks, job.framework.state(), job.position)
         return own
-    state, position = transfer.receive(comm, ranks)
+    state, position = receiver.receive(comm, ranks)
     job.framework.load(state)
     job.go_to(position)
     return replace(own, step=position["number"], whole=True)

@@ -86,6 +86,8 @@ class Loop:
         watch = Watch(Watchdog(watchdog))
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
+        if membership:
+            membership.rehearse = lambda comm, ranks: change.rehearse(self.framework, comm, ranks)
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
@@ -197,7 +199,7 @@ class Loop:
     @property
     def is_writer(self) -> bool:
         """Whether this rank is the one that writes files and messages. If it dies, another is."""
-        return self.group.comm.rank == 0
+        return self.group.comm.rank == 0 and not self.is_new
 
     def log(self, text: str = "", **numbers: float) -> None:
         """Show a line, and numbers by name, once for all ranks."""

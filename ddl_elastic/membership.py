@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError, Mismatch
 from ddl_elastic.inbox import Inbox
-from ddl_elastic.messages import Message
+from ddl_elastic.messages import JobOver, Message
+from ddl_elastic.reform import Standing
 
 CREATION_LIMIT = 30.0  # seconds
 
@@ -56,9 +57,18 @@ class Plan:
 
     number: int
     members: Sequence[int]  # by rank
+    newcomers: Sequence[int]
     speeds: Sequence[float]  # by rank, for the map of shares; empty: equal ones
     comm: Comm | None = None  # once it is created
     is_ready: bool = False
+
+    @property
+    def standings(self) -> list[Standing]:
+        """Before the switch: who has the state, and who lacks it."""
+        return [
+            Standing(member, 0, False, (), whole=member not in self.newcomers)
+            for member in self.members
+        ]
 
 
 class Membership:
@@ -75,6 +85,8 @@ class Membership:
         self._newer: Message | None = None
         self.is_agreed = False  # the switch follows
         self._has_told = False  # that it was asked to leave
+        # Called in a thread with the plan's comm, before this rank votes for the plan.
+        self.rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
         inbox.on_plan = self._receive
 
     # ---- plans, in the inbox's thread ----
@@ -85,7 +97,7 @@ class Membership:
                 self._newer = message
                 return
             told = message.fields
-            plan = Plan(told["plan"], told["members"], told["speeds"])
+            plan = Plan(told["plan"], told["members"], told["newcomers"], told["speeds"])
             old, self._plan = self._plan, plan
             if self.member not in plan.members:
                 plan.is_ready = True
@@ -99,6 +111,13 @@ class Membership:
         try:
             comm = self._endpoint.connect(addresses, plan.members.index(self.member), config)
         except DdlError:
+            self._tell_void(plan)
+            return
+        try:
+            if not self.is_new:
+                self.rehearse(comm, plan.standings)
+        except Exception:  # of the transfer, or of a program that changes what is read
+            close(comm)
             self._tell_void(plan)
             return
         with self.inbox.changed:
@@ -185,7 +204,7 @@ class Membership:
     # ---- a newcomer ----
 
     def wait(self) -> Plan:
-        """For a plan whose comm is there. Raises NotAdmitted, and EOFError if the job is over."""
+        """For a plan whose comm is there. Raises NotAdmitted, and JobOver."""
         inbox = self.inbox
         with inbox.changed:
             inbox.changed.wait_for(
@@ -198,7 +217,7 @@ class Membership:
         message = inbox.receive()
         if message.kind == "refused":
             raise NotAdmitted(message.fields["why"])
-        raise EOFError("the job is over")
+        raise JobOver("the job is over")
 
     def joined(self) -> None:
         """The newcomer is a member, in the plan's comm."""

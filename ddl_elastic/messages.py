@@ -40,7 +40,13 @@ FIELDS: dict[str, dict[str, type]] = {
     "connect": {"members": list, "addresses": list, "attempt": int},
     "warm": {},  # others have begun: compute the reference share, then say so
     "refused": {"why": str},
-    "plan": {"plan": int, "members": list, "addresses": list, "speeds": list},
+    "plan": {
+        "plan": int,
+        "members": list,
+        "newcomers": list,
+        "addresses": list,
+        "speeds": list,
+    },
     "state": {},
     "exit": {},
     # between `ddl elastic scale` and the job
@@ -62,6 +68,10 @@ class Message:
     kind: str  # "data" for raw bytes
     fields: dict[str, Any]
     data: bytes = b""
+
+
+class JobOver(EOFError):
+    """The job has ended, or goes on without this worker, which has not joined it."""
 
 
 class Channel:

@@ -245,6 +245,7 @@ class Staff:
         plan = {
             "plan": self._plan,
             "members": [each.member for each in chosen],
+            "newcomers": [each.member for each in newcomers],
             "addresses": [each.address for each in chosen],
             "speeds": speeds,
         }

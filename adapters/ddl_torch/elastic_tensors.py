@@ -81,5 +81,5 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
     if not packed.data.size:  # which frombuffer refuses
         return torch.empty(packed.shape, dtype=dtype)
-    flat = torch.frombuffer(bytearray(packed.data.tobytes()), dtype=dtype)
-    return flat.view(packed.shape)
+    flat = torch.from_numpy(np.array(packed.data).reshape(-1).view(np.uint8))
+    return flat.view(dtype).view(packed.shape)

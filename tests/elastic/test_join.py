@@ -20,12 +20,16 @@ from ddl_elastic import transfer
 from ddl_elastic.framework import State, Tensor, digest
 from ddl_elastic.reform import Standing
 
-# When a worker dies, and whether a newcomer is the one.
-MOMENTS = [
-    *("start", "warm-up", "creation, by a newcomer", "hello, by a newcomer", "receiving"),
-    *("end, by a newcomer", "creation, by a member", "agreement", "switch", "hello, by a member"),
-    *("sending", "end, by a member"),
+# When a worker dies: a newcomer, or a member.
+NEWCOMERS = [
+    *("start", "warm-up", "creation, by a newcomer", "rehearsal, receiving"),
+    *("hello, by a newcomer", "receiving", "end, by a newcomer"),
 ]
+MEMBERS = [
+    *("creation, by a member", "rehearsal, sending", "agreement", "switch"),
+    *("hello, by a member", "sending", "end, by a member"),
+]
+SAMPLE = ["receiving", "switch"]
 
 
 def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -42,15 +46,13 @@ def test_newcomers_join(jobs: Any) -> None:
     assert not events(report, "died")
 
 
-@pytest.mark.parametrize("moment", ["receiving", "switch"])
+@pytest.mark.parametrize("moment", SAMPLE)
 def test_a_death_in_a_join(jobs: Any, tmp_path: Path, moment: str) -> None:
     check_death(jobs, tmp_path, moment)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "moment", [each for each in MOMENTS if each not in ("receiving", "switch")]
-)
+@pytest.mark.parametrize("moment", sorted({*NEWCOMERS, *MEMBERS} - {*SAMPLE}))
 def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
     check_death(jobs, tmp_path, moment)
 
@@ -62,7 +64,7 @@ def check_death(jobs: Any, folder: Path, moment: str) -> None:
     died = events(report, "died")
     assert [each["cause"] for each in died] == ["SIGKILL"]
     newcomer = died[0]["member"] == 2
-    assert newcomer == (moment in MOMENTS[:6])
+    assert newcomer == (moment in NEWCOMERS)
     assert not (folder / f"die in {moment}").exists()
     joined = [each["member"] for each in events(report, "joined")]
     assert joined == ([] if newcomer and moment != "end, by a newcomer" else [2])
@@ -104,7 +106,7 @@ def test_the_state_is_received(whole: list[bool]) -> None:
     def run(rank: int) -> Any:
         if whole[rank]:
             return transfer.send(group[rank], ranks, state, {"next": 7})
-        return transfer.receive(group[rank], ranks)
+        return transfer.Receiver().receive(group[rank], ranks)
 
     for rank, found in enumerate(together(run, len(whole))):
         if not whole[rank]:
@@ -118,10 +120,10 @@ def test_a_piece_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = join([Endpoint(secret="") for _ in range(2)])
 
     def send_changed(comm: Any, rank: int, piece: Any) -> None:
-        sent = np.concatenate(piece)
-        digest = np.frombuffer(hashlib.sha256(sent.data).digest(), np.uint8)
-        sent[0] ^= 1
-        comm.send(np.concatenate([digest, sent]), rank, tag=2)
+        digest = hashlib.sha256(piece.data).digest()
+        piece[0] ^= 1
+        comm.send(piece, rank, tag=2)
+        comm.send(np.frombuffer(digest, np.uint8), rank, tag=3)
 
     def run(rank: int) -> None:
         if rank == 0:
@@ -130,7 +132,7 @@ def test_a_piece_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
                 first.barrier()
         else:
             with pytest.raises(RuntimeError, match="piece 0 of the state, from rank 0, is not"):
-                transfer.receive(second, ranks)
+                transfer.Receiver().receive(second, ranks)
             second.close()
 
     monkeypatch.setattr(transfer, "send_piece", send_changed)

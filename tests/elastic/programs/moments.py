@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +50,28 @@ def by(kind: str, is_new: bool) -> str:
     return f"{kind}, by a {'newcomer' if is_new else 'member'}"
 
 
+class Rehearsal(threading.local):
+    """Whether this thread is in one."""
+
+    is_on = False
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            self.is_on = True
+            try:
+                return function(*arguments)
+            finally:
+                self.is_on = False
+
+        return run
+
+    def name(self, moment: str) -> str:
+        return f"rehearsal, {moment}" if self.is_on else moment
+
+
+rehearsal = Rehearsal()
+
+
 def install() -> None:
     joining.create = before(joining.create, lambda *_: "connect")
     change.join = before(change.join, lambda *_: "warm-up")
@@ -57,6 +80,8 @@ def install() -> None:
     member.voted = after(member.voted, agreed)
     member.switch = after(member.switch, lambda *_: "switch")
     change.gather = before(change.gather, lambda _, own, *__: by("hello", not own.whole))
-    transfer.send_piece = after(transfer.send_piece, lambda *_: "sending")
-    transfer.receive_piece = after(transfer.receive_piece, lambda *_: "receiving")
+    transfer.send_piece = after(transfer.send_piece, lambda *_: rehearsal.name("sending"))
+    transfer.receive_piece = after(transfer.receive_piece, lambda *_: rehearsal.name("receiving"))
+    transfer.rehearse = rehearsal.around(transfer.rehearse)
+    change.join_rehearsal = rehearsal.around(change.join_rehearsal)
     change.assign_shares = before(change.assign_shares, lambda job, _: by("end", job.is_new))
