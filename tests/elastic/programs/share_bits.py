@@ -41,7 +41,7 @@ def make_cases() -> dict[str, Case]:
         ),
         "mlp": ("perceive", wide, make(64, 32, 32, 3, scale=50)),
         "attention": (
-            "attend",
+            "relate",
             {**{name: make(256, 256) for name in "abc"}, "d": make(256, 512)},
             make(8, 128, 256, scale=50),
         ),
@@ -73,7 +73,7 @@ def jax_functions() -> tuple[dict[str, Any], Callable[..., Any]]:
     def perceive(w: Any, x: Any) -> Any:
         return (jnp.tanh(jnp.tanh(x.reshape(len(x), -1) @ w["a"]) @ w["b"]) @ w["c"]).var()
 
-    def attend(w: Any, x: Any) -> Any:
+    def relate(w: Any, x: Any) -> Any:
         q, k, v = (x @ w[name] for name in "abc")
         h = jax.nn.softmax(q @ k.swapaxes(1, 2) / 8) @ v
         return jnp.logaddexp(
@@ -84,7 +84,7 @@ def jax_functions() -> tuple[dict[str, Any], Callable[..., Any]]:
         compiled = jax.jit(jax.value_and_grad(function))
         return lambda x: jax.tree.leaves(compiled(weights, x))
 
-    return {"convolve": convolve, "perceive": perceive, "attend": attend}, run
+    return {"convolve": convolve, "perceive": perceive, "relate": relate}, run
 
 
 def tensorflow_functions() -> tuple[dict[str, Any], Callable[..., Any]]:
@@ -103,7 +103,7 @@ def tensorflow_functions() -> tuple[dict[str, Any], Callable[..., Any]]:
         h = tf.tanh(tf.tanh(tf.reshape(x, (len(x), -1)) @ w["a"]) @ w["b"])
         return tf.math.reduce_variance(h @ w["c"])
 
-    def attend(w: Any, x: Any) -> Any:
+    def relate(w: Any, x: Any) -> Any:
         q, k, v = (x @ w[name] for name in "abc")
         h = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / 8) @ v
         h = h / tf.sqrt(tf.reduce_mean(h * h, -1, keepdims=True) + 1e-6)
@@ -120,7 +120,7 @@ def tensorflow_functions() -> tuple[dict[str, Any], Callable[..., Any]]:
 
         return compute
 
-    return {"convolve": convolve, "perceive": perceive, "attend": attend}, run
+    return {"convolve": convolve, "perceive": perceive, "relate": relate}, run
 
 
 def main() -> None:
