@@ -47,8 +47,8 @@ def fit(
     "backend",
     [
         pytest.param("tensorflow", marks=pytest.mark.slow),
-        "jax",
-        pytest.param("torch", marks=pytest.mark.slow),
+        pytest.param("jax", marks=pytest.mark.slow),
+        "torch",
     ],
 )
 def test_digits_whoever_dies(run_program: Any, tmp_path: Path, backend: str) -> None:
@@ -102,3 +102,20 @@ def test_fit_goes_on_from_its_checkpoint(run_program: Any, tmp_path: Path) -> No
     resumed, (other,) = fit(run_program, tmp_path, "jax", 1, **case)
     assert resumed == alone
     assert other["history"] == one["history"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "name"), [("tensorflow", "TensorFlow"), ("jax", "JAX")])
+def test_the_backend_has_started_before(
+    run_program: Any, tmp_path: Path, backend: str, name: str
+) -> None:
+    program = (
+        "import keras, numpy as np, ddl_keras.elastic as elastic\n"
+        "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "data = np.zeros((8, 2)), np.zeros((8, 1))\n"
+        "elastic.Job(lambda: model, data, batch=4, logical=2).train()\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT)
+    assert done.code == 1
+    assert f"RuntimeError: {name} has computed something in this process already" in done.err

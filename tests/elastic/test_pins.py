@@ -1,0 +1,29 @@
+"""The bits of a share in JAX and TensorFlow depend on nothing but what elastic training fixes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "share_bits.py"
+LIMIT = 240  # seconds, on a busy machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_bits_of_a_share(run_program: Any, tmp_path: Path, framework: str) -> None:
+    """In processes that may use one core, or all; again and again, and in another order."""
+
+    def bits(*words: str) -> Any:
+        done = run_program([sys.executable, PROGRAM, framework, *words], cwd=tmp_path, limit=LIMIT)
+        done.expect_success()
+        return json.loads(done.out.splitlines()[-1])
+
+    for threads in ("1", "2"):
+        once = bits("--threads", threads)
+        assert all(len(hashes) == 1 for hashes in once.values())
+        assert bits("--threads", threads, "--cores", "1", "--repeat", "5", "--reversed") == once
